@@ -27,9 +27,9 @@ archives: setup ## Store the classes of broker and Spark, once: both start faste
 test: archives ## Run the unit tests, then the system tests against a real broker, Redis and Spark
 	@.venv/bin/pytest --numprocesses 3 --no-loadscope-reorder -m "not soak" $(TEST_FLAGS)
 
-# Values, bytes and decisions, on which a Python could differ; the digests of released logs among them.
+# Values, bytes and decisions, on which a Python could differ.
 QUICK = tests/agents tests/cache tests/kernel/commands tests/kernel/ring tests/kernel/rows tests/kernel/schema \
-  tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/kernel/test_released_logs.py tests/log \
+  tests/kernel/test_encoding.py tests/kernel/test_fold.py tests/log \
   tests/operator/test_author_json.py tests/operator/test_tokens.py tests/runtime tests/wire
 
 # What pytest makes of assertions costs two thirds of the collection there; local variables show as much when one fails.
@@ -43,7 +43,7 @@ others: setup ## Run the quick tests on each other fitting Python that is instal
 
 soak: setup ## Run the slow tests that rarely find anything, then fresh seeds of the simulator for HOURS (default 1)
 	@.venv/bin/pytest --numprocesses 2 --no-loadscope-reorder -m soak $(TEST_FLAGS)
-	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),medium) --seconds $$(( $(or $(HOURS),1) * 3600 ))
+	@.venv/bin/ringlog sim run --fresh 1000000000 --profile $(or $(PROFILE),all) --seconds $$(( $(or $(HOURS),1) * 3600 ))
 
 fuzz: setup ## Fuzz every decoder for SECONDS each (default 60), guided by code coverage (Linux on x86-64)
 	@.venv/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes --no-deps \

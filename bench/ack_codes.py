@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from ringlog.wire.ack_codes import believed_ack, coded, key_of
+from ringlog.wire.acks import coded, key_of, verified_ack
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 ROUNDS = 5
@@ -39,8 +39,8 @@ def main() -> None:
     made = [coded(data, key) for data, key in zip(plain, keys, strict=True)]
     write = micros_each(count, lambda: [encode_node_ack(ack) for ack in acks])
     code = micros_each(count, lambda: [coded(data, key) for data, key in zip(plain, keys, strict=True)])
-    read = micros_each(count, lambda: [believed_ack(data, ()) for data in plain])
-    check = micros_each(count, lambda: [believed_ack(data, (MASTER,)) for data in made])
+    read = micros_each(count, lambda: [verified_ack(data, ()) for data in plain])
+    check = micros_each(count, lambda: [verified_ack(data, (MASTER,)) for data in made])
     print(f"to write one: {write:.1f} us; its code: {code:.1f} us more, {len(made[0]) - len(plain[0])} bytes more")
     print(
         f"to read one without a master: {read:.1f} us; to read and check one: {check:.1f} us, ratio {check / read:.2f}"

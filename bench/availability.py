@@ -3,7 +3,7 @@
     python bench/availability.py
 
 Makes the table of ``docs/guide/consistency.md``. Each movement is rehearsed by the real rules up to the stage in which
-both the old and the new owners are written, and the write is planned by ``ringlog.client.plans``. Cassandra's
+both the old and the new owners are written, and the write is planned by ``ringlog.client.data.plans``. Cassandra's
 coordinator waits for a quorum of the replication factor plus every pending replica, of all that take writes
 (``blockFor``; CASSANDRA-21200 asks for better).
 """
@@ -14,10 +14,10 @@ import json
 from itertools import combinations
 from typing import Any
 
-from ringlog.client.plans import Access, ClientRequest, Level, RequestPlan, met, plan
+from ringlog.client.data.plans import Access, ClientRequest, Level, RequestPlan, met, plan
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight
-from ringlog.kernel.state import ClusterState
-from ringlog.operator.rehearsal import Rehearsal
+from ringlog.operator.rehearsal.rehearsal import Rehearsal
 
 STEPS_MAX = 20
 FACTORS = (3, 4, 5)

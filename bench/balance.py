@@ -16,17 +16,17 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
+from ringlog.kernel.balance.advice import make_plan
 from ringlog.kernel.balance.model import (
     BYTES,
     GIB,
     BalancedHost,
-    BalancePicture,
+    BalanceInput,
     MeasuredLoads,
     Migration,
     Place,
     TabletGroup,
 )
-from ringlog.kernel.balance.plan import make_plan
 
 NODES, ADDED, SHARDS, RACKS, FACTOR = 300, 30, 16, 3, 3
 TABLES, TABLETS = 100, 1_000
@@ -98,7 +98,7 @@ def measure(nodes: int, added: int, tablets: int, by_size: bool) -> list[str]:
     least, plans, moved, longest, spent = fewest(tables, hosts), 0, 0, 0.0, 0.0
     while True:
         given = [tablets_of(table, places) for table, places in sorted(tables.items())]
-        picture = BalancePicture(hosts, given, sizes_of(tables, hosts) if by_size else {})
+        picture = BalanceInput(hosts, given, sizes_of(tables, hosts) if by_size else {})
         begin = time.process_time()
         plan = make_plan(picture)
         taken = time.process_time() - begin

@@ -21,8 +21,8 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from tests.node.data_world import DataWorld
 
-from ringlog.client.plans import Level
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.client.data.plans import Level
+from ringlog.kernel.commands.cluster.cluster import Noop
 
 LATE_S = (0.005, 0.05, 0.15, 0.3, 0.6, 1.5)
 TIMES = 8

@@ -13,6 +13,10 @@ above all), rows a second and microseconds of processor time a row are measured,
 does its part on the same cores. ``memory`` is what driver, executor and their Python workers hold together, when a
 third of the rows and when all of them are through.
 
+``parts``: into how many parts the job split a batch, at most; the first batch, which warms up, is not counted. Each
+part reads the whole batch from Kafka. A job splits batches where a part takes over 20 seconds, so a busy machine raises
+the processor time a row, too. Compare two runs only where they have the same number of parts.
+
 Run it from a checkout: it builds its clusters as the system tests do.
 """
 
@@ -27,7 +31,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -35,24 +39,25 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from pyspark.sql import DataFrame, SparkSession
-from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, write
+from tests.plain_stack import plain_stack
+from tests.system.cdc_world import PARTITIONS, SEED, World, founded, now_us, until, write
 
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.schema.tables import AlterTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION
 from ringlog.kernel.values import CdcOptions
-from ringlog.log.topics import admin_client, topic_name
-from ringlog.runtime.kafka_config import spark_options
-from ringlog.stack import Stack, StackInfo
+from ringlog.log.kafka.topics import admin_client, topic_name
+from ringlog.runtime.kafka.config import spark_options
+from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
-from ringlog.wire.partitions import mutation_key, mutation_partition
-from ringlog.wire.records import Cell, encode_mutation
-from ringlog_cdc.job import CONSUMER_OPTIONS, CdcJob
-from ringlog_cdc.session import open_session
+from ringlog.wire.records import Cell, encode_mutation, mutation_key, mutation_partition
+from ringlog_cdc.driver.job import CONSUMER_OPTIONS, CdcJob
+from ringlog_cdc.driver.session import open_session
+from ringlog_cdc.plan.store import PlanStore
 from ringlog_cdc.settings import JobSettings
-from ringlog_cdc.sink import sink_options
-from ringlog_cdc.source import Offsets
+from ringlog_cdc.topics.sink import sink_options
+from ringlog_cdc.topics.source import Offsets
 
 WRITES, BATCH = 3_000_000, 500_000
 KEYS = 100_000
@@ -77,7 +82,7 @@ class Spent:
 @dataclass(frozen=True, slots=True)
 class Measured:
     """Rows a second; microseconds of processor time a row, of the broker and of the job; mebibytes when a third and
-    when all of the rows were through.
+    when all of the rows were through; the most parts of a batch, where there are any.
     """
 
     rows_s: float
@@ -85,6 +90,7 @@ class Measured:
     job_us: float
     third: int
     end: int
+    parts: int = 1
 
 
 def main() -> None:
@@ -99,7 +105,7 @@ def main() -> None:
 def started(*, lake: bool = False) -> Iterator[tuple[StackInfo, SparkSession, Path]]:
     """A broker and a Spark session, with Delta if asked for, and a folder; all of it goes when the block ends."""
     folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
-    stack = Stack(folder / "stack")
+    stack = plain_stack(folder / "stack")
     try:
         info = stack.up("quick")
         found = (*jars("spark"), *(jars("lake") if lake else ()))
@@ -150,19 +156,20 @@ def _measure_all(info: StackInfo, session: SparkSession, folder: Path, writes: i
 
 def _note(found: dict[str, Measured], name: str, measured: Measured) -> None:
     found[name] = measured
-    print(f"{name}: {measured.rows_s:,.0f} rows/s", flush=True)
+    print(f"{name}: {measured.rows_s:,.0f} rows/s, {measured.broker_us + measured.job_us:.2f} us a row", flush=True)
 
 
 def _show(found: dict[str, Measured]) -> None:
     plain, tuned = ((found[name].rows_s + found[name + AGAIN].rows_s) / 2 for name in (PLAIN, TUNED))
     print(
         f"{'job':28} {'rows/s':>9} {'of plain':>9} {'of tuned':>9} {'us a row':>9} {'of broker':>9} "
-        f"{'MiB at 1/3':>10} {'at the end':>10}"
+        f"{'MiB at 1/3':>10} {'at the end':>10} {'parts':>5}"
     )
     for name, one in found.items():
         print(
             f"{name:28} {one.rows_s:9,.0f} {one.rows_s / plain:9.2f} {one.rows_s / tuned:9.2f} "
-            f"{one.broker_us + one.job_us:9.2f} {one.broker_us:9.2f} {one.third:10,} {one.end:10,}"
+            f"{one.broker_us + one.job_us:9.2f} {one.broker_us:9.2f} {one.third:10,} {one.end:10,} "
+            f"{one.parts:5}"
         )
 
 
@@ -252,6 +259,8 @@ def _copied(
     topic = f"copy-{uuid.uuid4().hex[:8]}"
     admin = admin_client(world.bootstrap)
     admin.create_topics([NewTopic(topic, 8, 1)])[topic].result(30)
+    # The controller answers, and a busy broker may not know the topic yet.
+    until(lambda: topic in admin.list_topics(timeout=30).topics, f"topic {topic}")
     chosen = mutations(world, session, batch, tuned=tuned)
     query = (
         (chosen.mapInArrow(lambda batches: batches, "key binary, value binary") if arrow else chosen)
@@ -281,7 +290,10 @@ def _logged(world: World, session: SparkSession, folder: Path, rows: int, batch:
         direct=True,
     )
     with running(settings, session) as job, rows_of(world, settings.sink_topic) as count:
-        return watch(folder, settings.sink_topic, count, rows, job.writer.check)
+        measured = watch(folder, settings.sink_topic, count, rows, job.writer.check)
+    store = PlanStore(settings.checkpoint)
+    counts = (len(store.parts(number)) for number in range(1, store.head.batch + 1))
+    return replace(measured, parts=max(counts, default=1))
 
 
 @contextmanager

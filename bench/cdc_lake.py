@@ -32,11 +32,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 from tests.system.cdc_world import World
 
-from ringlog.log.topics import admin_client
+from ringlog.log.kafka.topics import admin_client
 from ringlog.stack import StackInfo
 from ringlog_cdc.lake.delta import log_path
 from ringlog_cdc.settings import JobSettings
-from ringlog_cdc.sink import sink_options
+from ringlog_cdc.topics.sink import sink_options
 
 WRITES, BATCH = 2_000_000, 500_000
 TOKENS = 10

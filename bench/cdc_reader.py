@@ -26,16 +26,17 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from pyspark.sql import DataFrame, SparkSession
+from tests.plain_stack import plain_stack
 from tests.system.cdc_log import CdcLog
 from tests.system.cdc_world import founded, now_us
 
 from ringlog.client.cdc import CdcReader
-from ringlog.log.topics import topic_name
-from ringlog.stack import Stack, StackInfo
+from ringlog.log.kafka.topics import topic_name
+from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
 from ringlog.wire.records import Cell
 from ringlog_cdc import read_cdc
-from ringlog_cdc.session import open_session
+from ringlog_cdc.driver.session import open_session
 
 ROWS = 300_000
 KEYS = 10_000
@@ -50,7 +51,7 @@ def main() -> None:
     """Measure and print."""
     rows = int(sys.argv[1]) if len(sys.argv) > 1 else ROWS
     folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
-    stack = Stack(folder / "stack")
+    stack = plain_stack(folder / "stack")
     try:
         _measure_all(stack.up("quick"), folder, rows)
     finally:

@@ -23,13 +23,13 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.plain_stack import plain_stack
 from tests.system.cdc_world import World, founded, now_us, until, write
 
-from ringlog.kernel.settings import setting
-from ringlog.stack import Stack
+from ringlog.kernel.model.settings import setting
 from ringlog.stack.artifacts import jars
-from ringlog_cdc.job import CdcJob
-from ringlog_cdc.session import open_session
+from ringlog_cdc.driver.job import CdcJob
+from ringlog_cdc.driver.session import open_session
 from ringlog_cdc.settings import JobSettings
 
 SWITCHES, WRITES_S = 5, 2_000
@@ -44,7 +44,7 @@ def main() -> None:
     switches = int(sys.argv[1]) if len(sys.argv) > 1 else SWITCHES
     writes_s = int(sys.argv[2]) if len(sys.argv) > 2 else WRITES_S
     folder = Path(tempfile.mkdtemp(prefix="ringlog-bench-"))
-    stack = Stack(folder / "stack")
+    stack = plain_stack(folder / "stack")
     try:
         info = stack.up("quick")
         session = open_session("ringlog-bench", jars("spark"), "local[2]")

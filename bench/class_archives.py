@@ -18,11 +18,12 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from confluent_kafka.admin import AdminClient
+from tests.plain_stack import plain_stack
 
 from ringlog.stack import broker
-from ringlog.stack.class_archives import BROKER, SPARK, path_of
+from ringlog.stack.java import BROKER, SPARK, path_of
 from ringlog.stack.layout import StackLayout, StackSettings
-from ringlog.stack.ports import choose
+from ringlog.stack.processes import choose
 
 USES = "-XX:SharedArchiveFile"
 CLUSTER_ID = "bench-class-archives--"
@@ -30,10 +31,10 @@ QUERY = """
 import os
 from pathlib import Path
 from pyspark import SparkContext
-from ringlog.stack import class_archives
+from ringlog.stack import java as class_archives
 if {without}:
     class_archives.options = lambda name: ()
-from ringlog_cdc.session import open_session
+from ringlog_cdc.driver.session import open_session
 session = open_session("bench", (), "local[2]", memory="1g", java_options="-XX:TieredStopAtLevel=1")
 session.range(1000).selectExpr("id % 7 AS k").groupBy("k").count().collect()
 stat = Path(f"/proc/{{SparkContext._gateway.proc.pid}}/stat").read_text().rsplit(")", 1)[1].split()
@@ -45,6 +46,7 @@ session.stop()
 def of_broker(*, without: bool) -> float:
     """Seconds until a fresh broker answers, formatting of its storage included."""
     with tempfile.TemporaryDirectory(prefix="ringlog-bench-") as name:
+        plain_stack(Path(name))
         layout = StackLayout(Path(name))
         settings = StackSettings(CLUSTER_ID, *choose(2), "dev", 1)
         broker.write_files(layout, settings)

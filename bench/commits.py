@@ -35,17 +35,17 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from peers import Answer, Peer, etcd, zookeeper
+from tests.plain_stack import plain_stack
 from tests.system.agents_world import AgentsWorld
 from tests.system.nodes_world import NodesWorld
 
 from ringlog.client.client import Client
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
-from ringlog.log.producer import AckedProducer
-from ringlog.log.topics import METADATA, admin_client, create_topics
-from ringlog.runtime.collector import rarely_collect
-from ringlog.stack import Stack
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
+from ringlog.log.kafka.producer import AckedProducer
+from ringlog.log.kafka.topics import METADATA, admin_client, create_topics
+from ringlog.protocol.submission.results import AppliedResult
+from ringlog.runtime.process import rarely_collect
 
 WARM, SEQUENTIAL, OUTSTANDING, MANY, ROUNDS = 300, 1_000, 64, 500, 6
 CONTENDED = 200
@@ -178,7 +178,7 @@ def of_record(bootstrap: str) -> Figures:
 
 def of_cluster(folder: Path, *, alone: bool) -> dict[str, Figures]:
     """By what was measured."""
-    stack = Stack(folder / "stack")
+    stack = plain_stack(folder / "stack")
     try:
         info = stack.up()
         world = AgentsWorld(info, CLUSTER, folder / "agents")

@@ -18,17 +18,17 @@ import sys
 
 from placement import Author, join
 
-from ringlog.kernel.commands.cdc import (
+from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc.generations import (
     CloseCdcGeneration,
     CommitCdcGeneration,
     PublishCdcGeneration,
     PutCdcGenerationData,
 )
-from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
-from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.topology.nodes import RegisterNode
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.model.state import EMPTY_STATE
 
 NODES, TOKENS = 1_000, 16
 SHARE_MAX = 0.25

@@ -4,8 +4,8 @@
 
 1,000 nodes (``NODES``) of 16 tokens under the ten settings of ``placement.py``; broker, cache, validator, coordinator,
 publisher and keeper are real processes. The nodes are none: one writer follows the log and answers for all of them as
-their acknowledgements say it (``ringlog.node.due``): at once who is counted by a gate, every three seconds the others.
-The node that joins has no rows to fetch, and reports so.
+their acknowledgements say it (``ringlog.node.protocol.ack_schedule``): at once who is counted by a gate, every three
+seconds the others. The node that joins has no rows to fetch, and reports so.
 
 The cluster is not grown but made: a log of three entries, and a snapshot of the second one whose state has the nodes.
 Who starts believes it, for two names confirm it. A grown log would hold a CDC generation for each join, and every agent
@@ -34,33 +34,33 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from immutables import Map
 from placement import cluster
+from tests.plain_stack import plain_stack
 from tests.system.agents_world import AgentsWorld, until
 
-from ringlog.agents.shells.epochs import EPOCHS_TOPIC
+from ringlog.agents.roles.epochs import EPOCHS_TOPIC
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.client.client import Client
-from ringlog.client.results import AppliedResult
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.history import state_id_at
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import REPORTED_STAGES, awaited, gaining_nodes
 from ringlog.kernel.operations.stages import FINISHED, in_flight
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId, StreamReport
 from ringlog.log.folding import Start, follow
+from ringlog.log.kafka.producer import AckedProducer
+from ringlog.log.kafka.topics import ACKS, METADATA, topic_name
 from ringlog.log.opening import open_metadata, open_snapshots
 from ringlog.log.port import LogRecord
-from ringlog.log.producer import AckedProducer
-from ringlog.log.topics import ACKS, METADATA, topic_name
-from ringlog.node.due import SELDOM_US
-from ringlog.operator.intents import join_with
-from ringlog.operator.rehearsal import NO_ROWS
-from ringlog.runtime.collector import rarely_collect
+from ringlog.node.protocol.ack_schedule import SELDOM_US
+from ringlog.operator.intents.intents import join_with
+from ringlog.operator.rehearsal.rehearsal import NO_ROWS
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.draw import SystemDraw, draw_uuid
-from ringlog.stack import Stack
+from ringlog.runtime.process import rarely_collect
+from ringlog.wire.acks import incarnation
 from ringlog.wire.changes import decode_change
-from ringlog.wire.incarnations import incarnation
 from ringlog.wire.records import NodeAck, SnapshotConfirmation, encode_node_ack
 
 NODES, TOKENS, JOINING, CLUSTER = 1_000, 16, "x", "join"
@@ -252,7 +252,7 @@ def kernel_s(world: AgentsWorld, made_of: ClusterState, position: int, epochs: r
 
 def of_cluster(count: int, folder: Path) -> Measured:
     """Start everything, and join a node to ``count`` others."""
-    stack = Stack(folder / "stack")
+    stack = plain_stack(folder / "stack")
     try:
         info = stack.up()
         with closing(AgentsWorld(info, CLUSTER, folder / "agents", SESSION_TIMEOUT_S)) as world:

@@ -16,12 +16,12 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-from ringlog.sim.histories import porcupine
-from ringlog.sim.histories.check import check
-from ringlog.sim.histories.events import Op
-from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.recorder import FileSink, Recorder
 from ringlog.stack.artifacts import cache_root
+from ringlog_testing.histories import porcupine
+from ringlog_testing.histories.check import check
+from ringlog_testing.histories.events import Op
+from ringlog_testing.histories.operations import read
+from ringlog_testing.histories.recorder import FileSink, Recorder
 
 KEYS = 10
 PROCESSES = 8

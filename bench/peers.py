@@ -20,7 +20,7 @@ from typing import Any, Protocol
 
 import grpc
 
-from ringlog.stack import ports
+from ringlog.stack import processes as ports
 
 START_S = 30.0
 CALL_S = 20.0

@@ -28,27 +28,33 @@ from dataclasses import dataclass
 import numpy as np
 from immutables import Map
 
-from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration, PutCdcGenerationData, parts_of
-from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.digester import Digester
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.cdc.generations import (
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    PutCdcGenerationData,
+    parts_of,
+)
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.model.outcome import Entry, OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Node
+from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.operations.gates import GAINING_MUST_STAGES, GATED_STAGES, REPORTED_STAGES
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, in_flight
-from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.ownership.placements import group_at, new_placement, placement_of_keyspace
 from ringlog.kernel.ownership.strategies import replication_key
 from ringlog.kernel.registry import VERSIONS
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node
 from ringlog.kernel.values import Command, DatacenterReplication, GenerationRange, Replication, StreamReport, Witness
-from ringlog.operator.tokens import choose_tokens
+from ringlog.operator.intents.tokens import choose_tokens
 from ringlog.runtime.draw import SeededDraw
 
 SIZES = ((100, 16, 0.1), (300, 16, 0.1), (1_000, 16, 0.5), (100, 256, 0.5))
@@ -185,7 +191,9 @@ def cluster(nodes: int, tokens: int) -> ClusterState:
         state_id=uuid_of(1, 0),
         nodes=Map({**directory, "x": _node("x", 0, ())}),
         token_owners=owners,
-        keyspaces=Map({f"ks{number}": Keyspace(f"ks{number}", one, "v") for number, one in enumerate(SETTINGS)}),
+        keyspaces=Map(
+            {f"ks{number}": Keyspace(f"ks{number}", one, "v", made=1) for number, one in enumerate(SETTINGS)}
+        ),
         placements=Map({replication_key(one): new_placement(one, owners, directory, 1) for one in SETTINGS}),
     )
 

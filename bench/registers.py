@@ -39,24 +39,23 @@ from random import Random
 
 import structlog
 
-from ringlog.client.peers import Peers
+from ringlog.client.data.peers import Peers
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import NodeId
-from ringlog.node.cells import CellMap, bytes_of, bytes_of_cell
-from ringlog.node.data_server import DataServer
-from ringlog.node.frames import Sealer
-from ringlog.node.holder import Holder
-from ringlog.node.image import Image
-from ringlog.node.journal import write_image
-from ringlog.node.pull import Puller
-from ringlog.node.register_host import RegisterHost
-from ringlog.node.tries import Tries
-from ringlog.operator.rehearsal import Rehearsal
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.node.registers.cells import CellMap, bytes_of, bytes_of_cell
+from ringlog.node.registers.frames import Sealer
+from ringlog.node.registers.image import Image
+from ringlog.node.registers.journal import write_image
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.data_server import DataServer
+from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.node.streams.pull import Puller
+from ringlog.operator.rehearsal.rehearsal import Rehearsal
 from ringlog.runtime.clock import SystemClock
-from ringlog.runtime.collector import rarely_collect
-from ringlog.wire.cells import RegisterCell, key_of
-from ringlog.wire.data import PAGE_BYTES_MAX, ReadRequest, WriteRequest
+from ringlog.runtime.process import rarely_collect
+from ringlog.wire.data import PAGE_BYTES_MAX, ReadRequest, RegisterCell, WriteRequest, key_of
 
 SECONDS = 2.0
 REGISTERS = 1_000_000
@@ -273,7 +272,7 @@ def be_joiner(folder: Path, port: int) -> None:
     structlog.configure(logger_factory=structlog.ReturnLoggerFactory())
     log, _, gaining = journey()
     host = RegisterHost(gaining, folder)
-    puller = Puller(host, Peers(lambda _: f"127.0.0.1:{port}"), Tries(), SystemClock(), threading.Event())
+    puller = Puller(host, Peers(lambda _: f"127.0.0.1:{port}"), StreamAttempts(), SystemClock(), threading.Event())
     for line in sys.stdin:
         host.adopt(log[int(line)])
         puller.start()
@@ -287,7 +286,7 @@ def be_joiner(folder: Path, port: int) -> None:
 def join(source: RegisterHost, folder: Path, log: list[ClusterState], requests: Requests) -> Iterator[Figure]:
     """Adopt the epochs of a join, and stream; a figure for each part."""
     cluster_id = log[0].cluster_id
-    server = DataServer(source, Holder(source.node), lambda: cluster_id, "127.0.0.1")
+    server = DataServer(source, RowReplica(source.node), lambda: cluster_id, "127.0.0.1")
     server.start()
     joiner = Joiner(folder, server.port)
     joiner.adopt(0)

@@ -23,17 +23,17 @@ from collections.abc import Callable, Iterator
 
 from placement import LIFE, SETTINGS, Author, grow, join, uuid_of
 
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.folding import follow
 from ringlog.log.port import LogRecord
-from ringlog.runtime.collector import rarely_collect
+from ringlog.runtime.process import rarely_collect
 from ringlog.wire.entries import author_entry, decode_entry
 
 SIMPLE, LIFE_S = 50_000.0, 8.0

@@ -12,12 +12,12 @@ from collections.abc import Callable
 
 import numpy as np
 
+from ringlog.kernel.generations.acceptance import stream_of
 from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.generations.lookup import stream_of
 from ringlog.kernel.generations.vectors import StreamTable
+from ringlog.kernel.model.state import Generation, Node
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.vectors import tokens_of
-from ringlog.kernel.state import Generation, Node
 
 ROUNDS = 5
 SCALAR_ROWS_MAX = 20_000

@@ -30,11 +30,11 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write
 
-from ringlog.node.disk_rows import DiskRows
-from ringlog.node.holder import KEPT, Holder
-from ringlog.node.memory_rows import MemoryRows
-from ringlog.node.store import RowStore, RowVersion
-from ringlog.wire.data import PAGE_BYTES_MAX
+from ringlog.node.rows.disk_rows import DiskRows
+from ringlog.node.rows.memory_rows import MemoryRows
+from ringlog.node.rows.replica import KEPT, RowReplica
+from ringlog.node.rows.store import RowStore
+from ringlog.wire.data import PAGE_BYTES_MAX, RowVersion
 from ringlog.wire.records import Cell, encode_mutation
 
 ROWS, RECORDS, TURN, TURNS = 1_000_000, 40_000, 2_000, 3
@@ -58,14 +58,14 @@ def records(seed: int) -> list[bytes]:
 
 def judged(store: RowStore, values: list[bytes]) -> float:
     """Records a second."""
-    holder = Holder(NODE, store)
-    holder.adopt(STATE)
+    row_replica = RowReplica(NODE, store)
+    row_replica.adopt(STATE)
     begun = time.perf_counter()
     for first in range(0, len(values), TURN):
         for offset, value in enumerate(values[first : first + TURN], start=first):
-            assert holder.judge(value, APPENDED) == KEPT
-            holder.passed(0, offset + 1)
-        holder.commit()
+            assert row_replica.judge(value, APPENDED) == KEPT
+            row_replica.passed(0, offset + 1)
+        row_replica.commit()
     return len(values) / (time.perf_counter() - begun)
 
 
@@ -86,17 +86,17 @@ def filled(path: Path, rows: int) -> None:
     """Make the file."""
     store, step, begun = DiskRows(path, NODE), 2**64 // (rows + 1), time.perf_counter()
     known = encode_mutation(write(KEY.decode(), 0))
-    holder = Holder(NODE, store)
-    holder.adopt(STATE)
-    assert holder.judge(known, APPENDED) == KEPT
+    row_replica = RowReplica(NODE, store)
+    row_replica.adopt(STATE)
+    assert row_replica.judge(known, APPENDED) == KEPT
     for number in range(1, rows):
         clustering = (number.to_bytes(8, "big"),)
         store.add(RowVersion(TABLE, number * step - 2**63, b"k%d" % number, clustering, number, VALUE))
         if number % 100_000 == 0:
-            holder.passed(0, number)
-            holder.commit()
-    holder.passed(0, rows)
-    holder.commit(sync=True)
+            row_replica.passed(0, number)
+            row_replica.commit()
+    row_replica.passed(0, rows)
+    row_replica.commit(sync=True)
     store.close()
     size = path.stat().st_size
     print(f"file: {rows:,} rows, {size / rows:.0f} bytes each, made in {time.perf_counter() - begun:.0f} s")
@@ -105,12 +105,12 @@ def filled(path: Path, rows: int) -> None:
 def start(path: Path) -> None:
     """What a process does that begins: its line is read by the one that measures."""
     begun = time.perf_counter()
-    holder = Holder(NODE, DiskRows(path, NODE))
-    holder.adopt(STATE)
-    holder.caught_up = True
-    assert holder.read(TABLE, KEY)[1], "it has what was written"
+    row_replica = RowReplica(NODE, DiskRows(path, NODE))
+    row_replica.adopt(STATE)
+    row_replica.caught_up = True
+    assert row_replica.read(TABLE, KEY)[1], "it has what was written"
     taken = time.perf_counter() - begun
-    print(len(holder.store), taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
+    print(len(row_replica.store), taken, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)
 
 
 def timed(work: Callable[[], object]) -> float:
@@ -124,8 +124,8 @@ def with_rows(path: Path) -> None:
     """Print what a node with these rows does."""
     store = DiskRows(path, NODE)
     draw, mark = Random(2), store.mark
-    holder = Holder(NODE, store)
-    holder.adopt(STATE)
+    row_replica = RowReplica(NODE, store)
+    row_replica.adopt(STATE)
     found = judged(store, records(3))
     print(f"with these rows: {found:,.0f} writes a second under tokens in no order")
     some = [(0, 2**60)]

@@ -24,19 +24,19 @@ from placement import SEED, Author, cluster, join, uuid_of
 
 from ringlog.cache import projection
 from ringlog.kernel import changes
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import UpdateNode
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
-from ringlog.kernel.digester import Digester
-from ringlog.kernel.encoding import encode
-from ringlog.kernel.memory import Applied
-from ringlog.kernel.state import ClusterState, RangeGroup, Replica
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import UpdateNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.encoding.encoder import encode
+from ringlog.kernel.model.applied_history import Applied
+from ringlog.kernel.model.state import ClusterState, RangeGroup, Replica
 from ringlog.kernel.values import CdcOptions, Column, Command, GenerationRange, Position
-from ringlog.node.due import SELDOM_US
-from ringlog.node.holder import Holder
+from ringlog.node.protocol.ack_schedule import SELDOM_US
+from ringlog.node.rows.replica import RowReplica
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import author_entry
@@ -79,7 +79,7 @@ class Following(Author):
     def __init__(self, state: ClusterState) -> None:
         super().__init__(state)
         self.taken_ms: list[dict[str, float]] = []
-        self._digester, self._holder = Digester(), Holder("n7")
+        self._digester, self._holder = Digester(), RowReplica("n7")
         self._digester.digest(state)
         self._holder.adopt(state)
 

@@ -19,12 +19,11 @@ from statistics import median
 
 from placement import Author, cluster, uuid_of
 
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.decide import decide
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Accepted, EntryContext, OutcomeKind
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
+from ringlog.kernel.fold import decide, fold
+from ringlog.kernel.model.outcome import Accepted, EntryContext, OutcomeKind
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command
 from ringlog.wire.entries import author_entry, decode_entry
 

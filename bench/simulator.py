@@ -14,10 +14,10 @@ import time
 from collections.abc import Callable
 
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE
-from ringlog.sim.prefix import prefix_of
-from ringlog.sim.search import prepare, run_seed
-from ringlog.sim.shape import ClusterShape
+from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog_sim.prefix import prefix_of
+from ringlog_sim.runner.search import prepare, run_seed
+from ringlog_sim.shape import ClusterShape
 
 RUNS = {"small": 200, "medium": 20, "large": 3}
 SHAPE = ClusterShape(3, 0, 2, 2, 10_000, old=False)

@@ -1,14 +1,13 @@
 """How long a replica takes to start: from a snapshot and what follows it, beside the log from its beginning.
 
-    python bench/snapshots.py [SCALE] [--expired] [--whole] [--json]
+    python bench/snapshots.py [SCALE] [--expired] [--json]
 
 A cluster grows to 1,000 nodes of 16 tokens as in ``replay.py``, with a CDC generation for each join, and gets 10,000
 tables; then a snapshot is taken, and 10,000 entries follow that change nothing. Both ways are timed in this one run, in
 processor time, from bytes in memory: reading from a broker is not counted. The digests of both states are compared.
 ``SCALE`` multiplies all three.
 
-Generations are stored by what they differ in (``snapshot_columns``); ``--whole``: each whole, as every release reads
-it. No generation of that life ever expires. ``--expired`` keeps the last three of them, which is what a cluster has
+No generation of that life ever expires. ``--expired`` keeps the last three of them, which is what a cluster has
 that has had no join for as long as its tables keep their rows; the log from its beginning is not folded then.
 """
 
@@ -23,12 +22,12 @@ from dataclasses import replace
 from placement import LIFE, SETTINGS, grow, uuid_of
 from replay import Writing
 
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.log.folding import Start, follow
 from ringlog.log.port import LogRecord
@@ -44,8 +43,6 @@ def made(scale: float) -> tuple[list[LogRecord], Start]:
     """The log, and the state and position behind its ``TakeSnapshot``."""
     author = Writing(EMPTY_STATE)
     grow(author, max(9, round(LIFE[0] * scale)), LIFE[1])
-    if "--whole" not in sys.argv:
-        author.append(ChangeSettings((("snapshot_columns", 1),)))
     author.append(CreateKeyspace("tables", SETTINGS[0]))
     for number in range(round(TABLES * scale)):
         author.append(CreateTable("tables", f"t{number}", uuid_of(number, 4), COLUMNS, ("k",), (), CdcOptions(False)))

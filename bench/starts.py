@@ -22,12 +22,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
+from tests.plain_stack import plain_stack
 from tests.system.agents_world import AgentsWorld
 from tests.waiting import until
 
 from ringlog.agents.status import StatusReader
 from ringlog.protocol.roles import ROLES
-from ringlog.stack import Stack
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCES = ("services", "schemas", "streaming")
@@ -164,7 +164,7 @@ def main() -> None:
     roots = {HERE: ROOT} if given.against is None else {OTHER: given.against.resolve(), HERE: ROOT}
     with tempfile.TemporaryDirectory(prefix="ringlog-bench-") as name:
         folder = Path(name)
-        stack = Stack(folder / "stack")
+        stack = plain_stack(folder / "stack")
         try:
             world = AgentsWorld(stack.up(), CLUSTER, folder / "agents")
             try:

@@ -18,16 +18,17 @@ import resource
 import sys
 import time
 
-from ringlog.kernel.commands.tablets import AdvanceTablets, TabletAdvance
-from ringlog.kernel.decide import decide
-from ringlog.kernel.decoding import decode_state
-from ringlog.kernel.encoding import encode
-from ringlog.kernel.outcome import Accepted, EntryContext
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.placement.tablets import AdvanceTablets, TabletAdvance
+from ringlog.kernel.encoding.decoder import decode_state
+from ringlog.kernel.encoding.encoder import encode
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Node
+from ringlog.kernel.model.tables import Keyspace, Table
+from ringlog.kernel.model.tablet_map import TabletReplica, Transition, new_map, uniform_ends, with_transitions
 from ringlog.kernel.ownership.placements import new_placement
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node, Table
-from ringlog.kernel.swift import replaced
 from ringlog.kernel.tablets.groups import serving
-from ringlog.kernel.tablets.map import TabletReplica, Transition, new_map, uniform_ends, with_transitions
 from ringlog.kernel.tablets.stages import USE_NEW
 from ringlog.kernel.values import CdcOptions, Replication, TabletOptions, Witness
 
@@ -62,7 +63,7 @@ def cluster(tablets: int) -> ClusterState:
             1,
         )
         nodes = nodes.set(one.id, one)
-    keyspaces = state.keyspaces.set("ks", Keyspace("ks", Replication("tablets", FACTOR), "v"))
+    keyspaces = state.keyspaces.set("ks", Keyspace("ks", Replication("tablets", FACTOR), "v", made=1))
     each = tablets // TABLES
     maps, tables = state.tablets, state.tables
     for table in range(TABLES):
@@ -113,7 +114,7 @@ def lookups_us(state: ClusterState) -> tuple[float, float]:
     """The least time of a lookup: in tablets, on a ring."""
     drawn = random.Random(1)
     owners = {drawn.randrange(-(2**63) + 1, 2**63): node_id(number % NODES) for number in range(NODES * SHARDS)}
-    ring = Keyspace("ring", Replication("simple", FACTOR), "v")
+    ring = Keyspace("ring", Replication("simple", FACTOR), "v", made=1)
     placement = new_placement(ring.replication, owners, state.nodes, EPOCH)
     table = Table("ring", "ring", "t0", (), ("k",), (), CdcOptions(), "v", EPOCH)
     state = replaced(

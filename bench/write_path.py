@@ -35,7 +35,7 @@ def child(folder: Path) -> None:
     """Print microseconds of the processor and of the clock for each record, by whatever sources come first."""
     from tests.node.world import APPENDED, cluster, name_of, write
 
-    from ringlog.node.holder import KEPT, Holder
+    from ringlog.node.rows.replica import KEPT, RowReplica
     from ringlog.wire.records import Cell, encode_mutation
 
     draw, cells = Random(1), (Cell("note", b"v" * 100),)
@@ -44,18 +44,18 @@ def child(folder: Path) -> None:
     node, state = name_of(1), cluster((0,), factor=1)
     for number in range(TURNS):
         try:
-            from ringlog.node.disk_rows import DiskRows
+            from ringlog.node.rows.disk_rows import DiskRows
 
-            holder = Holder(node, DiskRows(folder / f"rows-{number}", node))
+            row_replica = RowReplica(node, DiskRows(folder / f"rows-{number}", node))
         except ImportError:
-            holder = Holder(node)
-        commit = getattr(holder, "commit", lambda: None)
-        holder.adopt(state)
+            row_replica = RowReplica(node)
+        commit = getattr(row_replica, "commit", lambda: None)
+        row_replica.adopt(state)
         processor, clock = time.process_time(), time.perf_counter()
         for first in range(0, RECORDS, TURN):
             for offset, value in enumerate(values[first : first + TURN], start=first):
-                assert holder.judge(value, APPENDED) == KEPT
-                holder.passed(0, offset + 1)
+                assert row_replica.judge(value, APPENDED) == KEPT
+                row_replica.passed(0, offset + 1)
             commit()
         taken = time.process_time() - processor, time.perf_counter() - clock
         print(*(round(seconds * 1e6 / RECORDS, 2) for seconds in taken))

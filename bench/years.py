@@ -24,21 +24,21 @@ from pathlib import Path
 
 from replay import KINDS, small
 
-from ringlog.agents.truncation import LogEnds
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
-from ringlog.kernel.encoding import digest
-from ringlog.log.archive import Archive
-from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.agents.maintenance.truncation import LogEnds
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.log.archive.archive import Archive
 from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryKeyed, MemoryLog
 from ringlog.log.port import LogRecord
-from ringlog.log.replica import LogReplica
-from ringlog.node.log_copy import COPY, reopened
-from ringlog.node.member_copy import opened
-from ringlog.runtime.collector import rarely_collect
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.node.log.log_copy import COPY, reopened
+from ringlog.node.log.member_copy import opened
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.runtime.logs import setup_logs
+from ringlog.runtime.process import rarely_collect
 from ringlog.wire.records import SnapshotConfirmation
 
 ENTRIES, EVERY, BATCH = 1_000_000, 10_000, 500

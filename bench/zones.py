@@ -16,14 +16,14 @@ import sys
 import time
 from collections.abc import Iterable
 
-from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.rebalances import TriggerRebalance
-from ringlog.kernel.commands.zones import CreateZone, SetDataNodes
-from ringlog.kernel.decide import decide
-from ringlog.kernel.outcome import Accepted, EntryContext
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.swift import replaced
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
+from ringlog.kernel.commands.placement.zones import CreateZone, SetDataNodes
+from ringlog.kernel.commands.topology.nodes import RegisterNode
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
 
 ZONES, PARTITIONS, REPLICAS, NODES = 1_000, 25, 3, 10

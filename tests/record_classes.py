@@ -20,11 +20,12 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 from pyspark import SparkContext
 
+from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.stack.artifacts import jars
-from ringlog.stack.class_archives import BROKER, RECORD, SPARK, path_of, recorded
 from ringlog.stack.commands import Stack
-from ringlog.stack.java import find_java
-from ringlog_cdc.session import open_session
+from ringlog.stack.java import BROKER, RECORD, SPARK, find_java, path_of, recorded
+from ringlog_cdc.driver.session import open_session
 
 ENDS_S_MAX = 120.0
 NAMES = (BROKER, SPARK)
@@ -60,9 +61,9 @@ def _versions() -> str:
 
 def _broker(data: Path) -> None:
     stack = Stack(data)
-    stack.up()
+    info = stack.up()
     try:
-        servers = {"bootstrap.servers": stack.bootstrap_servers}
+        servers = connection(info.bootstrap_servers, read_kafka_config(Path(info.kafka_config)).security)
         admin = AdminClient(servers)
         for made in admin.create_topics([NewTopic("records", 1, 1)]).values():
             made.result()

@@ -1,4 +1,4 @@
-"""The Avro schemas of everything that Ringlog writes, as data, with their fingerprints and earlier versions."""
+"""The Avro schemas of everything that Ringlog writes, as data, with their fingerprints."""
 
 from ringlog_schemas.catalogue import (
     VERSION,
@@ -6,9 +6,8 @@ from ringlog_schemas.catalogue import (
     by_fingerprint,
     catalog,
     current,
+    earlier,
     fingerprint_of,
-    frozen,
-    frozen_versions,
     published,
 )
 
@@ -18,8 +17,7 @@ __all__ = [
     "by_fingerprint",
     "catalog",
     "current",
+    "earlier",
     "fingerprint_of",
-    "frozen",
-    "frozen_versions",
     "published",
 ]

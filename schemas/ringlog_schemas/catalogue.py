@@ -1,18 +1,19 @@
-"""Where the schemas lie and how one is found: by name, by fingerprint, by frozen version.
+"""The catalogue of schemas, by name and by fingerprint.
 
 One file a record, ``<family>/<Record>.avsc``, full name ``ringlog.<family>.<Record>``. **Every file is complete in
 itself**: types shared by several records (``ringlog.Uuid``, ``ringlog.commands.Position``, ...) are written out where
 a file first uses them, and a test keeps the copies equal. So one file is all that any Avro library needs.
 
-``v1/``, ``v2/``, ... hold the frozen copies of released versions, ``earlier/`` those that were never released and may
-stand on a disk. A schema is named on the wire by the CRC-64-AVRO fingerprint of its parsing canonical form;
-``by_fingerprint`` knows them all. Source: Avro 1.12 specification.
+``<family>/<Record>.v<N>.avsc`` is version N of a record that has changed since. This release reads it and resolves it
+to the present schema. There is none yet.
+
+A schema is named on the wire by the CRC-64-AVRO fingerprint of its parsing canonical form; ``by_fingerprint`` knows
+them all. Source: Avro 1.12 specification.
 """
 
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -32,7 +33,6 @@ VERSION = "ringlog.version"
 SUFFIX = ".avsc"
 
 _ROOT = files("ringlog_schemas")  # a folder, or a part of the archive that a Spark worker was sent
-_VERSION = re.compile(r"v[1-9][0-9]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +63,7 @@ def fingerprint_of(schema: Mapping[str, Any]) -> int:
     """CRC-64-AVRO of the parsing canonical form; raises fastavro's ``SchemaParseException`` if it is no schema.
 
     Made with fastavro: ``avro`` 1.12.2 writes a fixed type out each time it is used where the specification (and Avro
-    for Java) has its name from the second time on. A test holds every fingerprint against those that Avro for Java
+    for Java) has its name from the second time on. A test compares fingerprints with those that Avro for Java
     computed.
     """
     return int.from_bytes(bytes.fromhex(fingerprint(to_parsing_canonical_form(dict(schema)), "CRC-64-AVRO")), "little")
@@ -74,23 +74,30 @@ class _Folder(Mapping[str, CatalogueSchema]):
 
     def __init__(self, root: Traversable) -> None:
         self._paths: dict[str, Traversable] = {}
+        self._earlier: list[tuple[str, int, Traversable]] = []
         self._found: dict[str, CatalogueSchema] = {}
         for family in FAMILIES:
             folder = root / family
-            paths = folder.iterdir() if folder.is_dir() else ()  # an old version has fewer families
-            for path in sorted((path for path in paths if path.name.endswith(SUFFIX)), key=lambda path: path.name):
-                self._paths[f"ringlog.{family}.{path.name.removesuffix(SUFFIX)}"] = path
+            paths = (path for path in folder.iterdir() if path.name.endswith(SUFFIX))
+            for path in sorted(paths, key=lambda path: path.name):
+                name, _, version = path.name.removesuffix(SUFFIX).partition(".v")
+                if version:
+                    self._earlier.append((f"ringlog.{family}.{name}", int(version), path))
+                else:
+                    self._paths[f"ringlog.{family}.{name}"] = path
 
     def __getitem__(self, full_name: str) -> CatalogueSchema:
         """KeyError if there is none of that name; ValueError if its file declares another one."""
         found = self._found.get(full_name)
         if found is None:
-            parsed = json.loads(self._paths[full_name].read_text(encoding="utf-8"))
-            declared = f"{parsed['namespace']}.{parsed['name']}"
-            if declared != full_name:
-                raise ValueError(f"{full_name}: its file declares {declared}")
-            found = self._found[full_name] = CatalogueSchema(full_name, parsed, fingerprint_of(parsed))
+            found = self._found[full_name] = _schema_in(self._paths[full_name], full_name)
         return found
+
+    def earlier(self) -> tuple[CatalogueSchema, ...]:
+        """Return the earlier versions, by ascending name and version."""
+        return tuple(
+            _schema_in(path, full_name) for full_name, _, path in sorted(self._earlier, key=lambda one: one[:2])
+        )
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._paths)
@@ -102,10 +109,28 @@ class _Folder(Mapping[str, CatalogueSchema]):
         return full_name in self._paths
 
 
+def _schema_in(path: Traversable, full_name: str) -> CatalogueSchema:
+    parsed = json.loads(path.read_text(encoding="utf-8"))
+    declared = f"{parsed['namespace']}.{parsed['name']}"
+    if declared != full_name:
+        raise ValueError(f"{full_name}: its file declares {declared}")
+    return CatalogueSchema(full_name, parsed, fingerprint_of(parsed))
+
+
 @cache
+def _folder() -> _Folder:
+    return _Folder(_ROOT)
+
+
 def current() -> Mapping[str, CatalogueSchema]:
     """The schemas that this release writes, by full name."""
-    return _Folder(_ROOT)
+    return _folder()
+
+
+@cache
+def earlier() -> tuple[CatalogueSchema, ...]:
+    """Return the earlier versions of changed records, which this release only reads, by ascending name and version."""
+    return _folder().earlier()
 
 
 @cache
@@ -115,25 +140,9 @@ def catalog() -> Mapping[str, Mapping[str, Any]]:
 
 
 @cache
-def frozen_versions() -> tuple[int, ...]:
-    """Numbers of the frozen versions, ascending."""
-    return tuple(sorted(int(path.name[1:]) for path in _ROOT.iterdir() if _VERSION.fullmatch(path.name)))
-
-
-@cache
-def frozen(version: int) -> Mapping[str, CatalogueSchema]:
-    """The schemas as they were frozen under ``version``, by full name."""
-    return _Folder(_ROOT / f"v{version}")
-
-
-@cache
 def by_fingerprint() -> Mapping[int, CatalogueSchema]:
-    """Every schema that this release can read, by fingerprint; of equal ones the present text."""
-    found = {schema.fingerprint: schema for schema in _Folder(_ROOT / "earlier").values()}
-    for version in frozen_versions():
-        found |= {schema.fingerprint: schema for schema in frozen(version).values()}
-    found |= {schema.fingerprint: schema for schema in current().values()}
-    return MappingProxyType(found)
+    """Every schema of the catalogue, by fingerprint."""
+    return MappingProxyType({schema.fingerprint: schema for schema in (*earlier(), *current().values())})
 
 
 def published() -> tuple[tuple[str, str], ...]:

@@ -8,7 +8,7 @@ FULL: each can read what the other wrote (``avro.compatibility``, both ways). On
 * change a command's schema or the envelope at all: no fingerprint travels with a payload, so a changed command is a new
   version of its kind, beside the old one.
 
-``problems`` compares two schemas; ``history_problems`` compares today's with every frozen version (FULL_TRANSITIVE).
+``problems`` compares two schemas, ``successor_problems`` two versions of one record of the catalogue.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from avro.compatibility import ReaderWriterCompatibilityChecker, SchemaCompatibi
 from avro.errors import AvroException
 from avro.schema import make_avsc_object
 
-from ringlog_schemas.catalogue import VERSION, CatalogueSchema, current, frozen, frozen_versions
+from ringlog_schemas.catalogue import VERSION, CatalogueSchema
 
 
 def problems(today: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str, ...]:
@@ -40,29 +40,16 @@ def problems(today: Mapping[str, Any], earlier: Mapping[str, Any]) -> tuple[str,
     return tuple(dict.fromkeys([*found, *_style(today, today["name"])]))
 
 
-def frozen_problems(today: CatalogueSchema, earlier: CatalogueSchema) -> tuple[str, ...]:
+def successor_problems(today: CatalogueSchema, earlier: CatalogueSchema) -> tuple[str, ...]:
     """``problems``, and for the envelope and for a command of the same version: any difference of the fingerprints."""
     if today.fingerprint != earlier.fingerprint:
         if today.family == "log":
-            return ("the envelope is frozen for ever",)
+            return ("the envelope never changes",)
         if today.family == "commands" and today.json[VERSION] == earlier.json[VERSION]:
-            return (f"version {today.json[VERSION]} is released: a changed command is a new version",)
+            return (f"version {today.json[VERSION]} is in use: a changed command is a new version",)
         if today.family == "commands":
             return tuple(_style(today.json, today.name))
     return problems(today.json, earlier.json)
-
-
-def history_problems() -> tuple[str, ...]:
-    """What speaks against today's catalogue in view of every frozen version; empty if nothing does."""
-    found = []
-    for version in frozen_versions():
-        for name, earlier in sorted(frozen(version).items()):
-            today = current().get(name)
-            if today is None:
-                found.append(f"{name}: is in v{version} and gone today")
-                continue
-            found += [f"{name} against v{version}: {problem}" for problem in frozen_problems(today, earlier)]
-    return tuple(found)
 
 
 def _place(reader: Any, location: str) -> str:

@@ -25,17 +25,17 @@ version beside it.
 
 How a consumer gets the schema of a fingerprint:
 
-* from Kafka**: the compacted topic `<cluster>.schemas` has one record a schema: key = fingerprint as 16 hex digits
+* **from Kafka**: the compacted topic `<cluster>.schemas` has one record a schema: key = fingerprint as 16 hex digits
   in UTF-8 (most significant digit first), value = the schema as JSON. Any Kafka client with any Avro library can
   read it;
-* from the wheel**: the package `ringlog_schemas` holds the files; `ringlog_schemas.by_fingerprint()` finds one,
+* **from the wheel**: the package `ringlog_schemas` holds the files; `ringlog_schemas.by_fingerprint()` finds one,
   `ringlog_schemas.published()` lists the pairs of the topic;
-* from the repository**: `schemas/ringlog_schemas/<family>/<Record>.avsc`. Every file is complete in itself.
+* **from the repository**: `schemas/ringlog_schemas/<family>/<Record>.avsc`. Every file is complete in itself.
 
-Versions: `v1/`, `v2/`, ... hold the frozen copies of released schemas; data written with any of them stays
-readable. A schema must be FULL_TRANSITIVE compatible with all frozen versions of it: fields come with a default,
-symbols of enums are only added at the end, types stay. The envelope `ringlog.log.LogEntry` and a released version
-of a command never change.
+Versions: a cluster's topic of schemas has every version that was ever used in it. A new version must be FULL
+compatible with each of them: fields come with a default, symbols of enums are only added at the end, types stay. A
+release whose schemas are not compatible publishes nothing there. The envelope `ringlog.log.LogEntry` never changes. No
+fingerprint travels with a command, so a changed command gets a new version number.
 """
 
 _TITLES = {

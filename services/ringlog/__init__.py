@@ -3,4 +3,5 @@
 __version__ = "0.1.0"
 
 FEATURES: tuple[str, ...] = ("tablets",)
-"""What this release can do that earlier ones could not; its nodes announce them (``kernel.commands.features``)."""
+"""What this release can do that earlier ones could not; its nodes announce them (``kernel.commands.cluster.features``).
+"""

@@ -22,7 +22,7 @@ def read_cdc(
     """A table's CDC log; ``stream``: followed, else up to its present end. ``table_id``: of a table that had the name
     before. Options and columns: ``reading``.
     """
-    from ringlog_cdc.reading.source import NAME, RinglogCdc
+    from ringlog_cdc_reader.source import NAME, RinglogCdc
 
     spark.dataSource.register(RinglogCdc)
     options = {"bootstrap": bootstrap, "cluster": cluster, "table": table, "start": start, "lost": lost}

@@ -9,15 +9,16 @@ from typing import Annotated
 
 import typer
 
+from ringlog.files import PROPERTIES_BYTES_MAX, read_text
 from ringlog.log.errors import LogError
-from ringlog.runtime.context import log_in_at, recall
-from ringlog.runtime.inputs import PROPERTIES_BYTES_MAX, read_text
-from ringlog.runtime.kafka_config import VARIABLE, brokers_of_file, spark_options, use
-from ringlog.runtime.kafka_security import BadKafkaConfig
-from ringlog.runtime.properties import BadPropertyLine, read_properties
+from ringlog.runtime.context import current_cluster, log_in_at
+from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file, spark_options, use
+from ringlog.runtime.kafka.properties import BadPropertyLine, read_properties
+from ringlog.runtime.kafka.security import BadKafkaConfig
+from ringlog.stack.commands import kafka_config_of_stack
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
-from ringlog_cdc.sink import ORDER, unfit
+from ringlog_cdc.topics.sink import ORDER, unfit
 
 ROW_BYTES_MAX = 2_000_000
 """The CDC topic takes records of 2 MiB; key and header of a row need little of it."""
@@ -100,8 +101,8 @@ def run(
 
 def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str) -> None:
     """Run the job; ends the program with status 1 where it fails."""
-    from ringlog_cdc import job
-    from ringlog_cdc.session import LOCAL, is_submitted
+    from ringlog_cdc.driver import job
+    from ringlog_cdc.driver.session import LOCAL, is_submitted
 
     try:
         if master is None and not is_submitted():
@@ -145,11 +146,11 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
     try:
         if given is not None:
             use(given)
-        last = recall()
+        last = current_cluster()
         brokers = bootstrap or brokers_of_file() or ("" if last is None else last.bootstrap)
         if not brokers:
             raise typer.BadParameter("no broker is named: give --bootstrap, or put a cluster in use")
-        log_in_at(brokers)
+        log_in_at(brokers, kafka_config_of_stack(brokers))
         spark_options(brokers)  # what Java cannot say is said now, not by the first batch
     except BadKafkaConfig as error:
         typer.echo(f"ringlog cdc: {error.code}: {error}", err=True)

@@ -35,6 +35,17 @@ class WriterReplaced(CdcError):
         )
 
 
+class PartitionsAdded(CdcError):
+    """The source topic has more partitions than the job reads."""
+
+    def __init__(self, topic: str, count: int) -> None:
+        super().__init__(
+            "partitions_added",
+            f"topic {topic} has {count} partitions now, more than the job reads",
+            "start the job again: it continues where it stopped, and reads the added partitions from their beginning",
+        )
+
+
 class ChainMoved(CdcError):
     """Somebody else appended to the plan chain of this checkpoint."""
 

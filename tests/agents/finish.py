@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import gaining_nodes
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, StreamReport
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.records import NodeAck
 
 NOW = 1_700_000_000_000_000
@@ -27,6 +27,7 @@ def acks_of(state: ClusterState) -> dict[str, NodeAck]:
             reports=tuple(StreamReport(node, op.id, 0, "00") for op in flying if node in gaining_nodes(op)),
             rows=0,
             at=NOW,
+            state_id=state.state_id,
         )
         for node in state.nodes
     }

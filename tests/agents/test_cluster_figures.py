@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from ringlog.agents.cluster_figures import cluster_samples
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.operations import FailOperation
-from ringlog.kernel.state import CdcWriter, ClusterState, LogBound, Recovery, TakenSnapshot
-from ringlog.operator.rehearsal import acknowledgements
-from ringlog.protocol.waits import WAITS
-from ringlog.runtime.figures import COORDINATOR, FIGURES
-from ringlog.runtime.scrape import exposition
+from ringlog.agents.monitoring.metrics import cluster_samples
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.commands.topology.operations import FailOperation
+from ringlog.kernel.model.modes import LogBound, Recovery, TakenSnapshot
+from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.protocol.coordinator.waits import WAITS
+from ringlog.runtime.monitoring.metrics import COORDINATOR, FIGURES
+from ringlog.runtime.monitoring.scrape import exposition
 from ringlog.wire.records import NodeAck
 from tests.kernel.operations.drive import applied, driven
 from tests.kernel.tablets.lives import begun, factor, migration, three_racks, with_table
@@ -24,7 +25,7 @@ NOW = 2_000_000_000
 
 
 def shown(state: ClusterState, acks: dict[str, NodeAck]) -> dict[tuple[str, ...], float]:
-    samples = list(cluster_samples(state, acks, NOW))
+    samples = list(cluster_samples(state, acks, NOW, dict.fromkeys(state.nodes, NOW)))
     exposition(samples, {"role": "coordinator"})
     return {(one.name, *one.labels): float(one.value) for one in samples if isinstance(one.value, int | float)}
 

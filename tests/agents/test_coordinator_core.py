@@ -5,32 +5,32 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from ringlog.kernel.commands.cdc import (
+from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc.generations import (
     CloseCdcGeneration,
     CommitCdcGeneration,
     PublishCdcGeneration,
     PutCdcGenerationData,
     RequestCdcGeneration,
 )
-from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join, Leave
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.commands.topology.movements import Join, Leave
+from ringlog.kernel.commands.topology.nodes import RegisterNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
-from ringlog.protocol.ack_book import is_vouched_for
-from ringlog.protocol.coordinator_core import (
-    PATIENCE_US,
+from ringlog.protocol.coordinator.ack_book import is_vouched_for
+from ringlog.protocol.coordinator.core import (
+    HORIZON_WAIT_US,
     UNWATCHED_MARGIN_US,
     awaits_publication,
     prepared_in_full,
     propose,
 )
-from ringlog.protocol.limits import too_far_ahead
+from ringlog.protocol.validator.limits import too_far_ahead
 from ringlog.wire.records import NodeAck
 
 from .finish import NOW, acks_of, finish_operations, known
@@ -217,7 +217,7 @@ def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_
     world = World()
     state = prepared(world)
     assert commits(state, now=LATER, complete_since=LATER) == []
-    assert commits(state, now=LATER, complete_since=LATER - PATIENCE_US) == [LATER + 9_000_001]
+    assert commits(state, now=LATER, complete_since=LATER - HORIZON_WAIT_US) == [LATER + 9_000_001]
     applied(world, AdvanceCdcWriter("spark", "a", LATER + 1_000, START))
     assert commits(world.state, now=LATER, complete_since=LATER) == [LATER + LEAD_US]
 

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.cluster import TakeOver
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.movements import Join, Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
-from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.cluster.cluster import TakeOver
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, RegisterNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.kinds import KINDS
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Replication
-from ringlog.protocol.coordinator_core import ROLE, propose
+from ringlog.protocol.coordinator.core import ROLE, propose
 
 from .finish import acks_of, finish_operations, known
 from .world import World

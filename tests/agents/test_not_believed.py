@@ -10,18 +10,16 @@ from typing import Any
 
 import pytest
 
-from ringlog.agents import not_believed
-from ringlog.agents.not_believed import NotBelieved
-from ringlog.agents.shells import acks as shell
-from ringlog.agents.shells.acks import PlainThread
+from ringlog.agents.roles import acks as shell
+from ringlog.agents.roles.acks import PlainThread, RejectedAcks
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.coordinator import ReadAcks, Wait, book, kept_up
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.coordinator.coordinator import ReadAcks, Wait, read_acks, update_acks
 from ringlog.protocol.effects import carry_out
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.trust import Trust
-from ringlog.wire.ack_codes import coded, key_of
+from ringlog.wire.acks import coded, key_of
 from ringlog.wire.records import NodeAck, encode_node_ack
 from tests.kernel.entries import applied, founded, node, uuid
 
@@ -36,7 +34,7 @@ def said(name: str) -> bytes:
 
 
 def test_a_node_is_shown_until_it_is_believed_and_strangers_are_not() -> None:
-    found = NotBelieved()
+    found = RejectedAcks()
     for who, at in ((TWO, 5), (ONE, 6), (TWO, 7), (uuid(9, space=2), 8)):
         found.passes_over(who, at, STATE.nodes)
     shown = found.shown(STATE.nodes)
@@ -52,8 +50,8 @@ def test_a_node_is_shown_until_it_is_believed_and_strangers_are_not() -> None:
 
 
 def test_invented_nodes_push_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(not_believed, "NODES_MAX", 4)
-    found = NotBelieved()
+    monkeypatch.setattr(shell, "NODES_MAX", 4)
+    found = RejectedAcks()
     found.passes_over(ONE, 1, STATE.nodes)
     for number in range(100):
         found.passes_over(uuid(number, space=9), 2, STATE.nodes)
@@ -76,17 +74,17 @@ def test_a_master_that_comes_takes_back_what_was_believed(tmp_path: Path, monkey
         return thread._all_acks() if isinstance(effect, ReadAcks) else thread._new_acks(effect)
 
     topic.append([said("999@thief"), coded(said("1@own"), key_of(MASTER, ONE))])
-    acks = carry_out(book(), perform)
+    acks = carry_out(read_acks(), perform)
     assert acks.newest(STATE)[ONE].incarnation == "999@thief"
-    assert carry_out(kept_up(acks, Wait.NOTHING), perform) is acks
+    assert carry_out(update_acks(acks, Wait.NOTHING), perform) is acks
     trust[0] = Trust(ack_masters=(MASTER,))
     thread.offer(1, coded(said("1@own"), key_of(MASTER, ONE)))
-    acks = carry_out(kept_up(acks, Wait.NOTHING), perform)
+    acks = carry_out(update_acks(acks, Wait.NOTHING), perform)
     assert acks.newest(STATE)[ONE].incarnation == "1@own"
     assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]
     assert thread.refused() == (), "its own word came later"
     thread.offer(2, said("1000@thief"))
-    assert carry_out(kept_up(acks, Wait.NOTHING), perform) is acks
+    assert carry_out(update_acks(acks, Wait.NOTHING), perform) is acks
     assert [one.subject for one in thread.refused()] == [STATE.nodes[ONE].name]
 
 

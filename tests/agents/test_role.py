@@ -5,20 +5,22 @@ from __future__ import annotations
 import threading
 from pathlib import Path
 
+import pytest
 from structlog.testing import capture_logs
 
 from ringlog.agents.exits import CRASHED, End
-from ringlog.agents.shells.asking import AskingThread
-from ringlog.agents.shells.following import FollowingThread
-from ringlog.agents.shells.role import RoleThread
+from ringlog.agents.roles.asking import AskingThread
+from ringlog.agents.roles.role import FollowingThread, RoleThread
+from ringlog.agents.status import Reporting, newest, view
+from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.memory import MemoryLog
-from ringlog.log.producer import AckedProducer
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.runtime.settings import ProcessSettings
+from ringlog.wire.records import AgentStatus
 from tests.kernel.entries import node as register
 
 NOBODY = "127.0.0.1:1"
@@ -156,3 +158,62 @@ def test_faust_rests_where_the_replica_reads_and_hears_how_far_the_role_is(tmp_p
     for position in (0, 3, 3, 2, 7):
         worker.passed(position)
     assert acknowledged == [2, 6]
+
+
+# Whose word counts for a role: that of the newest term, and that of an instance which is about to take over; and how
+# what was said last is shown.
+
+
+def status(term: int) -> AgentStatus:
+    return AgentStatus("validator", f"instance-{term}", term, 1, "active", 1)
+
+
+@pytest.mark.parametrize(("last", "said", "believed"), [(5, 5, 5), (5, 6, 6), (5, 4, 5), (5, 0, 0), (0, 3, 3)])
+def test_a_replaced_instance_is_not_believed(last: int, said: int, believed: int) -> None:
+    assert newest(status(last), status(said)) == status(believed)
+
+
+def test_the_first_word_counts() -> None:
+    assert newest(None, status(3)) == status(3)
+
+
+@pytest.mark.parametrize(
+    ("state", "why", "epoch", "age_s", "standing"),
+    [
+        ("active", "", 10, 1, "caught up"),
+        ("active", "", 7, 1, "3 epochs behind"),
+        ("active", "", 10, 6, "silent for 6 s"),
+        ("active", "", 7, 6, "3 epochs behind, silent for 6 s"),
+        ("starting", "", 0, 600, "starting, 10 epochs behind, silent for 600 s"),
+        ("halted", "", 10, 600, "stopped"),
+        ("halted", "log_truncated: …", 10, 600, "halted: log_truncated"),
+        ("halted", "not started: log_replaced: …", 7, 600, "halted: log_replaced, 3 epochs behind"),
+        ("halted", "the replica halted before offset 7: log_gap: …", 10, 600, "halted: log_gap"),
+        ("halted", "for no reason that has a code", 10, 600, "halted"),
+    ],
+)
+def test_what_keeps_an_agent_from_being_caught_up_is_said(
+    state: str, why: str, epoch: int, age_s: int, standing: str
+) -> None:
+    said = AgentStatus("keeper", "one", 1, epoch, state, 0, (), why)
+    assert view(said, 10, age_s * 1_000_000).standing == standing
+
+
+# When an agent reports its status.
+
+
+def test_what_changes_is_reported_at_the_next_look_and_what_stays_each_second() -> None:
+    reporting = Reporting()
+    assert reporting.is_due(5, "starting", 0.1)
+    assert reporting.is_due(5, "active", 0.1)
+    assert [reporting.is_due(5, "active", 0.25) for _ in range(8)] == [False, False, False, True] * 2
+
+
+def test_epochs_that_follow_one_another_are_reported_once_a_second_and_the_last_one_soon() -> None:
+    reporting = Reporting()
+    assert reporting.is_due(1, "active", 0.1)
+    reported = [reporting.is_due(epoch, "active", 0.25) for epoch in range(2, 10)]
+    assert reported == [False, False, False, True] * 2
+    assert not reporting.is_due(10, "active", 0.25)
+    assert reporting.is_due(10, "active", 0.25), "it is the last one for a moment"
+    assert not reporting.is_due(10, "active", 0.25)

@@ -9,19 +9,19 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.agents.snapshots import AwaitHead, AwaitSnapshotWork, SnapshotSteps, SnapshotThread
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.agents.maintenance.snapshots import AwaitHead, AwaitSnapshotWork, SnapshotSteps, SnapshotThread
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryKeyed
-from ringlog.log.recent import LAST_ALONE, RecentEntries
-from ringlog.log.replay import catch_up
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
+from ringlog.log.replicas.replay import catch_up
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 from ringlog.protocol.effects import Steps
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot, decode_snapshot_record
@@ -53,7 +53,9 @@ class Agents:
             role, lambda: SnapshotTopic(records), lambda: replica.identity, clock.now_us, lambda: role
         )
         thread = SnapshotThread(role, steps, lambda: replica.state, lambda _: None)
-        replica.subscribe(lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset))
+        replica.subscribe(
+            lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset), replica.halt_on_defect
+        )
         thread.acts(replica.state, replica.recent.take_mark() if looks_back else None)
         self.replicas.append(replica)
         self.threads.append(thread)

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.tablets import RevertTablets, Shard, TabletMigration
+from ringlog.kernel.commands.placement.tablets import RevertTablets, Shard, TabletMigration
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.history import state_id_at
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.stages import CLEANUP_TARGET, STREAMING, session
-from ringlog.operator.tablets import troubles, troubles_view
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.operator.views.tablets import troubles, troubles_view
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives

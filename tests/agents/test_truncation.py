@@ -9,22 +9,22 @@ from pathlib import Path
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
-from ringlog.agents.snapshots import RESTS_MAX, AwaitSnapshotWork, SnapshotSteps, SnapshotThread, SubmitOnce
-from ringlog.agents.truncation import LogEnds
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, RecordArchive, TruncateLog, is_known
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.log_ends import confirmed_snapshots
-from ringlog.kernel.state import ClusterState
+from ringlog.agents.maintenance.snapshots import RESTS_MAX, AwaitSnapshotWork, SnapshotSteps, SnapshotThread, SubmitOnce
+from ringlog.agents.maintenance.truncation import LogEnds
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, RecordArchive, TruncateLog, is_known
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.history import confirmed_snapshots
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.log.archive import Archive
-from ringlog.log.archive_places import ArchivePlace, place_of
-from ringlog.log.beginning import SnapshotTopic
+from ringlog.log.archive.archive import Archive
+from ringlog.log.archive.locations import ArchivePlace, place_of
 from ringlog.log.errors import ArchiveForged, ArchiveGap, LogError, LogUnavailable, SnapshotIncomplete
 from ringlog.log.memory import MemoryKeyed
-from ringlog.log.replay import catch_up
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replay import catch_up
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import SnapshotTopic
 from ringlog.protocol.effects import Newest
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import StoredSnapshot
@@ -139,7 +139,7 @@ def test_nothing_goes_without_a_snapshot_to_begin_with(world: World) -> None:
     kept, world.cluster.records = world.cluster.records, MemoryKeyed()
     world.refused(SnapshotIncomplete)
     world.cluster.records = kept
-    disputed = confirmation(world.head, "coordinator")
+    disputed = confirmation(world.head, "publisher")
     SnapshotTopic(kept).confirm(type(disputed)(**{**_fields(disputed), "digest": "0" * 64}))
     world.refused(SnapshotIncomplete)
 
@@ -314,7 +314,9 @@ class Threads:
             ends,
         )
         thread = SnapshotThread(role, steps, lambda: replica.state, lambda command: self.submit(replica, command), 0.01)
-        replica.subscribe(lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset))
+        replica.subscribe(
+            lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset), replica.halt_on_defect
+        )
         thread.acts(replica.state, None)
         self.replicas.append(replica)
         self.threads.append(thread)
@@ -402,3 +404,20 @@ def _await(world: World, begin: int) -> None:
     log = world.cluster.log
     with log._changed:
         assert log._changed.wait_for(lambda: log.begin_offset() == begin, 60)
+
+
+def test_a_log_without_its_first_entry_begins_no_archive_and_the_way_out_is_said(world: World) -> None:
+    """As after a recovery from a member's copy."""
+    world.cluster.log.delete_before(world.head.position - 1)
+    keeper = Driven(world)
+    keeper.rest()
+    assert "archive_too_late" in keeper.steps.waits
+    assert "start the keeper without RINGLOG_ARCHIVE" in keeper.steps.waits
+    assert "mend the place" not in keeper.steps.waits
+    assert Archive(world.folder).segments() == ()
+    world.stored()
+    world.cluster.apply(TruncateLog(world.cluster.taken[-1].state.epoch))
+    ends = world.ends(archive=False)
+    assert ends.archive(world.cluster.state.epoch, str) is None
+    ends.truncate(world.cluster.state)
+    assert world.cluster.log.begin_offset() == world.cluster.taken[-1].position - 1, "the way out works"

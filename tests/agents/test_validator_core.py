@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.commands.cdc import CommitCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.encoding import command_digest
-from ringlog.log.topics import RECORD_BYTES_MAX
-from ringlog.protocol.fates import Fate
-from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle, take_in
-from ringlog.protocol.validator_values import (
+from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.encoder import command_digest
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX
+from ringlog.protocol.submission.results import CommitOutcome
+from ringlog.protocol.validator.core import arrive, begin, extend, remember, settle, take_in
+from ringlog.protocol.validator.values import (
     BATCH_ENTRIES_MAX,
     PART_ENTRIES,
     Ack,
@@ -105,7 +105,7 @@ def test_answers_before_the_lost_entry_go_out_and_those_after_it_wait_again() ->
     core = validator(world)
     early, good, late = world.request(BAD), world.request(Noop()), world.request(BAD)
     step = offered(world, core, early, good, late)
-    done = settle(step.validator, [Fate.LOST])
+    done = settle(step.validator, [CommitOutcome.LOST])
     assert [result.request_id for result in published(done)] == [early.request_id]
     assert [item.request for item in done.validator.waiting] == [good, late]
     assert acked(done) == [0]

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.agents.shells.results import first_needed
-from ringlog.protocol.fates import Fate
-from ringlog.protocol.validator_core import arrive, begin, is_floor_mark, remember, settle
-from ringlog.protocol.validator_values import FORGOTTEN, CommitChain, NextStep, Publish, Validator
+from ringlog.agents.roles.results import first_needed
+from ringlog.protocol.submission.results import CommitOutcome
+from ringlog.protocol.validator.core import arrive, begin, is_floor_mark, remember, settle
+from ringlog.protocol.validator.values import FORGOTTEN, CommitChain, NextStep, Publish, Validator
 from ringlog.wire.records import REJECTED, CommandRequest, Result
 from tests.agents.world import BAD, GOOD, NOW, World
 
@@ -44,8 +44,8 @@ class Instance:
             if isinstance(effect, CommitChain):
                 if lose:
                     self.world.direct()
-                fates = self.world.land_all(effect.chain)
-                published += self._carried_out(settle(self.memory, fates), False)
+                commit_outcomes = self.world.land_all(effect.chain)
+                published += self._carried_out(settle(self.memory, commit_outcomes), False)
             elif isinstance(effect, Publish):
                 published += effect.results
         return published
@@ -101,7 +101,7 @@ def test_a_noop_that_is_lost_forgets_nothing(world: World) -> None:
     instance.memory = arrive(instance.memory, [(instance.memory.arrived + 1, (world.request(BAD),))]).validator
     step = begin(instance.memory, world.state, NOW, world.draw)
     (commit,) = (effect for effect in step.effects if isinstance(effect, CommitChain))
-    settled = settle(step.validator, [Fate.LOST] * len(commit.chain.entries))
+    settled = settle(step.validator, [CommitOutcome.LOST] * len(commit.chain.entries))
     assert settled.validator.floor == 0
     assert len(settled.validator.answers) >= MAX
     assert not any(

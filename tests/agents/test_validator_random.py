@@ -6,16 +6,22 @@ acknowledged without an answer. At the end, undisturbed, everything that was ask
 
 from __future__ import annotations
 
+import dataclasses
 import random
-from collections.abc import Sequence
+import types
+import typing
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
 
 import pytest
 
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.protocol.fates import EntryChain, Fate, all_final, fates
-from ringlog.protocol.validator_core import arrive, begin, extend, remember, settle, take_in
-from ringlog.protocol.validator_values import (
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.values import Command
+from ringlog.protocol.submission.results import CommitOutcome, EntryChain, all_final, commit_outcomes
+from ringlog.protocol.validator.core import arrive, begin, extend, remember, settle, take_in
+from ringlog.protocol.validator.values import (
     Ack,
     Arrived,
     CommitChain,
@@ -26,7 +32,8 @@ from ringlog.protocol.validator_values import (
     Validator,
 )
 from ringlog.wire.entries import EncodedEntry
-from ringlog.wire.records import REJECTED, CommandRequest, Result
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import REJECTED, CommandRequest, Result, encode_result
 
 from .world import BAD, GOOD, NOW, World
 
@@ -127,12 +134,12 @@ class Run:
             elif self.random.random() < 0.5:
                 self.floating.append(encoded)
 
-    def _commit(self, chain: EntryChain, disturbed: bool) -> tuple[Fate, ...]:
+    def _commit(self, chain: EntryChain, disturbed: bool) -> tuple[CommitOutcome, ...]:
         """The chain lands, whole, in parts, late or between others', until every fate is final."""
-        judged = fates(self.world.state, chain)
+        judged = commit_outcomes(self.world.state, chain)
         while not all_final(judged):
             for encoded, fate in zip(chain.entries, judged, strict=True):
-                if fate is not Fate.OPEN:
+                if fate is not CommitOutcome.OPEN:
                     continue
                 if disturbed and self.random.random() < 0.1:
                     self.floating.append(encoded)
@@ -141,7 +148,7 @@ class Run:
                     self.world.land(self.world.entry(self.random.choice((Noop(), self._register()))))
                 self.world.land(encoded)
             self._let_land()
-            judged = fates(self.world.state, chain)
+            judged = commit_outcomes(self.world.state, chain)
         return judged
 
     def _let_land(self) -> None:
@@ -177,3 +184,57 @@ def test_no_request_has_two_effects_and_no_rejected_one_has_any(seed: int) -> No
         assert (entry.request_id, entry.digest) not in rejected
     terms = [result.term for result in run.results if result.outcome == REJECTED]
     assert terms == sorted(terms)
+
+
+# No request, however long the text in any of its fields, may lead to an answer that does not fit into a record.
+
+
+RESULT_BYTES_MAX = 4_096
+LONG = ("\x00" * 60_000, "a" * 60_000, "\U0001f600" * 60_000, "'\"\\\n" * 15_000)
+
+
+def filled(hint: typing.Any, text: str) -> typing.Any:
+    """A value of the annotated type, with ``text`` in each of its strings."""
+    arguments = typing.get_args(hint)
+    if hint is str:
+        return text
+    if hint in (int, bool):
+        return hint(1)
+    if hint is bytes:
+        return bytes(16)
+    if typing.get_origin(hint) is tuple:
+        inner = arguments[:1] if arguments[1:] == (Ellipsis,) else arguments
+        return tuple(filled(each, text) for each in inner)
+    if typing.get_origin(hint) in (typing.Union, types.UnionType):
+        return filled(next(each for each in arguments if each is not type(None)), text)
+    hints = typing.get_type_hints(hint)
+    return hint(**{field.name: filled(hints[field.name], text) for field in dataclasses.fields(hint)})
+
+
+def commands(text: str) -> Iterator[Command]:
+    """Every command, with ``text`` in one of its fields at a time."""
+    for cls in COMMANDS.values():
+        hints = typing.get_type_hints(cls)
+        short = {field.name: filled(hints[field.name], "x") for field in dataclasses.fields(cls)}
+        for name in short:
+            if (value := filled(hints[name], text)) != short[name]:
+                yield cls(**(short | {name: value}))
+
+
+def answer_bytes(world: World, request: CommandRequest) -> list[int]:
+    step = begin(arrive(Validator(world.uuid(), 1), [(0, (request,))]).validator, world.state, NOW, world.draw)
+    return [len(encode_result(r)) for effect in step.effects if isinstance(effect, Publish) for r in effect.results]
+
+
+@pytest.mark.parametrize("text", LONG, ids=("nul", "ascii", "astral", "quotes"))
+def test_every_answer_is_short(text: str) -> None:
+    world = World()
+    world.take_over(1)
+    asked: list[CommandRequest] = []
+    for command in commands(text):
+        with suppress(WireError):  # a field of fixed length, which no request can fill with this
+            asked.append(world.request(command))
+    asked.append(CommandRequest(world.uuid(), world.state.epoch, "tester", text, 1, b""))
+    sizes = [size for request in asked for size in answer_bytes(world, request)]
+    assert len(sizes) > 30
+    assert max(sizes) < RESULT_BYTES_MAX

@@ -8,13 +8,12 @@ from collections.abc import Mapping, Sequence
 import pytest
 from structlog.testing import capture_logs
 
-from ringlog.agents.exits import CRASHED, HALTED, End
-from ringlog.agents.outage import Outage
-from ringlog.agents.watch import end_of
-from ringlog.log import watch as watch_module
+from ringlog.agents.exits import CRASHED, HALTED, End, end_of
+from ringlog.agents.monitoring.outage import Outage
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.replica import MISSING_S
-from ringlog.log.watch import Lost, TopicWatch
+from ringlog.log.replicas import topic_watch as watch_module
+from ringlog.log.replicas.replica import MISSING_S
+from ringlog.log.replicas.topic_watch import Lost, TopicWatch
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.logs import SELDOM_S
 

@@ -5,14 +5,19 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from structlog.testing import capture_logs
 
-from ringlog.agents.answer_times import AnswerTimes
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, End
-from ringlog.agents.watched import STATES, AgentWatch, ProcessView, RoleView, health_of, samples_of
-from ringlog.log.figures import SILENT_S, LogView
-from ringlog.log.following import Halt
-from ringlog.runtime.figures import AGENT, EVERY, FIGURES, READER, VALIDATOR, WORKER, Durations, Sample
-from ringlog.runtime.scrape import exposition
+from ringlog.agents.monitoring.health_view import STATES, AgentWatch, ProcessView, RoleView, health_of, samples_of
+from ringlog.agents.monitoring.metrics import AnswerTimes
+from ringlog.agents.roles.role import BEATS, EPOCHS, InvariantMonitor
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.model.state import ClusterState
+from ringlog.log.replicas.metrics import SILENT_S, LogView
+from ringlog.log.replicas.subscribers import Halt
+from ringlog.runtime.monitoring.metrics import AGENT, EVERY, FIGURES, READER, VALIDATOR, WORKER, Durations, Sample
+from ringlog.runtime.monitoring.scrape import exposition
+from tests.kernel.entries import NODES, applied, founded, node
 
 LOG = LogView(12, 5_000_000, 3, 1.0, None, (("applied", 12),))
 ROLE = RoleView(LOG, term=4, is_active=True, handled=11)
@@ -119,3 +124,43 @@ def test_requests_wait_until_their_record_is_acknowledged() -> None:
     assert count(found[("ringlog_validator_commit_seconds",)]) == (1, 0.5), "from the first append to the fates"
     times.acknowledged(7, 12.0)
     assert values(times)[("ringlog_validator_waiting_requests",)] == 0
+
+
+# An agent tells when a state is not sound, and goes on.
+
+
+def _later(state: ClusterState, epochs: int) -> ClusterState:
+    return applied(state, *[Noop()] * epochs)
+
+
+def _rested(sound: InvariantMonitor, state: ClusterState) -> None:
+    for _ in range(BEATS):
+        sound.look(state)
+
+
+def test_a_sound_state_is_nothing_to_tell() -> None:
+    sound = InvariantMonitor("keeper")
+    with capture_logs() as logs:
+        sound.look(_later(founded(), 3))
+    assert (sound.alarm, logs) == ("", [])
+
+
+def test_what_is_broken_is_told_until_it_is_mended() -> None:
+    sound = InvariantMonitor("keeper")
+    state = applied(founded(), node(1))
+    broken = replace(state, nodes=state.nodes.set(NODES[0], replace(state.nodes[NODES[0]], tokens=(5,))))
+    with capture_logs() as logs:
+        sound.look(broken)
+    assert sound.alarm == "invariant_broken: nodes at epoch 2: n1 is none and has 1 tokens"
+    assert [one["invariant"] for one in logs] == ["nodes", "tokens"]
+    assert logs[0]["event"] == "invariant_broken"
+    assert logs[0]["promise"]
+    again = _later(broken, EPOCHS)
+    _rested(sound, _later(broken, EPOCHS - 1))
+    assert "epoch 2" in sound.alarm
+    sound.look(again)
+    assert f"epoch {again.epoch}" in sound.alarm
+    sound.look(_later(state, 2 * EPOCHS))
+    assert sound.alarm, "many epochs, but no time has passed"
+    _rested(sound, _later(state, 2 * EPOCHS))
+    assert sound.alarm == ""

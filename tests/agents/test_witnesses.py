@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.client.reports import RowsSum, checked
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.state import ClusterState
+from ringlog.client.node_reports import RowsSum, checked
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import StreamReport
-from ringlog.operator.views import operation as shown
-from ringlog.operator.waiting import COORDINATOR, waiting
-from ringlog.operator.words import described
-from ringlog.protocol.ack_book import AckBook
-from ringlog.protocol.coordinator_core import CoordinatorView, propose, refusals
-from ringlog.protocol.witnesses import complaints, reports_of, witnesses_of
+from ringlog.operator.views.views import operation as shown
+from ringlog.operator.views.waiting import COORDINATOR, waiting
+from ringlog.operator.views.words import described
+from ringlog.protocol.coordinator.ack_book import AckBook
+from ringlog.protocol.coordinator.core import CoordinatorView, propose, refusals
+from ringlog.protocol.coordinator.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.records import NodeAck, RefusedProposal
 from tests.kernel.operations.drive import driven
 from tests.operator.test_waiting import all_acks, asked, goes_on

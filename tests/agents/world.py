@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.model.outcome import Entry, OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.values import Command
-from ringlog.protocol.fates import EntryChain, Fate, fates
+from ringlog.protocol.submission.results import CommitOutcome, EntryChain, commit_outcomes
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.commands import encode_command
 from ringlog.wire.entries import EncodedEntry, author_entry, decode_entry
@@ -76,11 +76,11 @@ class World:
             self.applied.append(entry)
         return folded.outcome.kind
 
-    def land_all(self, chain: EntryChain) -> tuple[Fate, ...]:
+    def land_all(self, chain: EntryChain) -> tuple[CommitOutcome, ...]:
         """The whole chain reaches the log; its fates then."""
         for encoded in chain.entries:
             self.land(encoded)
-        return fates(self.state, chain)
+        return commit_outcomes(self.state, chain)
 
     def epochs_of(self, request_id: str) -> list[int]:
         """The epochs that this request made."""

@@ -9,11 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ringlog.audit.cells import is_value, says_the_same
-from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
-from ringlog_cdc.reading.columns import LogColumns, reader_of
+from ringlog_audit.cells import is_value, says_the_same
+from ringlog_cdc_reader.columns import LogColumns, reader_of
 from tests.cdc.test_vectors import COLUMNS, drawn
 from tests.client.cdc.changes import TABLE, row
 

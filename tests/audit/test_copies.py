@@ -7,15 +7,15 @@ from typing import Any
 
 import pytest
 
-from ringlog.audit.compound import STATIC, AuditColumns
-from ringlog.audit.copies import LoggedPartition, answered, deviations
-from ringlog.client.merge import merged
+from ringlog.client.data.row_merge import merged
 from ringlog.kernel.generations import statements
 from ringlog.kernel.generations.statements import TableShape
-from ringlog.node.server import shown
+from ringlog.node.servers.http_server import shown
 from ringlog.wire.records import Mutation
-from ringlog_cdc.pieces import plain_piece
-from ringlog_cdc.split import split
+from ringlog_audit.copies import LoggedPartition, answered, deviations
+from ringlog_audit.rules.compound import STATIC, AuditColumns
+from ringlog_cdc.bulk.compound_writes import plain_piece
+from ringlog_cdc.definition.split import split
 from tests.kernel.rows.histories import KEYS, SECOND, SHAPE, TYPES, draw, mutation_of
 
 COLUMNS = AuditColumns(("text",), ("int", "int"), frozenset("s"), {name: TYPES[name] for name in KEYS})
@@ -97,7 +97,7 @@ def test_another_history_is_named_by_row_and_column(lost: bool) -> None:
 
 def test_a_deviation_says_what_the_node_has_and_what_the_log_has() -> None:
     partition = LoggedPartition(COLUMNS)
-    row = {"timestamp": 5, "ttl": None, "clustering_key": [b"\0", b"\1"], "deleted": []}
+    row = {"timestamp": 5, "ttl": None, "clustering_key": [b"\0", b"\1"], "deleted": [], "deleted_elements": []}
     said = {"cells": [{"column": "w", "value": b"of the log"}], "source_partition": 0, "source_offset": 1}
     partition.put(row | said | {"operation": 2})
     there = {(b"\0", b"\1"): {"w": b"\xff" * 99, "v": b"\0"}, (b"\2",): {}, STATIC: {"s": b"\3"}}
@@ -112,8 +112,9 @@ def test_a_deviation_says_what_the_node_has_and_what_the_log_has() -> None:
 
 def test_cells_of_a_column_that_was_dropped_keep_no_row() -> None:
     partition = LoggedPartition(COLUMNS)
-    row = {"timestamp": 5, "ttl": None, "clustering_key": [b"\0", b"\1"], "deleted": [], "operation": 1}
-    partition.put(row | {"cells": [{"column": "w", "value": b"x"}], "source_partition": 0, "source_offset": 1})
+    row = {"timestamp": 5, "ttl": None, "clustering_key": [b"\0", b"\1"], "deleted": [], "deleted_elements": []}
+    said = {"cells": [{"column": "w", "value": b"x"}], "source_partition": 0, "source_offset": 1}
+    partition.put(row | said | {"operation": 1})
     assert partition.seen(9, OWN) == {(b"\0", b"\1"): {"w": b"x"}}
     assert partition.seen(9, OWN - {"w"}) == {}
 

@@ -11,8 +11,8 @@ import pyarrow.parquet as pq
 import pytest
 from pyarrow import fs
 
-from ringlog.audit.delta_log import DeltaFiles, open_lake, tables_in
-from ringlog.audit.topics import AuditError
+from ringlog_audit.sources.delta_log import DeltaFiles, open_lake, tables_in
+from ringlog_audit.sources.topics import AuditError
 
 LOCAL = fs.LocalFileSystem()
 PROTOCOL = {"protocol": {"minReaderVersion": 1, "minWriterVersion": 2}}

@@ -1,84 +1,120 @@
-"""Which columns of a table count for a write, told by the audit, against what the kernel says."""
+"""Which version of a table reads a write, as the audit says it, against the kernel: random lives of two names."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 from typing import Any
 
-from ringlog.audit.history import SHAPERS, ColumnSteps
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
+from ringlog.kernel.generations.statements import stored_shape
 from ringlog.kernel.generations.verdicts import CountedVersion, history_of, version_at
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command
-from ringlog.wire.codec import layout
-from ringlog.wire.commands import encode_command
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, TypeField
+from ringlog_audit.writes.history import AuditVersion, TableHistory
 from tests.kernel.commands.test_schema import SIMPLE_1
 from tests.kernel.entries import applied, founded, uuid, with_normal_nodes
 
-TABLE = CreateTable("ks", "t", uuid(1, space=6), (Column("k", "text"), Column("v", "text")), ("k",), (), CdcOptions())
+COLUMNS = (Column("k", "text"), Column("v", "text"), Column("a", "address"))
 NAMES = ("v", "w", "x")
+TABLES = ("t", "u")
+HOUR = 3_600_000_000
 
 
 @dataclass(frozen=True)
 class Named:
     """What a write says of its table."""
 
+    table: str
+    table_id: str | None
     table_version: str | None
+    epoch: int | None
     keyspace: str = "ks"
-    table: str = "t"
-    table_id: str | None = None
-    epoch: int | None = None
+
+    def record(self) -> dict[str, Any]:
+        ids = {"table_id": self.table_id, "table_version": self.table_version}
+        as_bytes = {name: None if one is None else bytes.fromhex(one.replace("-", "")) for name, one in ids.items()}
+        return {"keyspace": "ks", "table": self.table, "epoch": self.epoch} | as_bytes
 
 
-def told(found: ColumnSteps, state: ClusterState, command: Command) -> None:
-    """The audit hears of the entry that made a state."""
-    kind, _, payload = encode_command(command)
-    record = layout(f"ringlog.commands.{kind}").decode(payload, canonical=True)
-    if kind in SHAPERS:
-        found.shape(kind, record, state.epoch, bytes.fromhex(state.state_id.replace("-", "")), found.settled)
-    elif kind == "SettleVerdicts":
-        found.settle(kind, record)
-
-
-def drawn(chance: Random, state: ClusterState) -> Command:
-    there = [column.name for column in state.tables["ks.t"].columns if column.name != "k"]
-    free = [name for name in NAMES if name not in there]
-    what = chance.choice(("settle", "drop", "rename", "add"))
+def drawn(chance: Random, state: ClusterState, number: int) -> Command:
+    name = chance.choice(TABLES)
+    table = state.tables.get(f"ks.{name}")
+    if table is None:
+        return CreateTable("ks", name, uuid(number, space=6), COLUMNS, ("k",), (), CdcOptions(chance.random() < 0.8))
+    there = [column.name for column in table.columns if column.name not in ("k", "a")]
+    free = [one for one in NAMES if one not in there]
+    what = chance.choice(("settle", "settle", "far", "drop", "rename", "add", "type", "table", "options"))
     if what == "drop" and there:
-        return AlterTable("ks", "t", drop_columns=(chance.choice(there),))
+        return AlterTable("ks", name, drop_columns=(chance.choice(there),))
     if what == "rename" and there and free:
-        return AlterTable("ks", "t", rename_columns=(ColumnRename(chance.choice(there), free[0]),))
+        return AlterTable("ks", name, rename_columns=(ColumnRename(chance.choice(there), free[0]),))
     if what == "add" and free:
-        return AlterTable("ks", "t", (Column(free[0], "text"),))
-    return SettleVerdicts(state.settled.until + chance.randint(1, 20))
+        return AlterTable("ks", name, (Column(free[0], "text"),))
+    if what == "type":
+        return AlterType("ks", "address", (TypeField(f"f{number}", "int"),))
+    if what == "table":
+        return DropTable("ks", name)
+    if what == "options":
+        return AlterTable("ks", name, cdc=CdcOptions(chance.random() < 0.5))
+    return SettleVerdicts(state.settled.until + (HOUR if what == "far" else chance.randint(1, 20)))
 
 
 def test_the_audit_reads_a_write_by_the_version_by_which_the_kernel_does() -> None:
     met: dict[str, int] = {"": 0, "unknown_version": 0, "unknown_table": 0}
-    for seed in range(40):
-        chance, found = Random(seed), ColumnSteps()
-        state = applied(with_normal_nodes(founded(), 1), CreateKeyspace("ks", SIMPLE_1), SettleVerdicts(10))
-        found.settle("SettleVerdicts", {"until": 10})
-        versions: list[str | None] = [None]
-        for number in range(14):
-            command = drawn(chance, state) if number else TABLE
-            state = applied(state, command)
-            told(found, state, command)
-            versions.append(state.tables["ks.t"].version)
-        for _ in range(30):
-            now, version = chance.randrange(state.settled.until), chance.choice(versions)
-            wanted = version_at(history_of(state), Named(version), now)
-            named: dict[str, Any] = {"keyspace": "ks", "table": "t"}
-            named["table_version"] = None if version is None else bytes.fromhex(version.replace("-", ""))
-            mine = found.read_by(named, now, None)
+    for seed in range(60):
+        chance, found = Random(seed), TableHistory()
+        made = CreateKeyspace("ks", SIMPLE_1), CreateType("ks", "address", (TypeField("street", "text"),))
+        state = applied(with_normal_nodes(founded(), 1), *made)
+        ids: set[str | None] = {None, uuid(99, space=6)}
+        versions: set[str | None] = {None}
+        for number in range(25):
+            # Before the first settled time nothing is promised, so the newest tables count.
+            command = drawn(chance, state, number) if number != 3 else SettleVerdicts(state.settled.until + 10)
+            before, state = state, applied(state, command)
+            found.look(before, state)
+            ids |= {table.id for table in state.tables.values()}
+            versions |= {table.version for table in state.tables.values()}
+        history = history_of(state)
+        for _ in range(120):
+            now = chance.choice((chance.randrange(state.settled.until), state.settled.until - chance.randint(1, 40)))
+            version = chance.choice(sorted(versions, key=str)) if chance.random() < 0.4 else None
+            life = chance.choice(sorted(ids, key=str)) if chance.random() < 0.4 else None
+            epoch = chance.randrange(state.epoch + 3) if version is None and chance.random() < 0.3 else None
+            write = Named(chance.choice(TABLES), life, version, epoch)
+            wanted, mine = version_at(history, write, now), found.read_by(write.record(), now, None)
             met["" if isinstance(wanted, CountedVersion) else wanted] += 1
             if isinstance(wanted, CountedVersion):
-                assert mine is not None
-                stored = dict(wanted.shape.stored)
-                assert mine.columns == {name: stored.get(name, name) for name in wanted.shape.columns or ()}
+                assert isinstance(mine, AuditVersion), (seed, now, write, mine)
+                shape, table = stored_shape(wanted.shape), mine.table
+                assert (mine.epoch, table.id, table.cdc) == (wanted.epoch, wanted.id, shape.cdc)
+                assert table.stored == {**dict(wanted.shape.stored)}
+                assert (table.names, table.logged_names) == ({*(wanted.shape.columns or ())}, {*(shape.columns or ())})
+                assert table.columns.collections == dict(shape.collections)
             else:
-                assert mine is None
-    assert min(met.values()) > 10
+                assert mine == wanted, (seed, now, write)
+    assert min(met.values()) > 100, met
+
+
+def test_before_a_settled_time_the_version_of_the_epoch_counts() -> None:
+    found = TableHistory()
+    state = applied(with_normal_nodes(founded(), 1), CreateKeyspace("ks", SIMPLE_1))
+    commands = (
+        CreateTable("ks", "t", uuid(1, space=6), COLUMNS[:2], ("k",), (), CdcOptions()),
+        AlterTable("ks", "t", (Column("w", "text"),)),
+        DropTable("ks", "t"),
+        CreateTable("ks", "t", uuid(2, space=6), COLUMNS[:2], ("k",), (), CdcOptions()),
+    )
+    first = state.epoch + 1
+    for command in commands:
+        before, state = state, applied(state, command)
+        found.look(before, state)
+    write = Named("t", None, None, None)
+    told = [found.read_by(write.record(), 5, epoch) for epoch in range(first - 1, first + 4)]
+    assert [one if isinstance(one, str) else (one.table.id, len(one.table.names)) for one in told] == [
+        "unknown_table", (uuid(1, space=6), 1), (uuid(1, space=6), 2), "unknown_table", (uuid(2, space=6), 1),
+    ]  # fmt: skip
+    assert found.read_by(replace(write, table_id=uuid(1, space=6)).record(), 5, first + 3) == "unknown_table"

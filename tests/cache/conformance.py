@@ -10,7 +10,7 @@ import pytest
 from ringlog.cache.port import AHEAD_US, FOREIGN_US, CacheStore, Confirmation, WriteOutcome
 from ringlog.cache.projection import CacheDelta, Stamp, delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.model.state import EMPTY_STATE
 
 from .states import another_cluster, history
 

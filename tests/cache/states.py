@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 
-from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
-from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.schema import CreateTable, DropTable
+from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable, DropTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.runtime.draw import SeededDraw, draw_uuid
 from ringlog.wire.entries import author_entry

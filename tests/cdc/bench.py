@@ -8,20 +8,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog_cdc import batch as batches
+from ringlog.log.replicas.replica import LogReplica
+from ringlog_cdc.bulk.image_work import ImageFolder
+from ringlog_cdc.driver import batch as batches
+from ringlog_cdc.driver.recovery import Index
+from ringlog_cdc.driver.writer import Submit, Writer
 from ringlog_cdc.images.files import ImageFiles
-from ringlog_cdc.images.work import ImageFolder
-from ringlog_cdc.plan import OffsetRange, PartitionFacts, PlanEntry, route_entry
-from ringlog_cdc.plan_store import PlanStore
-from ringlog_cdc.progress import BatchFigures
+from ringlog_cdc.plan.plan import OffsetRange, PartitionFacts, PlanEntry, route_entry
+from ringlog_cdc.plan.store import PlanStore
 from ringlog_cdc.protocol.batch import AppendedSince, FactsOf
-from ringlog_cdc.recovery import Index
+from ringlog_cdc.report.progress import BatchFigures
 from ringlog_cdc.settings import JobSettings
-from ringlog_cdc.writer import Submit, Writer
 from tests.system.cdc_world import World, now_us
 
 HOUR_US = 3_600_000_000
@@ -99,6 +100,10 @@ class Bench:
         images, known = ImageFolder(ImageFiles(folder / "images"), 1), Index(folder)
         runner_parts = (self.writer, self.store, ends, quiet, 8, {0: 0}, images, known)
         self.runner = runner(no_session, settings, replica, *runner_parts)
+
+    def settle(self) -> None:
+        """Have a first settled time, before which no row is routed."""
+        self.author.submit(SettleVerdicts(1))
 
     def raise_horizon(self) -> int:
         """Raise the horizon to a lead beyond the clock; returns it."""

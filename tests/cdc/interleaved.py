@@ -13,38 +13,43 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from ringlog.audit.compound import AuditColumns
-from ringlog.audit.copies import LoggedPartition, answered, deviations
-from ringlog.client.merge import merged
-from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration, RequestCdcGeneration, parts_of
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.client.data.row_merge import merged
+from ringlog.kernel.commands.cdc.generations import (
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    RequestCdcGeneration,
+    parts_of,
+)
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate, generate_for, ranges_digest, to_prepare
 from ringlog.kernel.generations.statements import shape_of_table
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import Generation
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import Generation
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, Micros
-from ringlog.node.disk_rows import DiskRows
-from ringlog.node.holder import DROPPED, HELD, KEPT, NOT_MINE, Holder
-from ringlog.node.memory_rows import MemoryRows
 from ringlog.node.protocol.turn import (
     Acknowledged,
-    Beside,
     MayAcknowledge,
+    Spawn,
     Tailed,
     Take,
     Turns,
 )
-from ringlog.node.server import shown
-from ringlog.node.store import RowStore, reads_from
+from ringlog.node.rows.disk_rows import DiskRows
+from ringlog.node.rows.memory_rows import MemoryRows
+from ringlog.node.rows.replica import DROPPED, HELD, KEPT, NOT_OWNED, RowReplica
+from ringlog.node.rows.store import RowStore, reads_from
+from ringlog.node.servers.http_server import shown
 from ringlog.protocol.effects import CatchUp, Newest, Now, Steps, WallClock
-from ringlog.protocol.submission import AskFor
+from ringlog.protocol.submission.submission import AskFor
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import Cell, decode_mutation, encode_mutation
-from ringlog_cdc.rows import Input
+from ringlog_audit.copies import LoggedPartition, answered, deviations
+from ringlog_audit.rules.compound import AuditColumns
+from ringlog_cdc.bulk.rows import Input
 from tests.cdc.interleaved_job import MS, PARTITIONS, SECOND, Job, Place
 from tests.kernel.entries import applied, entry, uuid
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write
@@ -202,7 +207,7 @@ class Cluster:
         self.job.raise_horizon(FAR)
         ends = {number: len(records) for number, records in enumerate(self.topic)}
         for one in self.nodes:
-            while any(one.holder.positions.get(number, 0) < end for number, end in ends.items()):
+            while any(one.row_replica.positions.get(number, 0) < end for number, end in ends.items()):
                 one.turn(1_000, 1)
         while self.job.is_behind():
             self.job.batch(1_000, 0, 0)
@@ -225,7 +230,7 @@ class Cluster:
         """The rows of a node, and those that the log makes of the writes to the table that there is."""
         table = self.state.tables.get(TABLE)
         if table is None:
-            assert len(one.holder.store) == 0
+            assert len(one.row_replica.store) == 0
             return
         lives = self.state.table_lives.get(TABLE, ())
         born = lives[-1].versions[0].since if lives else 0
@@ -239,14 +244,14 @@ class Cluster:
                 if record.item.mutation is not None and record.item.mutation.partition_key == (key.encode(),):
                     for row in rows if record.appended >= born else ():
                         partition.put(row)
-            writes = [decode_mutation(version.value) for version in one.holder.partition(TABLE, key.encode())]
-            answer = shown(merged(writes, one.holder.shape(TABLE), FAR))
+            writes = [decode_mutation(version.value) for version in one.row_replica.partition(TABLE, key.encode())]
+            answer = shown(merged(writes, one.row_replica.shape(TABLE), FAR))
             found = deviations(partition, answered(answer, columns, logged), own, FAR, FAR)
             assert found == [], (one.name, key, found)
             self.met["rows compared"] += len(answer["rows"])
 
 
-class Said(Holder):
+class Said(RowReplica):
     """A holder whose verdicts are heard."""
 
     def __init__(self, world: Cluster, node: str, store: RowStore) -> None:
@@ -260,7 +265,7 @@ class Said(Holder):
 
     def passed(self, partition: int, position: int) -> None:
         if self._last != HELD:
-            code = "" if self._last in (KEPT, NOT_MINE, DROPPED) else self._last
+            code = "" if self._last in (KEPT, NOT_OWNED, DROPPED) else self._last
             self._world.say(f"node {self.node[7]}", (partition, position - 1), code)
         self._last = HELD
         super().passed(partition, position)
@@ -288,11 +293,11 @@ class Node:
         elif isinstance(self._store, MemoryRows):
             self._store.crash(0)
             self._store = MemoryRows() if wiped % 3 == 0 else self._store
-        self.holder = Said(self.world, self.name, self._store)
+        self.row_replica = Said(self.world, self.name, self._store)
         begin = dict.fromkeys(range(PARTITIONS), 0)
-        self._read = reads_from(begin, self.holder.positions)
+        self._read = reads_from(begin, self.row_replica.positions)
         ends = {number: len(records) for number, records in enumerate(self.world.topic)}
-        self._steps = Turns(self.holder, SeededDraw(bytes(16)), begin, ends).run()
+        self._steps = Turns(self.row_replica, SeededDraw(bytes(16)), begin, ends).run()
         self._asked: list[Steps[None]] = []
         self._outcome: Any = None
         self._to_take()
@@ -332,10 +337,10 @@ class Node:
                 return self.world.now
             case Acknowledged():
                 return 0
-            case Beside():
+            case Spawn():
                 self._asked.append(effect.steps)
             case MayAcknowledge():
-                self.holder.commit(sync=True)
+                self.row_replica.commit(sync=True)
             case AskFor():
                 return object() if self.world.submit(effect.command) else None
         return None

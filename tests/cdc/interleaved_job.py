@@ -7,15 +7,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.effects import At, Barrier, Newest, Now, Steps, WallClock
-from ringlog.sim.actors.driver import facts
+from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Now, Steps, WallClock
 from ringlog.wire.records import decode_cdc_row
-from ringlog_cdc.chain import StoredChain, canonical, context_name
-from ringlog_cdc.decisions import context_of, table_of
-from ringlog_cdc.plan import PlanEntry, check_link
+from ringlog_cdc.bulk.rows import PartContext, outgoing
+from ringlog_cdc.columnar.routing import CODES, ROUTED
+from ringlog_cdc.plan.chain import StoredChain, canonical, context_name
+from ringlog_cdc.plan.decisions import context_of, table_of
+from ringlog_cdc.plan.plan import PlanEntry, check_link
 from ringlog_cdc.protocol.batch import (
     AppendedSince,
     AwaitState,
@@ -27,8 +28,7 @@ from ringlog_cdc.protocol.batch import (
     WriteRows,
 )
 from ringlog_cdc.protocol.effects import AppendPlan, Locked, OfChain
-from ringlog_cdc.rows import PartContext, outgoing
-from ringlog_cdc.verdicts import CODES, ROUTED
+from ringlog_sim.actors.cdc.driver import facts
 from tests.kernel.entries import CLUSTER
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class Job:
             case FactsOf():
                 inputs = self._within({number: (0, end) for number, end in effect.ends.items()})
                 return facts(inputs, effect.positions, effect.horizon, effect.leeway)
-            case At(moment="asked") if self._meanwhile is not None:
+            case FaultPoint(moment="asked") if self._meanwhile is not None:
                 happens, self._meanwhile = self._meanwhile, None
                 happens()
             case PutContext():

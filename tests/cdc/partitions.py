@@ -1,4 +1,6 @@
-"""Where a CDC row lies, told twice on purpose: what ``ringlog_cdc.routing`` works out for many is held to this."""
+"""Where a CDC row lies, told twice on purpose: what ``ringlog_cdc.columnar.routing`` works out for many is held to
+this.
+"""
 
 from __future__ import annotations
 

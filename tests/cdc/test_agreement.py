@@ -9,20 +9,30 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.state import CdcWriter, ClusterState
-from ringlog.kernel.values import Position
-from ringlog_cdc.agreement import check_agreement, check_images, check_said
+from ringlog.client.cdc.copies.partition import FoldedShape, fold
+from ringlog.client.data.row_merge import merged
+from ringlog.kernel.changes import TableChange
+from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.kernel.rows.partition import PartitionState
+from ringlog.kernel.rows.reading import seen
+from ringlog.kernel.values import CdcOptions, Column, Position
+from ringlog.wire.records import CdcRow, Cell, Mutation, decode_cdc_row, encode_mutation
+from ringlog_cdc.bulk.arrow import going_out
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.files import BEGUN, ImageFiles
-from ringlog_cdc.plan import close_entry
-from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.plan.agreement import check_agreement, check_images, check_said
+from ringlog_cdc.plan.plan import close_entry
+from ringlog_cdc.plan.store import PlanStore
+from tests.cdc.test_columnar import LARGE, NOW, TABLE, batch_of, one_by_one
 from tests.cdc.test_plan_store import part
 
 TOPIC = "c.mutations"
 IMAGES = {"images": {"ks.t": {"id": "t", "preimage": "full", "postimage": False, "columns": [], "partition_key": [],
-                              "clustering_key": []}}, "image_ttl_us": 0}  # fmt: skip
+                              "clustering_key": []}}, "images_before": [], "image_ttl_us": 0}  # fmt: skip
 
 
 def batch(checkpoint: Path, number: int, end: int, *, planned: bool = True, done: bool = True) -> None:
@@ -136,3 +146,66 @@ def test_states_of_images_that_are_gone_are_found_at_the_start(tmp_path: Path) -
         assert lost.value.code == "images_lost"
         (files.folder / missing).touch()
     check_images(files, store)
+
+
+# A column that one statement names twice has one value on every path: the greatest, and null above all.
+
+
+COLUMNS = ("a", "a_name_of_some_length")
+SHAPE = TABLE.tables["shop.orders"]
+KEY = (Column("k", "blob"), Column("c", "blob"))
+EVERY = (*KEY, *(Column(name, "blob") for name in COLUMNS))
+CHANGE = TableChange("", "shop", "orders", EVERY, ("k",), ("c",), CdcOptions(True), "", 0, epoch=0)
+VALUES = st.none() | st.binary(max_size=2)
+"""Few values, so that they are often equal, or one begins with the other."""
+
+MUTATIONS = st.builds(
+    Mutation,
+    mutation_id=st.none(),
+    cluster_id=st.none(),
+    keyspace=st.just("shop"),
+    table=st.just("orders"),
+    timestamp=st.just(NOW),
+    ttl=st.sampled_from([None, None, 60]),
+    operation=st.sampled_from(["INSERT", "UPDATE"]),
+    partition_key=st.just((b"k",)),
+    clustering_key=st.just((b"c",)),
+    cells=st.lists(st.builds(Cell, column=st.sampled_from(COLUMNS), value=VALUES), min_size=1, max_size=6).map(tuple),
+)
+
+
+def wanted_of(mutation: Mutation) -> dict[str, bytes | None]:
+    found: dict[str, list[bytes | None]] = {}
+    for cell in mutation.cells:
+        found.setdefault(cell.column, []).append(cell.value)
+    return {
+        column: None if None in values else max(value for value in values if value is not None)
+        for column, values in found.items()
+    }
+
+
+def said_by(rows: list[CdcRow]) -> dict[str, bytes | None]:
+    """What rows say of each column; each may say it once."""
+    pairs = [(cell.column, cell.value) for row in rows for cell in row.cells]
+    pairs += [(column, None) for row in rows for column in row.deleted]
+    assert len(dict(pairs)) == len(pairs), rows
+    return dict(pairs)
+
+
+@given(st.lists(MUTATIONS, min_size=1, max_size=8))
+def test_every_path_has_the_greatest_value(mutations: list[Mutation]) -> None:
+    batch = batch_of([encode_mutation(mutation) for mutation in mutations], partitions=1)
+    out = going_out(TABLE, batch, LARGE)
+    ways = [[(n, v) for n, v in zip(out.numbers.tolist(), out.values.to_pylist(), strict=True)]]
+    ways.append([(row["number"], row["value"]) for row in one_by_one(batch, LARGE)])
+    assert ways[0] == ways[1]
+    shape = FoldedShape(CHANGE)
+    for number, mutation in enumerate(mutations):
+        wanted = wanted_of(mutation)
+        alive = {column: value for column, value in wanted.items() if value is not None}
+        rows = [decode_cdc_row(value) for place, value in ways[0] if place == number]
+        assert said_by(rows) == wanted
+        copy = {row.clustering_key: row.values for row in seen(fold(PartitionState(), rows, shape), shape.columns, NOW)}
+        assert copy.get((b"c",), {}) == alive
+        on_a_node = merged([mutation], SHAPE, NOW).rows
+        assert {cell.column: cell.value for row in on_a_node for cell in row.cells} == alive

@@ -15,11 +15,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.wire.records import Cell, Mutation, encode_mutation
-from ringlog_cdc.arrow import going_out
+from ringlog_cdc.bulk.arrow import going_out
 from ringlog_cdc.columnar.layouts import ALIKE_MAX, ByteTable, groups_of, layout_of
 from ringlog_cdc.columnar.mutations import scan
+from ringlog_cdc.columnar.routing import buffers
 from ringlog_cdc.columnar.scan import padded
-from ringlog_cdc.routing import buffers
 from tests.cdc.test_columnar import (
     CLUSTER,
     EXAMPLE,
@@ -137,7 +137,7 @@ def test_writes_of_one_kind_are_not_read_field_by_field(monkeypatch: pytest.Monk
 
     values = [encode_mutation(replace(EXAMPLE, partition_key=(b"%d" % number,))) for number in range(900, 1_100)]
     expected = one_by_one(batch_of([*values], 1), LARGE)
-    monkeypatch.setattr("ringlog_cdc.arrow.read", never)
+    monkeypatch.setattr("ringlog_cdc.bulk.arrow.read", never)
     assert listed(going_out(TABLE, batch_of([*values], 1), LARGE)) == expected
 
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.state import Generation
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
+from ringlog.kernel.model.state import Generation
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
 from ringlog_cdc.errors import ChainBroken
-from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.plan.store import PlanStore
 from ringlog_cdc.protocol.batch import WriteRows
 from tests.cdc.bench import HOUR_US, Bench
 from tests.system.cdc_world import now_us
@@ -41,6 +41,7 @@ def test_a_generation_committed_while_the_rows_are_looked_at_is_in_the_plan(benc
             lowered = bench.world.state.writers["spark"].horizon
             assert lowered < late
             committed.append(bench.world.commit_generation(max(now_us() + 2_000_000, lowered + 1)))
+            bench.settle()
             bench.writer.need()
             bench.writer.step()
         return late
@@ -53,6 +54,7 @@ def test_a_generation_committed_while_the_rows_are_looked_at_is_in_the_plan(benc
 
 def test_a_table_made_while_the_rows_are_looked_at_is_in_the_plan(bench: Bench) -> None:
     bench.raise_horizon()
+    bench.settle()
     looks: list[None] = []
 
     def look() -> int:
@@ -73,6 +75,7 @@ def test_a_generation_that_the_log_has_closed_takes_no_rows_whatever_the_own_cha
     bench.writer.advance(bench.raise_horizon(), second.timestamp)
     bench.world.apply(CloseCdcGeneration(first))
     assert bench.store.head.closed == ()
+    bench.settle()
     entry = bench.plan(lambda: now_us() - HOUR_US)
     assert entry.closed == (first,)
 

@@ -8,13 +8,12 @@ import pyarrow as pa
 import pytest
 
 from ringlog.kernel.generations.admission import rules_of, verdict
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.wire.records import Mutation, decode_cdc_row, encode_mutation
-from ringlog_cdc.arrow import going_out
-from ringlog_cdc.decisions import context_of, table_of
-from ringlog_cdc.routing import RoutingTable
-from ringlog_cdc.rows import Input, PartContext, outgoing
-from ringlog_cdc.verdicts import CODES, ROUTED, SKIPPED
+from ringlog_cdc.bulk.arrow import going_out
+from ringlog_cdc.bulk.rows import Input, PartContext, outgoing
+from ringlog_cdc.columnar.routing import CODES, ROUTED, SKIPPED, RoutingTable
+from ringlog_cdc.plan.decisions import context_of, table_of
 from tests.kernel.verdicts.logs import random_log, writes
 
 LOGS = 12

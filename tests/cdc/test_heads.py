@@ -11,8 +11,8 @@ from ringlog.client.cdc.errors import UnreadableRecord
 from ringlog.client.cdc.topics import CdcRecord
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, decode_cdc_row, encode_cdc_row
-from ringlog_cdc.reading.heads import NAMES_MAX, head_of, heads, known_headers
-from ringlog_cdc.reading.ranges import headed, is_known
+from ringlog_cdc_reader.heads import NAMES_MAX, head_of, heads, known_headers
+from ringlog_cdc_reader.ranges import headed, is_known
 from tests.client.cdc.changes import row
 
 NUMBERS = (0, 1, -1, 63, 64, 8_191, 8_192, 2**31 - 1, -(2**31))

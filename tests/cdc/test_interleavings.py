@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.generations import admission
-from ringlog.node import holder
-from ringlog_cdc import decisions
+from ringlog.node.rows import replica as row_replica
+from ringlog_cdc.plan import decisions
 from tests.cdc.interleaved import Act, Cluster
 
 KINDS = {
@@ -44,7 +44,7 @@ def lived(acts: list[Act], folder: Path) -> Counter[str]:
         world.rest()
     finally:
         for node in world.nodes:
-            node.holder.store.close()
+            node.row_replica.store.close()
     return world.met
 
 
@@ -78,7 +78,7 @@ def test_long_histories_have_everything_that_may_happen(tmp_path: Path) -> None:
 
 PLANTED: dict[str, tuple[object, str, object]] = {
     "a node judges at once": (admission, "is_settled", lambda history, used: True),
-    "a node keeps the rows of a dropped table": (holder.Holder, "_forget", lambda self, before: None),
+    "a node keeps the rows of a dropped table": (row_replica.RowReplica, "_forget", lambda self, before: None),
     "the job forgets what counted before": (decisions, "history_context", lambda state: {}),
 }
 

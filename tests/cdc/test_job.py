@@ -5,14 +5,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog_cdc.errors import CdcError
-from ringlog_cdc.job import query_failed
-from ringlog_cdc.plan_store import CLAIM, claim_checkpoint, give_up_claim
+from ringlog.log.replicas.replica import LogReplica
+from ringlog_cdc.driver.job import StopSignal, query_failed, run_jobs
+from ringlog_cdc.errors import CdcError, PartitionsAdded
+from ringlog_cdc.plan.store import CLAIM, claim_checkpoint, give_up_claim
 from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, start
 from tests.cdc.bench import SINK, SOURCE, Bench, BenchWriter
 
@@ -80,3 +81,41 @@ def test_a_batch_that_spark_gave_up_is_told_in_one_line() -> None:
     assert query_failed(RuntimeError("\nonly this\nand that")).message == "only this"
     assert query_failed(RuntimeError()).message == "RuntimeError"
     assert query_failed(RuntimeError()).code == "query_failed"
+
+
+class ScriptedJob:
+    """A job that ends as given. A real one needs Spark."""
+
+    def __init__(self, ends: Callable[[], None]) -> None:
+        self.stopping = threading.Event()
+        self.start = lambda: None
+        self.wait = ends
+        self.stop = self.stopping.set
+
+
+def test_a_job_follows_one_whose_source_got_partitions_until_a_signal() -> None:
+    signal, made = StopSignal(), list[ScriptedJob]()
+
+    def grows() -> None:
+        raise PartitionsAdded("shop.mutations", 9)
+
+    def stopped() -> None:
+        signal.set()
+        assert made[-1].stopping.is_set()
+
+    def make() -> Any:
+        made.append(ScriptedJob(grows if len(made) < 2 else stopped))
+        return made[-1]
+
+    run_jobs(make, signal)
+    assert len(made) == 3
+
+    def grows_and_signals() -> None:
+        signal.set()
+        grows()
+
+    signal, made = StopSignal(), []
+    made.append(ScriptedJob(stopped))
+    scripted: Iterator[Any] = iter([ScriptedJob(grows_and_signals), made[0]])
+    run_jobs(lambda: next(scripted), signal)
+    assert not made[0].stopping.is_set(), "it does not start"

@@ -11,8 +11,8 @@ from urllib.error import HTTPError
 import pytest
 
 from ringlog.runtime.trust import TRUST_VARIABLE, UnguardedAddress
-from ringlog_cdc.metrics import Metrics
-from ringlog_cdc.progress import BatchFigures, BatchProgress
+from ringlog_cdc.report.metrics import Metrics
+from ringlog_cdc.report.progress import BatchFigures, BatchProgress
 
 
 @pytest.fixture

@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from confluent_kafka import KafkaError, KafkaException
 
-from ringlog.log import kafka
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.kafka import MISBELIEFS, KafkaLog
-from ringlog_cdc import source
-from ringlog_cdc.source import Offsets
+from ringlog.log.kafka import adapter as kafka
+from ringlog.log.kafka.adapter import MISBELIEFS, KafkaLog
+from ringlog_cdc.topics import source
+from ringlog_cdc.topics.source import Offsets
 
 MISBELIEVED = pytest.mark.parametrize("code", [*MISBELIEFS, KafkaError._TIMED_OUT])
 TRIES = 3

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 import typer
 
-from ringlog.log.rights import Rights
-from ringlog.runtime.context import ClusterContext, remember
-from ringlog.runtime.kafka_config import VARIABLE, current
+from ringlog.log.kafka.permissions import Rights
+from ringlog.runtime.context import ClusterContext, store_cluster
+from ringlog.runtime.kafka.config import VARIABLE, current
+from ringlog.stack import commands
+from ringlog.stack.layout import StackAddress
 from ringlog_cdc.cli import log_in, producer_options
-from ringlog_cdc.sink import ORDER, sink_options
+from ringlog_cdc.topics.sink import ORDER, sink_options
 
 
 @pytest.fixture(autouse=True)
@@ -51,14 +53,19 @@ def test_nobody_takes_from_the_producers_what_keeps_rows_in_order(tmp_path: Path
 
 
 def test_the_job_logs_in_as_it_is_told_or_as_is_known_of_the_broker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "client.properties"
     path.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=pw\n")
-    remember(ClusterContext("b:1", "c", "", str(path), "1"))
+    path.chmod(0o600)
+    store_cluster(ClusterContext("b:1", "c", "", str(path), "1"))
     log_in("other:1", None)
     assert current().security.username == ""
     log_in("b:1", None)
+    assert current().security.username == "me"
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(commands, "addresses", lambda: (StackAddress("stack:1", "", str(path)),))
+    log_in("stack:1", None)
     assert current().security.username == "me"
     with pytest.raises(typer.Exit):
         log_in("b:1", tmp_path / "nowhere")
@@ -78,7 +85,7 @@ def test_what_java_cannot_say_is_said_before_spark_starts(tmp_path: Path, capsys
 def test_the_job_asks_the_broker_that_other_commands_would_ask(tmp_path: Path) -> None:
     with pytest.raises(typer.BadParameter, match="no broker is named"):
         log_in(None, None)
-    remember(ClusterContext("inuse:1", "c", "", "", "1"))
+    store_cluster(ClusterContext("inuse:1", "c", "", "", "1"))
     assert log_in(None, None) == "inuse:1"
     path = tmp_path / "client.properties"
     path.write_text("bootstrap.servers=file:1\n")

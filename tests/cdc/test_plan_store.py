@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from ringlog_cdc.errors import CdcError, ChainBroken
-from ringlog_cdc.plan import OffsetRange, PlanEntry, close_entry, route_entry
-from ringlog_cdc.plan_store import PlanStore, claim_checkpoint, create_if_absent, give_up_claim
+from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, close_entry, route_entry
+from ringlog_cdc.plan.store import PlanStore, claim_checkpoint, create_if_absent, give_up_claim
 
 
 def part(before: PlanEntry, batch: int, end: int) -> PlanEntry:

@@ -9,15 +9,14 @@ from typing import Any
 
 import pytest
 
-from ringlog.sim.actors.cdc_job import SimCdcJob
-from ringlog.sim.actors.checkpoint import Checkpoint
-from ringlog.sim.chance import Chance
-from ringlog.sim.simulation import Simulation
-from ringlog.sim.world import SimWorld
-from ringlog_cdc.chain import StoredChain, canonical, context_name
 from ringlog_cdc.errors import ChainBroken, ChainMoved
-from ringlog_cdc.plan import GENESIS, close_entry
-from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.plan.chain import StoredChain, canonical, context_name
+from ringlog_cdc.plan.plan import GENESIS, close_entry
+from ringlog_cdc.plan.store import PlanStore
+from ringlog_sim.actors.cdc.checkpoint import Checkpoint
+from ringlog_sim.actors.cdc.job import SimCdcJob
+from ringlog_sim.devices.world import Chance, SimWorld
+from ringlog_sim.simulation import Simulation
 from tests.cdc.test_plan_store import part
 from tests.sim.carrying import carry_out
 

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.state import CdcWriter, Generation
-from ringlog_cdc.promises import (
+from ringlog.kernel.model.state import CdcWriter, Generation
+from ringlog_cdc.plan.leases import (
     Claim,
     WriterStanding,
     binding,

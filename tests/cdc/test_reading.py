@@ -9,23 +9,23 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from ringlog.client.cdc.errors import TableReplaced, TablesForgotten, UnknownTable, WriteIncomplete
-from ringlog.client.cdc.generations import Generations, KnownGeneration
-from ringlog.client.cdc.lives import Lives, NamedLife
+from ringlog.client.cdc.errors import TableReplaced, TablesForgotten, UnknownTable
+from ringlog.client.cdc.generations import GenerationRecord, Generations
 from ringlog.client.cdc.progress import NOT_ENTERED, ConsumerProgress, begin_at
 from ringlog.client.cdc.reading import CdcReading, RowVerdict
+from ringlog.client.cdc.table_versions import NamePeriod, TableVersions
 from ringlog.client.cdc.topics import CdcRecord
-from ringlog.kernel.commands.schema import DropTable
-from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.commands.schema.tables import DropTable
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.heads import head_of
-from ringlog_cdc.reading.ranges import ALL, CdcRange, ReadSettings, Scan, found_in, milestone, ranges_along, table_in
-from ringlog_cdc.reading.source import settings_of
-from ringlog_cdc.reading.vectors import batch_of
-from ringlog_cdc.reading.whole import OnePass, Readable, readable
+from ringlog_cdc_reader.columns import LogColumns
+from ringlog_cdc_reader.heads import head_of
+from ringlog_cdc_reader.ranges import ALL, CdcRange, ReadSettings, Scan, found_in, milestone, ranges_along, table_in
+from ringlog_cdc_reader.source import settings_of
+from ringlog_cdc_reader.vectors import batch_of
+from ringlog_cdc_reader.whole import OnePass, Readable, readable
 from tests.client.cdc.changes import AT, TABLE, row
 from tests.client.cdc.model import CDC_PARTITIONS, Topic, Write, drawn, open_generations, row_of
 from tests.client.cdc.test_schema import following, let_go, with_an_altered_table
@@ -77,25 +77,22 @@ def test_one_pass_gives_what_following_gives_and_each_stream_in_the_same_order()
         for number, rows in wanted.items():
             one: OnePass[CdcRow] = OnePass(number, 0, generations, start)
             got = [row for offset, item in topic.records[number] for row in one.take(offset, item)]
-            one.finish()
             # Sorting is stable: what is equal then has the same rows, and those of a stream in the same order.
             assert sorted(got, key=_stream) == sorted(rows, key=_stream), seed
     assert closed_ones > 100
 
 
-def test_a_closed_generation_that_ends_inside_a_write_is_an_error_in_one_pass() -> None:
-    first = row_of(Write(1, 1, 10, 2), (0, 0), 0)
-    whole: OnePass[CdcRow] = OnePass(0, 0, (Readable(0, ((0, 1),)),))
-    assert whole.take(0, first) == ()
-    with pytest.raises(WriteIncomplete, match="0/0"):
-        whole.finish()
+def test_a_write_without_its_last_row_at_the_close_is_not_delivered_in_one_pass() -> None:
+    write = Write(1, 1, 10, 2)
+    rows = [row_of(write, (0, 0), number) for number in range(write.rows)]
+    closed: OnePass[CdcRow] = OnePass(0, 0, (Readable(0, ((0, 1),)),))
+    assert [closed.take(offset, row) for offset, row in enumerate(rows)] == [(), ()]
     still_open: OnePass[CdcRow] = OnePass(0, 0, (Readable(0, None),))
-    assert still_open.take(0, first) == ()
-    still_open.finish()
+    assert [still_open.take(offset, row) for offset, row in enumerate(rows)] == [(), tuple(rows)]
 
 
 def test_a_close_beyond_the_planned_end_does_not_end_the_generation_in_one_pass() -> None:
-    known = Generations([KnownGeneration("0", 0, ((0, 9),), False), KnownGeneration("100", 100, None, False)])
+    known = Generations([GenerationRecord("0", 0, ((0, 9),), False), GenerationRecord("100", 100, None, False)])
     assert readable(known, {0: 8}, 0, skip_expired=False) == (Readable(0, None),)
     assert readable(known, {0: 9}, 0, skip_expired=False) == (Readable(0, ((0, 9),)), Readable(100, None))
     assert readable(Generations(), {0: 9}, 0, skip_expired=False) == ()
@@ -322,11 +319,11 @@ def test_rows_of_another_table_of_the_name_are_passed_over() -> None:
     rows += [row(2, (9,), epoch=epoch, cells=(Cell("nosuchcol", b"!"),)) for epoch in (9, 10)]
     heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
     for life, wanted in (
-        (NamedLife(10, 20, False), [2, 3, 9]),
-        (NamedLife(10, None, True), [0, 2, 3, 4, 5, 9]),
-        (NamedLife(10, 20, True), [0, 2, 3, 9]),
-        (NamedLife(600, None, True), [0]),
-        (NamedLife(600, 700, False), []),
+        (NamePeriod(10, 20, False), [2, 3, 9]),
+        (NamePeriod(10, None, True), [0, 2, 3, 4, 5, 9]),
+        (NamePeriod(10, 20, True), [0, 2, 3, 9]),
+        (NamePeriod(600, None, True), [0]),
+        (NamePeriod(600, 700, False), []),
     ):
         columns = LogColumns(TABLE, life)
         for batch in (columns.batch(rows), batch_of(columns, heads, 0)):
@@ -337,15 +334,15 @@ def test_rows_from_before_what_is_known_are_not_passed_over() -> None:
     rows = [row(2, (number,), {"v": number}, epoch=epoch) for number, epoch in enumerate((10, 9, 0, 30))]
     rows += [row(2, (9,), epoch=12, cells=(Cell("nosuchcol", b"!"),))]
     heads = [head_of(one, number, encode_cdc_row(one)) for number, one in enumerate(rows)]
-    columns = LogColumns(TABLE, NamedLife(10, 20, True, known=10))
+    columns = LogColumns(TABLE, NamePeriod(10, 20, True, known_from=10))
     for of in (columns.batch, lambda _: batch_of(columns, heads, 0)):
         with pytest.raises(TablesForgotten, match="epoch 9"):
             of(rows)
-    for whole, wanted in ((NamedLife(4, None, True), [0, 1, 2, 9]), (NamedLife(10, 15, False), [0, 2, 9])):
+    for whole, wanted in ((NamePeriod(4, None, True), [0, 1, 2, 9]), (NamePeriod(10, 15, False), [0, 2, 9])):
         found = columns.with_past(whole)
         for batch in (found.batch(rows), batch_of(found, heads, 0)):
             assert batch.to_pydict()["c"] == wanted, whole
-    known = columns.with_past(NamedLife(9, None, True, known=9))
+    known = columns.with_past(NamePeriod(9, None, True, known_from=9))
     assert known.batch(rows).to_pydict()["c"] == [0, 1, 2, 9]
     with pytest.raises(TablesForgotten, match="epoch 8"):
         known.batch([row(2, (0,), epoch=8)])
@@ -359,12 +356,12 @@ def test_rows_of_a_table_that_got_the_name_while_it_was_read_are_not_taken_for_i
         some = (columns.batch([rows[number] for number in numbers]), batch_of(columns, [heads[n] for n in numbers], 0))
         return [batch.to_pydict()["c"] for batch in some]
 
-    for life in (NamedLife(10, None, True), NamedLife(10, 20, True)):
+    for life in (NamePeriod(10, None, True), NamePeriod(10, 20, True)):
         columns = LogColumns(TABLE, life)
-        dropped, replaced = NamedLife(10, 20, True), NamedLife(10, 20, False)
+        dropped, replaced = NamePeriod(10, 20, True), NamePeriod(10, 20, False)
         assert given(columns.until(None, by_id=False), 0, 1, 2) == [[0, 1, 2]] * 2
         for now, mine, others in ((dropped, (0, 1, 2), (3,)), (replaced, (0, 1), (2, 3))):
-            found = columns.until(now, by_id=False).with_past(NamedLife(10, None, True))
+            found = columns.until(now, by_id=False).with_past(NamePeriod(10, None, True))
             assert given(found, *mine) == [list(mine)] * 2
             assert given(columns.until(now, by_id=True), 0, 1, 2, 3) == [list(mine)] * 2, "who has the name is nobody"
             for other in others:
@@ -375,9 +372,9 @@ def test_rows_of_a_table_that_got_the_name_while_it_was_read_are_not_taken_for_i
 
 def test_a_table_is_chosen_by_its_id() -> None:
     first, second = (replace(TABLE, id=name, epoch=epoch, changed=epoch) for name, epoch in (("one", 10), ("two", 20)))
-    lives = Lives([first, second])
-    assert table_in(lives, "ks.t", "") == (second, NamedLife(20, None, True))
-    assert table_in(lives, "ks.t", "one") == (first, NamedLife(10, 20, False))
+    lives = TableVersions([first, second])
+    assert table_in(lives, "ks.t", "") == (second, NamePeriod(20, None, True))
+    assert table_in(lives, "ks.t", "one") == (first, NamePeriod(10, 20, False))
     for name, table_id in (("ks.t", "three"), ("ks.other", "")):
         with pytest.raises(UnknownTable):
             table_in(lives, name, table_id)
@@ -393,10 +390,10 @@ def test_a_table_that_the_newest_snapshot_has_forgotten_is_found_in_the_past() -
     for is_last in (True, False):
         follower = following(cluster)
         with pytest.raises(UnknownTable):
-            table_in(follower.lives, "ks.t", CREATED.id)
+            table_in(follower.table_versions, "ks.t", CREATED.id)
         table, life = found_in(follower, "ks.t", CREATED.id)
         follower.close()
-        assert (table.id, life) == (CREATED.id, NamedLife(made, dropped, is_last))
+        assert (table.id, life) == (CREATED.id, NamePeriod(made, dropped, is_last))
         if is_last:
             cluster.apply(replace(CREATED, id=uuid(9, space=4)))
             cluster.store("publisher")

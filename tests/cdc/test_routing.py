@@ -12,17 +12,29 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.generations.acceptance import RefusedWrite, accept
-from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.generations.acceptance import RefusedWrite, accept, stream_of
 from ringlog.kernel.generations.statements import TableShape, well_typed
-from ringlog.kernel.generations.tablet_streams import DescribedTable
-from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.state import Generation
+from ringlog.kernel.model.state import Generation
+from ringlog.kernel.model.tablet_streams import DescribedTable
+from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
-from ringlog_cdc.cdc_time import high_halves, topic_number
-from ringlog_cdc.routing import MutationColumns, RoutedColumns, RoutingTable, crc32_rows, route, routing_table
-from ringlog_cdc.verdicts import CODES, NO_OPERATION, NUMBERS, OPERATION_CODES, REASONS, ROUTED, SKIPPED
+from ringlog_cdc.columnar.routing import (
+    CODES,
+    NO_OPERATION,
+    NUMBERS,
+    OPERATION_CODES,
+    REASONS,
+    ROUTED,
+    SKIPPED,
+    MutationColumns,
+    RoutedColumns,
+    RoutingTable,
+    crc32_rows,
+    high_halves,
+    route,
+    routing_table,
+    topic_number,
+)
 from tests.cdc.partitions import cdc_partition
 from tests.kernel.generations.clusters import described
 
@@ -112,8 +124,6 @@ def expected(generations: list[Generation], closed: set[str], row: Write) -> str
     table = TABLES.get(row.table)
     if table is None:
         return "unknown_table"
-    if not table.cdc:
-        return None
     if row.operation == NO_OPERATION:
         return "unknown_operation"
     if not row.key or None in row.key:
@@ -125,6 +135,8 @@ def expected(generations: list[Generation], closed: set[str], row: Write) -> str
         return "bad_key_type"
     if row.unknown_column:
         return "unknown_column"
+    if not table.cdc:
+        return None
     verdict = accept(row.timestamp, row.appended, [generation.timestamp for generation in generations], LEEWAY)
     if isinstance(verdict, RefusedWrite):
         return verdict.code

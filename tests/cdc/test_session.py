@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import os
 import subprocess
 import sys
+import zipfile
+import zipimport
 from pathlib import Path
 
 import pyspark
@@ -12,8 +16,9 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql.connect.session import SparkSession as ConnectSession
 
+from ringlog_cdc.bulk.workers import settle
+from ringlog_cdc.driver.session import check_session, import_probe, open_session
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.session import check_session, import_probe, open_session
 
 LIBRARIES = Path(pyspark.__file__).parents[1]
 LOAD = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(0))"
@@ -60,3 +65,50 @@ def test_a_spark_that_does_not_start_is_one_line_and_not_a_trace(tmp_path: Path)
     assert said.stderr.splitlines()[-1].startswith("ringlog cdc: spark_not_started: ")
     assert "Traceback" not in said.stderr
     assert not (tmp_path / "checkpoint").exists()
+
+
+# What a worker is spared between tasks: modules in zip files can be imported all the same.
+
+
+def test_importers_of_zip_files_are_forgotten_until_they_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "modules.zip"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr("in_a_zip_file.py", "VALUE = 1\n")
+        file.writestr("in_a_zip_file_too.py", "VALUE = 2\n")
+    monkeypatch.syspath_prepend(path)
+    assert importlib.import_module("in_a_zip_file").VALUE == 1
+    assert isinstance(sys.path_importer_cache[str(path)], zipimport.zipimporter)
+    settle()
+    assert str(path) not in sys.path_importer_cache
+    assert importlib.import_module("in_a_zip_file_too").VALUE == 2
+    settle()
+    assert str(path) not in sys.path_importer_cache
+    assert gc.get_freeze_count() > 0
+
+
+FAULTS = """
+import resource
+import numpy as np
+from ringlog_cdc.bulk.workers import _keep_memory
+
+def faults():
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+    for _ in range(20):
+        columns = [np.ones(size) for size in (250_000, 30_000, 300_000)]
+        del columns
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before
+
+first = faults()
+kept = _keep_memory()
+faults()
+print(int(kept), first, faults())
+"""
+
+
+def test_memory_that_was_freed_stays_with_the_worker() -> None:
+    """Where the C library can be told so: no page is asked for anew."""
+    found = subprocess.run([sys.executable, "-c", FAULTS], capture_output=True, text=True, check=True)
+    kept, before, after = map(int, found.stdout.split())
+    assert not kept or after < before / 10

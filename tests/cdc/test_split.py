@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlog.kernel.cql.collections import cells_of
+from ringlog.kernel.cql.types import deserialize, serialize
 from ringlog.kernel.generations.statements import TableShape, bad_statement, is_compound, statements_of
-from ringlog.kernel.schema.collections import cells_of
-from ringlog.kernel.schema.types import deserialize, serialize
 from ringlog.wire.records import Bounds, Cell, DeletedElements, Mutation, MutationStatement
-from ringlog_cdc.split import Piece, keys_only, split
+from ringlog_cdc.definition.split import Piece, keys_only, split
 
 T = 1_700_000_000_000_000
 TABLE = TableShape(

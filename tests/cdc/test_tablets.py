@@ -8,17 +8,17 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.schema import DropTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.generations.lookup import generation_at, stream_of
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.schema.tables import DropTable
+from ringlog.kernel.generations.acceptance import generation_at, stream_of
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import TabletOptions
 from ringlog.wire.records import Mutation
-from ringlog_cdc.decisions import context_of, table_of
-from ringlog_cdc.pieces import Single, route_single
-from ringlog_cdc.routing import RoutingTable
-from ringlog_cdc.rows import Input, PartContext, outgoing
+from ringlog_cdc.bulk.compound_writes import Single, route_single
+from ringlog_cdc.bulk.rows import Input, PartContext, outgoing
+from ringlog_cdc.columnar.routing import RoutingTable
+from ringlog_cdc.plan.decisions import context_of, table_of
 from tests.kernel.entries import applied
 from tests.kernel.generations.test_tablet_streams import LOGGED, begun, coordinated, cut
 from tests.kernel.tablets import lives

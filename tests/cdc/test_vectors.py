@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections import Counter
 from dataclasses import replace
 from random import Random
 from typing import Any
 
+import fastavro
+import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from ringlog.client.cdc.errors import UnreadableRecord
-from ringlog.kernel.schema.types import TYPES as SCALARS
+from ringlog.kernel.cql.types import TIME_MAX_NS, TYPES
+from ringlog.kernel.cql.types import TYPES as SCALARS
+from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.generations.statements import well_typed as one_by_one
+from ringlog.kernel.ring.murmur3 import compose
 from ringlog.kernel.values import Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements, encode_cdc_row
-from ringlog_cdc.reading import vectors
-from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.heads import RowHead, head_of
-from ringlog_cdc.reading.vectors import batch_of
+from ringlog_cdc.columnar.key_types import well_typed
+from ringlog_cdc_reader import vectors
+from ringlog_cdc_reader.columns import LogColumns
+from ringlog_cdc_reader.heads import RowHead, head_of
+from ringlog_cdc_reader.vectors import batch_of
+from tests.cdc.golden_rows import FILE, made
 from tests.client.cdc.changes import TABLE, row
 
 SIZES = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4, "uuid": 16, "timeuuid": 16}
@@ -125,3 +137,115 @@ def test_a_record_that_is_damaged_behind_its_head_is_named() -> None:
         with pytest.raises(UnreadableRecord, match="3/9"):
             batch_of(COLUMNS, [head._replace(value=value, offset=9)], 3)
     assert vectors.NUMBERS.keys() < SCALARS.keys()
+
+
+# The golden rows are what the code writes, and an independent decoder (fastavro alone) reads in them what they say.
+
+
+GOLDEN = json.loads(FILE.read_text())
+CASES = {case["what"]: case for case in GOLDEN["cases"]}
+
+
+def test_the_file_is_what_the_code_writes() -> None:
+    assert made() == GOLDEN, "write it anew: python -m tests.cdc.golden_rows"
+
+
+def read(value: bytes) -> Any:
+    """A single object: marker, fingerprint of its schema (little-endian), body."""
+    assert value[:2] == b"\xc3\x01"
+    schema = GOLDEN["schemas"][value[2:10][::-1].hex()]
+    body = io.BytesIO(value[10:])
+    found = fastavro.schemaless_reader(body, fastavro.parse_schema(schema, _write_hint=False), None)
+    assert body.read() == b""
+    return found
+
+
+def shown(value: Any) -> Any:
+    """As the file has it: bytes as hex."""
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, dict):
+        return {name: shown(one) for name, one in value.items()}
+    return [shown(one) for one in value] if isinstance(value, list) else value
+
+
+def time_of(timeuuid: str) -> int:
+    """Microseconds since 1970 of a version-1 UUID in hex."""
+    ticks = int(timeuuid[13:16] + timeuuid[8:12] + timeuuid[:8], 16)
+    return (ticks - 0x01B21DD213814000) // 10
+
+
+@pytest.mark.parametrize("what", CASES)
+def test_an_independent_decoder_reads_the_same(what: str) -> None:
+    case = CASES[what]
+    for record in case["records"]:
+        assert shown(read(bytes.fromhex(record["value"]))) == record["says"]
+    rows = [record["says"] for record in case["records"] if record["topic"] == "cdc"]
+    if not rows:
+        (letter,) = (record["says"] for record in case["records"])
+        assert letter["value"] == case["mutation"]
+        return
+    write = read(bytes.fromhex(case["mutation"]))
+    for number, (told, record) in enumerate(zip(rows, case["records"], strict=True)):
+        assert record["key"] == told["stream_id"]
+        assert time_of(told["time"]) == told["timestamp"]
+        assert (told["keyspace"], told["table"]) == (write["keyspace"], write["table"])
+        follows = number > 0 and rows[number - 1]["timestamp"] == told["timestamp"]
+        assert told["batch_seq_no"] == (rows[number - 1]["batch_seq_no"] + 1 if follows else 0)
+        last = number + 1 == len(rows) or rows[number + 1]["timestamp"] != told["timestamp"]
+        assert told["end_of_batch"] == last
+        names = [cell["column"] for cell in told["cells"]] + told["deleted"]
+        assert len({*names}) == len(names) or told["deleted"] == ["m"], "a replaced collection is in both"
+
+
+def test_every_kind_of_row_is_there() -> None:
+    rows = [record["says"] for case in CASES.values() for record in case["records"] if record["topic"] == "cdc"]
+    assert {told["operation"] for told in rows} == {0, 1, 2, 3, 4, 5, 7, 9}
+
+
+# Types of key components on arrays: what the kernel's reader of each type says, component by component.
+
+
+NAMES = (*sorted(TYPES), "frozen<list<int>>")
+BYTES = st.one_of(
+    st.binary(max_size=17),
+    st.sampled_from([4, 8, 16]).flatmap(lambda size: st.binary(min_size=size, max_size=size)),
+    st.text(max_size=4).map(str.encode),
+    st.integers(-(2**70), 2**70).map(lambda n: n.to_bytes((n.bit_length() + 8) // 8, "big", signed=True)),
+    st.sampled_from([b"\x00", b"\x01", b"\x02", b"\x00\x7f", b"\x00\x80", b"\xff\x80", b"\xff\x7f", b"\xed\xa0\x80"]),
+    st.sampled_from([TIME_MAX_NS, TIME_MAX_NS + 1]).map(lambda n: n.to_bytes(8, "big")),
+    st.just(bytes(6) + b"\x11" + bytes(9)),
+)
+
+
+def judged(types: tuple[str, ...], keys: list[tuple[bytes, ...]]) -> list[bool]:
+    """The answer of the arrays, with other bytes around the keys."""
+    composed = [compose(list(key)) for key in keys]
+    ends = 3 + np.cumsum([len(key) for key in composed], dtype=np.int64)
+    data = np.frombuffer(b"\xff\x00\xff" + b"".join(composed) + b"\xff" * 8, dtype=np.uint8)
+    found = well_typed(types, data, ends - np.array([len(key) for key in composed], dtype=np.int64), ends)
+    return found.tolist()
+
+
+KEY_TYPES_SIZES = {"boolean": 1, "tinyint": 1, "smallint": 2, "int": 4, "float": 4, "date": 4, "uuid": 16}
+GOOD = {
+    "varint": b"\x05",
+    "timeuuid": bytes(6) + b"\x11" + bytes(9),
+    "frozen<list<int>>": bytes(4),
+    **{name: bytes(size) for name, size in KEY_TYPES_SIZES.items()},
+    **dict.fromkeys(("bigint", "double", "timestamp", "time"), bytes(8)),
+}
+
+
+@settings(deadline=None, max_examples=200)
+@given(st.lists(st.sampled_from(NAMES), min_size=1, max_size=3).map(tuple), st.data())
+def test_arrays_agree_with_the_readers_of_the_types(types: tuple[str, ...], data: st.DataObject) -> None:
+    keys = data.draw(st.lists(st.tuples(*(BYTES for _ in types)), min_size=1, max_size=8))
+    shape = TableShape(len(types), 0, True, types)
+    assert judged(types, keys) == [one_by_one(shape, key) for key in keys]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_every_type_refuses_and_takes_something_but_blob(name: str) -> None:
+    assert judged((name,), [(GOOD.get(name, b"text"),)]) == [True]
+    assert judged((name,), [(b"\xff\xff\xff",)]) == [name == "blob"]

@@ -11,18 +11,19 @@ from typing import Any
 
 import pytest
 
+from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.errors import SubmissionTimedOut
-from ringlog.client.founding import found
-from ringlog.client.results import Submitted
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
-from ringlog.kernel.state import CdcWriter
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
+from ringlog.kernel.model.state import CdcWriter
 from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import Submitted
 from ringlog_cdc.errors import StopRequested, WriterReplaced
-from ringlog_cdc.plan import OffsetRange, close_entry, route_entry
-from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.plan.plan import OffsetRange, close_entry, route_entry
+from ringlog_cdc.plan.store import PlanStore
 from tests import waiting
 from tests.cdc.bench import BenchWriter
 from tests.system.cdc_world import World, now_us
@@ -141,6 +142,7 @@ def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
                 raise SubmissionTimedOut(options["request_id"], options["since_epoch"], 0.05, "an answer")
         return bench.author.submit(command, **options)
 
+    bench.author.submit(SettleVerdicts(now_us()))
     writer = bench.writer(slow)
     writer.register()
     writer.start()
@@ -159,6 +161,20 @@ def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
         until(lambda: bench.known.horizon == used + 1, "the lowering")
     finally:
         answer.set()
+        writer.stop()
+
+
+def test_no_row_is_routed_before_the_log_has_a_settled_time(bench: Bench) -> None:
+    writer = bench.writer()
+    writer.register()
+    writer.start()
+    try:
+        high = bench.await_extension()
+        assert bench.replica.state.settled.until == 0, "an idle job asks for none"
+        assert writer.promises.horizon(bench.replica.state) == 0
+        writer.need()
+        until(lambda: writer.promises.horizon(bench.replica.state) >= high, "a settled time above the horizon")
+    finally:
         writer.stop()
 
 

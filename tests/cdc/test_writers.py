@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from ringlog.client.founding import found
-from ringlog.client.results import RejectedResult
-from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.client.creation.creation import found
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
+from ringlog.kernel.commands.cdc.writers import FenceCdcWriter
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column, Position, Replication
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog_cdc.decisions import closed_for
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import RejectedResult
 from ringlog_cdc.errors import WriterReplaced
-from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.plan.chain import PlanChain
+from ringlog_cdc.plan.decisions import closed_for
+from ringlog_cdc.plan.plan import GENESIS, OffsetRange, PlanEntry, route_entry
+from ringlog_cdc.plan.recovered_rows import LETTERS, LeftToWrite, is_cut_off, known_of
+from ringlog_cdc.plan.store import PlanStore
 from tests.cdc.bench import BenchWriter
 from tests.cdc.test_writer import LEAD_US, Bench, until
 from tests.system.cdc_world import now_us
@@ -113,3 +119,49 @@ def test_what_a_fenced_writer_planned_for_a_closed_generation_goes_to_the_dead_l
     first = bench.replica.read_barrier().generations[0].id
     bench.world.apply(CloseCdcGeneration(first, unwatched=True))
     assert closed_for(entry, bench.replica.read_barrier()) == (first,)
+
+
+# What a checkpoint must know of a fence: which of its parts may be half written.
+
+
+def part(before: PlanEntry, start: int, closed: list[str]) -> PlanEntry:
+    ranges = [OffsetRange(0, start, start + 5)]
+    return route_entry(
+        before,
+        batch=start,
+        part=0,
+        last=True,
+        ranges=ranges,
+        epoch=3,
+        context="c",
+        horizon=9,
+        used=8,
+        incarnation="i",
+        closed=closed,
+    )
+
+
+@pytest.mark.parametrize(
+    ("done", "closed", "found"),
+    [((0, 1), "ab", False), ((0,), "a", False), ((0,), "ab", True), ((), "a", True), ((), "", False)],
+)
+def test_a_part_that_is_not_done_is_cut_off_when_a_generation_was_closed_since(
+    done: tuple[int, ...], closed: str, found: bool
+) -> None:
+    first = part(GENESIS, 0, [])
+    second = part(first, 5, ["a"])
+    chain = PlanChain({0: first, 1: second}, done)
+    generations = [SimpleNamespace(id=name, closed=1 if name in closed else None) for name in "abc"]
+    state: Any = SimpleNamespace(generations=generations)
+    assert [entry.sequence for entry in chain.undone()] == [number for number in (0, 1) if number not in done]
+    assert is_cut_off(chain.undone(), state) is found
+
+
+def test_a_refused_write_has_a_letter_unless_it_is_whole_or_has_one_already() -> None:
+    """Its generation may have been closed after its rows were planned, so a later letter says nothing about it."""
+    rows = [(0, 1, 10, 0, 2, True, False), (0, 2, 10, 0, 2, False, False)]
+    letters = [(0, 5, 0, 0, 0, False, True)]
+    known = replace(known_of([*rows, *letters]), settled={0: 1}, lasts={(0, 3): 2, (0, LETTERS): 5})
+    left = LeftToWrite(known)
+    has = [offset for offset in range(7) if left.has_letter((0, offset))]
+    assert has == [0, 1, 5], "decided, whole, there; not the half-written write, nor those between letters"

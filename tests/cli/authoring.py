@@ -9,14 +9,15 @@ from typing import Any
 import pytest
 from typer.testing import CliRunner
 
-from ringlog.cli import submitting, verbs
 from ringlog.cli.main import app
+from ringlog.cli.shared import options as verbs
+from ringlog.cli.shared import submitting
 from ringlog.client.client import Client, Logs
-from ringlog.client.founding import found
-from ringlog.client.results import Submitted
+from ringlog.client.creation.creation import found
 from ringlog.kernel.values import Command
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import Submitted
 
 
 class Authoring(Client):

@@ -8,11 +8,10 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from ringlog.cli.connection import seconds_of
 from ringlog.cli.main import app
-from ringlog.operator.log_lines import write_dump
-from ringlog.private import FileUnusable, write_private
-from ringlog.runtime.inputs import INPUT_BYTES_MAX
+from ringlog.cli.shared.connection import seconds_of
+from ringlog.files import INPUT_BYTES_MAX, FileUnusable, write_private
+from ringlog.operator.history.log_lines import write_dump
 
 LARGE = "9" * 5_000
 """More digits than a number may have."""

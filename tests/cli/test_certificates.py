@@ -1,14 +1,17 @@
-"""The key of a node alone needs no authority, and says where it is."""
+"""The key of a node alone needs no authority, and says where it is. An authority is replaced in steps, each alone."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
 
+import pytest
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.wire.ack_codes import key_of
+from ringlog.operator.certificates import CertificatesFailed
+from ringlog.wire.acks import key_of
+from tests.certificates import needs_openssl
 
 NODE = "018f0000-0000-7000-8000-000000000001"
 
@@ -25,3 +28,60 @@ def test_the_key_of_a_node_alone(tmp_path: Path) -> None:
     assert told == {"name": "n1", "node": NODE, "ack_key": str(folder / "n1.acks")}
     master = (folder / "acks.master").read_text().strip()
     assert (folder / "n1.acks").read_text().split() == [key_of(master, NODE)]
+
+
+def certificates(folder: Path, *options: str) -> tuple[int, str]:
+    ended = CliRunner().invoke(app, ["cluster", "certificates", str(folder), *options])
+    return ended.exit_code, ended.output
+
+
+@needs_openssl
+def test_an_authority_is_replaced_in_three_steps(tmp_path: Path) -> None:
+    folder = tmp_path / "trust"
+    for options in (("--node", "n1"), ("--new-ca",), ("--node", "n1"), ("--retire-ca",)):
+        code, said = certificates(folder, *options)
+        assert code == 0, said
+    assert (folder / "ca.pem").read_text().count("BEGIN CERTIFICATE") == 1
+
+
+@pytest.mark.parametrize("options", [("--new-ca", "--retire-ca"), ("--new-ca", "--node", "n1")])
+def test_a_step_is_taken_alone(options: tuple[str, ...], tmp_path: Path) -> None:
+    code, said = certificates(tmp_path / "trust", *options)
+    assert (code, "bad_usage" in said) == (2, True)
+
+
+def test_without_an_authority_there_is_nothing_to_replace(tmp_path: Path) -> None:
+    ended = CliRunner().invoke(app, ["cluster", "certificates", str(tmp_path / "trust"), "--new-ca"])
+    assert isinstance(ended.exception, CertificatesFailed)
+
+
+# Credentials that cannot be written down are not made, and a file that has some is not lost for nothing.
+
+
+NOWHERE = ("--bootstrap", "127.0.0.1:1", "--cluster", "none", "--listener", "127.0.0.1:1")
+
+
+def granted(to: Path) -> tuple[int, str]:
+    """Exit status and what was said; where the broker is asked, it does not answer."""
+    said = CliRunner().invoke(app, ["cdc", "grant", "--writer", "w", "--to", str(to), *NOWHERE])
+    return said.exit_code, said.output
+
+
+def test_the_file_comes_before_the_broker(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for to in (tmp_path, tmp_path / "missing" / "credentials", tmp_path / "file" / "credentials"):
+        code, said = granted(to)
+        assert (code, "bad_option" in said) == (1, True), said
+
+
+def test_without_an_answer_no_file_is_made_and_an_old_one_stays(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ringlog.log.kafka.permissions.TIMEOUT_S", 0.5)
+    old = tmp_path / "old"
+    old.write_text("sasl.username=w\n")
+    for to in (old, tmp_path / "new"):
+        code, said = granted(to)
+        assert (code, "log_unavailable" in said) == (1, True), said
+    assert [path.name for path in tmp_path.iterdir()] == ["old"]
+    assert old.read_text() == "sasl.username=w\n"

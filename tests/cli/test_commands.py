@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 from typer.testing import CliRunner
 
 from ringlog import __version__
-from ringlog.cli.connection import resolve
 from ringlog.cli.main import COMMANDS, app
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult
+from ringlog.cli.node.operation import ListProgress
+from ringlog.cli.shared.connection import resolve
 from ringlog.operator.answers import answer_json
-from ringlog.runtime.context import ClusterContext, remember
+from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult
+from ringlog.runtime.context import ClusterContext, store_cluster
 from tests.tidy.files import ROOT
 
 VARIABLES = (
@@ -49,7 +52,7 @@ def run(*words: str, typed: str = "") -> tuple[int, str, str]:
 
 
 def test_what_is_given_goes_before_what_is_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    remember(ClusterContext("old:9092", "old", "redis://old"))
+    store_cluster(ClusterContext("old:9092", "old", "redis://old"))
     assert resolve(None, None) == ClusterContext("old:9092", "old", "redis://old")
     assert resolve("new:9092", None) == ClusterContext("new:9092", "old", "")
     assert resolve("new:9092", "new") == ClusterContext("new:9092", "new", "")
@@ -70,7 +73,7 @@ def test_nothing_known_says_what_to_type() -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "typed", "begins"),
+    ("words", "typed", "prefix"),
     [
         (["cluster", "found", "c", "--bootstrap", "b:1", "--set", "history_entries=many"], "", "bad_setting: "),
         (["agent", "janitor"], "", "unknown_role: "),
@@ -80,10 +83,10 @@ def test_nothing_known_says_what_to_type() -> None:
         (["table", "create", "no/such/file", "--bootstrap", "b:1", "--cluster", "c"], "", "bad_json: "),
     ],
 )
-def test_wrong_input_is_refused_before_anything_is_done(words: list[str], typed: str, begins: str) -> None:
+def test_wrong_input_is_refused_before_anything_is_done(words: list[str], typed: str, prefix: str) -> None:
     status, out, err = run(*words, typed=typed)
     assert (status, out) == (2, "")
-    assert err.startswith(begins)
+    assert err.startswith(prefix)
 
 
 @pytest.mark.parametrize("words", [["nonsense"], ["stack", "nonsense"], ["status", "--nonsense"], ["agent"]])
@@ -117,6 +120,7 @@ def test_answers_as_json() -> None:
         "code": "range_locked",
         "detail": "why",
         "request_id": "r",
+        "ways_out": [],
     }
     assert answer_json(ExpiredResult("r", 3)) == {"outcome": "expired", "request_id": "r", "since_epoch": 3}
 
@@ -149,3 +153,108 @@ def test_small_commands_load_nothing_large() -> None:
 
 def test_the_version() -> None:
     assert run("--version")[:2] == (0, f"ringlog {__version__}\n")
+
+
+# Watching operations: who watches before anything has begun is told so, and sees it.
+
+
+def views(**stages: str) -> list[dict[str, Any]]:
+    return [{"id": name, "stage": stage} for name, stage in stages.items()]
+
+
+def test_a_join_that_was_just_asked_for_is_waited_for() -> None:
+    progress = ListProgress(may_begin=True)
+    ended = views(a="finished")
+    assert progress.is_news(ended)
+    assert not progress.is_over(ended)
+    assert [progress.waits_for_the_first() for _ in range(2)] == [True, False], "it is said once"
+    assert not progress.is_news(ended)
+    begun = ended + views(b="prepared")
+    assert progress.is_news(begun)
+    assert not progress.is_over(begun)
+    done = views(a="finished", b="finished")
+    assert progress.is_news(done)
+    assert progress.is_over(done)
+
+
+def test_one_that_begins_and_ends_between_two_looks_is_not_missed() -> None:
+    progress = ListProgress(may_begin=True)
+    progress.is_news([])
+    assert not progress.is_over([])
+    progress.is_news(views(b="cancelled"))
+    assert progress.is_over(views(b="cancelled"))
+
+
+def test_nothing_is_said_while_something_is_in_flight_and_one_that_has_ended_is_over_at_once() -> None:
+    progress = ListProgress(may_begin=True)
+    progress.is_news(views(a="prepared"))
+    assert not progress.waits_for_the_first()
+    alone = ListProgress(may_begin=False)
+    alone.is_news(views(a="finished"))
+    assert alone.is_over(views(a="finished"))
+
+
+# ``token``, ``stream-id`` and ``shard``, one line in and one line out, on the facts that ScyllaDB's drivers and
+# documentation give.
+
+
+FACTS = ROOT / "tests" / "testdata"
+
+
+def facts(name: str) -> list[list[str]]:
+    """The fields of every line that is no remark."""
+    lines = (FACTS / name).read_text(encoding="utf-8").splitlines()
+    return [line.split() for line in lines if line and not line.startswith("#")]
+
+
+def answers(command: str, typed: list[str]) -> tuple[list[str], int]:
+    ended = CliRunner().invoke(app, [command], input="".join(f"{line}\n" for line in typed))
+    return ended.stdout.splitlines(), ended.exit_code
+
+
+def test_tokens() -> None:
+    known = facts("tokens.txt")
+    assert len(known) > 60
+    keys = ["" if key == "-" else key for key, *_ in known]
+    assert "" in keys
+    assert answers("token", keys) == ([token for _, token, *_ in known], 0)
+
+
+def test_stream_ids() -> None:
+    known = facts("stream_ids.txt")
+    found, status = answers("stream-id", [row[0].upper() for row in known])
+    assert status == 0
+    for (stream, token, index, *_), line in zip(known, found, strict=True):
+        fields = json.loads(line)
+        low = int(stream[16:], 16)
+        assert fields == {"token": int(token), "random": low >> 26, "index": int(index), "version": 1}
+
+
+def test_shards() -> None:
+    head, *rows = facts("shards.txt")
+    pairs = [column.replace("n", "").replace("k", "").split(",") for column in head[1:]]
+    typed = [f"{row[0]} {shards} {ignored}" for row in rows for shards, ignored in pairs]
+    assert len(typed) >= 72
+    assert answers("shard", typed) == ([shard for row in rows for shard in row[1:]], 0)
+
+
+@pytest.mark.parametrize(
+    ("command", "bad"),
+    [
+        ("token", ["zz", "0", "é", "\x00"]),
+        ("stream-id", ["", "00", "7ffe0c687fcce86e0783343730000002", "x" * 32]),
+        ("shard", ["", "1 2", "1 0 12", "1 4 64", "9223372036854775808 4 12", "1 2 3 4", "1.5 2 3"]),
+    ],
+)
+def test_a_bad_line_is_answered_in_its_place(command: str, bad: list[str]) -> None:
+    good = {"token": "6b6579", "stream-id": "7ffe0c687fcce86e0783343730000001", "shard": "0 3 12"}[command]
+    found, status = answers(command, [*bad, good])
+    assert status == 2
+    assert [line.startswith("invalid: ") for line in found] == [True] * len(bad) + [False]
+    assert found[-1:] == answers(command, [good])[0]
+
+
+def test_bytes_that_are_no_text_and_other_line_ends() -> None:
+    ended = CliRunner().invoke(app, ["token"], input=b"\xff\xfe\n6b6579\r\n61")
+    assert ended.stdout.splitlines()[1:] == ["-6847573755651342660", "-8839064797231613815"]
+    assert ended.exit_code == 2

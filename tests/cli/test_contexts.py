@@ -7,41 +7,50 @@ import os
 import socket
 import stat
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
-from typer.testing import CliRunner
+from typer.testing import CliRunner, Result
 
 from ringlog.cache.redis_url import without_password
-from ringlog.cli import connection
-from ringlog.cli.connection import (
+from ringlog.cli.main import app
+from ringlog.cli.node import app as node_commands
+from ringlog.cli.shared import connection
+from ringlog.cli.shared.connection import (
     ABOUT_BROKERS,
     BrokerAddress,
     broker_of,
+    print_broker,
     process_settings,
+    report_unreachable,
     resolve,
-    say_broker,
-    tell_away,
+    with_way_out,
 )
-from ringlog.cli.main import app
 from ringlog.cli.stack import belongings
-from ringlog.log.errors import LogDamaged
+from ringlog.client.creation.creation import Founding
+from ringlog.log.errors import LogDamaged, TopicMissing
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import trust
 from ringlog.runtime.context import (
     ClusterContext,
-    KnownClusters,
-    forget,
+    StoredClusters,
+    current_cluster,
     kafka_config_of,
-    known,
-    recall,
     redis_of,
-    remember,
+    remove_clusters,
+    store_cluster,
+    stored_clusters,
 )
-from ringlog.runtime.kafka_config import VARIABLE, current
-from ringlog.runtime.kafka_security import BadKafkaConfig
+from ringlog.runtime.kafka.config import VARIABLE, current, use
+from ringlog.runtime.kafka.security import BadKafkaConfig
+from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.trust import TRUST_VARIABLE
+from ringlog.stack import commands
+from ringlog.stack.layout import StackAddress
 from tests.cli.test_commands import nothing_is_known, run
 
 __all__ = ["nothing_is_known"]
@@ -58,29 +67,29 @@ def mode(path: Path) -> int:
 
 
 def test_clusters_of_one_name_are_known_side_by_side_and_the_last_one_is_in_use() -> None:
-    remember(FIRST)
-    remember(SECOND)
-    assert known() == KnownClusters((FIRST, SECOND), SECOND)
-    remember(FIRST)
-    assert (recall(), set(known().clusters)) == (FIRST, {FIRST, SECOND})
+    store_cluster(FIRST)
+    store_cluster(SECOND)
+    assert stored_clusters() == StoredClusters((FIRST, SECOND), SECOND)
+    store_cluster(FIRST)
+    assert (current_cluster(), set(stored_clusters().clusters)) == (FIRST, {FIRST, SECOND})
 
 
 def test_a_cluster_founded_anew_takes_the_place_of_its_namesake_at_the_same_broker() -> None:
-    remember(FIRST)
+    store_cluster(FIRST)
     anew = ClusterContext("a:1", "shop", "", cluster_id="3" * 8)
-    remember(anew)
-    assert known() == KnownClusters((anew,), anew)
+    store_cluster(anew)
+    assert stored_clusters() == StoredClusters((anew,), anew)
     moved = ClusterContext("c:1", "shop", "", cluster_id="3" * 8)
-    remember(moved)
-    assert known() == KnownClusters((moved,), moved)
+    store_cluster(moved)
+    assert stored_clusters() == StoredClusters((moved,), moved)
 
 
 def test_a_cluster_that_is_forgotten_leaves_none_in_use() -> None:
-    remember(SECOND)
-    remember(FIRST)
-    assert forget(lambda context: context == FIRST) == (FIRST,)
-    assert known() == KnownClusters((SECOND,), None)
-    assert forget(lambda context: context == FIRST) == ()
+    store_cluster(SECOND)
+    store_cluster(FIRST)
+    assert remove_clusters(lambda context: context == FIRST) == (FIRST,)
+    assert stored_clusters() == StoredClusters((SECOND,), None)
+    assert remove_clusters(lambda context: context == FIRST) == ()
 
 
 @pytest.mark.parametrize(
@@ -88,17 +97,11 @@ def test_a_cluster_that_is_forgotten_leaves_none_in_use() -> None:
     ["", "{", "[]", '{"bootstrap": "b"}', '{"clusters": 1, "current": 0}', '{"clusters": [], "current": 3}'],
 )
 def test_a_broken_memory_is_none(text: str, tmp_path: Path) -> None:
-    remember(FIRST)
+    store_cluster(FIRST)
     (tmp_path / "ringlog" / "context.json").write_text(text)
-    assert known() == KnownClusters()
-    remember(SECOND)
-    assert recall() == SECOND
-
-
-def test_the_one_cluster_that_an_earlier_release_knew_is_known(tmp_path: Path) -> None:
-    remember(SECOND)
-    (tmp_path / "ringlog" / "context.json").write_text('{"bootstrap": "a:1", "cluster": "c", "redis": "r"}')
-    assert known() == KnownClusters((ClusterContext("a:1", "c", "r"),), ClusterContext("a:1", "c", "r"))
+    assert stored_clusters() == StoredClusters()
+    store_cluster(SECOND)
+    assert current_cluster() == SECOND
 
 
 def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
@@ -108,7 +111,7 @@ def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
     (folder / "context.json").chmod(0o644)
     before = os.umask(0)
     try:
-        remember(FIRST)
+        store_cluster(FIRST)
     finally:
         os.umask(before)
     assert [mode(folder), *(mode(path) for path in sorted(folder.iterdir()))] == [0o700, 0o600, 0o600]
@@ -122,8 +125,8 @@ def test_passwords_are_nobody_elses_to_read(tmp_path: Path) -> None:
     assert without_password("unix:///a:b@c?db=0") == "unix:///a:b@c?db=0"
 
 
-def test_what_an_earlier_release_left_open_is_closed_when_it_is_read(tmp_path: Path) -> None:
-    remember(FIRST)
+def test_a_file_that_others_can_read_is_closed_when_it_is_read(tmp_path: Path) -> None:
+    store_cluster(FIRST)
     file = tmp_path / "ringlog" / "context.json"
     file.chmod(0o644)
     assert run("cluster", "list", "--json")[0] == 0
@@ -132,49 +135,49 @@ def test_what_an_earlier_release_left_open_is_closed_when_it_is_read(tmp_path: P
 
 def test_commands_at_once_lose_nothing() -> None:
     many = [ClusterContext(f"b{number}:1", "c", "", cluster_id=f"{number}") for number in range(12)]
-    threads = [threading.Thread(target=remember, args=(context,)) for context in many]
+    threads = [threading.Thread(target=store_cluster, args=(context,)) for context in many]
     for thread in threads:
         thread.start()
     for thread in threads:
         thread.join()
-    assert set(known().clusters) == set(many)
+    assert set(stored_clusters().clusters) == set(many)
 
 
 # -------------------------------------------------------------------------------------------------- the commands
 
 
 def test_a_cluster_is_chosen_by_name_by_id_or_by_how_its_id_begins() -> None:
-    remember(FIRST)
+    store_cluster(FIRST)
     other = ClusterContext("b:1", "till", "", cluster_id="2" * 8)
-    remember(other)
+    store_cluster(other)
     assert run("cluster", "use", "shop")[0] == 0
-    assert recall() == FIRST
+    assert current_cluster() == FIRST
     assert run("cluster", "use", "22")[0] == 0
-    assert recall() == other
+    assert current_cluster() == other
     assert json.loads(run("cluster", "current", "--json")[1])["cluster_id"] == other.cluster_id
     listed = json.loads(run("cluster", "list", "--json")[1])
     assert [(c["cluster"], c["in_use"]) for c in listed] == [("shop", False), ("till", True)]
 
 
 def test_a_known_cluster_can_be_given_another_log_in(tmp_path: Path) -> None:
-    remember(FIRST)
+    store_cluster(FIRST)
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=PLAINTEXT")
     assert run("cluster", "use", "shop", "--kafka-config", str(file))[0] == 0
-    assert known().clusters == (replace(FIRST, kafka_config=str(file)),)
+    assert stored_clusters().clusters == (replace(FIRST, kafka_config=str(file)),)
     assert run("cluster", "use", "shop")[0] == 0
-    assert known().clusters == (replace(FIRST, kafka_config=str(file)),)
+    assert stored_clusters().clusters == (replace(FIRST, kafka_config=str(file)),)
 
 
 def test_a_name_that_two_clusters_have_is_not_guessed() -> None:
-    remember(FIRST)
-    remember(SECOND)
+    store_cluster(FIRST)
+    store_cluster(SECOND)
     status, _, err = run("cluster", "use", "shop")
     assert (status, err.startswith("ambiguous_cluster: ")) == (1, True)
     assert FIRST.cluster_id in err
     assert FIRST.bootstrap in err
     assert run("cluster", "use", FIRST.cluster_id)[0] == 0
-    assert recall() == FIRST
+    assert current_cluster() == FIRST
 
 
 def test_what_is_not_known_is_said() -> None:
@@ -188,16 +191,14 @@ def test_what_is_not_known_is_said() -> None:
 
 
 def test_a_cache_is_never_taken_for_that_of_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
-    remember(SECOND)
-    remember(FIRST)
+    store_cluster(SECOND)
+    store_cluster(FIRST)
     assert resolve(None, None).redis == FIRST.redis
     assert resolve("b:1", None).redis == SECOND.redis
     assert resolve("c:1", None).redis == ""
-    monkeypatch.setattr("ringlog.cli.connection.addresses", lambda: (("c:1", "unix:///c"),))
+    monkeypatch.setattr("ringlog.cli.shared.connection.addresses", lambda: (StackAddress("c:1", "unix:///c", ""),))
     assert resolve("c:1", None).redis == "unix:///c"
-    remember(ClusterContext("c:1", "shop", "redis://127.0.0.1:1/0"))
-    assert resolve(None, None).redis == "unix:///c", "an earlier release remembered a port"
-    remember(ClusterContext("c:1", "shop", "redis://chosen", cluster_id="4"))
+    store_cluster(ClusterContext("c:1", "shop", "redis://chosen", cluster_id="4"))
     assert resolve(None, None).redis == "redis://chosen"
     monkeypatch.setenv("RINGLOG_REDIS_URL", "redis://mine")
     assert resolve("c:1", None).redis == "redis://mine"
@@ -207,7 +208,7 @@ def test_who_named_the_broker_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
     assert broker_of("a:1").origin == "--bootstrap"
     monkeypatch.setenv("RINGLOG_BOOTSTRAP_SERVERS", "b:1")
     assert broker_of("b:1").origin == "RINGLOG_BOOTSTRAP_SERVERS"
-    remember(FIRST)
+    store_cluster(FIRST)
     assert broker_of(None).origin.startswith("the cluster in use")
     file = tmp_path / "client.properties"
     file.write_text("bootstrap.servers=c:1")
@@ -219,7 +220,8 @@ def test_who_named_the_broker_is_known(monkeypatch: pytest.MonkeyPatch, tmp_path
 def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=pw\n")
-    remember(ClusterContext("a:1", "shop", "", str(file), "1"))
+    file.chmod(0o600)
+    store_cluster(ClusterContext("a:1", "shop", "", str(file), "1"))
     assert resolve("b:1", None).kafka_config == ""
     assert current().security.username == ""
     assert resolve("a:1", None).kafka_config == str(file)
@@ -228,12 +230,31 @@ def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
     assert os.environ[VARIABLE] == str(file)
 
 
+def test_the_log_in_of_a_stack_goes_before_what_was_stored_for_its_broker(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The stored file may be of an earlier broker at that port. A file that the user names goes before both."""
+    files = {}
+    for name in ("stack", "stored", "named"):
+        files[name] = tmp_path / f"{name}.properties"
+        lines = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=PLAIN\nsasl.username={name}\nsasl.password=pw\n"
+        files[name].write_text(lines)
+        files[name].chmod(0o600)
+    store_cluster(ClusterContext("a:1", "shop", "", str(files["stored"]), "1"))
+    stack = StackAddress("a:1", "unix:///a", str(files["stack"]))
+    monkeypatch.setattr(commands, "addresses", lambda: (stack,))
+    assert resolve(None, None).kafka_config == str(files["stack"])
+    assert current().security.username == "stack"
+    use(files["named"])
+    assert resolve("a:1", None).kafka_config == str(files["named"])
+
+
 def test_a_password_of_a_variable_goes_with_the_file_of_the_broker(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n")
-    remember(ClusterContext("a:1", "shop", "", str(file), "1"))
+    store_cluster(ClusterContext("a:1", "shop", "", str(file), "1"))
     monkeypatch.setenv("RINGLOG_KAFKA_SASL_PASSWORD", "pw")
     with pytest.raises(BadKafkaConfig, match="says nothing under security"):
         resolve("b:1", None)
@@ -246,9 +267,9 @@ def test_certificates_go_with_their_cluster(tmp_path: Path) -> None:
     file.write_text("token.file=token")
     token.write_text("a-token-of-many-letters")
     token.chmod(0o600)
-    remember(FIRST)
+    store_cluster(FIRST)
     assert run("cluster", "use", "shop", "--trust-config", str(file))[0] == 0
-    assert known().clusters == (replace(FIRST, trust_config=str(file)),)
+    assert stored_clusters().clusters == (replace(FIRST, trust_config=str(file)),)
     os.environ.pop(TRUST_VARIABLE)
     assert (resolve("a:1", "till").trust_config, trust.current().tokens) == ("", ())
     assert resolve("a:1", "shop").trust_config == os.environ[TRUST_VARIABLE] == str(file)
@@ -265,17 +286,17 @@ def test_of_two_clusters_at_one_broker_the_one_in_use_says_how_to_log_in_and_whe
     first, second = (
         ClusterContext("a:1", name, f"redis://{name}", str(file), name) for name, file in zip("kl", files, strict=True)
     )
-    remember(first)
-    remember(second)
+    store_cluster(first)
+    store_cluster(second)
     assert (kafka_config_of("a:1"), redis_of("a:1")) == (str(files[1]), "redis://l")
-    remember(first)
+    store_cluster(first)
     assert (kafka_config_of("a:1"), redis_of("a:1")) == (str(files[0]), "redis://k")
-    remember(SECOND)  # at another broker: of those here the newest counts
+    store_cluster(SECOND)  # at another broker: of those here the newest counts
     assert (kafka_config_of("a:1"), redis_of("a:1")) == (str(files[0]), "redis://k")
 
 
 def test_a_log_in_that_cannot_be_read_any_more_is_said(tmp_path: Path) -> None:
-    remember(ClusterContext("a:1", "shop", "", str(tmp_path / "gone"), "1"))
+    store_cluster(ClusterContext("a:1", "shop", "", str(tmp_path / "gone"), "1"))
     with pytest.raises(BadKafkaConfig, match="gone"):
         resolve(None, None)
     ended = CliRunner().invoke(app, ["node", "list", "--kafka-config", str(tmp_path / "gone")])
@@ -286,11 +307,9 @@ def test_what_belongs_to_a_cluster_is_told_from_its_namesakes(tmp_path: Path) ->
     agents, nodes = tmp_path / "ringlog" / "agents", tmp_path / "ringlog" / "nodes"
     agents.mkdir(parents=True)
 
-    def node(*names: str, cluster_id: str = "") -> Path:
+    def node(*names: str) -> Path:
         folder = nodes.joinpath(*names)
         folder.mkdir(parents=True)
-        if cluster_id:
-            (folder / "acknowledged.json").write_text(json.dumps({"cluster_id": cluster_id, "epoch": 1}))
         return folder
 
     def memory(name: str) -> Path:
@@ -300,15 +319,36 @@ def test_what_belongs_to_a_cluster_is_told_from_its_namesakes(tmp_path: Path) ->
 
     first, second = FIRST.cluster_id, SECOND.cluster_id
     mine = [memory(f"shop.{first}.{role}") for role in ROLES] + [node(f"shop.{first}", "n1").parent]
-    named, fresh = node("shop", "n2", cluster_id=first), node("shop", "n4")
-    legacy = memory("shop.keeper")
-    others = [memory(f"shop.{second}.keeper"), node(f"shop.{second}", "n1"), node("shop", "n3", cluster_id=second)]
-    others += [memory("shop.keeper.keeper"), node("till", "n1")]
-    remember(FIRST)
-    assert set(belongings(FIRST)) == {*mine, named, fresh, legacy}
-    remember(SECOND)
-    assert set(belongings(FIRST)) == {*mine, named}, "what could be either's is nobody's"
-    assert not set(belongings(FIRST)) & set(others)
+    for path in (
+        memory(f"shop.{second}.keeper"),
+        memory("shop.keeper"),
+        node(f"shop.{second}", "n1"),
+        node("shop", "n2"),
+    ):
+        assert path.exists()
+    assert set(belongings(FIRST)) == set(mine)
+
+
+def test_nodes_keep_their_files_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    begun: list[Path] = []
+
+    @contextmanager
+    def begin_in(*given: Any) -> Iterator[None]:
+        begun.append(given[3])
+        yield None
+
+    monkeypatch.setattr(node_commands, "in_cluster", begin_in)
+    monkeypatch.setattr(node_commands, "stop_on_signals", lambda _: None)
+    monkeypatch.setattr(node_commands, "setup_logs", lambda: None)
+    monkeypatch.setattr(node_commands, "private_process", lambda: None)
+    for given, folder in ((str(tmp_path / "data"), tmp_path / "data"), ("", tmp_path / "ringlog")):
+        monkeypatch.setenv("RINGLOG_DATA_DIR", given)
+        assert CliRunner().invoke(app, ["node", "run", "n1"]).exit_code == 0
+        assert begun.pop() == folder / "nodes"
+        assert ProcessSettings().data_dir == folder, "agents and nodes have one folder"
+        mine = folder / "nodes" / f"shop.{FIRST.cluster_id}"
+        mine.mkdir(parents=True)
+        assert belongings(FIRST) == [mine]
 
 
 def test_after_every_error_of_a_damaged_log_the_broker_is_named() -> None:
@@ -325,10 +365,10 @@ def test_who_waits_for_a_broker_that_is_away_is_told_so(capsys: pytest.CaptureFi
         silent.bind(("127.0.0.1", 0))  # nobody else may have that port, and nobody listens
         here, nowhere = (f"127.0.0.1:{one.getsockname()[1]}" for one in (listens, silent))
         for bootstrap in (here, f"{nowhere}, {here}"):
-            tell_away(BrokerAddress(bootstrap, "", "--bootstrap"))
+            report_unreachable(BrokerAddress(bootstrap, "", "--bootstrap"))
         assert capsys.readouterr().err == ""
         for bootstrap in (nowhere, "host:port", f"{nowhere},{nowhere}"):
-            tell_away(BrokerAddress(bootstrap, "", "--bootstrap"))
+            report_unreachable(BrokerAddress(bootstrap, "", "--bootstrap"))
             assert f"waiting for the broker {bootstrap}, named by --bootstrap" in capsys.readouterr().err
 
 
@@ -340,8 +380,51 @@ def test_where_the_broker_in_use_is_away_a_stack_that_runs_is_named(
         silent.bind(("127.0.0.1", 0))
         nowhere = f"127.0.0.1:{silent.getsockname()[1]}"
         monkeypatch.setattr(connection, "_asked", [BrokerAddress(nowhere, "", "the cluster in use")])
-        monkeypatch.setattr(connection, "addresses", lambda: ((nowhere, ""), ("127.0.0.1:7", "")))
-        say_broker("log_unavailable")
+        running = StackAddress(nowhere, "", ""), StackAddress("127.0.0.1:7", "", "")
+        monkeypatch.setattr(connection, "addresses", lambda: running)
+        print_broker("log_unavailable")
     said = capsys.readouterr().err
     assert f"the broker asked was {nowhere}, named by the cluster in use\n" in said
     assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")
+
+
+def founded(monkeypatch: pytest.MonkeyPatch, founding: Founding, *more: str) -> Result:
+    monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
+    return CliRunner().invoke(app, ["cluster", "found", founding.name, "--bootstrap", "b:1", *more])
+
+
+def test_founding_a_cluster_that_exists_leaves_the_one_in_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    store_cluster(FIRST)
+    there = Founding("2" * 8, "shop", "", 0, here=False, copies=3)
+    said = founded(monkeypatch, there)
+    assert said.exit_code == 0
+    assert "another cluster stays in use; to use this one: ringlog cluster use shop --bootstrap b:1" in said.stdout
+    assert current_cluster() == FIRST
+    assert {context.cluster_id for context in stored_clusters().clusters} == {FIRST.cluster_id, there.cluster_id}
+    assert founded(monkeypatch, replace(there, here=True)).exit_code == 0
+    in_use = current_cluster()
+    assert in_use is not None
+    assert in_use.cluster_id == there.cluster_id, "a new one is used"
+    assert "stays in use" not in founded(monkeypatch, there).stdout
+
+
+def test_settings_of_a_cluster_that_exists_are_not_ignored_in_silence(monkeypatch: pytest.MonkeyPatch) -> None:
+    there = Founding("2" * 8, "shop", "", 0, here=False, copies=3, ignored=("ranges_max",))
+    said = founded(monkeypatch, there, "--set", "ranges_max=99", "--set", "history_entries=500")
+    assert said.exit_code == 1
+    change = """ringlog submit '{"command": "ChangeSettings", "settings": {"ranges_max": 99}}'"""
+    assert said.stderr.startswith("settings_ignored: ")
+    assert change in said.stderr
+
+
+def test_a_lost_cluster_is_recovered_and_one_that_was_never_created_is_created() -> None:
+    store_cluster(FIRST)
+    resolve("a:1", "shop")
+    lost = str(with_way_out(TopicMissing("shop.metadata")))
+    assert f"the cluster shop was there, with the id {FIRST.cluster_id}; rebuild its log: ringlog recover" in lost
+    assert "cluster found" not in lost
+    resolve("a:1", "other")
+    unused = str(with_way_out(TopicMissing("other.metadata")))
+    assert "create it: ringlog cluster found other" in unused
+    assert "recover" not in unused
+    assert "repair-topics" in str(with_way_out(TopicMissing("other.acks")))

@@ -9,7 +9,7 @@ import sys
 import pytest
 import typer
 
-from ringlog.cli.main import COMMANDS, RoomGroup, app
+from ringlog.cli.main import COMMANDS, LazyGroup, app
 
 SLOW = {
     "confluent_kafka",
@@ -40,15 +40,16 @@ def test_the_help_loads_no_sub_command() -> None:
     assert {name for name in found if name.startswith("ringlog.")} == {
         "ringlog.cli",
         "ringlog.cli.main",
-        "ringlog.private",
+        "ringlog.files",
         "ringlog.runtime",
-        "ringlog.runtime.collector",
-        "ringlog.runtime.inputs",
-        "ringlog.runtime.kafka_config",
-        "ringlog.runtime.kafka_oauth",
-        "ringlog.runtime.kafka_options",
-        "ringlog.runtime.kafka_security",
-        "ringlog.runtime.properties",
+        "ringlog.runtime.process",
+        "ringlog.runtime.json_errors",
+        "ringlog.runtime.kafka",
+        "ringlog.runtime.kafka.config",
+        "ringlog.runtime.kafka.oauth",
+        "ringlog.runtime.kafka.options",
+        "ringlog.runtime.kafka.security",
+        "ringlog.runtime.kafka.properties",
         "ringlog.runtime.trust",
     }
 
@@ -75,7 +76,7 @@ def test_a_schema_is_read_when_its_record_is_asked_for() -> None:
 @pytest.mark.parametrize("name", COMMANDS)
 def test_the_help_says_of_a_command_how_its_own_help_begins(name: str) -> None:
     group = typer.main.get_command(app)
-    assert isinstance(group, RoomGroup)
+    assert isinstance(group, LazyGroup)
     command = group.get_command(None, name)
     own = " ".join((command.help or "").split("\n\n")[0].split())
     assert own.startswith(COMMANDS[name].help)

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 import pytest
 
 from ringlog.client.client import Client
-from ringlog.operator import views
-from ringlog.operator.words import pause_words
+from ringlog.operator.views import views
+from ringlog.operator.views.words import format_pause
 from tests.cli.authoring import authoring, run
 
 
@@ -21,7 +21,7 @@ def client(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
 
 def paused(client: Client) -> list[str]:
-    return [pause_words(view) for view in views.cluster(client.read_barrier())["pauses"]]
+    return [format_pause(view) for view in views.cluster(client.read_barrier())["pauses"]]
 
 
 def test_what_is_paused_is_refused_shown_and_let_go(client: Client) -> None:
@@ -36,7 +36,7 @@ def test_what_is_paused_is_refused_shown_and_let_go(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("words", "begins"),
+    ("words", "prefix"),
     [
         (["pause", "nothing"], "bad_field: scopes: 'nothing' is none of all, schema, "),
         (["pause", "schema", "schema"], "bad_field: scopes: "),
@@ -45,9 +45,9 @@ def test_what_is_paused_is_refused_shown_and_let_go(client: Client) -> None:
         (["resume", "nothing"], "bad_field: scopes: "),
     ],
 )
-def test_what_cannot_be_paused_is_refused(client: Client, words: list[str], begins: str) -> None:
+def test_what_cannot_be_paused_is_refused(client: Client, words: list[str], prefix: str) -> None:
     before = client.read_barrier()
     status, out, err = run(*words)
     assert (status, out) == (1, "")
-    assert err.startswith(begins), err
+    assert err.startswith(prefix), err
     assert client.read_barrier().epoch == before.epoch

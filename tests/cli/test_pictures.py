@@ -9,10 +9,10 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from ringlog.cli.main import app
-from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
-from ringlog.operator.rehearsal import acknowledgements
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.cli.test_rehearse import Log
 from tests.cli.transcripts import read, transcripts
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.cli import main as program
-from ringlog.client.founding import Founding
+from ringlog.client.creation.creation import Founding
 from tests.cli.test_commands import nothing_is_known
 
 __all__ = ["nothing_is_known"]
@@ -59,7 +59,7 @@ def test_a_page_of_planted_bugs_that_cannot_be_written_is_refused_before_they_ar
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / FILE).touch()
-    monkeypatch.setattr("ringlog.sim.mutants.measure.measure_all", lambda *_: pytest.fail("it measures"))
+    monkeypatch.setattr("ringlog_sim.mutants.plant.measure_all", lambda *_: pytest.fail("it measures"))
     assert ended(["sim", "mutants", "chain_not_checked", "--page", str(tmp_path / page)], monkeypatch) == 2
     assert capsys.readouterr().err.startswith(f"bad_file: --page {tmp_path / page}: ")
 
@@ -68,9 +68,9 @@ def test_a_context_that_cannot_be_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def refuse() -> None:
-        from ringlog.runtime.context import ClusterContext, remember
+        from ringlog.runtime.context import ClusterContext, store_cluster
 
-        remember(ClusterContext("b:1", "c", ""))
+        store_cluster(ClusterContext("b:1", "c", ""))
 
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
     monkeypatch.setattr(program, "app", refuse)
@@ -112,7 +112,7 @@ def test_a_cluster_that_cannot_be_remembered_is_founded_and_that_is_said(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     founding = Founding("an-id", "c", "", 0, here=True, copies=1)
-    monkeypatch.setattr("ringlog.cli.cluster.found_cluster", lambda *_, **__: founding)
+    monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")
     assert ended(["cluster", "found", "c", "--bootstrap", "b:1"], monkeypatch) == 1
     said = capsys.readouterr()

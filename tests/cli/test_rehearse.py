@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NoReturn
@@ -12,24 +15,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
-from ringlog.cli import rehearse
+from ringlog.cli import json_commands as rehearse
 from ringlog.cli.main import app
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, OutcomeKind, UnknownCommand
-from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.outcome import Entry, OutcomeKind, UnknownCommand
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.registry import CODES, COMMANDS
 from ringlog.kernel.values import Command, Replication
 from ringlog.log.author import Author
-from ringlog.operator.author_json import from_json
 from ringlog.operator.errors import Refused
-from ringlog.operator.rehearsal import Rehearsal
+from ringlog.operator.intents.json_commands import from_json
+from ringlog.operator.rehearsal.rehearsal import Rehearsal
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
+from tests.cli.transcripts import REWRITE, Transcript, read, transcripts
+from tests.tidy.files import ROOT
 
 LINE_CODES = {"bad_json", "unknown_command", "unknown_field", "missing_field", "bad_field"}
 
@@ -224,3 +228,43 @@ def test_the_first_keyspace_of_a_plan_is_one_of_the_log(log: Log, tmp_path: Path
         log.dump(tmp_path / "log"),
     )
     assert answers[0]["code"] == refused.outcome.code == "replication_impossible"
+
+
+# Stories as text: each transcript is typed into the command and must be answered exactly as written.
+
+
+SOURCES = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
+
+
+def rehearse_in_a_process(typed: bytes, hash_seed: str, *arguments: str) -> tuple[bytes, int]:
+    """(answers, exit status) of the command as a user runs it."""
+    environment = {**os.environ, "PYTHONPATH": SOURCES, "PYTHONHASHSEED": hash_seed}
+    command = [sys.executable, "-m", "ringlog.cli", "rehearse", *arguments]
+    ended = subprocess.run(command, input=typed, env=environment, capture_output=True, check=False, timeout=120)
+    assert ended.stderr == b"", ended.stderr.decode()
+    return ended.stdout, ended.returncode
+
+
+def typed(transcript: Transcript) -> str:
+    return "".join(f"{line}\n" for line in transcript.inputs)
+
+
+@pytest.mark.parametrize("path", transcripts(), ids=lambda path: path.stem)
+def test_transcript(path: Path) -> None:
+    transcript = read(path)
+    ended = CliRunner().invoke(app, ["rehearse"], input=typed(transcript))
+    found = transcript.with_answers(ended.stdout.splitlines(), ended.exit_code)
+    if REWRITE:
+        path.write_text(found, encoding="utf-8")
+    assert found == transcript.text
+
+
+def test_the_same_bytes_in_processes_with_different_hash_seeds(tmp_path: Path) -> None:
+    """All transcripts one after the other, as one plan: many operations, tables and writers in one state."""
+    whole = "".join(typed(read(path)) for path in transcripts()).encode()
+    plan = tmp_path / "plan"
+    plan.write_bytes(whole)
+    first, status = rehearse_in_a_process(whole, "1")
+    assert rehearse_in_a_process(b"", "2", str(plan)) == (first, status)
+    assert first.count(b"\n") == sum(1 for line in whole.splitlines() if line.strip())
+    assert status == 2, "one of the transcripts types bad lines"

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, HeldEntry, Match, Rule
-from ringlog.log.delays_control import FolderDelays
+from ringlog.log.delays.control import FolderDelays
+from ringlog.log.delays.rules import COMMIT, DELAY, DROP, HOLD, PROPAGATION, HeldEntry, Match, Rule
 
 
 def ringlog(folder: Path | None, *words: str) -> Any:

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 import pytest
 
 from ringlog.client.client import Client, Logs
-from ringlog.client.founding import found
+from ringlog.client.creation.creation import found
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
 from tests.log.faulty import FaultyLog
 
 

@@ -11,16 +11,22 @@ from collections.abc import Sequence
 
 from ringlog.client.client import Logs
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
-from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Undecodable, UnknownCommand
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.outcome import Undecodable, UnknownCommand
+from ringlog.kernel.model.state import ClusterState
 from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.direct import decided
-from ringlog.protocol.fates import EntryChain, Fate
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.direct import decided
+from ringlog.protocol.submission.results import (
+    AppliedResult,
+    CommitOutcome,
+    EntryChain,
+    ExpiredResult,
+    RejectedResult,
+    Submitted,
+)
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import decode_command
@@ -92,11 +98,13 @@ class MiniValidator:
                 entries.append(encoded)
                 answer = AppliedResult(request.request_id, state.epoch)
             answers.append((request, answer, len(entries)))
-        fates = commit(self._logs.metadata, self._replica, EntryChain(base.epoch, tuple(entries))).fates
+        commit_outcomes = commit(
+            self._logs.metadata, self._replica, EntryChain(base.epoch, tuple(entries))
+        ).commit_outcomes
         lost = {}
         results = []
         for request, answer, needs in answers:
-            if Fate.LOST in fates[:needs]:
+            if CommitOutcome.LOST in commit_outcomes[:needs]:
                 lost[request.request_id] = request
                 continue
             if isinstance(answer, RejectedResult):

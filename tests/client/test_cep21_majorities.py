@@ -14,7 +14,7 @@ from itertools import combinations
 
 import pytest
 
-from ringlog.client.plans import (
+from ringlog.client.data.plans import (
     Access,
     Answer,
     AwaitedAnswers,
@@ -25,9 +25,9 @@ from ringlog.client.plans import (
     count,
     plan,
 )
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import acknowledged, gate
 from ringlog.kernel.ownership.placements import group_at, nodes_of
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Witness
 from tests.kernel.operations.drive import at_every_stage, joining
 from tests.kernel.ownership.rings import a_cluster

@@ -14,20 +14,20 @@ from ringlog.client import engine
 from ringlog.client.client import Client, Logs
 from ringlog.client.errors import ClientBroken, InvalidSubmission, NotFounded, SubmissionTimedOut
 from ringlog.client.outbox import GROUP
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.commands.operations import CancelOperation
-from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.history import find_request
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, RecordTooLarge, ReplicaHalted
+from ringlog.log.kafka.producer import too_large
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord
-from ringlog.log.producer import too_large
-from ringlog.log.topics import RECORD_BYTES_MAX
+from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.commands import encode_command
@@ -273,7 +273,7 @@ def test_a_halted_replica_ends_what_waits(client: Client) -> None:
         raise RuntimeError("broken")
 
     future = client.submit_future(DROP)
-    client.replica.subscribe(fail)
+    client.replica.subscribe(fail, client.replica.halt_on_defect)
     client.replica.log.append([b"anything"])
     with pytest.raises(ReplicaHalted, match="broken"):
         future.result(60)

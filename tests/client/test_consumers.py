@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 
 from ringlog.cache import projection
-from ringlog.client.plans import Access, ClientRequest, Level, RequestPlan, plan
-from ringlog.kernel.changes import PLACEMENTS, Change, PlacementChange, diff, project
+from ringlog.client.data.plans import Access, ClientRequest, Level, RequestPlan, plan
+from ringlog.kernel.changes import Change, PlacementChange, diff, project
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.operations.moving import RangeChange, write_groups
 from ringlog.kernel.ownership.placements import placement_of_keyspace
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.sections import PLACEMENTS
 from tests.kernel.movements.run import Run
 
 RUNS = 40
@@ -42,7 +43,7 @@ class Consumers(Run):
         self.seen = self.state
         assert self.topics.keys() == project(self.state).keys()
         assert self.cached == projection.project(self.state)
-        for keyspace in self.model.keyspaces:
+        for keyspace in self.record.keyspaces:
             self.compare(keyspace)
 
     def compare(self, keyspace: str) -> None:

@@ -9,14 +9,14 @@ import pytest
 
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, WithdrawnResult
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
-from ringlog.kernel.commands.keyspaces import DropKeyspace
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
 from ringlog.kernel.history import find_request
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.log.author import Author
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, WithdrawnResult
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from tests.log.faulty import Fault, FaultyLog

@@ -12,12 +12,12 @@ from pathlib import Path
 import grpc
 import pytest
 
-from ringlog.client import discovering
-from ringlog.client.discovering import FILE, MEET, Discovering, waits_for
+from ringlog.client.creation import discovery as discovering
+from ringlog.client.creation.creation import Founding, found
+from ringlog.client.creation.discovery import FILE, MEET, Discovery, waits_for
 from ringlog.client.errors import DiscoveryImpossible
-from ringlog.client.founding import Founding, found
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.discovery import beginning, founds
 from ringlog.runtime.draw import SeededDraw
 from ringlog.runtime.trust import PLAIN_TRUST, Trust
@@ -34,7 +34,7 @@ class Group:
         self.folder, self.stack = folder, stack
         self.log = MemoryLog()
         self.foundings: list[Founding] = []
-        self.told: list[str] = []
+        self.reported: list[str] = []
         self.stopping = threading.Event()
         self.threads = stack.enter_context(ThreadPoolExecutor(8))
         stack.callback(self.stopping.set)
@@ -42,15 +42,15 @@ class Group:
     def address(self, name: str) -> str:
         return f"unix:{self.folder / name}.sock"
 
-    def open(self, name: str, seeds: str = "", cluster: str = "c", trust: Trust = PLAIN_TRUST) -> Discovering:
+    def open(self, name: str, seeds: str = "", cluster: str = "c", trust: Trust = PLAIN_TRUST) -> Discovery:
         """One that answers. The lowest letter has the lowest id."""
         draw = SeededDraw(b"") if name != "a" else Zeros()
         place = self.address(name), map(self.address, seeds)
-        made = Discovering(self.folder / name, cluster, *place, draw, trust=lambda: trust)
+        made = Discovery(self.folder / name, cluster, *place, draw, trust=lambda: trust)
         return self.stack.enter_context(made)
 
-    def settling(self, one: Discovering, found: Callable[[str], object] | None = None) -> Future[tuple[str, str]]:
-        return self.threads.submit(one.settle, self.existing, found or self.found, self.stopping, self.told.append)
+    def settling(self, one: Discovery, found: Callable[[str], object] | None = None) -> Future[tuple[str, str]]:
+        return self.threads.submit(one.settle, self.existing, found or self.found, self.stopping, self.reported.append)
 
     def existing(self, name: str) -> str:
         assert name == "c"
@@ -151,9 +151,9 @@ def test_what_it_waits_for_is_said(group: Group) -> None:
     many = beginning("c", "a", "1", map(str, range(12)))
     assert "and 2 more" in waits_for(many)
     waiting = group.settling(group.open("b", "a"))
-    while not group.told:
+    while not group.reported:
         assert not waiting.done()
-    assert group.address("a") in group.told[0]
+    assert group.address("a") in group.reported[0]
 
 
 @pytest.mark.parametrize("damage", [lambda data: data[:-1], lambda _: b""])
@@ -168,13 +168,13 @@ def test_a_damaged_file_is_refused(group: Group, damage: Callable[[bytes], bytes
 def test_a_file_of_another_process_and_a_port_that_is_taken_are_refused(group: Group) -> None:
     group.open("b", "a").__exit__()
     with pytest.raises(DiscoveryImpossible, match="which looks for c"):
-        Discovering(group.folder / "b", "c", group.address("x"))
+        Discovery(group.folder / "b", "c", group.address("x"))
     with pytest.raises(DiscoveryImpossible, match="which looks for c"):
-        Discovering(group.folder / "b", "other", group.address("b"))
+        Discovery(group.folder / "b", "other", group.address("b"))
     with socket.create_server(("127.0.0.1", 0)) as taken:
         address = f"127.0.0.1:{taken.getsockname()[1]}"
         with pytest.raises(DiscoveryImpossible, match=address):
-            Discovering(group.folder / "y", "c", address)
+            Discovery(group.folder / "y", "c", address)
 
 
 @needs_openssl
@@ -183,10 +183,10 @@ def test_only_nodes_of_one_authority_find_each_other(group: Group) -> None:
     stranger = trusts(group.folder / "theirs", {"x": ""})["x"]
     one, other = (group.open(name, seeds, trust=ours[name]) for name, seeds in (("a", "b"), ("b", "a")))
     for name, trust in (("o", ours["ops"]), ("x", stranger), ("y", PLAIN_TRUST)):
-        asks = group.open(name, "a", trust=trust)
-        asks._ask(channels := {})
+        asking = group.open(name, "a", trust=trust)
+        asking._ask(channels := {})
         for channel in channels.values():
             channel.close()
-        assert not asks.view.met, name
+        assert not asking.view.met, name
     settled(group.settling(one), group.settling(other))
     assert one.view.known == tuple(map(group.address, "ab"))

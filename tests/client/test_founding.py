@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import copy
+import json
 import threading
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 
-from ringlog.client.founding import Founding, FoundingRefused, found
+from ringlog.client.creation.creation import Founding, FoundingRefused, found
+from ringlog.client.creation.schemas import incompatibilities
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
+from ringlog_schemas import CatalogueSchema, current, fingerprint_of
 from tests.log.faulty import Fault, FaultyLog
 
 
@@ -66,3 +72,61 @@ def test_settings_against_the_rules_are_refused_before_anything_is_written() -> 
         found(log, replica, "orders", {"history_entries": -1})
     assert caught.value.code == "bad_setting"
     assert log.end_offset() == 0
+
+
+# A release's schemas against those that a cluster has: by every earlier one, and by ones that do not fit.
+
+
+NODES = "ringlog.changes.NodeChange"
+NO_TYPE = '{"namespace": "ringlog.changes", "name": "NodeChange", "type": "nothing"}'
+NO_FIELDS = '{"namespace": "ringlog.changes", "name": "NodeChange", "type": "record"}'
+NODE_OF_NOTHING = '{"namespace": "ringlog.changes", "name": "NodeChange"}'
+THERE = {schema.hex: json.dumps(schema.json) for schema in current().values()}
+
+
+def with_changed(full_name: str, change: Callable[[dict[str, Any]], None]) -> dict[str, CatalogueSchema]:
+    """This release's schemas, with another one of this name."""
+    changed = copy.deepcopy(dict(current()[full_name].json))
+    change(changed)
+    return {**current(), full_name: CatalogueSchema(full_name, changed, fingerprint_of(changed))}
+
+
+def as_text(schema: dict[str, Any]) -> None:
+    (shards,) = (field for field in schema["fields"] if field["name"] == "shards")
+    shards["type"] = "string"
+
+
+def without_default(schema: dict[str, Any]) -> None:
+    schema["fields"].append({"name": "zone", "type": "string", "doc": "It."})
+
+
+def with_default(schema: dict[str, Any]) -> None:
+    schema["fields"].append({"name": "zone", "type": "string", "default": "", "doc": "It."})
+
+
+def test_nothing_speaks_against_schemas_in_an_empty_topic() -> None:
+    assert incompatibilities({}, with_changed(NODES, as_text)) == ()
+
+
+def test_a_field_with_a_default_may_come() -> None:
+    assert incompatibilities(THERE, with_changed(NODES, with_default)) == ()
+
+
+@pytest.mark.parametrize(("change", "field"), [(as_text, "NodeChange.shards"), (without_default, "NodeChange.zone")])
+def test_what_does_not_fit_is_named_with_its_field(change: Callable[[dict[str, Any]], None], field: str) -> None:
+    found = incompatibilities(THERE, with_changed(NODES, change))
+    assert found
+    assert all(problem.startswith(f"{NODES} against ") and field in problem for problem in found)
+
+
+def test_a_released_command_is_not_changed() -> None:
+    (found,) = incompatibilities(THERE, with_changed("ringlog.commands.RegisterNode", with_default))
+    assert "a changed command is a new version" in found
+
+
+@pytest.mark.parametrize("key", ["0123456789abcdef", "no number"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "7", "[]", "{}", '{"namespace": 1}', "[" * 100_000, NODE_OF_NOTHING, NO_TYPE, NO_FIELDS]
+)
+def test_what_is_no_schema_is_passed_over(key: str, text: str) -> None:
+    assert incompatibilities({key: text}, with_changed(NODES, as_text)) == ()

@@ -10,20 +10,20 @@ from functools import cache
 
 import pytest
 
-from ringlog.client import plans
-from ringlog.client.plans import Access, Answer, Level, RequestPlan, request_of
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.schema import CreateTable, DropTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.client.data import plans
+from ringlog.client.data.plans import Access, Answer, Level, RequestPlan, request_of
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable, DropTable
 from ringlog.kernel.history import state_id_at
-from ringlog.kernel.state import ClusterState, RangeGroup
+from ringlog.kernel.model.state import ClusterState, RangeGroup
 from ringlog.kernel.tablets.groups import serving
 from ringlog.kernel.values import CdcOptions, Column, Command, Epoch, Replication, TabletOptions
-from ringlog.node import registers
-from ringlog.node.registers import PLACED_BY, Behind, RegisterReplica
-from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.wire.cells import Key, RegisterCell
+from ringlog.node.registers import registers
+from ringlog.node.registers.registers import PLACED_BY, Behind, RegisterReplica
+from ringlog.wire.data import Key, RegisterCell
+from ringlog_sim.mutants.plant import Mutant, planted
 from tests.client.explorer.scenarios import SCENARIOS
 from tests.kernel.entries import applied, uuid
 from tests.node.world import APPENDED, cluster
@@ -149,7 +149,7 @@ def test_nobody_is_asked_in_vain_and_nobody_waits_in_vain(name: str) -> None:
 
 
 def mutant(where: str, old: str, new: str) -> Mutant:
-    return Mutant("part", f"ringlog.client.plans:{where}", old, new, "a part of the rule is missing", 1)
+    return Mutant("part", f"ringlog.client.data.plans:{where}", old, new, "a part of the rule is missing", 1)
 
 
 MATTERED, REMEMBERED = "max(live.changed, made)", "return min(max(found, state.history.first), state.epoch)"
@@ -160,14 +160,14 @@ MATTERED, REMEMBERED = "max(live.changed, made)", "return min(max(found, state.h
     [
         ("plan", MATTERED, "made", "join, 2 replicas", {IN_VAIN, NO_MEMBER}),
         ("plan", MATTERED, "live.changed", "namesake", {NAMESAKE}),
-        ("_mattered", "table.changed if table is not None else 0", "0", "shared tablets", {NO_MEMBER, NAMESAKE}),
         ("_mattered", REMEMBERED, "return found", "forgetful", {NO_ID}),
         ("_mattered", REMEMBERED, "return state.epoch", "unrelated", {WAITS}),
     ],
-    ids=["groups", "keyspace", "table", "remembered", "no more than that"],
+    ids=["groups", "keyspace", "remembered", "no more than that"],
 )
 def test_each_part_of_the_epoch_that_mattered_is_needed(
     where: str, old: str, new: str, name: str, shows: set[str]
 ) -> None:
+    """That a change of the table matters is shown in ``test_row_reads.py``."""
     with planted(mutant(where, old, new)):
         assert faults(name) & shows == shows

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from ringlog.client.merge import LiveCell, LivePartition, LiveRow, merged
+from ringlog.client.data.row_merge import LiveCell, LivePartition, LiveRow, merged
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.generations.statements import TableShape
-from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import SECOND_US
 from ringlog.wire.records import (
     INSERT,

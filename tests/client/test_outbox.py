@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import threading
+
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.client.outbox import GROUP, HOLD, Outbox
-from ringlog.protocol.submission import Asked, Question, Send
+from ringlog.client.together import ResultBatch
+from ringlog.protocol.submission.submission import Asked, Question, Send
 
 
 def send(number: int) -> Send:
@@ -99,10 +103,10 @@ def test_what_has_waited_long_is_due_whatever_is_under_way() -> None:
     box.take()
     box.put(send(10), 7)
     box.put(send(11), 7 + HOLD - 1)
-    assert not box.is_due(7 + HOLD - 1)
-    assert box.is_due(7 + HOLD)
+    assert not box.is_overdue(7 + HOLD - 1)
+    assert box.is_overdue(7 + HOLD)
     assert ids(box.take()) == ["r10", "r11"]
-    assert not box.is_due(10 * HOLD), "nothing waits"
+    assert not box.is_overdue(10 * HOLD), "nothing waits"
 
 
 def test_what_is_sent_again_is_under_way_once_and_what_ended_is_not_sent() -> None:
@@ -113,7 +117,7 @@ def test_what_is_sent_again_is_under_way_once_and_what_ended_is_not_sent() -> No
     assert ids(box.take()) == ["r1"]
     box.put(send(2), 0)
     box.ended("r2")
-    assert not box.is_due(HOLD)
+    assert not box.is_overdue(HOLD)
     box.ended("r1")
     box.put(send(3), 0)
     box.put(send(4), 0)
@@ -135,3 +139,47 @@ def test_nobody_waits_for_ever_where_answers_come(ends: list[int], writers: int)
                 waits += 1
         if box.is_ready():
             under_way += ids(box.take())
+
+
+# Answers to what was submitted together: in the order of the seats, whoever fills them, one wait for all.
+
+
+def test_answers_come_in_the_order_of_the_seats_from_any_thread() -> None:
+    together: ResultBatch[int] = ResultBatch()
+    seats = [together.slot() for _ in range(200)]
+    found: list[tuple[int, ...]] = []
+    waits = threading.Thread(target=lambda: found.append(together.results()))
+    waits.start()
+    fill = [
+        threading.Thread(target=lambda own=own: [seats[at].set_result(at) for at in reversed(range(own, 200, 4))])
+        for own in range(4)
+    ]
+    for thread in fill:
+        thread.start()
+    for thread in (*fill, waits):
+        thread.join(60)
+    assert found == [tuple(range(200))]
+
+
+def test_answers_that_come_before_the_last_seat_end_no_wait() -> None:
+    together: ResultBatch[int] = ResultBatch()
+    together.slot().set_result(1)
+    last = together.slot()
+    assert not together._whole.is_set()
+    last.set_result(2)
+    assert not together._whole.is_set(), "more may follow, until somebody waits"
+    assert together.results() == (1, 2)
+
+
+def test_the_first_error_is_raised_when_all_have_an_end() -> None:
+    together: ResultBatch[int] = ResultBatch()
+    first, second, third = (together.slot() for _ in range(3))
+    third.set_exception(KeyError("third"))
+    second.set_exception(ValueError("second"))
+    first.set_result(1)
+    with pytest.raises(ValueError, match="second"):
+        together.results()
+
+
+def test_nothing_together_is_answered_at_once() -> None:
+    assert ResultBatch[int]().results() == ()

@@ -11,9 +11,9 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.client import peers
-from ringlog.client.peers import STATUS_BYTES_MAX, StatusPages, Unreachable
-from ringlog.kernel.state import ClusterState
+from ringlog.client.data import peers
+from ringlog.client.data.peers import STATUS_BYTES_MAX, StatusPages, Unreachable
+from ringlog.kernel.model.state import ClusterState
 from tests.kernel.entries import applied, founded, node, uuid
 
 ME = uuid(1, space=2)
@@ -26,7 +26,7 @@ Serve = Callable[[socket.socket, threading.Event], None]
 @pytest.fixture(autouse=True)
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Who answers at once has the time that a busy machine takes."""
-    monkeypatch.setattr(peers, "LOOK_UP_S", 60.0)
+    monkeypatch.setattr(peers, "LOOKUP_S", 60.0)
 
 
 def answer(body: bytes, head: bytes = b"HTTP/1.1 200 OK") -> bytes:
@@ -108,6 +108,6 @@ def dripped(head: bytes) -> Serve:
 
 @pytest.mark.parametrize("head", [b"HTTP/1.1 200 OK\r\nContent-Length: 9999\r\n\r\n", b"HTTP/1.1 200 OK\r\nX: ", b""])
 def test_who_drips_holds_nobody(head: bytes, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "LOOK_UP_S", 0.3)
+    monkeypatch.setattr(peers, "LOOKUP_S", 0.3)
     with pytest.raises(Unreachable, match="did not tell its status within"):
         looked_up(dripped(head))

@@ -11,7 +11,7 @@ import pytest
 from bench.availability import rows
 from immutables import Map
 
-from ringlog.client.plans import (
+from ringlog.client.data.plans import (
     Access,
     Answer,
     AwaitedAnswers,
@@ -26,12 +26,12 @@ from ringlog.client.plans import (
     plan,
     repair,
 )
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.model.state import EMPTY_STATE, Change, ClusterState, Deltas, Placement, Replica
+from ringlog.kernel.model.state import Plan as Movement
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
-from ringlog.kernel.state import EMPTY_STATE, Change, ClusterState, Deltas, Placement, Replica
-from ringlog.kernel.state import Plan as Movement
 from ringlog.kernel.values import Replication
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import begun, driven, report_of

@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from ringlog.client import protocol
+from ringlog.client.data import registers as protocol
+from ringlog.client.data.plans import Answer, Level
+from ringlog.client.data.registers import AskReplica, AwaitReplies, FoundCell, ReadNewest, ReceivedReply, RegisterResult
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
-from ringlog.client.plans import Answer, Level
-from ringlog.client.protocol import AskReplica, AwaitReplies, FoundCell, LookForNewest, ReceivedReply, Told
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
-from ringlog.wire.cells import RegisterCell, digest_of, key_of
-from ringlog.wire.data import BEHIND
+from ringlog.wire.data import BEHIND, RegisterCell, digest_of, key_of
 from tests.client.test_plans import ring
 from tests.node.world import name_of
 
@@ -40,10 +39,10 @@ class Replicas:
         self._now: Micros = 0
         self._open: list[AskReplica] = []
 
-    def carry_out(self, steps: Steps[Told]) -> Told:
+    def carry_out(self, steps: Steps[RegisterResult]) -> RegisterResult:
         return carry_out(steps, self._perform)
 
-    def read(self, keyspace: str = "shop") -> Told:
+    def read(self, keyspace: str = "shop") -> RegisterResult:
         return self.carry_out(protocol.read(key_of(keyspace, b"k"), Level.QUORUM, "dc1", SECOND))
 
     def _perform(self, effect: Any) -> Any:
@@ -57,13 +56,13 @@ class Replicas:
                 self._open.append(effect)
             case AwaitReplies():
                 taken, self._open = self._open, []
-                self._now += self._pace if taken else effect.patience
+                self._now += self._pace if taken else effect.timeout
                 return [self._reply(asked) for asked in taken]
-            case LookForNewest():
+            case ReadNewest():
                 self.looks += 1
                 return self.has_log
             case Until():
-                self._now += effect.patience
+                self._now += effect.timeout
 
     def _reply(self, asked: AskReplica) -> ReceivedReply:
         node, cell = asked.node, asked.request.cell

@@ -13,25 +13,28 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.client.recovering import RecoveryPlan, RecoveryRefused, fill, planned, read_back, store_again
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.recovery import LeaveRecovery
-from ringlog.kernel.commands.truncation import RecordArchive
-from ringlog.kernel.encoding import encoded_parts
-from ringlog.kernel.log_ends import ARCHIVED, allowed_begin
+from ringlog.client.creation.recovery import RecoveryPlan, RecoveryRefused, fill, planned, read_back, store_again
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.snapshots import SNAPSHOTS_KEPT_MAX, TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
+from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.control.recovery import LeaveRecovery
+from ringlog.kernel.encoding.encoder import encoded_parts
+from ringlog.kernel.history import ARCHIVED, allowed_begin, confirmed_snapshots
+from ringlog.kernel.model.modes import SCOPES
 from ringlog.kernel.service import in_recovery
-from ringlog.log.archive import Archive, extended, whole
-from ringlog.log.beginning import Beginning, SnapshotTopic
-from ringlog.log.copied import LogCopy, copy_of_archive, end_of
+from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
 from ringlog.log.errors import ArchiveForged, CopyMissing, LogForked, ReplicaHalted
 from ringlog.log.folding import BEGINNING
-from ringlog.log.identity import Seen
 from ringlog.log.memory import MemoryKeyed, MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog.node.log_copy import COPY, copy_of_member
-from ringlog.node.member_copy import opened
+from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.node.log.log_copy import COPY, copy_of_member
+from ringlog.node.log.member_copy import opened
 from ringlog.operator.errors import Refused
-from ringlog.operator.state_json import bytes_of, composed, exported, json_of
+from ringlog.operator.history.state_json import bytes_of, composed, exported, json_of
 from tests.kernel.entries import random_history
 from tests.log.test_snapshots import Cluster
 from tests.node.test_log_copy import confirmed, filled
@@ -212,3 +215,78 @@ def test_a_state_comes_back_from_its_json(draw: random.Random, length: int) -> N
     for name, data in encoded_parts(state).items():
         assert bytes_of(json.loads(json.dumps(json_of(data)))) == data, name
     assert composed(json.dumps(exported(state)), state) == ()
+
+
+STEPS = ("asked", "confirmed", "truncated", "entries")
+
+
+@pytest.mark.parametrize("scope", SCOPES)
+def test_no_pause_holds_up_a_recovery(tmp_path: Path, cluster: Cluster, scope: str) -> None:
+    """Without a log nobody could resume."""
+    cluster.apply(PauseChanges((scope,)))
+    copy = begun_with_the_topic(tmp_path, cluster)
+    plan = planned(copy, "ann", "the disk burnt")
+    assert "TruncateLog" in plan.commands
+    log, beginning = rebuilt(plan)
+    read_back(log, plan, beginning)
+
+
+@given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 10)), max_size=8))
+@settings(max_examples=40, deadline=None)
+def test_a_member_always_recovers_whatever_became_of_the_snapshots(
+    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
+) -> None:
+    """Snapshots that were asked for and not confirmed do not end it, however many there are."""
+    folder = tmp_path_factory.mktemp("member")
+    cluster = Cluster()
+    cluster.live(random.Random(3), 0)
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+        for what, number in steps:
+            match what:
+                case "asked":
+                    cluster.apply(*[TakeSnapshot()] * number)
+                case "confirmed":
+                    confirmed(cluster)
+                case "truncated" if marks := confirmed_snapshots(cluster.state)[-3:]:
+                    below = marks[number % len(marks)].epoch
+                    if marks[number % len(marks)].position - 1 > allowed_begin(cluster.state):
+                        cluster.apply(TruncateLog(below))
+                case _:
+                    cluster.apply(*[Noop()] * number)
+            filled(file, cluster)
+    plan = planned(copy_of_member(folder), "ann", "the disk burnt")
+    assert plan.end.at.state == cluster.state
+    log, beginning = rebuilt(plan)
+    assert plan.fillers == sum(not one.data for one in log.read(plan.copy.begin, 0, 10_000)[0]) + plan.copy.begin
+    read_back(log, plan, beginning)
+
+
+def begun_with_the_topic(folder: Path, cluster: Cluster) -> LogCopy:
+    """A member's that began with a snapshot which two agents stored and confirmed, and the log says nothing of."""
+    cluster.store("publisher")
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+    return copy_of_member(folder)
+
+
+def test_a_snapshot_that_the_log_has_not_confirmed_yet_is_confirmed_by_the_recovery(
+    tmp_path: Path, cluster: Cluster
+) -> None:
+    copy = begun_with_the_topic(tmp_path, cluster)
+    assert copy.begin
+    plan = planned(copy, "ann", "the disk burnt")
+    assert plan.commands == ("EnterRecovery", "ConfirmSnapshot", "TruncateLog")
+    log, beginning = rebuilt(plan)
+    read_back(log, plan, beginning)
+
+
+def test_what_cannot_be_rebuilt_is_refused_before_anything_is_changed(tmp_path: Path, cluster: Cluster) -> None:
+    copy = begun_with_the_topic(tmp_path, cluster)
+    cluster.apply(*[TakeSnapshot()] * (SNAPSHOTS_KEPT_MAX + 1))
+    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+    with pytest.raises(RecoveryRefused) as refused:
+        planned(copy_of_member(tmp_path), "ann", "the disk burnt")
+    assert refused.value.code == "truncation_uncovered"
+    assert copy.begin

@@ -11,23 +11,32 @@ from typing import TypeAlias
 import pytest
 from immutables import Map
 
-from ringlog.client.recovering import RecoveryPlan, planned, rebuild
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
-from ringlog.kernel.commands.truncation import RecordArchive
-from ringlog.kernel.encoding import digest, encoded_parts
+from ringlog.client.creation.recovery import RecoveryPlan, planned, rebuild
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import RecordArchive
+from ringlog.kernel.commands.control.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
+from ringlog.kernel.encoding.encoder import digest, encoded_parts
 from ringlog.kernel.fold import fold
-from ringlog.kernel.log_ends import ARCHIVED, allowed_begin
+from ringlog.kernel.history import ARCHIVED, allowed_begin
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.values import Command
-from ringlog.log.archive import Archive, extended, whole
-from ringlog.log.copied import LogCopy, copy_of_archive, end_of
-from ringlog.log.errors import ArchiveForged, ArchiveGap, ArchiveOfAnotherLog, LogForked, LogNotEmpty, LogTruncated
+from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
+from ringlog.log.errors import (
+    ArchiveForged,
+    ArchiveGap,
+    ArchiveOfAnotherLog,
+    CopiesUndecided,
+    LogForked,
+    LogNotEmpty,
+    LogTruncated,
+)
 from ringlog.log.folding import BEGINNING
 from ringlog.log.memory import MemoryLog
-from ringlog.node.log_copy import COPY, copy_of_member, held_of
-from ringlog.node.member_copy import EVIDENCE, opened
-from ringlog.sim.mutants.plant import Mutant, planted
+from ringlog.node.log.log_copy import COPY, copy_of_member, held_of
+from ringlog.node.log.member_copy import EVIDENCE, opened
+from ringlog_sim.mutants.plant import Mutant, planted
 from tests.client.test_recovery_killed import Killed, MemoryPlace, Steps
 from tests.log.test_snapshots import Cluster
 from tests.node.test_log_copy import confirmed, filled
@@ -156,6 +165,32 @@ def it_comes_back_at_its_offsets(folder: Path) -> None:
     assert place.log.begin_offset() == allowed_begin(plan.after)
 
 
+def it_comes_back_after_snapshots_that_nobody_confirmed(folder: Path) -> None:
+    cluster = lived()
+    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+        filled(file, cluster)
+        confirmed(cluster)
+        filled(file, cluster)
+        cluster.apply(*[TakeSnapshot()] * 9)
+        filled(file, cluster)
+    rebuild(place_of(), plan_of(copy_of_member(folder)))
+
+
+def what_cannot_come_back_changes_nothing(folder: Path) -> None:
+    plan = plan_of(copied(folder, lived()))
+    place = place_of()
+    place.make()
+    place.log.append([b"what was there"])
+
+    def refuse() -> None:
+        raise CopiesUndecided("2 brokers are up")
+
+    place.check = refuse  # type: ignore[method-assign]
+    with pytest.raises(CopiesUndecided):
+        rebuild(place, plan, replace=True)
+    assert place.log.end_offset() == 1
+
+
 def what_has_no_effect_stays_behind(folder: Path) -> None:
     cluster = lived()
     with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
@@ -236,8 +271,12 @@ def a_forced_state_is_sound_and_marked(_: Path) -> None:
     assert in_recovery(cluster.state) is None
 
 
-LOG_COPY, MEMBER, ARCHIVE = "ringlog.node.log_copy", "ringlog.node.member_copy", "ringlog.log.archive"
-RECOVERING, COPIED, FORCE = "ringlog.client.recovering", "ringlog.log.copied", "ringlog.kernel.commands.recovery"
+LOG_COPY, MEMBER, ARCHIVE = "ringlog.node.log.log_copy", "ringlog.node.log.member_copy", "ringlog.log.archive.archive"
+RECOVERING, COPIED, FORCE = (
+    "ringlog.client.creation.recovery",
+    "ringlog.log.archive.copies",
+    "ringlog.kernel.commands.control.recovery",
+)
 BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
     (
         a_copy_is_the_log,
@@ -262,7 +301,7 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
     ),
     (
         what_is_damaged_is_kept,
-        f"{MEMBER}:_sound",
+        f"{MEMBER}:_intact_copy",
         "path.replace(aside)",
         "path.unlink()",
         "a damaged copy is deleted",
@@ -310,10 +349,24 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
         "entries are deleted without a snapshot behind them",
     ),
     (
+        it_comes_back_after_snapshots_that_nobody_confirmed,
+        "ringlog.kernel.commands.cluster.snapshots:_kept_marks",
+        "begins | {one.epoch for one in confirmed_snapshots(state)[-STORED_MAX:]}",
+        "begins",
+        "the newest confirmed snapshot is forgotten",
+    ),
+    (
+        what_cannot_come_back_changes_nothing,
+        f"{RECOVERING}:rebuild",
+        "place.check()",
+        "",
+        "the log is deleted before it is known that another one can be made",
+    ),
+    (
         what_has_no_effect_stays_behind,
-        f"{RECOVERING}:_data",
-        "takewhile(lambda one: one.offset < plan.end.at.position, plan.copy.records())",
-        "takewhile(lambda one: one.offset >= 0, plan.copy.records())",
+        f"{RECOVERING}:_kept",
+        "takewhile(lambda one: one.offset < end.at.position, copy.records())",
+        "takewhile(lambda one: one.offset >= 0, copy.records())",
         "what follows the last entry that applies comes back, too",
     ),
     (

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from ringlog.client import recovering
-from ringlog.client.recovering import RecoveryPlan, planned, rebuild
-from ringlog.client.recovery_place import FoundLog, KafkaPlace, whose
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.encoding import digest
-from ringlog.log.archive import Archive
-from ringlog.log.beginning import Beginning, SnapshotTopic
-from ringlog.log.copied import LogCopy, copy_of_archive
-from ringlog.log.errors import LogNotEmpty
+from ringlog.client.creation import recovery as recovering
+from ringlog.client.creation.recovery import RecoveryPlan, planned, rebuild
+from ringlog.client.creation.recovery_place import FoundLog, KafkaPlace, whose
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.log.archive.archive import Archive
+from ringlog.log.archive.copies import LogCopy, copy_of_archive
+from ringlog.log.errors import CopiesUndecided, LogNotEmpty
 from ringlog.log.memory import MemoryKeyed, MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 from tests.client.test_recovering import archive, cluster, copy
 from tests.log.test_snapshots import Cluster
 
@@ -80,6 +81,9 @@ class MemoryPlace:
         begin, end = self.log.begin_offset(), self.log.end_offset()
         return FoundLog(end, end - begin, whose(self.log, begin), self.log.identity())
 
+    def check(self) -> None:
+        pass
+
     def make_room(self) -> None:
         def gone() -> None:
             self._is_there = False
@@ -108,12 +112,12 @@ class MemoryPlace:
 
         self.steps.step(noted)
 
-    def begins(self) -> Beginning:
+    def beginning(self) -> Beginning:
         return Beginning(self.snapshots, warns=False)
 
 
 def ends(place: MemoryPlace, plan: RecoveryPlan) -> bool:
-    with LogReplica(place.log, beginning=place.begins()) as replica:
+    with LogReplica(place.log, beginning=place.beginning()) as replica:
         return digest(replica.read_barrier(60)) == digest(plan.after)
 
 
@@ -150,6 +154,46 @@ def test_killed_at_each_step_it_comes_to_the_same_end(kind: str, request: pytest
         assert ends(place, again), f"killed at step {last}"
         assert (place.log.begin_offset(), place.log.end_offset()) == (whole.log.begin_offset(), whole.log.end_offset())
         assert place.unfinished() == ""
+
+
+def test_killed_while_it_replaces_a_whole_log_it_comes_to_the_same_end(cluster: Cluster, copy: LogCopy) -> None:
+    def lived() -> MemoryPlace:
+        place = MemoryPlace(Steps())
+        place.name = plan.after.name
+        place.make()
+        Cluster(place.log).live(random.Random(5), 3)
+        place.steps.taken = 0
+        return place
+
+    plan = plan_of(copy)
+    whole = lived()
+    rebuild(whole, plan, replace=True)
+    for last in range(whole.steps.taken):
+        place = lived()
+        place.steps.last = last
+        with pytest.raises(Killed):
+            rebuild(place, plan, replace=True)
+        place.steps.last = 1_000_000
+        rebuild(place, plan, replace=True)
+        assert ends(place, plan), f"killed at step {last}"
+
+
+class Misconfigured(MemoryPlace):
+    """A place where the topics cannot be made."""
+
+    def check(self) -> None:
+        raise CopiesUndecided("2 brokers are up")
+
+
+def test_a_log_stays_if_the_topics_cannot_be_made(copy: LogCopy) -> None:
+    plan = plan_of(copy)
+    place = Misconfigured(Steps())
+    place.name = plan.after.name
+    place.make()
+    place.log.append([b"a record"])
+    with pytest.raises(CopiesUndecided):
+        rebuild(place, plan, replace=True)
+    assert place.log.end_offset() == 1
 
 
 def test_a_log_that_is_alive_is_not_taken_for_one_that_was_begun(cluster: Cluster, copy: LogCopy) -> None:

@@ -8,22 +8,24 @@ from typing import Any
 
 import pytest
 
-from ringlog.client import row_reads
+from ringlog.client.data import row_reads
+from ringlog.client.data.plans import Level
+from ringlog.client.data.registers import AskReplica, AwaitReplies, ReadNewest, ReceivedReply
+from ringlog.client.data.row_reads import FoundPartition, PartitionRequest, ReadEnds, found_rows, message_of
+from ringlog.client.data.row_writer import VerdictSearch, WrittenRow, named
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
-from ringlog.client.plans import Level
-from ringlog.client.protocol import AskReplica, AwaitReplies, LookForNewest, ReceivedReply
-from ringlog.client.row_reads import FoundPartition, LookForEnds, PartitionRequest, found_rows, message_of
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import AlterTable, DropTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
+from ringlog.kernel.generations.admission import rules_of, verdict
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Column, Micros, Replication
-from ringlog.node.holder import KEPT, Holder
 from ringlog.node.protocol import requests
-from ringlog.node.row_reads import answered
+from ringlog.node.rows.replica import KEPT, RowReplica
+from ringlog.node.rows.row_reads import answered
 from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
-from ringlog.wire.data import BAD_POSITION, BEHIND, NOT_MEMBER, OTHER_HISTORY, PARTITION_BYTES_MAX, TOO_LARGE
+from ringlog.wire.data import BEHIND, NOT_MEMBER, OTHER_HISTORY, PARTITION_BYTES_MAX, TOO_LARGE
 from ringlog.wire.records import Cell, encode_mutation
 from tests.kernel.entries import applied
 from tests.node.world import APPENDED, TABLE, cluster, name_of, write
@@ -44,7 +46,7 @@ class Replicas:
 
     def __init__(self) -> None:
         self.state = settled()
-        self.holders = {node: Holder(node) for node in NODES}
+        self.holders = {node: RowReplica(node) for node in NODES}
         self.topic: list[bytes] = []
         self.asked: list[AskReplica] = []
         self.ends: Callable[[], Mapping[int, int] | None] = lambda: {0: len(self.topic)}
@@ -52,24 +54,24 @@ class Replicas:
         self.reads_on = True
         self._open: list[AskReplica] = []
         self._now: Micros = 0
-        for holder in self.holders.values():
-            holder.adopt(self.state)
-            holder.caught_up = True
-            holder.positions = {0: 0}
+        for row_replica in self.holders.values():
+            row_replica.adopt(self.state)
+            row_replica.caught_up = True
+            row_replica.positions = {0: 0}
 
-    def write(self, number: int, *nodes: str) -> bytes:
+    def write(self, number: int, *nodes: str, at: int = 0) -> bytes:
         """Append a write, which these nodes have judged, and everything before it."""
-        value = encode_mutation(write("ann", number))
+        value = encode_mutation(write("ann", number, APPENDED + at))
         self.topic.append(value)
         for node in nodes:
             self.judge(node, len(self.topic))
         return value
 
     def judge(self, node: str, end: int) -> None:
-        holder = self.holders[node]
-        for offset in range(holder.positions[0], end):
-            assert holder.judge(self.topic[offset], APPENDED) == KEPT
-            holder.passed(0, offset + 1)
+        row_replica = self.holders[node]
+        for offset in range(row_replica.positions[0], end):
+            assert row_replica.judge(self.topic[offset], APPENDED) == KEPT
+            row_replica.passed(0, offset + 1)
 
     def read(self, at: Mapping[int, int] | None = None, level: Level = Level.QUORUM) -> FoundPartition:
         steps: Steps[FoundPartition] = row_reads.read(TABLE, KEY, at or {}, level, "dc1", SECOND)
@@ -86,14 +88,14 @@ class Replicas:
                 self._open.append(effect)
             case AwaitReplies():
                 taken, self._open = self._open, []
-                self._now += 150_000 if taken else effect.patience
+                self._now += 150_000 if taken else effect.timeout
                 return [self._reply(asked) for asked in taken]
-            case LookForNewest():
+            case ReadNewest():
                 return True
-            case LookForEnds():
+            case ReadEnds():
                 return self.ends()
             case Until():
-                self._now += effect.patience
+                self._now += effect.timeout
 
     def _reply(self, asked: AskReplica) -> ReceivedReply:
         assert isinstance(asked.request, PartitionRequest)
@@ -120,8 +122,8 @@ def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once() -> No
     replicas.state = applied(replicas.state, AlterTable(keyspace, table, (Column("more", "int"),)))
     with pytest.raises(RequestTimedOut):
         replicas.read()
-    for holder in replicas.holders.values():
-        holder.adopt(replicas.state)
+    for row_replica in replicas.holders.values():
+        row_replica.adopt(replicas.state)
     assert replicas.read().writes == (written,)
 
 
@@ -134,6 +136,19 @@ def test_a_read_at_a_position_has_what_was_written_below_it_wherever_it_comes_fr
         assert set(found.writes) == {first, second}
         assert found.positions[0] >= 2
         assert found.repair is None
+
+
+def test_replicas_that_removed_redundant_writes_at_different_times_agree() -> None:
+    replicas = Replicas()
+    replicas.write(1, *NODES)
+    last = replicas.write(1, *NODES, at=1)
+    row_replica = replicas.holders[TWO]
+    (redundant,) = [one for one in row_replica.partition(TABLE, KEY) or () if one.value != last]
+    row_replica.remove([redundant])
+    found = replicas.read()
+    assert found.lacking == ()
+    assert found.repair is None
+    assert last in found.writes
 
 
 def test_who_does_not_get_to_a_position_is_not_believed() -> None:
@@ -151,7 +166,7 @@ def test_what_one_replica_has_is_given_away_once_a_quorum_has_it() -> None:
     found = replicas.read()
     assert set(found.writes) == {first, second}
     assert found.repair is not None
-    assert sum(holder.positions[0] == 2 for holder in replicas.holders.values()) >= 2
+    assert sum(row_replica.positions[0] == 2 for row_replica in replicas.holders.values()) >= 2
     asked = [one.request for one in replicas.asked if isinstance(one.request, PartitionRequest)]
     assert asked[-1].is_position
     assert asked[-1].at == ((0, 2),)
@@ -185,7 +200,7 @@ def test_what_a_stream_brought_from_above_is_no_loss_of_others() -> None:
     replicas.holders[ONE].positions = {0: 0}
     found = replicas.read()
     assert (found.writes, found.lacking) == ((ahead,), ())
-    assert all(holder.positions == {0: 1} for holder in replicas.holders.values())
+    assert all(row_replica.positions == {0: 1} for row_replica in replicas.holders.values())
 
 
 def test_a_read_is_one_of_a_table_and_not_of_its_name() -> None:
@@ -197,8 +212,8 @@ def test_a_read_is_one_of_a_table_and_not_of_its_name() -> None:
         replicas.read()
     replicas.state = planned
     gone = applied(planned, DropTable("shop", "orders"))
-    for holder in replicas.holders.values():
-        holder.adopt(gone)
+    for row_replica in replicas.holders.values():
+        row_replica.adopt(gone)
     with pytest.raises(RequestTimedOut, match=f"n1 {NOT_MEMBER}"):
         replicas.read()
 
@@ -209,20 +224,20 @@ def test_a_replica_says_why_it_does_not_answer() -> None:
     replicas.read()
     asked = replicas.asked[0]
     assert isinstance(asked.request, PartitionRequest)
-    request, holder = message_of(asked), replicas.holders[asked.node]
-    assert answered(holder, replace(request, at=((7, 1),))).refused == BAD_POSITION
-    assert answered(holder, replace(request, at=((0, 2),))).refused == BEHIND
-    assert answered(holder, replace(request, epoch=holder.state.epoch + 1)).refused == BEHIND
-    assert answered(holder, replace(request, state_id="another")).refused == OTHER_HISTORY
-    assert answered(holder, replace(request, table_id="another")).refused == NOT_MEMBER
-    holder.caught_up = False
-    assert answered(holder, request).refused == "not_ready"
-    holder.caught_up = True
+    request, row_replica = message_of(asked), replicas.holders[asked.node]
+    assert answered(row_replica, replace(request, at=((7, 1),))).refused == BEHIND, "it may have been added just now"
+    assert answered(row_replica, replace(request, at=((0, 2),))).refused == BEHIND
+    assert answered(row_replica, replace(request, epoch=row_replica.state.epoch + 1)).refused == BEHIND
+    assert answered(row_replica, replace(request, state_id="another")).refused == OTHER_HISTORY
+    assert answered(row_replica, replace(request, table_id="another")).refused == NOT_MEMBER
+    row_replica.caught_up = False
+    assert answered(row_replica, request).refused == "not_ready"
+    row_replica.caught_up = True
     for number in range(5):
         cells = (Cell("note", bytes(PARTITION_BYTES_MAX // 4)),)
-        holder.judge(encode_mutation(write("ann", number, cells=cells)), APPENDED)
-    assert answered(holder, request).refused == TOO_LARGE
-    assert answered(holder, replace(request, position=True)).refused == ""
+        row_replica.judge(encode_mutation(write("ann", number, cells=cells)), APPENDED)
+    assert answered(row_replica, request).refused == TOO_LARGE
+    assert answered(row_replica, replace(request, position=True)).refused == ""
 
 
 def test_a_request_waits_for_the_turn_that_brings_its_position() -> None:
@@ -231,11 +246,71 @@ def test_a_request_waits_for_the_turn_that_brings_its_position() -> None:
     replicas.read({0: 0}, Level.ONE)
     asked = next(one for one in replicas.asked if one.node == ONE)
     assert isinstance(asked.request, PartitionRequest)
-    holder, request = replicas.holders[ONE], replace(message_of(asked), at=((0, 1),))
-    steps = requests.answer(holder, request)
+    row_replica, request = replicas.holders[ONE], replace(message_of(asked), at=((0, 1),))
+    steps = requests.answer(row_replica, request)
     held = next(steps)
     assert isinstance(held, requests.Hold)
     assert not held.over()
     replicas.judge(ONE, 1)
     assert held.over()
     assert carry_out(steps, lambda _: None).refused == ""
+
+
+# What a write says that its author knew, and the verdict on it that its author works out.
+
+
+ROW_WRITER_SECOND = 1_000_000
+
+
+def test_a_write_names_cluster_table_and_epoch_unless_it_does_already() -> None:
+    state = cluster((0,), factor=1)
+    plain = write("ann", 1, cluster_id=None)
+    found = named(state, plain)
+    assert (found.cluster_id, found.table_id, found.epoch) == (state.cluster_id, state.tables[TABLE].id, state.epoch)
+    assert found.table_version is None
+    for own in (
+        {"cluster_id": "c", "table_id": "t", "epoch": 3},
+        {"cluster_id": "c", "table_id": "t", "table_version": "v"},
+    ):
+        said = write("ann", 1, **own)
+        assert named(state, said) == said
+    assert named(state, write("ann", 1, table="nosuch")).table_id is None
+
+
+def test_the_verdict_is_there_when_it_is_settled_and_stays() -> None:
+    state = cluster((0,), factor=1)
+    mutation = named(state, write("ann", 1))
+    sought = VerdictSearch(mutation, APPENDED)
+    assert sought.found(state) is None, "nothing was promised yet"
+    early = applied(state, SettleVerdicts(APPENDED))
+    assert sought.found(early) is None
+    late = applied(early, SettleVerdicts(APPENDED + ROW_WRITER_SECOND))
+    found = sought.found(late)
+    assert found is not None
+    assert (found[0].code, found[1]) == ("", late.epoch)
+    for later in (
+        applied(late, DropTable("shop", "orders")),
+        applied(late, SettleVerdicts(APPENDED + 9 * ROW_WRITER_SECOND)),
+    ):
+        assert sought.found(later) == (found[0], later.epoch)
+
+
+def test_a_write_by_an_epoch_is_read_as_the_table_was_known_then() -> None:
+    state = applied(cluster((0,), factor=1), SettleVerdicts(APPENDED - ROW_WRITER_SECOND))
+    mutation = named(state, write("ann", 1))
+    changed = applied(state, AlterTable("shop", "orders", add_columns=(Column("more", "text"),)))
+    newer = named(changed, write("ann", 1))
+    assert newer.epoch == changed.epoch
+    state = applied(changed, SettleVerdicts(APPENDED + ROW_WRITER_SECOND))
+    for one in (mutation, newer):
+        found = VerdictSearch(one, APPENDED).found(state)
+        assert found is not None
+        assert found[0] == verdict(rules_of(state), one, APPENDED)
+        assert not found[0].code
+    refused = VerdictSearch(named(state, write("ann", 1, table="nosuch")), APPENDED).found(state)
+    assert refused is not None
+    assert refused[0].code == "unknown_table"
+
+
+def test_a_position_is_above_the_write() -> None:
+    assert WrittenRow(write("ann", 1), 3, 41, APPENDED).at == {3: 42}

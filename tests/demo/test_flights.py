@@ -12,7 +12,9 @@ from importlib.metadata import distribution
 
 import pytest
 
-from ringlog.demo.flights import (
+from ringlog.kernel.cql.types import deserialize
+from ringlog.wire.records import decode_mutation, encode_mutation
+from ringlog_demo.flights import (
     DATA_COLUMNS,
     FLEET,
     FLIGHTS_TOTAL,
@@ -24,9 +26,7 @@ from ringlog.demo.flights import (
     is_copied,
     load,
 )
-from ringlog.demo.producer import written
-from ringlog.kernel.schema.types import deserialize
-from ringlog.wire.records import decode_mutation, encode_mutation
+from ringlog_demo.producer import FAST_SHARE, TICK_S, write_rate, written
 
 
 def keyed(flights: Sequence[Flight]) -> Iterator[tuple[int, bool]]:
@@ -115,3 +115,31 @@ def test_the_table_has_every_column(flights: Sequence[Flight]) -> None:
     names = {column.name for column in table.columns}
     assert {*table.partition_key, *table.clustering_key, *(cell.column for cell in flights[0].cells)} == names
     assert table.cdc.enabled
+
+
+# The slow stretch: never at a stand, and a fifth of the rows is left for after the switch.
+
+
+@pytest.mark.parametrize("total", [2_000, 20_000, 336_776])
+def test_it_goes_on_for_long_and_leaves_a_fifth(total: int) -> None:
+    sent, next_at, pause, longest = int(total * FAST_SHARE), 0.0, 0, 0
+    for _ in range(int(150 / TICK_S)):
+        next_at += write_rate(sent, total)
+        step = int(next_at)
+        sent, next_at = sent + step, next_at - step
+        pause = 0 if step else pause + 1
+        longest = max(longest, pause)
+    assert longest * TICK_S <= 10
+    assert sent <= int(total * 0.8)
+    assert write_rate(sent, total) > 0, "after two and a half minutes it still sends"
+
+
+def test_nothing_of_the_last_fifth_goes_out_before_the_switch() -> None:
+    assert write_rate(1_600, 2_000) == 0
+    assert write_rate(1_599, 2_000) > 0
+
+
+def test_it_begins_fast_and_slows_down() -> None:
+    paces = [write_rate(sent, 100_000) for sent in range(40_000, 80_000, 500)]
+    assert paces == sorted(paces, reverse=True)
+    assert paces[0] / TICK_S > 3_000

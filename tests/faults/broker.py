@@ -13,7 +13,7 @@ from pathlib import Path
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.layout import StackLayout, StackSettings, write_settings
-from ringlog.stack.ports import HOST, choose
+from ringlog.stack.processes import HOST, choose
 from tests.stopping import stop
 
 from .processes import signal_to
@@ -110,4 +110,5 @@ def _listeners(plain: int, controller: int, inner: list[int], outer: list[int]) 
         "listeners": ",".join([*ours, *listening]),
         "advertised.listeners": ",".join([ours[0], *advertised]),
         "listener.security.protocol.map": ",".join(f"{name}:PLAINTEXT" for name in ("PLAINTEXT", "CONTROLLER", *names)),
+        "inter.broker.listener.name": "PLAINTEXT",
     }

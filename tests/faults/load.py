@@ -21,14 +21,13 @@ from confluent_kafka import KafkaError, Message, Producer
 
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
 from ringlog.kernel.values import Command, Replication
 from ringlog.log.errors import LogError
-from ringlog.log.topics import MUTATIONS, topic_name
-from ringlog.wire.partitions import mutation_key, mutation_partition
-from ringlog.wire.records import Cell, Mutation, encode_mutation
+from ringlog.log.kafka.topics import MUTATIONS, topic_name
+from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted
+from ringlog.wire.records import Cell, Mutation, encode_mutation, mutation_key, mutation_partition
 
 KEYSPACE, TABLE = "shop", "orders"
 IN_FLIGHT = 10

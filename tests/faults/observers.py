@@ -15,9 +15,9 @@ import httpx
 from ringlog.cache.port import CacheUnavailable
 from ringlog.cache.projection import Fields
 from ringlog.cache.redis_cache import RedisCache
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
-from ringlog.kernel.state import ClusterState
-from ringlog.log.replica import LogReplica
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.log.replicas.replica import LogReplica
 
 LOOK_S = 0.1
 PATIENCE_S = 1.0
@@ -71,7 +71,7 @@ class Observers:
         self.looks = 0
         # Making a client reads the certificates of the world: a hundred times what a look costs.
         self._http = httpx.Client(timeout=PATIENCE_S, limits=httpx.Limits(max_keepalive_connections=0))
-        self._subscription = replica.subscribe(self._follow)
+        self._subscription = replica.subscribe(self._follow, replica.halt_on_defect)
         self._threads = [
             threading.Thread(target=self._watch, args=(look,), name=look.__name__, daemon=True)
             for look in (self._look_at_nodes, self._look_at_cache)

@@ -16,13 +16,13 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.client.coordinator import Coordinator
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Leave
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Leave
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD, in_flight, is_ended
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import RegistersCluster
@@ -61,7 +61,8 @@ class Cluster(RegistersCluster):
                 node.process.kill()
                 known.update(after.operations)
 
-        self.agents.client.replica.subscribe(follow)
+        replica = self.agents.client.replica
+        replica.subscribe(follow, replica.halt_on_defect)
 
     def only(self) -> str:
         (operation,) = until(lambda: in_flight(self.agents.state), "an operation")

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.client.client import Client
-from ringlog.client.founding import found_cluster
+from ringlog.client.creation.creation import found_cluster
 from tests.stopping import is_stopped
 
 from .broker import Broker
@@ -28,7 +28,7 @@ from .world import environment
 
 FREEZES = """
 import os, signal, sys
-from ringlog.agents.fenced import FencedProducer
+from ringlog.agents.fenced_producer import FencedProducer
 from ringlog.agents.worker import run
 initialise = FencedProducer.initialise
 

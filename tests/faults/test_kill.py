@@ -8,7 +8,7 @@ from contextlib import closing
 import pytest
 
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
 
 from .processes import is_alive
 from .waiting import until

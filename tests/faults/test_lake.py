@@ -15,9 +15,8 @@ import pytest
 
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
-from ringlog.stack import Stack
+from tests.plain_stack import plain_stack
 from tests.system.cdc_world import World, founded, now_us, until
-from tests.system.conftest import spark as spark
 from tests.system.test_cdc_kill import alive, driver
 from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic, some
 
@@ -34,7 +33,7 @@ BEGUN = ("filling", "started", "started", "batch", "batch")
 
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[World]:
-    own = Stack(tmp_path / "stack")
+    own = plain_stack(tmp_path / "stack")
     try:
         with founded(own.up("quick").bootstrap_servers, "lake") as world:
             world.join("n1", TOKENS, now_us() - HOUR_US)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.stack.ports import HOST, choose
+from ringlog.stack.processes import HOST, choose
 
 from .proxy import Proxy, Shape
 from .waiting import until

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.client.coordinator import Coordinator
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.movements import Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     PREPARED,

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.client.coordinator import Coordinator
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.pauses import PauseChanges
-from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, TabletMigration, TabletRevert
-from ringlog.kernel.modes import SPLITS
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, RevertTablets, TabletMigration, TabletRevert
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.model.modes import SPLITS
 from ringlog.kernel.tablets.stages import (
     KINDS,
     MIGRATION,
@@ -33,9 +33,9 @@ from ringlog.kernel.tablets.stages import (
     WRITE_BOTH_READ_NEW,
     TransitionKind,
 )
-from ringlog.log.topics import REQUESTS
-from ringlog.protocol.balancer import ROLE as BALANCER
-from ringlog.protocol.validator_core import ROLE as VALIDATOR
+from ringlog.log.kafka.topics import REQUESTS
+from ringlog.protocol.balancer.balancer import ROLE as BALANCER
+from ringlog.protocol.validator.core import ROLE as VALIDATOR
 from ringlog.wire.records import decode_requests
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import DEADLINE_S, OPERATIONS_BETWEEN, Harm

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 from confluent_kafka.admin import AdminClient
 
-from ringlog.client.founding import found_cluster
-from ringlog.kernel.changes import EPOCHS, SCHEMA
-from ringlog.log.topics import ACKS, CDC, MUTATIONS, REQUESTS, RESULTS, admin_client, topic_name
+from ringlog.client.creation.creation import found_cluster
+from ringlog.kernel.changes import EPOCHS
+from ringlog.kernel.sections import SCHEMA
+from ringlog.log.kafka.topics import ACKS, CDC, MUTATIONS, REQUESTS, RESULTS, admin_client, topic_name
 
 from .broker import Broker
 from .figures import Figures

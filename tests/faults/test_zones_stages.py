@@ -15,19 +15,19 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.client.coordinator import Coordinator
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.rebalances import CancelRebalance
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.zones import AlterZone, CreateZone
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
-from ringlog.kernel.state import ClusterState
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.placement.rebalances import CancelRebalance
+from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.model import ZonePartition
-from ringlog.operator.replication import in_zone
-from ringlog.protocol.rebalancer_core import ROLE as REBALANCER
+from ringlog.operator.intents.replication import in_zone
+from ringlog.protocol.rebalancer.core import ROLE as REBALANCER
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import DEADLINE_S, Harm, RegistersCluster, Watch
 from tests.system.registers_load import Load

@@ -23,16 +23,16 @@ from confluent_kafka.admin import AlterConfigOpType, ConfigEntry, ConfigResource
 
 from ringlog.agents.status import SILENT_S, AgentView, StatusReader
 from ringlog.client.client import Client
-from ringlog.client.founding import found_cluster
-from ringlog.client.results import AppliedResult
+from ringlog.client.creation.creation import found_cluster
 from ringlog.kernel.changes import EPOCHS
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.state import ClusterState, Node, Operation
 from ringlog.kernel.operations.stages import is_ended
-from ringlog.kernel.state import ClusterState, Node, Operation
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
-from ringlog.log.topics import admin_client, topic_name
+from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.protocol import roles
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack.artifacts import jars
 from tests.stopping import stop
 

@@ -10,39 +10,47 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
-ROOTS = ("services/ringlog", "streaming/ringlog_cdc", "schemas/ringlog_schemas")
-NAMED = re.compile(r"(decode|deserialize|parse|unpack|peek|from_json|load_record|recall)(_\w+)?")
+ROOTS = (
+    "services/ringlog",
+    "services/ringlog_audit",
+    "services/ringlog_demo",
+    "services/ringlog_sim",
+    "services/ringlog_testing",
+    "streaming/ringlog_cdc",
+    "streaming/ringlog_cdc_reader",
+    "streaming/ringlog_debezium",
+    "schemas/ringlog_schemas",
+)
+NAMED = re.compile(r"(decode|deserialize|parse|unpack|peek|from_json|load_record)(_\w+)?")
 CALLS = {"json.loads", "schemaless_reader", "fastavro.schemaless_reader", "fastavro.reader"}
 """Calls that turn bytes into values."""
 
 EXEMPT = {
-    "audit.history.command_of": "commands of entries that were applied, so every reader has read them",
-    "audit.topics.Decoder.__init__": "schemas that the cluster itself published; a bad one ends the audit",
-    "audit.topics.Decoder.decode": "any failure becomes AuditError, which is the audit's verdict",
-    "cli.submit.submit": "an operator's argument, read like a rehearsed line; the rest is author_json",
-    "cli.cluster.parse_settings": "an operator's NAME=VALUE arguments; a bad one is refused with its text",
-    "cli.sim_delays.show_rules": "reads what it has just written",
-    "cli.table.create_table": "an operator's file, read like a rehearsed line; the rest is author_json",
-    "client.cdc.sqlite.SqliteTables._sweep": "what the same class wrote into its own database, in one transaction",
-    "client.cdc.copies.Copies.all": "what the same class wrote into its own database, in one transaction",
-    "client.cdc.state_text.state_of": "what the same class wrote into its own database, in one transaction",
-    "client.schemas.incompatibilities": "passes over what is no schema (tests/client/test_schemas.py)",
-    "demo.observe._JsonLines.fresh": "lines of the demo's own processes",
-    "node.disk_rows.DiskRows._read_text": "its sum is looked at first (tests/node/test_disk_rows.py)",
-    "operator.replication.parse_setting": "an operator's argument; a bad one is refused with its text",
-    "ringlog_cdc.debezium.envelope.avro_schema": "an operator's file; whatever is wrong with it is a bad option",
-    "ringlog_cdc.debezium.stage._clock": "what the import itself wrote beside an offset",
-    "ringlog_cdc.known.may_revive": "turns its own values into JSON and back, so that both are of one form",
+    "ringlog_audit.sources.topics.Decoder.__init__": "schemas that the cluster published; a bad one ends the audit",
+    "ringlog_audit.sources.topics.Decoder.decode": "any failure becomes AuditError, which is the audit's verdict",
+    "cli.json_commands.submit": "an operator's argument, read like a rehearsed line; the rest is author_json",
+    "cli.cluster.app.parse_settings": "an operator's NAME=VALUE arguments; a bad one is refused with its text",
+    "ringlog_sim.cli.delays.show_rules": "reads what it has just written",
+    "cli.schema.table.create_table": "an operator's file, read like a rehearsed line; the rest is author_json",
+    "client.cdc.copies.sqlite.SqliteTables._sweep": "what the class wrote into its own database, in one transaction",
+    "client.cdc.copies.tables.Copies.all": "what the class wrote into its own database, in one transaction",
+    "client.cdc.copies.state_text.state_of": "what the class wrote into its own database, in one transaction",
+    "client.creation.schemas.incompatibilities": "passes over what is no schema (tests/client/test_founding.py)",
+    "ringlog_demo.observe._JsonLines.fresh": "lines of the demo's own processes",
+    "node.rows.disk_rows.DiskRows._read_mark": "its sum is looked at first (tests/node/test_disk_rows.py)",
+    "operator.intents.replication.parse_setting": "an operator's argument; a bad one is refused with its text",
+    "ringlog_debezium.envelope.avro_schema": "an operator's file; whatever is wrong with it is a bad option",
+    "ringlog_debezium.stage._clock": "what the import itself wrote beside an offset",
+    "ringlog_cdc.plan.recovered_rows.may_revive": "turns its own values into JSON and back, to compare both in a form",
     "ringlog_cdc.images.store.ImageStore._load": "what the same class wrote into its own database",
     "ringlog_cdc.images.store.ImageStore._take_back": "what the same class wrote into its own database",
-    "ringlog_cdc.images.work.ImageFolder._born": "what the job wrote itself; anything unreadable counts as lost",
-    "ringlog_cdc.plan_store.PlanStore.context": "checked by its digest before it is read",
-    "operator.row_text._meanings": "what an operator typed; what is no JSON is text",
-    "ringlog_cdc.progress.Listener.onQueryProgress": "what Spark tells about the job's own query",
-    "ringlog_schemas.catalogue._Folder.__getitem__": "the package's own files",
-    "runtime.context.recall": "one of those that runtime.context.known has read",
-    "sim.histories.porcupine.ask": "the answer of a program of the project",
-    "wire.binary.RecordCodec.resolve": "reads again what RecordCodec.decode has read",
+    "ringlog_cdc.bulk.image_work.ImageFolder._born": "what the job wrote itself; anything unreadable counts as lost",
+    "ringlog_cdc.plan.store.PlanStore.context": "checked by its digest before it is read",
+    "operator.views.row_text._meanings": "what an operator typed; what is no JSON is text",
+    "ringlog_cdc.report.progress.Listener.onQueryProgress": "what Spark tells about the job's own query",
+    "ringlog_schemas.catalogue._schema_in": "the package's own files",
+    "ringlog_testing.histories.porcupine.ask": "the answer of a program of the project",
+    "wire.avro.binary.RecordCodec.resolve": "reads again what RecordCodec.decode has read",
 }
 
 

@@ -13,7 +13,7 @@ from random import Random
 from typing import Any
 
 from ringlog.kernel.registry import COMMANDS
-from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.avro.codec import decode, encode, layout
 from ringlog.wire.errors import WireError
 from ringlog_schemas import current
 from tests.wire.strategies import named_types

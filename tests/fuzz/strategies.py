@@ -28,12 +28,12 @@ from hypothesis import strategies as st
 from immutables import Map
 
 import ringlog.kernel
-from ringlog.kernel.decide import decide
-from ringlog.kernel.outcome import Accepted, EntryContext
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.state import PARTS, ClusterState
 from ringlog.kernel.values import Command
-from ringlog.wire.codec import layout
+from ringlog.wire.avro.codec import layout
 from ringlog.wire.commands import mapper
 from ringlog_schemas import current
 from tests.wire.strategies import named_types, values

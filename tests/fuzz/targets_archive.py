@@ -9,15 +9,15 @@ from functools import cache
 from pathlib import Path
 from random import Random
 
-from ringlog.kernel.decoding import StateUndecodable, decode_part
-from ringlog.log.archive import Archive, extended, whole
-from ringlog.log.copied import end_of
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part
+from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import LogError
 from ringlog.log.folding import BEGINNING
-from ringlog.node.log_copy import COPY, copy_of_member
-from ringlog.node.member_copy import opened
+from ringlog.node.log.log_copy import COPY, copy_of_member
+from ringlog.node.log.member_copy import opened
 from ringlog.operator.errors import Refused
-from ringlog.operator.state_json import composed, exported
+from ringlog.operator.history.state_json import composed, exported
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.log.test_snapshots import Cluster
@@ -71,11 +71,11 @@ def composed_state(data: bytes) -> None:
 
 
 TARGETS = (
-    Target("archives", ("log.archive.Archive._head",), archive_segment, (LogError,), lambda: (_segment()[1],)),
+    Target("archives", ("log.archive.archive.Archive._head",), archive_segment, (LogError,), lambda: (_segment()[1],)),
     Target("member_copies", (), member_copy, (LogError,), lambda: (_copied()[1],)),
     Target(
         "composed_states",
-        ("operator.state_json.composed",),
+        ("operator.history.state_json.composed",),
         composed_state,
         (Refused,),
         lambda: (json.dumps(exported(_copied()[0].state)).encode(),),

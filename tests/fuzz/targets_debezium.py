@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from ringlog.wire.records import decode_mutation, encode_mutation
-from ringlog_cdc.debezium.envelope import BadRecord, Form, avro_schema, read_envelope, read_key
-from ringlog_cdc.debezium.mutations import ImportRules, mutation_of, source_name, source_time
+from ringlog_debezium.envelope import BadRecord, Form, avro_schema, read_envelope, read_key
+from ringlog_debezium.mutations import ImportRules, mutation_of, source_name, source_time
 from tests.cdc.debezium.samples import AT_US, AVRO, CUSTOMERS, KEY, avro_record, mysql, postgres, scylla, with_schema
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
@@ -42,7 +42,7 @@ def _records() -> tuple[bytes, ...]:
 TARGETS = (
     Target(
         "debezium_json",
-        ("ringlog_cdc.debezium.envelope._json",),
+        ("ringlog_debezium.envelope._json",),
         lambda data: _import(Form(), data),
         (BadRecord,),
         _events,
@@ -50,7 +50,7 @@ TARGETS = (
     ),
     Target(
         "debezium_avro",
-        ("ringlog_cdc.debezium.envelope._avro",),
+        ("ringlog_debezium.envelope._avro",),
         lambda data: _import(AVRO_FORM, data),
         (BadRecord,),
         _records,

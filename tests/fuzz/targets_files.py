@@ -6,72 +6,73 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable
+from dataclasses import asdict
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from fastapi import FastAPI
 
-from ringlog.audit.delta_log import decode_actions, decode_last
-from ringlog.audit.topics import AuditError
 from ringlog.cache.port import CacheUnavailable, StoredEpoch
 from ringlog.cache.projection import PARTS, project
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import decode_stored
-from ringlog.cli.connection import errors
-from ringlog.client.peers import decode_status
+from ringlog.cli.shared.connection import errors
+from ringlog.client.data.peers import decode_status
 from ringlog.log.errors import LogDamaged
 from ringlog.log.folding import follow
-from ringlog.log.identity import load_record
+from ringlog.log.replicas.identity import Recorded, load_record
 from ringlog.node.checks import token_of_partition
-from ringlog.node.data_server import bodies as cell_bodies
 from ringlog.node.errors import NodeFailed
-from ringlog.node.frames import HEAD_BYTES, JournalDamaged, Sealer
-from ringlog.node.holder import Holder, RowFetch
 from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder, seen_in
-from ringlog.node.journal import recover
-from ringlog.node.memory_rows import MemoryRows
-from ringlog.node.pages import StreamBroken
-from ringlog.node.pull import cells_of
-from ringlog.node.row_stream import bodies as row_bodies
-from ringlog.node.row_stream import rows_of
-from ringlog.node.server import make_api
-from ringlog.node.store import RowVersion
+from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer
+from ringlog.node.registers.journal import recover
+from ringlog.node.registers.packed import packed
+from ringlog.node.rows.memory_rows import MemoryRows
+from ringlog.node.rows.pages import StreamBroken
+from ringlog.node.rows.replica import RowFetch, RowReplica
+from ringlog.node.servers.http_server import make_api
+from ringlog.node.streams.pull import cells_of
+from ringlog.node.streams.row_stream import rows_of
 from ringlog.operator.errors import Refused
-from ringlog.operator.log_lines import read_dump
+from ringlog.operator.history.log_lines import read_dump
 from ringlog.runtime.clock import ManualClock
 from ringlog.stack.artifacts import LIST, parse
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import parse_major
 from ringlog.stack.layout import StackLayout, read_settings, read_state
-from ringlog.wire.cells import RegisterCell, key_of
 from ringlog.wire.data import RECORDS as DATA_RECORDS
 from ringlog.wire.data import (
+    Cells,
     JournalRecord,
     ReadReply,
     ReadRequest,
     ReadRowsRequest,
+    RegisterCell,
+    Rows,
     RowsRequest,
+    RowVersion,
     StreamPage,
     StreamRequest,
     WriteRequest,
+    key_of,
     pack,
     unpack,
 )
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Cell as RowCell
 from ringlog.wire.records import Mutation, encode_mutation
+from ringlog_audit.sources.delta_log import decode_actions, decode_last
+from ringlog_audit.sources.topics import AuditError
+from ringlog_cdc.driver.recovery import decode_index
 from ringlog_cdc.errors import ChainBroken
 from ringlog_cdc.lake.delta import decode_told
 from ringlog_cdc.lake.identity import decode_identity
-from ringlog_cdc.plan_store import decode_claim
-from ringlog_cdc.recovery import decode_index
-from ringlog_cdc.shares import decode_offsets
+from ringlog_cdc.plan.source_partitioning import decode_offsets
+from ringlog_cdc.plan.store import decode_claim
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
-
-FIRST_JOURNALS = Path(__file__).parents[1] / "testdata" / "journals" / "first"
 
 # ------------------------------------------------------------------------------------------------------ files
 
@@ -217,7 +218,7 @@ def _caches() -> tuple[bytes, ...]:
 
 
 @cache
-def _node() -> tuple[Holder, FastAPI]:
+def _node() -> tuple[RowReplica, FastAPI]:
     """A node with rows, in the state in which it is asked for a stream."""
     before = next(
         step.after
@@ -226,14 +227,14 @@ def _node() -> tuple[Holder, FastAPI]:
         and step.after.tables
     )
     operation = next(op for op in before.operations.values() if op.stage == "write_both_read_old")
-    holder = Holder(operation.plan.sources[0].source)
-    holder.adopt(before)
-    holder.positions.update({0: 4})
-    holder.caught_up = True
+    row_replica = RowReplica(operation.plan.sources[0].source)
+    row_replica.adopt(before)
+    row_replica.positions.update({0: 4})
+    row_replica.caught_up = True
     for number in range(20):
         write = _write(f"k{number}")
-        holder.admit(write, START + 10**8, encode_mutation(write))
-    return holder, make_api(holder, "fuzz", ManualClock(START + 10**8))
+        row_replica.admit(write, START + 10**8, encode_mutation(write))
+    return row_replica, make_api(row_replica, "fuzz", ManualClock(START + 10**8))
 
 
 def _write(key: str) -> Mutation:
@@ -283,9 +284,9 @@ _LOOP = asyncio.new_event_loop()
 
 
 def _requests() -> tuple[bytes, ...]:
-    holder, _ = _node()
-    (operation,) = (op for op in holder.state.operations.values() if op.stage == "write_both_read_old")
-    sources = [source for source in operation.plan.sources if source.source == holder.node]
+    row_replica, _ = _node()
+    (operation,) = (op for op in row_replica.state.operations.values() if op.stage == "write_both_read_old")
+    sources = [source for source in operation.plan.sources if source.source == row_replica.node]
     body = {
         "operation": operation.id,
         "replication": sources[0].replication,
@@ -303,8 +304,7 @@ def stream(data: bytes) -> None:
     """A page of rows as it comes from another node: the announced number in the first byte, then the body."""
     rows = rows_of((data[1:], data[0] if data else 0), None, _FETCH)
     assert len(rows) == data[0]
-    ((body, count),) = row_bodies(lambda after: rows if after is None else (), None)
-    assert rows_of((body, count), None, _FETCH) == rows
+    assert rows_of((pack(rows), len(rows)), None, _FETCH) == rows
 
 
 def _streams() -> tuple[bytes, ...]:
@@ -313,22 +313,20 @@ def _streams() -> tuple[bytes, ...]:
     for number in range(4):
         key = b"k%d" % number
         store.add(RowVersion("a.t", token_of_partition(key), key, (b"c", None), number, b"v" * number))
-        ((body, count),) = row_bodies(lambda after: tuple(store.listed(((0, 0),), None, after)), None)
-        some.append(bytes((count,)) + body)
+        rows = Rows(tuple(store.listed(((0, 0),))), (("a.t", "id"),))
+        some.append(bytes((len(rows),)) + pack(rows))
     return tuple(some)
 
 
 def cells(data: bytes) -> None:
     """A page of cells as it comes from another node."""
     found = cells_of((data[1:], data[0] if data else 0), None)
-    ((body, count),) = cell_bodies(found.items(), 2**40)
-    assert cells_of((body, count), None) == found
+    assert cells_of((pack(found), len(found)), None) == found
 
 
 def _cells() -> tuple[bytes, ...]:
     some = {key_of("ks", b"k%d" % number): RegisterCell(number, b"v" * number) for number in range(4)}
-    ((body, count),) = cell_bodies(sorted(some.items()), 2**40)
-    return (bytes((count,)) + body,)
+    return (bytes((len(some),)) + pack(Cells(tuple(sorted(some.items())), (("ks", 3),))),)
 
 
 def journal(data: bytes) -> None:
@@ -351,9 +349,8 @@ def _journals() -> tuple[bytes, ...]:
     sealer = Sealer(bytes(16))
     whole = sealer.head()
     for record in records:
-        whole += sealer.frame(pack(record), HEAD_BYTES, len(whole))
-    first = (FIRST_JOURNALS / "cells-00000002.journal").read_bytes()
-    return (whole, sealer.head(), sealer.head()[:4], first, first[:8])
+        whole += sealer.frame(packed(record), HEAD_BYTES, len(whole))
+    return (whole, sealer.head(), sealer.head()[:4])
 
 
 def message(data: bytes) -> None:
@@ -381,12 +378,12 @@ def _messages() -> tuple[bytes, ...]:
 TARGETS = (
     Target(
         "topic_records",
-        ("log.identity.load_record", "log.identity.record_of"),
+        ("log.replicas.identity.load_record", "log.replicas.identity.record_of"),
         topic_record,
         (LogDamaged,),
         _json(
             {"topic_id": "abc", "position": 7},
-            {"topic_id": "a", "position": 7, "epoch": 3, "state_id": "s", "cluster_id": "c", "kafka": "k"},
+            asdict(Recorded("a", 7, 3, "s", "c", "n", "k")),
         ),
         of_json,
     ),
@@ -405,7 +402,7 @@ TARGETS = (
         ),
         of_json,
     ),
-    Target("dumps", ("operator.log_lines.read_dump",), dump, (Refused,), _dumps, of_json),
+    Target("dumps", ("operator.history.log_lines.read_dump",), dump, (Refused,), _dumps, of_json),
     Target("stack_settings", ("stack.layout.read_settings",), stack_settings, (StackError,), _json(_SETTINGS), of_json),
     Target("stack_states", ("stack.layout.read_state",), stack_state, (), _json(_STATE), of_json),
     Target(
@@ -431,7 +428,7 @@ TARGETS = (
     Target("streamed_rows", (), stream, (StreamBroken, WireError), _streams),
     Target(
         "status_pages",
-        ("client.peers.decode_status",),
+        ("client.data.peers.decode_status",),
         lambda data: decode_status(data, "n", "c"),
         (ValueError,),
         _json({"node": "n", "cluster_id": "c", "data_port": 7402}, {"node": "n", "cluster_id": "", "data_port": 1}),
@@ -442,7 +439,7 @@ TARGETS = (
     Target("data_messages", ("wire.data.unpack",), message, (WireError,), _messages),
     Target(
         "claims",
-        ("ringlog_cdc.plan_store.decode_claim",),
+        ("ringlog_cdc.plan.store.decode_claim",),
         decode_claim,
         (ChainBroken,),
         _json(_CLAIM),
@@ -466,7 +463,7 @@ TARGETS = (
     ),
     Target(
         "delta_commits",
-        ("audit.delta_log.decode_actions",),
+        ("ringlog_audit.sources.delta_log.decode_actions",),
         decode_actions,
         (AuditError,),
         _json({"protocol": {"minReaderVersion": 1}}, {"add": {"path": "a", "partitionValues": {"g": "1"}}}),
@@ -474,7 +471,7 @@ TARGETS = (
     ),
     Target(
         "delta_checkpoints",
-        ("audit.delta_log.decode_last",),
+        ("ringlog_audit.sources.delta_log.decode_last",),
         decode_last,
         (AuditError,),
         _json({"version": 10, "parts": 2}),
@@ -482,15 +479,15 @@ TARGETS = (
     ),
     Target(
         "recovery_bounds",
-        ("ringlog_cdc.recovery.decode_index",),
+        ("ringlog_cdc.driver.recovery.decode_index",),
         decode_index,
         (ChainBroken,),
-        _json({"0": 17, "3": 1}),
+        _json({"bounds": {"0": 17, "3": 1}, "settled": {"0": 5}, "lasts": [[0, 1, 16], [3, -1, 0]]}),
         of_json,
     ),
     Target(
         "spark_offsets",
-        ("ringlog_cdc.shares.decode_offsets",),
+        ("ringlog_cdc.plan.source_partitioning.decode_offsets",),
         lambda data: decode_offsets(data, "m"),
         (ChainBroken,),
         lambda: (_OFFSETS,),

@@ -6,22 +6,22 @@ import json
 from functools import cache
 from typing import Any
 
+from ringlog.cli.scripts import BadScriptLine, shard_line, stream_id_line, token_line
 from ringlog.client.cdc.errors import BadProgress
 from ringlog.client.cdc.progress import ConsumerProgress, Mark, PartitionProgress
 from ringlog.client.cdc.reader import CdcReader
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.decide import DEFECT, decide
-from ringlog.kernel.outcome import EntryContext, Rejected
-from ringlog.operator.author_json import from_json, to_json
-from ringlog.operator.intents import InvalidCommand
-from ringlog.operator.rehearsal import Rehearsal
-from ringlog.operator.scripts import BadScriptLine, shard_line, stream_id_line, token_line
+from ringlog.kernel.fold import DEFECT, decide
+from ringlog.kernel.model.outcome import EntryContext, Rejected
+from ringlog.kernel.registry import CODES
+from ringlog.operator.intents.intents import InvalidCommand
+from ringlog.operator.intents.json_commands import from_json, to_json
+from ringlog.operator.rehearsal.rehearsal import Rehearsal
 from ringlog.runtime.draw import SeededDraw
-from ringlog.wire.codec import learn
+from ringlog.wire.avro.codec import learn
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.errors import WireError
 from ringlog_cdc.errors import ChainBroken
-from ringlog_cdc.plan import GENESIS, OffsetRange, check_link, close_entry, decode, encode, route_entry
+from ringlog_cdc.plan.plan import GENESIS, OffsetRange, check_link, close_entry, decode, encode, route_entry
 from ringlog_schemas import current
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
@@ -175,9 +175,9 @@ TARGETS = (
         of_json,
     ),
     Target("consumer_places", ("client.cdc.reader.CdcReader._resumed",), resumed, (BadProgress,), _kept, of_json),
-    Target("author_json", ("operator.author_json.from_json",), author, (NotJson,), _commands, of_json),
-    Target("rehearsed_lines", ("operator.rehearsal._parsed",), lines, (), _lines, of_json),
-    Target("plans", ("ringlog_cdc.plan.decode",), plan, (ChainBroken,), _plans, of_json),
-    Target("schemas", ("wire.codec.learn",), schema, (WireError,), _schemas, of_json),
+    Target("author_json", ("operator.intents.json_commands.from_json",), author, (NotJson,), _commands, of_json),
+    Target("rehearsed_lines", ("operator.rehearsal.rehearsal._parsed",), lines, (), _lines, of_json),
+    Target("plans", ("ringlog_cdc.plan.plan.decode",), plan, (ChainBroken,), _plans, of_json),
+    Target("schemas", ("wire.avro.codec.learn",), schema, (WireError,), _schemas, of_json),
     Target("script_lines", (), script_line, (BadScriptLine,), lambda: (b"00ff", b"5 2 12", bytes(16).hex().encode())),
 )

@@ -10,15 +10,15 @@ from pathlib import Path
 
 import typer
 
-from ringlog.cli.connection import errors
-from ringlog.cli.sim_quorums import _read as read_description
-from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, BadRule, Match, Rule, rule_from_json, rule_to_json
-from ringlog.log.delays_control import HELD, FolderDelays
-from ringlog.sim.histories.events import HistoryError
-from ringlog.sim.histories.reader import read_bytes
-from ringlog.sim.quorums.description import BadDescription, Numbers, described, drawn, state_of
-from ringlog.sim.regressions import NoScript, load
-from ringlog.sim.script import PROFILES, draw_script, to_json
+from ringlog.cli.shared.connection import errors
+from ringlog.log.delays.control import HELD, FolderDelays
+from ringlog.log.delays.rules import COMMIT, DELAY, DROP, HOLD, BadRule, Match, Rule, rule_from_json, rule_to_json
+from ringlog_sim.cli.quorums import _read as read_description
+from ringlog_sim.runner.script import PROFILES, draw_script, to_json
+from ringlog_sim.runner.shrink import NoScript, load
+from ringlog_testing.histories.events import HistoryError
+from ringlog_testing.histories.operations import read_bytes
+from ringlog_testing.quorums.description import BadDescription, Numbers, described, drawn, state_of
 from tests.fuzz.mutate import of_json
 from tests.fuzz.targets import Target
 
@@ -101,10 +101,17 @@ def _scripts() -> tuple[bytes, ...]:
 
 
 TARGETS = (
-    Target("scripts", ("sim.regressions.load", "sim.script.from_json"), script, (NoScript,), _scripts, of_json),
+    Target(
+        "scripts",
+        ("ringlog_sim.runner.shrink.load", "ringlog_sim.runner.script.from_json"),
+        script,
+        (NoScript,),
+        _scripts,
+        of_json,
+    ),
     Target(
         "delay_rules",
-        ("log.delays.rule_from_json", "log.delays_control._reported"),
+        ("log.delays.rules.rule_from_json", "log.delays.control._reported"),
         rule,
         (BadRule,),
         _rules,
@@ -112,7 +119,7 @@ TARGETS = (
     ),
     Target(
         "histories",
-        ("sim.histories.events.parse_event",),
+        ("ringlog_testing.histories.events.parse_event",),
         read_bytes,
         (HistoryError,),
         _histories,
@@ -120,7 +127,7 @@ TARGETS = (
     ),
     Target(
         "quorum_descriptions",
-        ("cli.sim_quorums._read",),
+        ("ringlog_sim.cli.quorums._read",),
         description,
         (BadDescription, typer.Exit),
         _descriptions,

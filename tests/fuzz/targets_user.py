@@ -12,11 +12,10 @@ from pathlib import Path
 import pytest
 
 from ringlog.cache.redis_url import BadRedisUrl, redis_address, without_password
-from ringlog.cli.stack import belongings
-from ringlog.runtime.context import ClusterContext, known
-from ringlog.runtime.kafka_oauth import NoToken, token_in
-from ringlog.runtime.kafka_options import read_kafka_config
-from ringlog.runtime.kafka_security import BadKafkaConfig
+from ringlog.runtime.context import ClusterContext, stored_clusters
+from ringlog.runtime.kafka.oauth import NoToken, token_in
+from ringlog.runtime.kafka.options import read_kafka_config
+from ringlog.runtime.kafka.security import BadKafkaConfig
 from ringlog.runtime.trust import BadTrustConfig, TrustFile
 from ringlog.stack.commands import addresses
 from tests.fuzz.mutate import of_json
@@ -64,7 +63,7 @@ def _at_home(name: str, data: bytes, use: Callable[[], object]) -> None:
 
 def contexts(data: bytes) -> None:
     """The clusters that a user knows."""
-    _at_home("context.json", data, known)
+    _at_home("context.json", data, stored_clusters)
 
 
 def stacks(data: bytes) -> None:
@@ -72,15 +71,11 @@ def stacks(data: bytes) -> None:
     _at_home("stacks.json", data, addresses)
 
 
-def left_nodes(data: bytes) -> None:
-    """What a node acknowledged, asked for its cluster when that is deleted."""
-    _at_home("nodes/shop/n1/acknowledged.json", data, lambda: belongings(_CONTEXT))
-
-
 def logins(data: bytes) -> None:
     """A client.properties."""
     path = _home() / "client.properties"
     path.write_bytes(data)
+    path.chmod(0o600)
     read_kafka_config(path).security.java()
 
 
@@ -109,7 +104,7 @@ def trusts(data: bytes) -> None:
 TARGETS = (
     Target(
         "contexts",
-        ("runtime.context.known",),
+        ("runtime.context.stored_clusters",),
         contexts,
         (),
         lambda: (
@@ -119,14 +114,6 @@ TARGETS = (
         of_json,
     ),
     Target("stacks", ("stack.commands._recorded",), stacks, (), lambda: (b'["/nowhere/a", "b"]',), of_json),
-    Target(
-        "left_nodes",
-        ("cli.stack._is_of",),
-        left_nodes,
-        (),
-        lambda: (json.dumps({"cluster_id": _CONTEXT.cluster_id, "epoch": 9}).encode(),),
-        of_json,
-    ),
     Target("logins", (), logins, (BadKafkaConfig,), lambda: (_LOGIN, _TOKENS)),
     Target(
         "redis_urls",
@@ -141,7 +128,7 @@ TARGETS = (
     ),
     Target(
         "tokens",
-        ("runtime.kafka_oauth._end_of", "runtime.kafka_oauth.token_in"),
+        ("runtime.kafka.oauth._end_of", "runtime.kafka.oauth.token_in"),
         tokens,
         (NoToken,),
         lambda: (b'{"access_token": "a.b.c", "expires_in": 300}', b'{"access_token": "a.eyJleHAiOiA5OTk5OTk5OTk5fQ."}'),

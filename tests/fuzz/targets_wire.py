@@ -10,44 +10,41 @@ from typing import Any
 
 from fastavro import parse_schema
 
-from ringlog.audit.heads import MUTATION_TAILS, RecordHead, components_at
-from ringlog.cli import log as cli_log
-from ringlog.cli.connection import out
-from ringlog.client.merge import merged
+from ringlog.cli.metadata import log as cli_log
+from ringlog.cli.shared.connection import out
+from ringlog.client.data.row_merge import merged
 from ringlog.kernel.changes import diff
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.decide import DEFECT
-from ringlog.kernel.decoding import StateUndecodable, decode_part, decode_parts, decode_state
-from ringlog.kernel.encoding import digest, encoded_parts
-from ringlog.kernel.encoding import encode as encode_state
-from ringlog.kernel.fold import fold
+from ringlog.kernel.cql.types import TYPES, TypeMismatch, deserialize, serialize
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part, decode_parts, decode_state
+from ringlog.kernel.encoding.encoder import digest, encoded_parts
+from ringlog.kernel.encoding.encoder import encode as encode_state
+from ringlog.kernel.fold import DEFECT, fold
 from ringlog.kernel.generations.admission import refusal, rules_of
-from ringlog.kernel.generations.stream_id import StreamIdError
-from ringlog.kernel.generations.stream_id import decode as decode_stream_id
-from ringlog.kernel.generations.stream_id import encode as encode_stream_id
-from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
-from ringlog.kernel.registry import VERSIONS
-from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
+from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
+from ringlog.kernel.model.stream_id import StreamIdError
+from ringlog.kernel.model.stream_id import decode as decode_stream_id
+from ringlog.kernel.model.stream_id import encode as encode_stream_id
+from ringlog.kernel.registry import CODES, VERSIONS
+from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.log.folding import FoldedRecord
-from ringlog.node.peek import plain
-from ringlog.operator.log_lines import line_json
-from ringlog.protocol.fates import Fate
-from ringlog.protocol.validator_core import arrive, begin, settle
-from ringlog.protocol.validator_values import CommitChain, Publish, Shown, Validator
+from ringlog.node.rows.partial_decode import plain
+from ringlog.operator.history.log_lines import line_json
+from ringlog.protocol.submission.results import CommitOutcome
+from ringlog.protocol.validator.core import arrive, begin, settle
+from ringlog.protocol.validator.values import CommitChain, Publish, Shown, Validator
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire import records
+from ringlog.wire.avro.codec import decode, encode
 from ringlog.wire.changes import decode_change, encode_change
-from ringlog.wire.codec import decode, encode
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.errors import WireError
+from ringlog_audit.sources.heads import MUTATION_TAILS, RecordHead, components_at
 from ringlog_schemas import by_fingerprint, current
 from tests.fuzz.mutate import of_record
 from tests.fuzz.targets import Target
 from tests.fuzz.world import START, story
-from tests.node.world import peek
+from tests.node.world import partial_key
 from tests.wire.strategies import named_types, sample
 
 NOW = START + 10**8
@@ -114,7 +111,7 @@ def request(data: bytes) -> None:
             return
         for encoded in chains[0].entries:
             assert decode_entry(encoded.data) == encoded.entry
-        step = settle(step.validator, [Fate.APPLIED] * len(chains[0].entries))
+        step = settle(step.validator, [CommitOutcome.APPLIED] * len(chains[0].entries))
 
 
 def _requests() -> tuple[bytes, ...]:
@@ -134,13 +131,13 @@ def mutation(data: bytes) -> None:
     try:
         found = records.decode_mutation(data)
     except WireError:
-        peek(data)
+        partial_key(data)
         _head(data)
         assert plain(data) is None, "bytes that are no mutation are plain"
         raise
     bare = replace(found, mutation_id=None, cells=tuple(replace(cell, value=None) for cell in found.cells))
     assert plain(data) in (None, bare), "the plain write says something else"
-    for head in (peek(data), _head(data)):
+    for head in (partial_key(data), _head(data)):
         if head is not None:
             assert head == (f"{found.keyspace}.{found.table}", found.partition_key), "the head says something else"
     rules = rules_of(story().state)
@@ -307,7 +304,7 @@ TARGETS = (
     Target("commands", ("wire.commands.decode_command",), command, (), _commands),
     Target(
         "requests",
-        ("wire.records.decode_request", "wire.records.decode_requests", "wire.mapping.Mapper.decode"),
+        ("wire.records.decode_request", "wire.records.decode_requests", "wire.avro.mapping.Mapper.decode"),
         request,
         (WireError,),
         _requests,
@@ -332,16 +329,16 @@ TARGETS = (
     ),
     Target(
         "catalogue",
-        ("wire.codec.decode", "wire.binary.RecordCodec.decode"),
+        ("wire.avro.codec.decode", "wire.avro.binary.RecordCodec.decode"),
         catalogue,
         (WireError,),
         lambda: (*_samples(*current()), *_schema_headers()),
         of_record,
     ),
-    Target("states", ("kernel.decoding.decode_state",), cluster_state, (StateUndecodable,), _states),
+    Target("states", ("kernel.encoding.decoder.decode_state",), cluster_state, (StateUndecodable,), _states),
     Target(
         "state_parts",
-        ("kernel.decoding.decode_part", "kernel.decoding.decode_parts"),
+        ("kernel.encoding.decoder.decode_part", "kernel.encoding.decoder.decode_parts"),
         state_parts,
         (StateUndecodable,),
         _parts,
@@ -354,7 +351,7 @@ TARGETS = (
         lambda: _samples(records.STORED_SNAPSHOT, records.SNAPSHOT_CHUNK, records.SNAPSHOT_CONFIRMATION),
         of_record,
     ),
-    Target("cql_values", ("kernel.schema.types.deserialize",), cql_value, (TypeMismatch,), _cql_values),
+    Target("cql_values", ("kernel.cql.types.deserialize",), cql_value, (TypeMismatch,), _cql_values),
     Target("partition_keys", (), partition_key, (ValueError,), lambda: (b"", b"a", b"a\xffb", b"\xff\xff")),
-    Target("stream_ids", ("kernel.generations.stream_id.decode",), stream_id, (StreamIdError,), _streams),
+    Target("stream_ids", ("kernel.model.stream_id.decode",), stream_id, (StreamIdError,), _streams),
 )

@@ -23,22 +23,20 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
 from ringlog.kernel.changes import diff, project
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.decide import DEFECT
-from ringlog.kernel.digester import Digester
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.fold import FOUNDING, fold
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.fold import DEFECT, FOUNDING, fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
-from ringlog.kernel.registry import VERSIONS
-from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
+from ringlog.kernel.model.state import PARTS, ClusterState
+from ringlog.kernel.registry import CODES, VERSIONS
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
+from ringlog.wire.avro.mapping import uuid_text
 from ringlog.wire.entries import EncodedEntry, decode_entry, encode_entry
-from ringlog.wire.mapping import uuid_text
 from tests.fuzz.mutate import blind
 from tests.fuzz.strategies import KINDS, BySeed, Pools, accepted, altered, changed, commands, made
 from tests.fuzz.world import START, next_steps, states, story

@@ -9,18 +9,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import cache
 
-from ringlog.kernel.commands.cdc import RequestCdcGeneration
-from ringlog.kernel.commands.cdc_clock import LowerSettledTime
-from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
-from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction, DropAggregate, DropFunction
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
-from ringlog.kernel.commands.operations import CancelOperation, FailOperation
-from ringlog.kernel.commands.pauses import PauseChanges, ResumeChanges
-from ringlog.kernel.commands.rebalances import (
+from ringlog.kernel.commands.cdc.clock import LowerSettledTime
+from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.cluster.service import AddServiceMember, ReconfigureService, RemoveServiceMember
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
+from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
+from ringlog.kernel.commands.control.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
+from ringlog.kernel.commands.placement.rebalances import (
     CancelRebalance,
     FinishCancel,
     ResetPartitions,
@@ -29,27 +29,33 @@ from ringlog.kernel.commands.rebalances import (
     TriggerRebalance,
     ZoneCopy,
 )
-from ringlog.kernel.commands.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
-from ringlog.kernel.commands.resizes import DecideResize
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.schema_batch import SchemaBatch, statement_of
-from ringlog.kernel.commands.service import AddServiceMember, ReconfigureService, RemoveServiceMember
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, Shard, TabletMigration, TabletRevert
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
-from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex, DropView
-from ringlog.kernel.commands.zones import AlterZone, CreateZone, DropZone, SetDataNodes
+from ringlog.kernel.commands.placement.resizes import DecideResize
+from ringlog.kernel.commands.placement.tablets import (
+    MigrateTablets,
+    RevertTablets,
+    Shard,
+    TabletMigration,
+    TabletRevert,
+)
+from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone, DropZone, SetDataNodes
+from ringlog.kernel.commands.schema.batch import SchemaBatch, statement_of
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction, DropAggregate, DropFunction
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex, DropView
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
+from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.expiry import expires_at
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.kernel.model.zones import partition_key
 from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Position, Replication, TypeField
-from ringlog.kernel.zones.model import partition_key
 from ringlog.log.author import Author
-from ringlog.operator.rehearsal import acknowledgements
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry

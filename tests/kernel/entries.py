@@ -12,29 +12,35 @@ import typing
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
-from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
-from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
-from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.commands.recovery import EnterRecovery
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.schema_batch import PLACES, SchemaStatement, statement_of
-from ringlog.kernel.commands.service import AdvanceService
-from ringlog.kernel.encoding import command_digest
+from ringlog.kernel.commands.cdc.clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc.generations import (
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    parts_of,
+)
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.features import RequireFeature
+from ringlog.kernel.commands.cluster.service import AdvanceService
+from ringlog.kernel.commands.control.recovery import EnterRecovery
+from ringlog.kernel.commands.schema.batch import PLACES, SchemaStatement, statement_of
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
+from ringlog.kernel.model.outcome import Entry, OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Entry, OutcomeKind
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.service import next_step
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -174,7 +180,7 @@ NAMES: dict[str, list[Any]] = {
 FOR_GOOD = (UnregisterNode, Leave, Remove, Assassinate, Replace)
 """Commands by which nodes go for good: with too many of them a history dies out."""
 
-RARE = (EnterRecovery, *FOR_GOOD)
+RARE = (EnterRecovery, RequireFeature, *FOR_GOOD)
 """Commands after which much is refused."""
 
 BEGIN = (Join, Move, Rebuild, AlterKeyspace, *FOR_GOOD)
@@ -198,9 +204,9 @@ def random_command(draw: random.Random, state: ClusterState, wild: float = 0.02)
         command = _sound_command(draw, state)
         if draw.random() < 0.15:
             kind = type(command)
-            hints = typing.get_type_hints(kind)
-            for name in draw.sample(sorted(hints), min(1, len(hints))):
-                command = replace(command, **{name: _random_value(draw, name, hints[name], 0.3)})
+            field_types = typing.get_type_hints(kind)
+            for name in draw.sample(sorted(field_types), min(1, len(field_types))):
+                command = replace(command, **{name: _random_value(draw, name, field_types[name], 0.3)})
     if isinstance(command, BEGIN) and in_flight(state) and draw.random() < 0.9:
         command = Noop()
     return typing.cast(Command, command)
@@ -262,25 +268,27 @@ def _sound_command(draw: random.Random, state: ClusterState) -> Command:
 def _random_record(draw: random.Random, record: Any, wild: float) -> Any:
     if record is SchemaStatement and draw.random() >= wild:
         return statement_of(_random_record(draw, draw.choice(list(PLACES)), wild), draw.random() < 0.5)
-    hints = typing.get_type_hints(record)
-    return record(**{field.name: _random_value(draw, field.name, hints[field.name], wild) for field in fields(record)})
+    field_types = typing.get_type_hints(record)
+    return record(
+        **{field.name: _random_value(draw, field.name, field_types[field.name], wild) for field in fields(record)}
+    )
 
 
-def _random_value(draw: random.Random, name: str, hint: Any, wild: float) -> Any:
+def _random_value(draw: random.Random, name: str, field_type: Any, wild: float) -> Any:
     is_wild = draw.random() < wild
-    pools = NAMES if hint == tuple[str, ...] and name in NAMES else POOLS
+    pools = NAMES if field_type == tuple[str, ...] and name in NAMES else POOLS
     if name in pools and not is_wild:
         return draw.choice(pools[name])
-    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    origin, parts = typing.get_origin(field_type), typing.get_args(field_type)
     if origin in (typing.Union, types.UnionType):
         return None if draw.random() < 0.5 else _random_value(draw, "", parts[0], wild)
     if origin is tuple and parts[-1] is ...:
         return tuple(_random_value(draw, "", parts[0], wild) for _ in range(draw.randrange(3)))
     if origin is tuple:
         return tuple(_random_value(draw, "", part, wild) for part in parts)
-    if is_dataclass(hint):
-        return _random_record(draw, hint, wild)
-    return draw.choice(OUT_OF_RANGE[hint])
+    if is_dataclass(field_type):
+        return _random_record(draw, field_type, wild)
+    return draw.choice(OUT_OF_RANGE[field_type])
 
 
 def random_history(draw: random.Random, length: int, normal_nodes: int = 2) -> ClusterState:

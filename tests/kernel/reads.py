@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel import decide, state
-from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.kernel import fold
+from ringlog.kernel.model import state
+from ringlog.kernel.model.state import PARTS, ClusterState
 
 _PARTS = frozenset(PARTS)
 _read: set[str] = set()
@@ -47,5 +48,5 @@ def unnoted_copies(monkeypatch: pytest.MonkeyPatch) -> None:
         return lambda before, *given: make(ClusterState(**_all_of(before)), *given)
 
     monkeypatch.setattr(state, "stamper_of", quiet)
-    monkeypatch.setattr(decide, "too_many", lambda before, after: None)
-    monkeypatch.setattr(decide, "too_large", lambda before, after, command: None)
+    monkeypatch.setattr(fold, "too_many", lambda before, after: None)
+    monkeypatch.setattr(fold, "too_large", lambda before, after, command: None)

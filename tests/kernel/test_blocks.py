@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel import blocks
-from ringlog.kernel.blocks import Blocks, apart, in_blocks, picked, taken_over, with_items, with_more
-from ringlog.kernel.digester import Digester
-from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.columns import blocks
+from ringlog.kernel.columns.blocks import Blocks, apart, in_blocks, picked, taken_over, with_items, with_more
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.encoding.encoder import digest, encode
 from tests.kernel.ownership.rings import a_cluster
 
 COUNT = 4_000

@@ -5,20 +5,21 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 
-from ringlog.kernel.carried import CHANGE_BYTES_MAX, TABLES_BYTES_MAX, changed_tables, too_large
 from ringlog.kernel.changes import diff
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import REPLICATION_BYTES_MAX, AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
-from ringlog.kernel.commands.user_types import AlterType, CreateType
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import REPLICATION_BYTES_MAX, AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.fold import fold
+from ringlog.kernel.model.outcome import OutcomeKind, Rejected
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import OutcomeKind, Rejected
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.schema.sizes import CHANGED_BYTES_MAX, changed_items
+from ringlog.kernel.size_limits import CHANGE_BYTES_MAX, too_large
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -95,7 +96,7 @@ def test_a_type_does_not_grow_under_the_columns_that_use_it() -> None:
 def test_an_alteration_of_a_type_does_not_make_more_than_one_transaction_takes() -> None:
     small = CreateType("ks", "wide", WIDE.fields[:10])
     state = applied(ready(), small, *(table(400, name=f"t{number}", number=number) for number in range(50)))
-    sized(refused(state, AlterType("ks", "wide", WIDE.fields[10:])), "tables: the records", TABLES_BYTES_MAX)
+    sized(refused(state, AlterType("ks", "wide", WIDE.fields[10:])), "schema: the records", CHANGED_BYTES_MAX)
 
 
 def test_types_with_blanks_of_several_bytes_count_as_they_are_sent() -> None:
@@ -213,7 +214,9 @@ def test_an_ordinary_history_is_never_refused_for_its_size() -> None:
             command = random_command(draw, state)
             folded = fold(state, entry(state, command))
             assert folded.outcome.code != "too_large"
-            looked_at, every = (list(changed_tables(state, folded.state, one)) for one in (command, Noop()))
+            looked_at, every = (
+                list(changed_items("tables", state.tables, folded.state.tables, one)) for one in (command, Noop())
+            )
             assert folded.state is state or looked_at == every, "what a command names is all that it changes"
             state = folded.state
         assert too_large(EMPTY_STATE, state, Noop()) is None

@@ -6,13 +6,9 @@ from dataclasses import replace
 import pytest
 
 from ringlog.kernel.changes import (
-    CDC_GENERATIONS,
-    CDC_STREAMS,
     CHANGE_TOPICS,
     EPOCHS,
     HEAD,
-    PLACEMENTS,
-    SCHEMA,
     Change,
     ChangeRecord,
     EpochChange,
@@ -22,18 +18,19 @@ from ringlog.kernel.changes import (
     diff,
     project,
 )
-from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration, parts_of
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.commands.schema import DropTable
-from ringlog.kernel.commands.user_types import DropType
+from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.commands.schema.tables import DropTable
+from ringlog.kernel.commands.schema.user_types import DropType
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS, PLACEMENTS, SCHEMA
 from ringlog.kernel.values import Witness
 from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
 

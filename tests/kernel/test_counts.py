@@ -7,28 +7,28 @@ from dataclasses import fields, replace
 
 import pytest
 
-from ringlog.kernel import counts
+from ringlog.kernel import cardinality_limits as counts
+from ringlog.kernel.cardinality_limits import COUNTS_MAX
 from ringlog.kernel.changes import CHANGE_TOPICS
-from ringlog.kernel.commands.cdc import RequestCdcGeneration
-from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
-from ringlog.kernel.commands.cluster import TakeOver
-from ringlog.kernel.commands.features import EnableFeature
-from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode, UpdateNode
-from ringlog.kernel.commands.pauses import PauseChanges
-from ringlog.kernel.commands.recovery import EnterRecovery, LeaveRecovery
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.user_types import CreateType
-from ringlog.kernel.commands.views import CreateIndex, CreateView
-from ringlog.kernel.commands.zones import CreateZone
-from ringlog.kernel.counts import COUNTS_MAX
+from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
+from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import TakeOver
+from ringlog.kernel.commands.cluster.features import EnableFeature
+from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.control.recovery import EnterRecovery, LeaveRecovery
+from ringlog.kernel.commands.placement.zones import CreateZone
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import CreateType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView
+from ringlog.kernel.commands.topology.nodes import DeclareDown, UnregisterNode, UpdateNode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import PARTS, ClusterState
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.values import CdcOptions, Command, Replication, TypeField
-from ringlog.log.topics import TOPICS
-from ringlog.protocol.validator_values import ANSWERS_MAX
+from ringlog.log.kafka.topics import TOPICS
+from ringlog.protocol.validator.values import ANSWERS_MAX
 from tests.kernel.entries import NODES, TABLE, applied, entry, founded, node, uuid, with_normal_nodes
 from tests.tidy.files import ROOT
 

@@ -5,22 +5,19 @@ from __future__ import annotations
 import random
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.decoding import StateUndecodable, decode_state
-from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_state
+from ringlog.kernel.encoding.encoder import digest, encode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.memory import Applied, History
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.wire.entries import decode_entry
+from ringlog.kernel.model.applied_history import Applied, History
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from tests.kernel.entries import applied, entry, founded, random_command, random_history
-from tests.kernel.test_released_logs import LOGS
 
 LETTERS = b"0123456789-:NTFISBLMRax"
 
@@ -42,20 +39,6 @@ def test_states_of_random_lives_come_back(draw: random.Random, length: int) -> N
     assert found == state
     assert digest(found) == digest(state)
     assert fold(found, entry(state, Noop())) == fold(state, entry(state, Noop()))
-
-
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
-def test_the_states_of_released_logs_come_back_and_fold_on(path: Path) -> None:
-    lines = path.read_text(encoding="utf-8").splitlines()
-    state = EMPTY_STATE
-    for number, line in enumerate(lines):
-        data, expected = line.split()
-        state = fold(state, decode_entry(bytes.fromhex(data))).state
-        if number % 16 == 0 or number == len(lines) - 1:
-            encoded = encode(state)
-            state = decode_state(encoded)
-            assert encode(state) == encoded
-            assert digest(state)[:16] == expected
 
 
 @settings(max_examples=300, deadline=None)

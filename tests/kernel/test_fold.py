@@ -7,14 +7,21 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop, TakeOver
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import ID_STEP_MAX_MS, fold
-from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
-from ringlog.kernel.registry import RULES
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
+from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.operations.kinds import next_stage
+from ringlog.kernel.ownership.placements import canonical, nodes_of
+from ringlog.kernel.registry import CODES, RULES
+from ringlog.kernel.values import Replication
 from tests.kernel.entries import CLUSTER, applied, entry, founded, node, uuid
+from tests.kernel.operations.drive import SEED, advance_of
 
 OTHER = uuid(9, space=9)
 
@@ -179,3 +186,47 @@ def test_a_defect_of_a_rule_halts_the_reader(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setitem(RULES, Noop, defective)
     state = founded()
     assert verdict(state, entry(state, Noop())) == (OutcomeKind.HALT, "broken_rule")
+
+
+# From an empty cluster to four nodes, entry by entry through the fold, with the generations that joins really make.
+
+
+def _with_generation(state: ClusterState, publish: bool) -> ClusterState:
+    """What the coordinator and the publisher do for an operation that waits for its generation."""
+    if publish:
+        return applied(state, PublishCdcGeneration(state.generations[-1].id))
+    wanted = to_prepare(state)
+    assert wanted is not None
+    generation, seed = wanted
+    ranges = generate_for(state, seed)
+    state = applied(state, *parts_of(generation, ranges))
+    timestamp = 1_000_000 * state.epoch
+    return applied(state, CommitCdcGeneration(generation, timestamp, ranges_digest(ranges)))
+
+
+def _joined(state: ClusterState, number: int, tokens: tuple[int, ...]) -> ClusterState:
+    state = applied(state, node(number))
+    name = state.node_names[f"n{number}"]
+    state = applied(state, Join(name, tokens, SEED))
+    operation = f"join-{state.epoch}"
+    while (following := next_stage(state.operations[operation])) is not None:
+        if following in ("publish_cdc_generation", "write_both_read_old"):
+            state = _with_generation(state, publish=following == "write_both_read_old")
+        state = applied(state, advance_of(state, operation))
+    return state
+
+
+def test_four_nodes_join_one_after_the_other() -> None:
+    state = founded()
+    for number in (1, 2, 3):
+        state = _joined(state, number, (100 * number,))
+    state = applied(state, CreateKeyspace("flights", Replication("simple", 2)))
+    state = _joined(state, 4, (150, -150))
+    assert [len(generation.ranges) for generation in state.generations] == [1, 2, 3, 5]
+    assert all(generation.published is not None for generation in state.generations)
+    assert {one.state for one in state.nodes.values()} == {"normal"}
+    layout = canonical(Replication("simple", 2), state.token_owners, state.nodes, 0)
+    live = state.placements["simple:2"].ranges
+    assert [(one.start, one.end, nodes_of(one.read), nodes_of(one.write)) for one in live] == [
+        (one.start, one.end, nodes_of(one.read), nodes_of(one.read)) for one in layout
+    ]

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
-from ringlog.kernel.state import EMPTY_STATE, PARTS, ClusterState
+from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE, PARTS, ClusterState
+from ringlog.kernel.registry import CODES
 from tests.kernel.entries import CLUSTER, applied, entry, founded, random_command, uuid, with_normal_nodes
 
 FOUNDING = InitializeCluster("c")

@@ -6,10 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ringlog.kernel import history
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
 from ringlog.kernel.fold import fold
-from ringlog.kernel.memory import BLOCK, EMPTY_HISTORY, Applied, History, history_of
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.model.applied_history import BLOCK, EMPTY_HISTORY, Applied, History, history_of
+from ringlog.kernel.model.outcome import OutcomeKind
 from tests.kernel.entries import applied, entry, founded, uuid
 
 

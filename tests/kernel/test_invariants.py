@@ -5,49 +5,41 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import cache
-from pathlib import Path
 from typing import Any
 
 import pytest
 from immutables import Map
 
-from ringlog.kernel import counts
-from ringlog.kernel.commands.cdc import CloseCdcGeneration, CommitCdcGeneration, PublishCdcGeneration, parts_of
-from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
-from ringlog.kernel.commands.cluster import Noop, TakeOver
-from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.commands.resizes import DecideResize
-from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
-from ringlog.kernel.commands.user_types import CreateType
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.commands.views import CreateIndex, CreateView
-from ringlog.kernel.commands.zones import CreateZone
-from ringlog.kernel.fold import fold
+from ringlog.kernel import cardinality_limits as counts
+from ringlog.kernel.commands.cdc.generations import (
+    CloseCdcGeneration,
+    CommitCdcGeneration,
+    PublishCdcGeneration,
+    parts_of,
+)
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
+from ringlog.kernel.commands.placement.resizes import DecideResize
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.kernel.commands.placement.zones import CreateZone
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.schema.user_types import CreateType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
-from ringlog.kernel.generations.tablet_streams import DescribedTable
 from ringlog.kernel.invariants.check import INVARIANTS, violations
 from ringlog.kernel.invariants.shape import BrokenInvariant
+from ringlog.kernel.model.modes import Feature, LogBound, Pause, Recovery, ServiceGoal, ServiceMember
+from ringlog.kernel.model.state import ClusterState, GlobalRequest, PastTtl, Replica, Source
+from ringlog.kernel.model.tablet_map import TabletReplica, with_settled
+from ringlog.kernel.model.tablet_streams import DescribedTable
+from ringlog.kernel.model.zones import ZoneStep
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import (
-    EMPTY_STATE,
-    ClusterState,
-    Feature,
-    GlobalRequest,
-    LogBound,
-    PastTtl,
-    Pause,
-    Recovery,
-    Replica,
-    ServiceGoal,
-    ServiceMember,
-    Source,
-)
-from ringlog.kernel.tablets.map import TabletReplica, with_settled
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.values import (
     CdcOptions,
@@ -59,11 +51,8 @@ from ringlog.kernel.values import (
     TypeField,
     Witness,
 )
-from ringlog.kernel.zones.model import ZoneStep
-from ringlog.wire.entries import decode_entry
 from tests.kernel.entries import NODES, SEED, TABLE, applied, founded, node, uuid
 
-LOGS = sorted((Path(__file__).parents[1] / "testdata" / "logs").glob("*.txt"))
 JOINING = NODES[3]
 KEY = "simple:2"
 
@@ -217,8 +206,10 @@ def _transition(state: ClusterState, **changes: Any) -> ClusterState:
 
 def _dropped_too_early(state: ClusterState) -> ClusterState:
     """A table is there, and its life is over."""
-    (life,) = state.table_lives["ks.later"]
-    return replace(state, table_lives=state.table_lives.set("ks.later", (replace(life, until=state.settled.until),)))
+    (lifetime,) = state.table_lives["ks.later"]
+    return replace(
+        state, table_lives=state.table_lives.set("ks.later", (replace(lifetime, until=state.settled.until),))
+    )
 
 
 def _two_about_one(state: ClusterState) -> ClusterState:
@@ -254,7 +245,7 @@ PLANTED: dict[str, Planted] = {
     "nodes": ("quiet", lambda s: _node(s, NODES[0], tokens=())),
     "tokens": ("quiet", lambda s: _node(s, NODES[0], tokens=(4,))),
     "addresses": ("quiet", lambda s: _node(s, NODES[0], address=s.nodes[NODES[1]].address)),
-    "features": ("quiet", lambda s: replace(s, features=s.features.set("split", Feature("split", s.epoch)))),
+    "features": ("quiet", lambda s: replace(s, features=s.features.set("split", Feature("split", 1, s.epoch)))),
     "log_bounds": ("quiet", lambda s: replace(s, log_bounds=s.log_bounds.set("truncated", LogBound(s.epoch + 1, 5)))),
     "pauses": ("quiet", lambda s: replace(s, pauses=s.pauses.set("splits/", Pause("all", "", "", s.epoch)))),
     "keyspaces": (
@@ -287,7 +278,7 @@ PLANTED: dict[str, Planted] = {
     "served": ("publish_cdc_generation", lambda s: _operation(s, generation="another")),
     "preparing": ("preparing", lambda s: _operation(s, generation="another")),
     "generations": ("quiet", lambda s: _generation(s, 1, timestamp=1)),
-    "lives": ("quiet", lambda s: _generation(s, -1, status="closed")),
+    "lifecycle": ("quiet", lambda s: _generation(s, -1, status="closed")),
     "streams": ("quiet", lambda s: _generation(s, -1, ranges=s.generations[-1].ranges[1:])),
     "tablet_streams": ("quiet", lambda s: _generation(s, -1, tables=(DescribedTable("t", (5,)),))),
     "requests": (
@@ -310,6 +301,7 @@ PLANTED: dict[str, Planted] = {
     "resizes": ("moving", lambda s: _tablets(s, sequence=7)),
     "settled": ("settled", lambda s: replace(s, settled=replace(s.settled, forgotten=s.settled.until + 1))),
     "table_lives": ("settled", _dropped_too_early),
+    "past_versions": ("settled", lambda s: replace(s, settled=replace(s.settled, until=2**51), table_lives=Map())),
     "zone_parts": ("zoned", lambda s: replace(s, zone_partitions=s.zone_partitions.delete("z/0"))),
     "zone_values": ("zoned", lambda s: replace(s, zones=s.zones.set("z", replace(s.zones["z"], quorum=9)))),
     "zone_steps": ("zoned", lambda s: _zone_partition(s, stable=ZoneStep(()))),
@@ -323,6 +315,10 @@ PLANTED: dict[str, Planted] = {
     "recoveries": ("quiet", lambda s: replace(s, recoveries=Map({"3": Recovery(3, 0, "", "", (), None, "")}))),
 }
 """Invariant to the state that it is broken in, and how."""
+
+
+OF_TWO_STATES = {"past_versions"}
+"""Invariants that speak of a state and an earlier one of its log: a state alone cannot break them."""
 
 
 def _broken(found: tuple[BrokenInvariant, ...]) -> set[str]:
@@ -346,7 +342,7 @@ def test_an_invariant_is_found_broken(name: str) -> None:
     sound = lives()[where]
     planted = plant(sound)
     found = [one for one in violations(planted) if one.invariant == name]
-    assert found
+    assert bool(found) == (name not in OF_TWO_STATES)
     assert not any("cannot be checked" in one.detail for one in found), found
     assert name in _broken(violations(planted, sound)) or name == "stamps"  # of what is shared nobody asks
 
@@ -385,7 +381,7 @@ def _placed_by(state: ClusterState, keyspace: str, **replication: Any) -> Cluste
 def test_a_keyspace_that_alone_has_changed_breaks_what_it_places() -> None:
     in_tablets = lives()["moving"]
     assert "cut" in _broken(violations(_placed_by(in_tablets, "cut", strategy="simple"), in_tablets))
-    zones = applied(lives()["placed"], CreateZone("y", (JOINING,), 2, 1))
+    zones = applied(lives()["placed"], CreateZone("y", NODES[2:3], 2, 1))
     assert "zone_tablets" in _broken(violations(_placed_by(zones, "placed", zone="y"), zones))
 
 
@@ -406,10 +402,10 @@ def test_the_look_never_raises(part: str) -> None:
 
 
 @pytest.mark.parametrize("noted", ["made", "joined"])
-@pytest.mark.parametrize("beside", [-1, 1_000])
-def test_what_a_keyspace_notes_is_an_epoch_that_was(noted: str, beside: int) -> None:
+@pytest.mark.parametrize("offset", [-1, 1_000])
+def test_what_a_keyspace_notes_is_an_epoch_that_was(noted: str, offset: int) -> None:
     sound = lives()["quiet"]
-    epoch = beside if beside < 0 else sound.epoch + beside
+    epoch = offset if offset < 0 else sound.epoch + offset
     broken = replace(sound, keyspaces=sound.keyspaces.set("ks", replace(sound.keyspaces["ks"], **{noted: epoch})))
     assert "keyspaces" in _broken(violations(broken, sound))
 
@@ -433,12 +429,3 @@ def test_sources_outside_of_the_locks_are_found() -> None:
     stray = Source("simple:3", 0, 1_000, NODES[0], NODES[1])
     plan = replace(operation.plan, sources=(*operation.plan.sources, stray))
     assert "held" in _broken(violations(_operation(lives()["requested"], plan=plan)))
-
-
-@pytest.mark.parametrize("path", LOGS, ids=lambda path: path.stem)
-def test_the_states_of_released_logs_are_sound(path: Path) -> None:
-    state = EMPTY_STATE
-    for line in path.read_text(encoding="utf-8").splitlines():
-        before, state = state, fold(state, decode_entry(bytes.fromhex(line.split()[0]))).state
-        assert violations(state, before) == ()
-    assert violations(state) == ()

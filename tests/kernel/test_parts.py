@@ -2,31 +2,39 @@
 
 from __future__ import annotations
 
+import ast
 import json
+from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
+from pathlib import Path
 
 import pytest
 
+import ringlog
 from ringlog.cache import projection
-from ringlog.kernel.changes import SCHEMA, TELLINGS, TypeChange, _maker, project
-from ringlog.kernel.commands.cdc_writers import RegisterCdcWriter
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
-from ringlog.kernel.parts import PARTS, WHOLE
-from ringlog.kernel.state import Node
+from ringlog.kernel.changes import PUBLICATIONS, TypeChange, _maker, project
+from ringlog.kernel.commands.cdc.writers import RegisterCdcWriter
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.model.state import Node
+from ringlog.kernel.model.state_section import WHOLE
+from ringlog.kernel.registry import CODES
+from ringlog.kernel.sections import PARTS, SCHEMA
 from ringlog.kernel.values import Replication, TypeField
 from tests.kernel.entries import applied, founded, node, with_normal_nodes
 
 
 def test_every_reason_is_a_sentence() -> None:
     for part in PARTS:
-        assert all(len(why) > 10 for why in (*part.hidden.values(), *part.untold.values()))
-        assert bool(part.topic) is not (WHOLE in {**part.hidden, **part.untold}), f"{part.name}: a topic or a reason"
+        assert all(len(why) > 10 for why in (*part.hidden.values(), *part.unpublished.values()))
+        assert bool(part.topic) is not (WHOLE in {**part.hidden, **part.unpublished}), (
+            f"{part.name}: a topic or a reason"
+        )
 
 
 def test_a_record_that_lacks_a_field_is_no_record_of_its_part() -> None:
-    (nodes,) = (telling for telling in TELLINGS if telling.part.name == "nodes")
+    (nodes,) = (publication for publication in PUBLICATIONS if publication.part.name == "nodes")
     assert {field.name for field in fields(nodes.change)} == {field.name for field in fields(Node)} | {"epoch"}
     with pytest.raises(TypeError, match=r"differ in \['.*'tokens'.*\]"):
         _maker("nodes", TypeChange)
@@ -48,7 +56,7 @@ def test_caches_show_every_field_that_is_not_hidden() -> None:
         if WHOLE in part.hidden:
             assert part.name not in cached
             continue
-        within = {pieces.field for pieces in part.pieces}
+        within = {split_fields.field for split_fields in part.split_fields}
         for text in cached[part.name].values():
             if is_dataclass(part.item):
                 assert json.loads(text).keys() == set(part.fields) - within
@@ -66,3 +74,54 @@ def test_user_types_are_told_as_they_come_and_go() -> None:
     told = project(state)[SCHEMA, "type/ks.t"]
     assert told == TypeChange("ks", "t", fields_now, state.state_id, state.epoch, epoch=state.epoch)
     assert (SCHEMA, "type/ks.t") not in project(applied(state, DropType("ks", "t")))
+
+
+# The set of refusal codes is closed: the source refuses with no other code, and promises none that it never gives.
+
+
+SOURCE = Path(ringlog.__file__).parent
+
+
+def _declares(node: ast.stmt) -> bool:
+    return isinstance(node, ast.AnnAssign) and getattr(node.target, "id", "") in ("CODES", "_PROTOCOL")
+
+
+def trees() -> Iterator[ast.Module]:
+    """The sources without the declarations of codes."""
+    for path in sorted(SOURCE.rglob("*.py")):
+        tree = ast.parse(path.read_text(encoding="utf-8"))
+        yield ast.Module([node for node in tree.body if not _declares(node)], [])
+
+
+def given_codes() -> set[str]:
+    """The literal codes of refusals anywhere in the source."""
+    calls = (node for tree in trees() for node in ast.walk(tree) if isinstance(node, ast.Call))
+    return {
+        call.args[0].value
+        for call in calls
+        if isinstance(call.func, ast.Name) and call.func.id in ("Rejected", "InvalidCommand") and call.args
+        if isinstance(call.args[0], ast.Constant) and isinstance(call.args[0].value, str)
+    }
+
+
+def test_every_refusal_has_a_code_of_the_set() -> None:
+    found = given_codes()
+    assert len(found) > 40
+    assert found <= set(CODES)
+
+
+def test_every_code_is_given_somewhere() -> None:
+    literals = {
+        node.value
+        for tree in trees()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    assert set(CODES) <= literals
+
+
+def test_every_code_has_a_meaning() -> None:
+    for code, meaning in CODES.items():
+        assert code.replace("_", "").isalpha()
+        assert code.islower()
+        assert meaning.endswith(".")

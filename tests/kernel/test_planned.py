@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+from dataclasses import FrozenInstanceError, fields, replace
 from typing import Any
 
 import pytest
@@ -10,10 +11,32 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.digester import Digester
-from ringlog.kernel.encoding import digest, encode
-from ringlog.kernel.planned import ChangeList, LockList, RangeColumn, SourceList, column_of, columns_of, in_columns
-from ringlog.kernel.state import Change, ClusterState, Deltas, LockedRange, Operation, Plan, Source
+from ringlog.kernel.columns.fast_dataclass import maker_of, replaced
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.encoding.encoder import digest, encode
+from ringlog.kernel.model.applied_history import History
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.plan_columns import (
+    ChangeList,
+    LockList,
+    RangeColumn,
+    SourceList,
+    column_of,
+    columns_of,
+    in_columns,
+)
+from ringlog.kernel.model.state import (
+    EMPTY_STATE,
+    Change,
+    ClusterState,
+    Deltas,
+    LockedRange,
+    Operation,
+    Plan,
+    Source,
+    advance,
+)
+from tests.kernel.entries import Noop, applied, entry, founded
 from tests.kernel.operations.drive import SEED
 
 NODES = st.sampled_from("ABCD")
@@ -121,3 +144,48 @@ def planned(stage: str, changes: Any, sources: Any, locks: Any) -> ClusterState:
     plan = Plan(start=Deltas(write_added=changes), sources=sources)
     one = Operation("o", "join", "A", (1,), SEED, stage, 1, plan, locks, None, (), (), "")
     return ClusterState(operations=Map({one.id: one}))
+
+
+# A value that is made quickly is the value that its class makes.
+
+
+STATE = applied(founded(), Noop())
+
+
+@pytest.mark.parametrize("value", [STATE, STATE.history, entry(STATE, Noop())], ids=lambda value: type(value).__name__)
+def test_it_is_the_same_value(value: ClusterState | History | Entry) -> None:
+    kind = type(value)
+    made = maker_of(kind)(*(getattr(value, field.name) for field in fields(kind)))
+    assert type(made) is kind
+    assert made == value
+    assert hash(made) == hash(value)
+    assert repr(made) == repr(value)
+    with pytest.raises(FrozenInstanceError):
+        setattr(made, fields(kind)[0].name, None)
+
+
+def test_a_state_with_other_fields_is_as_any_other() -> None:
+    again = replaced(STATE, epoch=STATE.epoch)
+    assert again == STATE
+    assert encode(again) == encode(STATE)
+    assert pickle.loads(pickle.dumps(replaced(EMPTY_STATE, name="x"))) == ClusterState(name="x")
+
+
+def test_fields_are_replaced_as_python_replaces_them() -> None:
+    made = entry(STATE, Noop())
+    given = {"submitter": "another", "at": 7}
+    assert replaced(made, **given) == replace(made, **given) != made
+    assert replaced(made) == made
+    with pytest.raises(TypeError, match=r"Entry has no fields \['epoch'\]"):
+        replaced(made, epoch=1)  # type: ignore[call-arg]
+    with pytest.raises(FrozenInstanceError):
+        replaced(made, at=7).at = 8  # type: ignore[misc]
+
+
+def test_a_next_state_is_stamped_where_a_part_is_another_object() -> None:
+    same, other = STATE.nodes, STATE.settings.set("history_entries", 7)
+    after = advance(STATE, 9, nodes=same, settings=other, name="x")
+    assert after == replace(STATE, settings=other, name="x", changed=STATE.changed.set("settings", 9))
+    assert advance(STATE, 9) == STATE
+    with pytest.raises(TypeError, match=r"ClusterState has no fields \['node'\]"):
+        advance(STATE, 9, node=same)

@@ -1,4 +1,4 @@
-"""Committing a chain, and giving one up, in the thread that asks: ``ringlog.protocol.commit`` on a log.
+"""Committing a chain, and giving one up, in the thread that asks: ``ringlog.protocol.submission.commit`` on a log.
 
 To give up an *entry*, a Noop with the same predecessor is sent: one of the two is applied, and both fates are final.
 """
@@ -8,16 +8,22 @@ from __future__ import annotations
 import time
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.author import Author
-from ringlog.log.driver import LogDriver, micros
 from ringlog.log.errors import LogError
 from ringlog.log.port import MetadataLog
-from ringlog.log.replica import LogReplica
-from ringlog.protocol import commit as protocol
+from ringlog.log.replicas.driver import LogDriver, micros
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.effects import FOREVER, Barrier, Now, Steps
-from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, open_entries
+from ringlog.protocol.submission import commit as protocol
+from ringlog.protocol.submission.results import (
+    CommitOutcome,
+    EntryChain,
+    all_final,
+    commit_outcomes,
+    open_entries,
+)
 
 
 class FateOpen(LogError):
@@ -25,7 +31,7 @@ class FateOpen(LogError):
 
     code = "fate_open"
 
-    def __init__(self, chain: EntryChain, judged: tuple[Fate, ...], waited_s: float) -> None:
+    def __init__(self, chain: EntryChain, judged: tuple[CommitOutcome, ...], waited_s: float) -> None:
         count = len(open_entries(chain, judged))
         super().__init__(
             f"waited {waited_s:.1f} s for the fate of {count} entries after epoch {chain.base}",
@@ -39,7 +45,7 @@ class FateOpen(LogError):
 class Committed:
     """Final fates of a chain, and the epoch that the replica had reached then."""
 
-    fates: tuple[Fate, ...]
+    commit_outcomes: tuple[CommitOutcome, ...]
     epoch: Epoch
 
 
@@ -66,7 +72,7 @@ def settle(
     return _fates_of(metadata, replica, settling(author, chain, micros(timeout_s)))
 
 
-def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Fate, ...]]) -> Committed:
+def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[CommitOutcome, ...]]) -> Committed:
     started = time.monotonic()
     try:
         judged = LogDriver(metadata, replica).carry_out(steps)
@@ -75,16 +81,16 @@ def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[Fat
     return Committed(judged, replica.state.epoch)
 
 
-def settling(author: Author, chain: EntryChain, patience: Micros = FOREVER) -> Steps[tuple[Fate, ...]]:
+def settling(author: Author, chain: EntryChain, timeout: Micros = FOREVER) -> Steps[tuple[CommitOutcome, ...]]:
     """Make every fate of the chain final without sending its entries again: a Noop takes the place of the first open
     one.
 
     Entries that got there first stay applied. Raises Undecided (of the Noop).
     """
-    deadline = (yield Now()) + patience
+    deadline = (yield Now()) + timeout
     while True:
-        state = yield Barrier(patience)
-        judged = fates(state, chain)
+        state = yield Barrier(timeout)
+        judged = commit_outcomes(state, chain)
         if all_final(judged):
             return judged
         noop = author.entry(state, Noop())

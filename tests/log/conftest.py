@@ -6,14 +6,14 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.fates import EntryChain
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry

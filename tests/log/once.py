@@ -7,13 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.log.author import Author
 from ringlog.log.port import MetadataLog
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.draw import Draw
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.effects import Draw
 from ringlog.runtime.clock import ManualClock
 
 

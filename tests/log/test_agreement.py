@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.snapshots import REMEMBERED_MAX, TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot
-from ringlog.kernel.decoding import decode_parts
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.state import ClusterState
-from ringlog.log.agreement import Agreement
-from ringlog.log.beginning import SnapshotTopic
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.snapshots import SNAPSHOTS_KEPT_MAX, TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot
+from ringlog.kernel.encoding.decoder import decode_parts
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.model.state import ClusterState
 from ringlog.log.errors import ReplicaHalted
-from ringlog.log.replay import catch_up
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replay import catch_up
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import SnapshotTopic
+from ringlog.log.replicas.state_agreement import Agreement
 from tests.log.test_snapshots import Cluster, confirmation
 
 LONG_S = 60.0
@@ -41,7 +41,7 @@ class Reader:
                 after = self.wrong = replace(after, settings=after.settings.set("ranges_max", 7))
             self.agreement.folded(before, after, *more)  # type: ignore[arg-type]
 
-        self.replica.subscribe(follow)
+        self.replica.subscribe(follow, self.replica.halt_on_defect)
 
 
 @pytest.fixture
@@ -118,9 +118,9 @@ def test_evidence_that_cannot_be_kept_lets_nobody_go_on(cluster: Cluster, tmp_pa
 
 def test_marks_that_nobody_confirms_are_not_kept_for_ever(cluster: Cluster, tmp_path: Path) -> None:
     reader = Reader(cluster, tmp_path, True)
-    cluster.apply(*[TakeSnapshot()] * (3 * REMEMBERED_MAX))
+    cluster.apply(*[TakeSnapshot()] * (3 * SNAPSHOTS_KEPT_MAX))
     reader.replica.read_barrier(LONG_S)
-    assert len(reader.agreement._marks) == REMEMBERED_MAX
+    assert len(reader.agreement._marks) == SNAPSHOTS_KEPT_MAX
     assert reader.replica.halted is None
     reader.replica.stop()
 

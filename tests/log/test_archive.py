@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from ringlog import durable
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.encoding import digest
-from ringlog.log import archive as archives
-from ringlog.log.archive import Archive, SegmentHead, extended, whole
-from ringlog.log.archive_places import FolderPlace, place_of
+from ringlog import files
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.log.archive import archive as archives
+from ringlog.log.archive.archive import Archive, SegmentHead, extended, whole
+from ringlog.log.archive.locations import FolderPlace, place_of
 from ringlog.log.errors import ArchiveRefused, ArchiveUnavailable, LogError, LogTruncated
 from ringlog.log.folding import BEGINNING, Start, follow
 from tests.log.test_snapshots import Cluster
@@ -215,7 +215,7 @@ def test_a_disk_that_is_full_leaves_no_segment(
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(durable.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(ArchiveUnavailable, match="No space left"):
         archived(cluster, archive)
     assert archive.segments() == held

@@ -17,10 +17,10 @@ from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
-from ringlog.kernel.encoding import digest
-from ringlog.log.archive import Archive, extended, whole
-from ringlog.log.archive_places import StorePlace, place_of
-from ringlog.log.copied import copy_of_archive, end_of
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.copies import copy_of_archive, end_of
+from ringlog.log.archive.locations import StorePlace, place_of
 from ringlog.log.errors import ArchivePlaceUnknown, ArchiveRefused, ArchiveUnavailable, CopyMissing
 from ringlog.log.folding import BEGINNING
 from tests.log.test_archive import folded

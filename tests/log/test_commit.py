@@ -8,25 +8,25 @@ from concurrent.futures import Future
 
 import pytest
 
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.log.author import Author
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.fates import EntryChain, Fate
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import CommitOutcome, EntryChain
 from tests.log.committing import FateOpen, commit, settle
 from tests.log.faulty import Fault, FaultyLog
 
 ChainMaker = Callable[..., EntryChain]
 
 QUICK_S = 0.02
-APPLIED, LOST = Fate.APPLIED, Fate.LOST
+APPLIED, LOST = CommitOutcome.APPLIED, CommitOutcome.LOST
 
 
 def test_a_chain_is_applied_in_one_append(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     done = commit(log, replica, chain_of(replica.state))
-    assert done.fates == (APPLIED,) * 3
+    assert done.commit_outcomes == (APPLIED,) * 3
     assert replica.state.epoch == 4
     assert [len(records) for records in log.appends] == [3]
 
@@ -36,7 +36,7 @@ def test_a_lost_entry_is_sent_again_with_those_after_it(
 ) -> None:
     log.plan(Fault(lost=frozenset({1})))
     chain = chain_of(replica.state)
-    assert commit(log, replica, chain, resend_s=QUICK_S).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain, resend_s=QUICK_S).commit_outcomes == (APPLIED,) * 3
     sent = tuple(encoded.data for encoded in chain.entries)
     assert log.appends[0] == sent
     assert all(records == sent[-len(records) :] for records in log.appends), "identical, in order, as often as it takes"
@@ -49,7 +49,7 @@ def test_only_what_is_open_is_sent_again(log: FaultyLog, replica: LogReplica, ch
     with pytest.raises(FateOpen):
         commit(log, replica, chain, timeout_s=0.0)
     assert replica.read_barrier().epoch == chain.base + 1
-    assert commit(log, replica, chain, resend_s=60.0).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain, resend_s=60.0).commit_outcomes == (APPLIED,) * 3
     sent = tuple(encoded.data for encoded in chain.entries)
     assert log.appends == [sent, sent[1:]]
 
@@ -58,7 +58,7 @@ def test_an_entry_that_lands_late_has_no_second_effect(
     log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
 ) -> None:
     log.plan(Fault(late=frozenset({0, 1})))
-    assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).commit_outcomes == (APPLIED,) * 3
     before = replica.read_barrier()
     assert log.release() == 2
     assert replica.read_barrier() is before
@@ -72,16 +72,16 @@ def test_a_late_entry_may_win_over_its_copy(log: FaultyLog, replica: LogReplica,
     chain = chain_of(replica.state)
     with pytest.raises(FateOpen) as caught:
         commit(log, replica, chain, timeout_s=0.0, resend_s=QUICK_S)
-    assert caught.value.judged == (Fate.OPEN,) * 3
+    assert caught.value.judged == (CommitOutcome.OPEN,) * 3
     log.release()
     replica.read_barrier()
-    assert commit(log, replica, chain).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain).commit_outcomes == (APPLIED,) * 3
     assert len(log.appends) == 1
 
 
 def test_a_lost_answer_is_no_second_entry(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(answer_lost=True))
-    assert commit(log, replica, chain_of(replica.state), resend_s=30).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain_of(replica.state), resend_s=30).commit_outcomes == (APPLIED,) * 3
     assert len(log.appends) == 1, "the log itself gave the answer"
 
 
@@ -103,7 +103,7 @@ def test_nobody_waits_for_an_answer_that_the_log_has_given(
     log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     answers = unanswered(log, monkeypatch, arrive=True)
-    assert commit(log, replica, chain_of(replica.state)).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain_of(replica.state)).commit_outcomes == (APPLIED,) * 3
     assert [answer.done() for answer in answers] == [False]
 
 
@@ -124,7 +124,7 @@ def test_nothing_is_sent_again_before_there_is_an_answer(
 
 def test_repeated_records_are_duplicates(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(twice=frozenset({0, 2})))
-    assert commit(log, replica, chain_of(replica.state)).fates == (APPLIED,) * 3
+    assert commit(log, replica, chain_of(replica.state)).commit_outcomes == (APPLIED,) * 3
     replica.read_barrier()
     assert replica.counts[OutcomeKind.DUPLICATE] == 2
 
@@ -137,7 +137,7 @@ def test_a_direct_append_in_the_middle_ends_the_rest(
     middle = author.entry(fold(replica.state, first).state, Noop())
     assert middle.entry.prev_state_id == first.state_id
     log.plan(Fault(before={1: middle.data}))
-    assert commit(log, replica, chain).fates == (APPLIED, LOST, LOST)
+    assert commit(log, replica, chain).commit_outcomes == (APPLIED, LOST, LOST)
     assert replica.state.state_id == middle.entry.state_id
 
 
@@ -145,7 +145,7 @@ def test_a_rival_before_the_batch_ends_all_of_it(
     log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
 ) -> None:
     log.plan(Fault(before={0: author.entry(replica.state, Noop()).data}))
-    assert commit(log, replica, chain_of(replica.state)).fates == (LOST,) * 3
+    assert commit(log, replica, chain_of(replica.state)).commit_outcomes == (LOST,) * 3
     assert replica.state.epoch == 2
 
 
@@ -157,7 +157,7 @@ def test_settling_makes_late_entries_harmless(
     with pytest.raises(FateOpen):
         commit(log, replica, chain, timeout_s=0.0)
     replica.read_barrier()
-    assert settle(log, replica, author, chain).fates == (APPLIED, LOST, LOST)
+    assert settle(log, replica, author, chain).commit_outcomes == (APPLIED, LOST, LOST)
     settled = replica.state
     log.release()
     assert replica.read_barrier() is settled
@@ -171,7 +171,7 @@ def test_settling_finds_what_arrived_meanwhile(
     with pytest.raises(FateOpen):
         commit(log, replica, chain, timeout_s=0.0)
     log.release()
-    assert settle(log, replica, author, chain).fates == (APPLIED,) * 3
+    assert settle(log, replica, author, chain).commit_outcomes == (APPLIED,) * 3
     assert replica.state.epoch == 4
 
 

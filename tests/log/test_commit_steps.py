@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import ClusterState
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.commit import PAUSES_MAX, Undecided, commit
+from ringlog.kernel.model.state import ClusterState
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.effects import Append, Newest, Now, Until, carry_out
-from ringlog.protocol.fates import EntryChain, Fate
+from ringlog.protocol.submission.commit import PAUSES_MAX, Undecided, commit
+from ringlog.protocol.submission.results import CommitOutcome, EntryChain
 from tests.log.conftest import ChainMaker
 
 RESEND = 100
@@ -41,9 +41,9 @@ class ByHand:
                 self.sent.append((self.now, len(records)))
                 self.state = self.then or self.state
                 return None
-            case Until(found, patience):
+            case Until(found, timeout):
                 value = found(self.state)
-                self.now += patience if value is None else 0
+                self.now += timeout if value is None else 0
                 return value
         raise AssertionError(effect)
 
@@ -63,7 +63,7 @@ def test_open_entries_are_sent_after_pauses_that_double_up_to_a_longest(
     assert log.sent == [(0, 3), (100, 3), (300, 3), (700, 3), (1500, 3), (2300, 3)]
     assert PAUSES_MAX * RESEND == 2300 - 1500
     assert log.now == 3000, "the last pause ends with the patience, not after it"
-    assert caught.value.judged == (Fate.OPEN,) * 3
+    assert caught.value.judged == (CommitOutcome.OPEN,) * 3
 
 
 def test_without_patience_entries_are_sent_once(replica: LogReplica, chain_of: ChainMaker) -> None:
@@ -76,12 +76,12 @@ def test_without_patience_entries_are_sent_once(replica: LogReplica, chain_of: C
 def test_what_was_handed_over_is_first_waited_for(replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     log = ByHand(replica.state, then=_after(replica.state, chain))
-    assert carry_out(commit(chain, resend=RESEND, handed=3), log.perform) == (Fate.APPLIED,) * 3
+    assert carry_out(commit(chain, resend=RESEND, handed=3), log.perform) == (CommitOutcome.APPLIED,) * 3
     assert log.sent == [(RESEND, 3)]
 
 
 def test_what_is_final_is_not_sent(replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     log = ByHand(_after(replica.state, chain))
-    assert carry_out(commit(chain, 0, RESEND), log.perform) == (Fate.APPLIED,) * 3
+    assert carry_out(commit(chain, 0, RESEND), log.perform) == (CommitOutcome.APPLIED,) * 3
     assert log.sent == []

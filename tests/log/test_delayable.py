@@ -11,18 +11,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.log.author import Author
-from ringlog.log.delayable import DelayableLog
-from ringlog.log.delays import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Match, Rule
-from ringlog.log.delays_control import MemoryDelays
+from ringlog.log.delays.control import MemoryDelays
+from ringlog.log.delays.delayable import DelayableLog
+from ringlog.log.delays.rules import COMMIT, DELAY, DROP, HOLD, PROPAGATION, Match, Rule
 from ringlog.log.errors import LogUnavailable, WaitTimedOut
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.fates import EntryChain, Fate
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import CommitOutcome, EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
@@ -49,8 +49,8 @@ class World:
         founded(self.truth, "tests", draw=SeededDraw(b"founder"))
         self.plain.read_barrier()
 
-    def log(self, participant: str, patience_s: float = 0.0) -> DelayableLog:
-        return DelayableLog(self.truth, self.control, participant, clock=self.clock, patience_s=patience_s)
+    def log(self, participant: str, timeout_s: float = 0.0) -> DelayableLog:
+        return DelayableLog(self.truth, self.control, participant, clock=self.clock, timeout_s=timeout_s)
 
     def replica(self, participant: str) -> LogReplica:
         return self.replica_of(self.log(participant))
@@ -192,12 +192,16 @@ def test_a_held_commit_is_a_record_on_its_way(world: World, chain_of: ChainMaker
         with pytest.raises(FateOpen) as caught:
             commit(log, replica, chain, timeout_s=0.0)
         replica.wait_for(lambda state: state.epoch == 2, LONG_S, "the first")
-    assert caught.value.judged == (Fate.APPLIED, Fate.OPEN, Fate.OPEN)
+    assert caught.value.judged == (CommitOutcome.APPLIED, CommitOutcome.OPEN, CommitOutcome.OPEN)
     held = world.control.await_held("r", "validator")
     assert (held.where, held.kind, held.offset, held.behind) == (COMMIT, "Noop", None, 1)
     rival = chain_of(world.plain.read_barrier(), ChangeSettings((("operations_kept_max", 7),)))
     world.append(*rival.entries)
-    assert commit(log, replica, chain, resend_s=QUICK_S).fates == (Fate.APPLIED, Fate.LOST, Fate.LOST)
+    assert commit(log, replica, chain, resend_s=QUICK_S).commit_outcomes == (
+        CommitOutcome.APPLIED,
+        CommitOutcome.LOST,
+        CommitOutcome.LOST,
+    )
     world.control.release("r")
     late = [encoded.data for encoded in chain.entries[1:]]
     replica.wait_for(lambda _: set(late) <= set(world.records()), LONG_S, "the late records")
@@ -206,18 +210,18 @@ def test_a_held_commit_is_a_record_on_its_way(world: World, chain_of: ChainMaker
 
 
 def test_an_author_that_waits_long_enough_hears_of_the_release(world: World, chain_of: ChainMaker) -> None:
-    log = world.log("validator", patience_s=30)
+    log = world.log("validator", timeout_s=30)
     replica = world.replica_of(log)
     world.control.put(Rule("late", DELAY, COMMIT, match=Match(epoch=3), seconds=5))
     chain = chain_of(replica.read_barrier())
-    done: list[tuple[Fate, ...]] = []
-    author = threading.Thread(target=lambda: done.append(commit(log, replica, chain).fates))
+    done: list[tuple[CommitOutcome, ...]] = []
+    author = threading.Thread(target=lambda: done.append(commit(log, replica, chain).commit_outcomes))
     author.start()
     world.control.await_held("late")
     assert world.plain.read_barrier().epoch == 2
     world.clock.advance(5)
     author.join(60)
-    assert done == [(Fate.APPLIED,) * 3]
+    assert done == [(CommitOutcome.APPLIED,) * 3]
 
 
 def test_what_follows_elsewhere_overtakes_a_held_commit(world: World, chain_of: ChainMaker) -> None:
@@ -249,7 +253,10 @@ def test_a_dropped_commit_is_sent_again_until_it_arrives(world: World, chain_of:
     log = world.log("validator")
     replica = world.replica_of(log)
     world.control.put(Rule("lose", DROP, COMMIT, match=Match(epoch=3), times=2))
-    assert commit(log, replica, chain_of(replica.read_barrier()), resend_s=QUICK_S).fates == (Fate.APPLIED,) * 3
+    assert (
+        commit(log, replica, chain_of(replica.read_barrier()), resend_s=QUICK_S).commit_outcomes
+        == (CommitOutcome.APPLIED,) * 3
+    )
     assert replica.counts[OutcomeKind.STALE] == 2, "the third arrived twice without the second"
 
 
@@ -261,7 +268,7 @@ def test_a_lost_answer_is_no_second_entry(world: World, chain_of: ChainMaker) ->
     with pytest.raises(LogUnavailable, match="a rule drops it"):
         log.append([chain.entries[0].data])
     replica.read_barrier()
-    assert commit(log, replica, chain).fates == (Fate.APPLIED,)
+    assert commit(log, replica, chain).commit_outcomes == (CommitOutcome.APPLIED,)
     assert world.truth.end_offset() == 2
 
 
@@ -271,7 +278,7 @@ def test_rules_for_others_change_nothing(world: World, chain_of: ChainMaker) -> 
     world.control.put(Rule("b", HOLD, PROPAGATION, ("node-n2", "publisher*")))
     world.control.put(Rule("c", DROP, COMMIT, match=Match(submitter="bo*")))
     replica = world.replica_of(log)
-    assert commit(log, replica, chain_of(replica.read_barrier())).fates == (Fate.APPLIED,) * 3
+    assert commit(log, replica, chain_of(replica.read_barrier())).commit_outcomes == (CommitOutcome.APPLIED,) * 3
 
 
 def test_what_follows_in_an_append_keeps_its_order_when_rules_differ(world: World, author: Author) -> None:

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.outcome import Entry, UnreadableEntry
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.model.outcome import Entry, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.values import Command
 from ringlog.log.author import Author
-from ringlog.log.delays import (
+from ringlog.log.delays.control import FolderDelays
+from ringlog.log.delays.rules import (
     COMMIT,
     DELAY,
     DROP,
@@ -28,7 +29,6 @@ from ringlog.log.delays import (
     rule_from_json,
     rule_to_json,
 )
-from ringlog.log.delays_control import FolderDelays
 from ringlog.log.errors import BadRule, UnknownRule, WaitTimedOut
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw

@@ -5,12 +5,19 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
-from ringlog.protocol.fates import EntryChain, Fate, all_final, fates, is_over, open_entries
+from ringlog.protocol.submission.results import (
+    CommitOutcome,
+    EntryChain,
+    all_final,
+    commit_outcomes,
+    is_over,
+    open_entries,
+)
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry
@@ -46,9 +53,14 @@ RIVALS = [noops(folded(BASE, MINE[:place]), 1)[0] for place in range(4)]
 
 def test_open_while_nothing_arrived_and_applied_in_order() -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE))
-    assert fates(BASE, chain) == (Fate.OPEN,) * 4
-    assert fates(folded(BASE, MINE[:2]), chain) == (Fate.APPLIED, Fate.APPLIED, Fate.OPEN, Fate.OPEN)
-    assert open_entries(chain, fates(folded(BASE, MINE[:2]), chain)) == tuple(MINE[2:])
+    assert commit_outcomes(BASE, chain) == (CommitOutcome.OPEN,) * 4
+    assert commit_outcomes(folded(BASE, MINE[:2]), chain) == (
+        CommitOutcome.APPLIED,
+        CommitOutcome.APPLIED,
+        CommitOutcome.OPEN,
+        CommitOutcome.OPEN,
+    )
+    assert open_entries(chain, commit_outcomes(folded(BASE, MINE[:2]), chain)) == tuple(MINE[2:])
 
 
 def test_the_newest_epoch_alone_says_when_a_chain_is_over() -> None:
@@ -58,59 +70,67 @@ def test_the_newest_epoch_alone_says_when_a_chain_is_over() -> None:
     states += [folded(states[-1], noops(states[-1], 3)), EMPTY_STATE]
     for chain in (whole, EntryChain(BASE.epoch, tuple(MINE[:1]))):
         for state in states:
-            assert is_over(chain, state) == all_final(fates(state, chain)), (state.epoch, len(chain.entries))
+            assert is_over(chain, state) == all_final(commit_outcomes(state, chain)), (state.epoch, len(chain.entries))
 
 
 def test_seen_as_stale_is_no_fate() -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE[:2]))
     after = fold(BASE, MINE[1].entry)
     assert after.outcome.kind is OutcomeKind.STALE
-    assert fates(after.state, chain) == (Fate.OPEN, Fate.OPEN)
-    assert fates(folded(after.state, [MINE[0], MINE[1]]), chain) == (Fate.APPLIED, Fate.APPLIED)
+    assert commit_outcomes(after.state, chain) == (CommitOutcome.OPEN, CommitOutcome.OPEN)
+    assert commit_outcomes(folded(after.state, [MINE[0], MINE[1]]), chain) == (
+        CommitOutcome.APPLIED,
+        CommitOutcome.APPLIED,
+    )
 
 
 def test_a_rival_in_the_middle_ends_the_rest() -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE))
     state = folded(BASE, [MINE[0], RIVALS[1], MINE[1], MINE[2], MINE[3]])
-    assert fates(state, chain) == (Fate.APPLIED, Fate.LOST, Fate.LOST, Fate.LOST)
+    assert commit_outcomes(state, chain) == (
+        CommitOutcome.APPLIED,
+        CommitOutcome.LOST,
+        CommitOutcome.LOST,
+        CommitOutcome.LOST,
+    )
 
 
 def test_a_founding_entry_has_the_empty_state_as_base() -> None:
     one, other = (AUTHOR.entry(EMPTY_STATE, InitializeCluster(name)) for name in ("one", "other"))
     state = folded(EMPTY_STATE, [one, other])
-    assert fates(EMPTY_STATE, EntryChain(0, (other,))) == (Fate.OPEN,)
-    assert fates(state, EntryChain(0, (one,))) == (Fate.APPLIED,)
-    assert fates(state, EntryChain(0, (other,))) == (Fate.LOST,)
+    assert commit_outcomes(EMPTY_STATE, EntryChain(0, (other,))) == (CommitOutcome.OPEN,)
+    assert commit_outcomes(state, EntryChain(0, (one,))) == (CommitOutcome.APPLIED,)
+    assert commit_outcomes(state, EntryChain(0, (other,))) == (CommitOutcome.LOST,)
 
 
 def test_a_fate_that_left_the_history_is_final_and_unknown() -> None:
     start = founded(history_entries=100)
     chain = EntryChain(start.epoch, tuple(noops(start, 1)))
     state = folded(folded(start, list(chain.entries)), noops(folded(start, list(chain.entries)), 120))
-    assert fates(state, chain) == (Fate.FORGOTTEN,)
-    assert all_final(fates(state, chain))
+    assert commit_outcomes(state, chain) == (CommitOutcome.FORGOTTEN,)
+    assert all_final(commit_outcomes(state, chain))
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), max_size=14))
 def test_final_fates_never_change_and_tell_the_truth(arrivals: list[tuple[bool, int]]) -> None:
     chain = EntryChain(BASE.epoch, tuple(MINE))
-    state, before, applied = BASE, fates(BASE, chain), set()
+    state, before, applied = BASE, commit_outcomes(BASE, chain), set()
     for ours, place in arrivals:
         encoded = MINE[place] if ours else RIVALS[place]
         result = fold(state, encoded.entry)
         state = result.state
         if result.outcome.kind is OutcomeKind.APPLIED:
             applied.add(encoded.entry.state_id)
-        now = fates(state, chain)
+        now = commit_outcomes(state, chain)
         for was, judged in zip(before, now, strict=True):
-            assert was in (Fate.OPEN, judged)
-        told = {mine.entry.state_id for mine, judged in zip(MINE, now, strict=True) if judged is Fate.APPLIED}
+            assert was in (CommitOutcome.OPEN, judged)
+        told = {mine.entry.state_id for mine, judged in zip(MINE, now, strict=True) if judged is CommitOutcome.APPLIED}
         assert told == applied & {mine.entry.state_id for mine in MINE}
         before = now
     # What is open can still be applied by sending it again: it is not final for want of looking.
     state = folded(state, list(open_entries(chain, before)))
-    assert all_final(fates(state, chain))
-    assert [judged for was, judged in zip(before, fates(state, chain), strict=True) if was is Fate.OPEN] == [
-        Fate.APPLIED for was in before if was is Fate.OPEN
-    ]
+    assert all_final(commit_outcomes(state, chain))
+    assert [
+        judged for was, judged in zip(before, commit_outcomes(state, chain), strict=True) if was is CommitOutcome.OPEN
+    ] == [CommitOutcome.APPLIED for was in before if was is CommitOutcome.OPEN]

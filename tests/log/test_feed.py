@@ -10,16 +10,16 @@ from itertools import islice, pairwise
 
 import pytest
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, PreparedGeneration
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, PreparedGeneration
 from ringlog.log.author import Author
 from ringlog.log.errors import LogForked
-from ringlog.log.feed import HEAVY, Feed, weight_of
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogRecord, LogTail
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.feed import HEAVY, Feed, weight_of
+from ringlog.log.replicas.replica import LogReplica
 from tests.log.faulty import FaultyLog
 
 Write = Callable[[int], None]

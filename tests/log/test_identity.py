@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -11,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.client.founding import founded_as
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.swift import replaced
+from ringlog.client.creation.creation import founded_as
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.log.author import Author
 from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted
-from ringlog.log.identity import ClusterRecords, Recorded, RecordFile, Seen, Topic, load_record, save_record
 from ringlog.log.memory import MemoryLog, MemoryTail
 from ringlog.log.port import LogRecord
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.identity import ClusterRecords, Recorded, RecordFile, Seen, Topic, load_record, save_record
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from tests.log.once import appended, founded
@@ -167,10 +168,10 @@ def test_a_log_that_was_emptied_and_founded_anew_is_another_history(world: World
     assert other.read(records) == "log_forked"
 
 
-def test_a_record_of_0_1_0_is_read_and_made_complete(world: World, tmp_path: Path) -> None:
+def test_a_record_without_a_state_is_made_complete(world: World, tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     world.grow(3)
-    record.write_text(json.dumps({"topic_id": world.log.identity(), "position": world.log.end_offset()}))
+    save_record(record, Recorded(world.log.identity(), world.log.end_offset()))
     assert world.read(record) == ""
     known = load_record(record)
     assert known is not None
@@ -294,6 +295,19 @@ def test_a_topic_made_again_on_the_same_kafka_halts_and_says_how_to_go_on(tmp_pa
     assert two.read(records(tmp_path)) == ""
 
 
+def test_a_log_that_was_rebuilt_is_accepted_for_its_cluster_alone(tmp_path: Path) -> None:
+    one, other, rebuilt = World(HERE, b"one"), World(THERE, b"two"), World(HERE, b"one")
+    assert [world.read(records(tmp_path)) for world in (one, other)] == ["", ""]
+    topic = rebuilt.log.identity()
+    assert records(tmp_path).accept(one.cluster_id, one.log.identity()) == (), "that is the topic that was read"
+    file = tmp_path / f"shop.{one.cluster_id}.validator.json"
+    assert records(tmp_path).accept(one.cluster_id, topic) == (file,)
+    assert records(tmp_path).accept(one.cluster_id, topic) == ()
+    assert rebuilt.read(records(tmp_path)) == ""
+    other.log.truncate(0)
+    assert other.read(records(tmp_path)) == "log_truncated", "other clusters are still remembered"
+
+
 def test_a_topic_made_again_and_not_founded_halts_too(tmp_path: Path) -> None:
     one, empty = World(HERE), MemoryLog("shop.metadata")
     empty.kafka = HERE
@@ -313,22 +327,11 @@ def test_a_copy_of_the_log_on_another_kafka_halts(tmp_path: Path) -> None:
     assert "is a copy on another Kafka" in str(caught.value)
 
 
-def test_a_file_of_0_1_0_belongs_to_the_topic_that_it_names(tmp_path: Path) -> None:
-    one, two = World(HERE, b"one"), World(THERE, b"two")
-    legacy = tmp_path / "shop.validator.json"
-    legacy.write_text(json.dumps({"topic_id": one.log.identity(), "position": 1}))
-    with pytest.raises(LogReplaced, match="it was made again, or this is another Kafka"):
-        LogReplica(two.log, record=records(tmp_path)).start()
-    assert one.read(records(tmp_path)) == ""
-    assert not legacy.exists(), "its cluster's own file takes its place"
-    assert two.read(records(tmp_path)) == ""
-
-
 def test_files_of_other_readers_and_clusters_are_not_looked_at(tmp_path: Path) -> None:
-    for name in ("shop.publisher.json", "shop.x.validator.json", "other.validator.json", "validator.json"):
+    for name in ("shop.publisher.json", "shop.validator.json", "shop.x.validator.json", "other.validator.json"):
         (tmp_path / name).write_text("no record")
     assert list(records(tmp_path).known()) == []
-    (tmp_path / "shop.validator.json").write_text("no record")
+    (tmp_path / f"shop.{World(HERE).cluster_id}.validator.json").write_text("no record")
     with pytest.raises(LogDamaged, match="no record of a topic"):
         list(records(tmp_path).known())
 
@@ -365,7 +368,7 @@ def test_a_greater_position_is_never_forgotten(path: Path) -> None:
     "change", [{"epoch": -1}, {"epoch": "1"}, {"state_id": 1}, {"kafka": None}, {"position": True}]
 )
 def test_a_record_with_a_wrong_field_is_damage(path: Path, change: dict[str, object]) -> None:
-    path.write_text(json.dumps({"topic_id": "t", "position": 1} | change))
+    path.write_text(json.dumps(asdict(Recorded("t", 1)) | change))
     with pytest.raises(LogDamaged):
         load_record(path)
 

@@ -9,14 +9,14 @@ import pytest
 
 from ringlog.client.client import Client, Logs
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.log import replica as replicas
-from ringlog.log.kafka import at_ease, reader_config
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.log.kafka.adapter import at_ease, reader_config
 from ringlog.log.memory import MemoryLog
-from ringlog.log.pace import BEHIND, DENSE, DENSE_PAUSES, LOOKS, PAUSE, LooksToSpare, Pace
-from ringlog.log.replay import catch_up
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas import replica as replicas
+from ringlog.log.replicas.poll_policy import BEHIND, DENSE, DENSE_PAUSES, LOOKS, PAUSE, LooksToSpare, Pace
+from ringlog.log.replicas.replay import catch_up
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import AppliedResult
 from tests.client.mini_validator import MiniValidator
 from tests.log.faulty import FaultyLog
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from ringlog.log.errors import LogUnavailable, RecordTooLarge
-from ringlog.log.producer import AckedProducer, too_large
-from ringlog.log.topics import RECORD_BYTES_MAX
+from ringlog.log.kafka.producer import AckedProducer, too_large
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX
 
 NOBODY = "127.0.0.1:1"
 DEADLINE_S = 60.0

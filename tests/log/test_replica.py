@@ -8,13 +8,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from structlog.testing import capture_logs
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.decoding import decode_state
-from ringlog.kernel.encoding import command_digest, digest, encode
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.encoding.decoder import decode_state
+from ringlog.kernel.encoding.encoder import command_digest, digest, encode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, UnreadableEntry
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
 from ringlog.log.errors import (
     LogDamaged,
@@ -27,11 +28,11 @@ from ringlog.log.errors import (
     WaitTimedOut,
 )
 from ringlog.log.folding import Start
-from ringlog.log.identity import Seen
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.fates import EntryChain
+from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import EntryChain
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import encode_entry
@@ -134,11 +135,39 @@ def test_followers_hear_of_every_record_in_order(log: FaultyLog, replica: LogRep
     assert heard == [(1, 2, applied, 1), (2, 2, duplicate, 2), (2, 3, applied, 3)]
 
 
-def test_a_follower_that_fails_halts_the_replica(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
+def test_a_follower_that_raises_is_removed_and_the_others_continue(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
+) -> None:
+    calls, heard, told = list[int](), list[int](), list[Exception]()
+
+    def fail(*_: object) -> None:
+        calls.append(1)
+        raise RuntimeError("lost its way")
+
+    first = replica.subscribe(lambda *record: heard.append(record[-1]))
+    failed = replica.subscribe(fail, told.append)
+    last = replica.subscribe(lambda *record: heard.append(record[-1]))
+    with capture_logs() as logs:
+        log.append([encoded.data for encoded in chain_of(replica.state, Noop(), Noop()).entries])
+        assert replica.read_barrier().epoch == 3
+    assert (heard, calls) == ([1, 1, 2, 2], [1])
+    assert str(failed.failure) == "lost its way"
+    assert told == [failed.failure]
+    assert (first.failure, last.failure, replica.halted) == (None, None, None)
+    (line,) = [one for one in logs if one["event"] == "follower_failed"]
+    assert line["follower"].endswith("<locals>.fail")
+    assert line["exc_info"] is failed.failure
+    failed.close()
+    assert replica.read_barrier().epoch == 3
+
+
+def test_a_follower_that_the_process_cannot_do_without_halts_the_replica(
+    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
+) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("lost its way")
 
-    replica.subscribe(fail)
+    replica.subscribe(fail, replica.halt_on_defect)
     log.append([chain_of(replica.state, Noop()).entries[0].data])
     error = halt_of(replica)
     assert (error.code, error.detail) == ("replica_failed", "RuntimeError: lost its way")
@@ -152,15 +181,13 @@ def test_who_waits_hears_of_a_halt_before_the_log_does(
     written = threading.Event()
 
     class Slow:
-        def error(self, _: str, **_details: object) -> None:
+        def error(self, event: str, **_details: object) -> None:
             halted.append(replica.halted is not None)
+            if event == "replica_failed":
+                written.set()
 
-        def exception(self, _: str, **_details: object) -> None:
-            halted.append(replica.halted is not None)
-            written.set()
-
-    monkeypatch.setattr("ringlog.log.replica.log", Slow())
-    replica.subscribe(lambda *_: 1 // 0)
+    monkeypatch.setattr("ringlog.log.replicas.replica.log", Slow())
+    replica.subscribe(lambda *_: 1 // 0, replica.halt_on_defect)
     log.append([chain_of(replica.state, Noop()).entries[0].data])
     halt_of(replica)
     assert written.wait(60)
@@ -338,7 +365,7 @@ def test_a_topic_that_is_missing_for_a_moment_is_no_reason_to_halt() -> None:
 
 def test_a_topic_seen_missing_before_and_after_a_silence_is_no_reason_to_halt(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody said anything in between: a broker that slept and woke up is asked anew, however long it slept."""
-    monkeypatch.setattr("ringlog.log.replica.MISSING_S", 0.05)
+    monkeypatch.setattr("ringlog.log.replicas.replica.MISSING_S", 0.05)
 
     class Asleep(MemoryLog):
         looks = 0
@@ -361,7 +388,7 @@ def test_a_topic_seen_missing_before_and_after_a_silence_is_no_reason_to_halt(mo
 
 
 def test_a_topic_that_told_its_id_is_there_although_its_end_is_not_known(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringlog.log.replica.MISSING_S", 0.05)
+    monkeypatch.setattr("ringlog.log.replicas.replica.MISSING_S", 0.05)
 
     class Endless(MemoryLog):
         started = False

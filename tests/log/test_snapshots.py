@@ -13,17 +13,18 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from structlog.testing import capture_logs
 
-from ringlog.kernel.commands.cluster import ChangeSettings, InitializeCluster, Noop
-from ringlog.kernel.commands.snapshots import STORED_MAX, TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
-from ringlog.kernel.encoding import digest, encode, sha256_of
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.encoding.encoder import digest, encode, encoded_parts, sha256_of
 from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.packed import kept
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.history import STORED_MAX
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
-from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.errors import (
     LogUnavailable,
     ReplicaHalted,
@@ -33,9 +34,10 @@ from ringlog.log.errors import (
     TopicMissing,
 )
 from ringlog.log.folding import Start, follow
-from ringlog.log.identity import Recorded, RecordFile, Seen, Topic
 from ringlog.log.memory import MemoryKeyed, MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.identity import Recorded, RecordFile, Seen, Topic
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 from ringlog.log.snapshots import CHUNK_BYTES, GENERATIONS, cut, restored
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
@@ -216,18 +218,16 @@ def test_what_is_not_right_is_refused_and_the_next_older_serves(cluster: Cluster
     assert cluster.begin() == Start()
 
 
-def test_generations_may_be_stored_by_what_they_differ_in(cluster: Cluster) -> None:
+def test_generations_are_stored_by_their_differences(cluster: Cluster) -> None:
     ring, nodes = {number * 7: "a" for number in range(400)}, directory((2, 12))
     each = [kept(generate(ring, nodes, bytes([number] * 16))) for number in range(3)]
     made = tuple(replace(generation((), number, f"g{number}"), ranges=one) for number, one in enumerate(each))
     state = replace(cluster.state, generations=made)
-    whole, _ = cut(Start(state, 9), "t", "keeper", 0, "s", 500)
-    state = replace(state, settings=state.settings.set("snapshot_columns", 1))
     head, chunks = cut(Start(state, 9), "t", "keeper", 0, "s", 500)
     assert head.digest == digest(state)
     assert restored(head, chunks) == state
-    sizes = {part.name: part.size for part in (*whole.parts, *head.parts)}
-    assert 3 * sizes[GENERATIONS] < sizes["generations"]
+    sizes = {part.name: part.size for part in head.parts}
+    assert 3 * sizes[GENERATIONS] < len(encoded_parts(state)["generations"])
 
     forged = [replace(part, digest="0" * 64) if part.name == GENERATIONS else part for part in head.parts]
     with pytest.raises(SnapshotForged, match="another digest"):
@@ -241,13 +241,6 @@ def test_generations_may_be_stored_by_what_they_differ_in(cluster: Cluster) -> N
     later = [replace(part, name="generations:later") if part.name == GENERATIONS else part for part in head.parts]
     with pytest.raises(SnapshotUnknown, match="generations:later is stored in a way that this release does not know"):
         restored(replace(head, parts=tuple(later)), chunks)
-
-
-def test_a_cluster_may_say_so_and_begins_with_such_a_snapshot(cluster: Cluster) -> None:
-    cluster.apply(ChangeSettings((("snapshot_columns", 1),)))
-    head = cluster.store("publisher")
-    assert cluster.begin() == cluster.taken[-1]
-    assert (GENERATIONS in {part.name for part in head.parts}) == bool(cluster.state.generations)
 
 
 def test_the_codes_of_what_is_refused(cluster: Cluster) -> None:
@@ -420,3 +413,40 @@ def test_the_state_of_a_snapshot_folds_on(cluster: Cluster) -> None:
     for number in range(5):
         one = entry(found, random_command(random.Random(number), found))
         assert fold(found, one) == fold(cluster.taken[-1].state, one)
+
+
+@pytest.mark.parametrize(
+    ("same", "other", "code", "outvoted"),
+    [
+        ((), (), "snapshot_unconfirmed", ()),
+        (("publisher",), (), "", ()),
+        (("publisher",), ("coordinator",), "", ("coordinator",)),
+        (("coordinator", "publisher"), ("keeper",), "", ("keeper",)),
+        ((), ("publisher",), "snapshot_disputed", ()),
+        (("publisher",), ("keeper",), "snapshot_disputed", ()),
+        (("publisher",), ("coordinator", "validator"), "snapshot_disputed", ()),
+    ],
+)
+def test_two_are_believed_against_one(
+    cluster: Cluster, same: tuple[str, ...], other: tuple[str, ...], code: str, outvoted: tuple[str, ...]
+) -> None:
+    head = cluster.store(*same)
+    topic = SnapshotTopic(cluster.records)
+    for role in other:
+        topic.confirm(replace(confirmation(head, role), digest="0" * 64))
+    found = topic.listed()[0]
+    assert (found.code, found.disputed_by) == (code, outvoted)
+    assert (cluster.begin().state.epoch == head.epoch) is not bool(code)
+
+
+def test_a_truncated_log_starts_though_one_reader_has_another_state(cluster: Cluster) -> None:
+    head = cluster.store("publisher")
+    said = head.epoch, head.state_id, head.position, head.digest
+    cluster.apply(ConfirmSnapshot(*said, ("keeper", "publisher")), TruncateLog(head.epoch))
+    cluster.log.delete_before(head.position - 1)
+    SnapshotTopic(cluster.records).confirm(replace(confirmation(head, "coordinator"), digest="0" * 64))
+    with capture_logs() as logs, LogReplica(cluster.log, beginning=cluster.beginning()) as replica:
+        assert replica.read_barrier(60).epoch == cluster.state.epoch
+    assert [(one["epoch"], one["roles"]) for one in logs if one["event"] == "snapshot_outvoted"] == [
+        (head.epoch, ["coordinator"])
+    ]

@@ -7,7 +7,7 @@ from confluent_kafka.admin import AdminClient, BrokerMetadata, ClusterMetadata
 
 from ringlog.kernel.changes import CHANGE_TOPICS
 from ringlog.log.errors import CopiesUndecided, TopicMisconfigured
-from ringlog.log.topics import (
+from ringlog.log.kafka.topics import (
     ANY_CLOCK,
     METADATA,
     TOPICS,

@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from ringlog.client.founding import founded_as
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
-from ringlog.kernel.encoding import digest
-from ringlog.log.beginning import Beginning, SnapshotTopic
+from ringlog.client.creation.creation import founded_as
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.log.errors import LogTruncated, LogUnavailable, ReplicaHalted
 from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryLog, MemoryTail
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 from ringlog.wire.records import StoredSnapshot
 from tests.log.test_snapshots import Cluster
 

@@ -11,24 +11,25 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 
-from ringlog.client.coordinator import Coordinator
+from ringlog.client.creation.creation import found
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.client.data.peers import Peers, Unreachable
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found
-from ringlog.client.peers import Peers, Unreachable
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import Command, Epoch, Replication, StreamReport
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog.node.data_server import DataServer
-from ringlog.node.holder import Holder
-from ringlog.node.pull import Puller
-from ringlog.node.register_host import RegisterHost
-from ringlog.node.tries import Tries
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.data_server import DataServer
+from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.node.streams.pull import Puller
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.trust import Trust, current
 from ringlog.wire.data import PAGE_BYTES_MAX
@@ -57,22 +58,22 @@ class DataNode:
 
     def begin(self) -> None:
         self.host = RegisterHost(self.id, self.folder)
-        self.holder = Holder(self.id)
+        self.row_replica = RowReplica(self.id)
         trust = self.world.trust_of(self.number)
         self.named: list[Epoch] = []
         self.hurries = [0, 0]
         self.server = DataServer(
             self.host,
-            self.holder,
+            self.row_replica,
             lambda: self.world.state.cluster_id,
             "127.0.0.1",
             0,
             self.world.page_bytes,
             trust=trust,
             named=self.named.append,
-            hurry=self.hurry,
+            urgent=self.urgent,
         )
-        self.tries = Tries()
+        self.tries = StreamAttempts()
         self.peers = Peers(self.world.find, trust)
         self.puller = Puller(self.host, self.peers, self.tries, SystemClock(), threading.Event())
         self.server.start()
@@ -80,7 +81,7 @@ class DataNode:
         self.follow()
 
     @contextmanager
-    def hurry(self) -> Iterator[None]:
+    def urgent(self) -> Iterator[None]:
         self.hurries = [self.hurries[0] + 1, self.hurries[1] + 1]
         yield
         self.hurries[1] -= 1
@@ -102,7 +103,8 @@ class DataNode:
         """What the node would publish."""
         epoch = self.host.acknowledgeable()
         reports = tuple(StreamReport(self.id, name, 0, "00") for name in self.host.value.received)
-        return NodeAck(self.world.state.cluster_id, self.id, "i", epoch, epoch, reports, 0, 0, self.tries.told())
+        tries, state_id = self.tries.failed_tries(), state_id_at(self.world.state, epoch)
+        return NodeAck(self.world.state.cluster_id, self.id, "i", epoch, epoch, reports, 0, 0, tries, state_id)
 
 
 class DataWorld:

@@ -3,19 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
 
-from ringlog.node.holder import Holder, RowFetch
+from ringlog.kernel.values import Epoch
 from ringlog.node.protocol.stream import GainedRows
-from ringlog.node.store import RowVersion
+from ringlog.node.rows.replica import RowFetch, RowReplica
+from ringlog.wire.data import Rows
 
 
-def source_rows(source: Holder, fetch: RowFetch) -> tuple[RowVersion, ...]:
-    """All rows that a source has for a stream. Raises NotReady, NotServed."""
-    return source.page(fetch.operation, fetch.replication, fetch.ranges, dict(fetch.positions), None, sys.maxsize)
+def source_rows(source: RowReplica, fetch: RowFetch, newest: Epoch = 0) -> Rows:
+    """All rows that a source has for a stream, for a receiver at epoch ``newest``. Raises NotReady, NotServed."""
+    return source.page(fetch, newest, None, sys.maxsize)
 
 
-def received(holder: Holder, fetch: RowFetch, rows: Sequence[RowVersion]) -> bool:
-    """They come as one page; False if nobody wants them any more."""
-    gained = GainedRows(holder, fetch)
-    return (not rows or gained.keep(rows)) and gained.end()
+def received(row_replica: RowReplica, fetch: RowFetch, page: Rows) -> bool:
+    """Keep the rows as one page; False if the stream is not wanted."""
+    gained = GainedRows(row_replica, fetch)
+    return (not page or gained.keep(page)) and gained.end()

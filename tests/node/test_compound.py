@@ -6,16 +6,16 @@ from collections import Counter
 from dataclasses import replace
 from random import Random
 
-from ringlog.client.merge import merged
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.client.data.row_merge import merged
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import FINISHED
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Replication
-from ringlog.node.holder import Holder
+from ringlog.node.rows.replica import RowReplica
 from ringlog.wire.records import decode_mutation, encode_mutation
 from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, model, mutation_of, viewed
@@ -37,14 +37,14 @@ class World:
         columns = tuple(Column(name, kind, name == "s") for name, kind in TYPES.items())
         table = CreateTable("ks", "t", uuid(1, space=9), columns, ("p",), ("c", "d"), CdcOptions())
         self.state: ClusterState = applied(state, CreateKeyspace("ks", Replication("simple", 2)), table)
-        self.holders = {name_of(number): Holder(name_of(number)) for number in range(1, 5)}
+        self.holders = {name_of(number): RowReplica(name_of(number)) for number in range(1, 5)}
         self.written: dict[bytes, list[Statement]] = {key: [] for key in KEYS}
         self.met: Counter[str] = Counter()
         self.offset = 0
-        for holder in self.holders.values():
-            holder.positions[0] = 0
-            holder.caught_up = True
-            holder.adopt(self.state)
+        for row_replica in self.holders.values():
+            row_replica.positions[0] = 0
+            row_replica.caught_up = True
+            row_replica.adopt(self.state)
 
     def write(self, count: int) -> None:
         for _ in range(count):
@@ -54,9 +54,9 @@ class World:
             self.written[key] += statements
             mutation = replace(mutation_of(statements), partition_key=(key,))
             self.offset += 1
-            for holder in self.holders.values():
-                assert holder.judge(encode_mutation(mutation), 0) in ("kept", "not_mine")
-                holder.passed(0, self.offset)
+            for row_replica in self.holders.values():
+                assert row_replica.judge(encode_mutation(mutation), 0) in ("kept", "not_mine")
+                row_replica.passed(0, self.offset)
 
     def join(self) -> None:
         tokens = tuple(self.dice.randrange(-(2**63) + 1, 2**63) for _ in range(3))
@@ -65,16 +65,16 @@ class World:
         while self.state.operations[operation].stage != FINISHED:
             fetches = joiner.adopt(self.state)
             self.write(5)  # before the sources know of it
-            for holder in self.holders.values():
-                holder.adopt(self.state)
+            for row_replica in self.holders.values():
+                row_replica.adopt(self.state)
             for fetch in fetches:
                 source = self.holders[fetch.source]
                 snapshot = source_rows(source, fetch)
                 assert received(joiner, fetch, snapshot)
             self.write(5)
             self.state = step(self.state, operation, tuple(joiner.reports.values()))
-        for holder in self.holders.values():
-            holder.adopt(self.state)
+        for row_replica in self.holders.values():
+            row_replica.adopt(self.state)
 
     def check(self) -> None:
         (placement,) = self.state.placements.values()

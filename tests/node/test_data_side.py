@@ -11,24 +11,23 @@ from typing import Any
 import grpc
 import pytest
 
-from ringlog.client.coordinator import Coordinator
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.client.data.plans import Level
 from ringlog.client.errors import RequestImpossible, RequestTimedOut, TooLarge
-from ringlog.client.plans import Level
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Leave, Move, Replace
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.commands.topology.movements import Leave, Move, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.commands.topology.operations import CancelOperation, RetryOperation
+from ringlog.kernel.operations.gates import stopped_by
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Replication
-from ringlog.node.cells import Excerpt
-from ringlog.node.holder import KEPT
-from ringlog.node.journal import recover
-from ringlog.node.registers import RegisterFetch
-from ringlog.wire.cells import Key, RegisterCell, key_of
+from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.journal import recover
+from ringlog.node.registers.registers import RegisterFetch
+from ringlog.node.rows.replica import KEPT
 from ringlog.wire.data import (
     BAD_STREAM,
     FOREIGN_CLUSTER,
@@ -37,14 +36,17 @@ from ringlog.wire.data import (
     SERVICE,
     VALUE_BYTES_MAX,
     WRONG_NODE,
+    Key,
     ReadReply,
     ReadRequest,
+    RegisterCell,
     StatusReply,
     StatusRequest,
     StreamPage,
     StreamRequest,
     WriteReply,
     WriteRequest,
+    key_of,
     pack,
     unpack,
 )
@@ -221,7 +223,7 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
 def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ringlog.node.pull.CALL_S", 1.0)
+    monkeypatch.setattr("ringlog.node.streams.pull.CALL_S", 1.0)
     world = DataWorld(tmp_path, factor=1, page_bytes=1)
     try:
         world.join(1, 0)
@@ -245,7 +247,7 @@ def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
         joiner.peers.stream = noted  # type: ignore[method-assign]
         world.drive(operation, FINISHED)
         assert asked[0] > TRIES
-        assert joiner.tries.told() == ()
+        assert joiner.tries.failed_tries() == ()
         assert all(world.coordinator.read("ks", b"key-%d" % number).cell for number in range(ROWS))
     finally:
         world.close()
@@ -273,7 +275,7 @@ def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp
         world.nodes[1].is_following = True
         for _ in range(3):
             world.step()
-        assert joiner.tries.told()[0].count == 2, "it asks no more"
+        assert joiner.tries.failed_tries()[0].count == 2, "it asks no more"
         assert world.state.operations[operation].stage == WRITE_BOTH_READ_OLD
         world.submit(RetryOperation(operation, "the source knows it now"))
         world.drive(operation, FINISHED)
@@ -361,11 +363,11 @@ def test_rows_are_read_where_they_are_at_a_position_of_their_topic(world: DataWo
     mutation = Mutation(None, None, "ks", "t", 1_000_000, None, "INSERT", (b"key",), (), (Cell("v", b"x"),))
     value = encode_mutation(mutation)
     for number in (1, 2):
-        holder = world.nodes[number].holder
-        holder.adopt(world.state)
-        holder.caught_up = True
-        assert holder.judge(value, 1_000_000) == KEPT
-        holder.passed(0, 1)
+        row_replica = world.nodes[number].row_replica
+        row_replica.adopt(world.state)
+        row_replica.caught_up = True
+        assert row_replica.judge(value, 1_000_000) == KEPT
+        row_replica.passed(0, 1)
     found = world.coordinator.read_rows("ks.t", b"key", at={0: 1})
     assert (found.writes, found.positions) == ((value,), {0: 1})
     assert world.coordinator.read_rows("ks.t", b"key").writes == (value,), "two of three are a quorum"

@@ -2,31 +2,41 @@
 
 from __future__ import annotations
 
+import heapq
+import random
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.fold import fold
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.values import Micros
 from ringlog.log.memory import MemoryLog
-from ringlog.log.pace import LOOKS, Pace
-from ringlog.log.replica import LogReplica
-from ringlog.node import data_side
-from ringlog.node.data_side import DataSide
-from ringlog.node.disk_rows import ROWS, DiskRows
-from ringlog.node.holder import Holder
+from ringlog.log.replicas.poll_policy import LOOKS, Pace
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.rows.disk_rows import ROWS, DiskRows
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.rows.watermark_requests import next_settled
+from ringlog.node.servers import data_side
+from ringlog.node.servers.data_side import DataSide
 from ringlog.runtime.clock import ManualClock
+from tests.kernel.entries import entry, founded, uuid
 from tests.kernel.entries import node as register
 from tests.node.data_world import until
 
 HOUR = 3_600_000_000
 
 
-class Watched(threading.Event):
+class CountedWaits(threading.Event):
     """An event that says whether somebody waits for it."""
 
     is_awaited = False
@@ -44,7 +54,7 @@ class Stream:
 
     def __init__(self, data: DataSide, replica: LogReplica, author: DirectAuthor) -> None:
         self.data, self.replica, self.author = data, replica, author
-        data._goes_on = self.rest = Watched()
+        data._goes_on = self.rest = CountedWaits()
 
     @property
     def adopted(self) -> int:
@@ -70,7 +80,7 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     folder = NodeFolder(options)
     rows = DiskRows(options.folder / ROWS, folder.node)
     data = DataSide(
-        folder, options, Holder(folder.node, rows), ManualClock(1), replica, lambda: None, threading.Event()
+        folder, options, RowReplica(folder.node, rows), ManualClock(1), replica, lambda: None, threading.Event()
     )
     with replica:
         found(log, replica, "c")
@@ -93,7 +103,57 @@ def test_an_epoch_that_changes_something_is_adopted_at_once(stream: Stream) -> N
 
 def test_a_request_that_names_a_later_epoch_does_not_wait(stream: Stream) -> None:
     stream.goes_on()
-    with stream.data._hurry():
+    with stream.data._poll_urgently():
         until(lambda: stream.adopted == stream.replica.state.epoch, "the epoch that the request names")
         stream.author.submit(Noop())
         until(lambda: stream.adopted == stream.replica.state.epoch, "the next one, while it waits")
+
+
+# How often nodes ask for a later settled time: what that costs the log does not depend on how many they are.
+
+
+START: Micros = 1_700_000_000_000_000
+LEADS = 12
+TURN: Micros = 100_000
+"""Between two looks of a node."""
+LATENCY: Micros = 30_000
+"""From a question to the moment at which all nodes know its entry."""
+
+
+@pytest.mark.parametrize("nodes", [1, 3, 30, 100])
+@pytest.mark.parametrize("seed", range(3))
+def test_all_nodes_together_cost_about_two_entries_for_each_lead(nodes: int, seed: int) -> None:
+    draw, state = random.Random(seed), founded()
+    lead = setting(state, "verdicts_lead_us")
+    looks = [(START + draw.randrange(TURN), f"look {uuid(number, space=7)}") for number in range(nodes)]
+    heapq.heapify(looks)
+    coming: list[tuple[Micros, int]] = []
+    asking: dict[str, Micros] = {}
+    applied = asked = 0
+    began: Micros | None = None
+    while looks[0][0] < START + LEADS * lead:
+        now, node = heapq.heappop(looks)
+        while coming and coming[0][0] <= now:
+            _, until = heapq.heappop(coming)
+            folded = fold(state, entry(state, SettleVerdicts(until)))
+            applied += folded.outcome.kind is OutcomeKind.APPLIED
+            state = folded.state
+        if began is not None and now > began + LATENCY + 1:
+            assert state.settled.until > now, "no record that comes in time has to wait"
+        wanted = next_settled(state, now, None, True, node)
+        if wanted is not None and asking.get(node, 0) <= now:
+            began, asked = began or now, asked + 1
+            asking[node] = now + LATENCY
+            heapq.heappush(coming, (now + LATENCY, wanted.until))
+        heapq.heappush(looks, (now + TURN + draw.randrange(TURN // 4), node))
+    assert LEADS <= applied <= 3 * LEADS
+    assert asked <= 2 * (applied + nodes)
+
+
+def test_what_a_record_needs_is_asked_for_whatever_the_clock_says() -> None:
+    state = founded()
+    far = START + 10 * setting(state, "verdicts_lead_us")
+    assert next_settled(state, START, far, False, "n") == SettleVerdicts(far + 1)
+    later = replace(state, settled=replace(state.settled, until=far + 1))
+    assert next_settled(later, START, far, False, "n") is None
+    assert next_settled(state, START, None, False, "n") is None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sqlite3
 import subprocess
@@ -10,13 +9,15 @@ import sys
 from contextlib import closing
 from pathlib import Path
 from random import Random
-from zlib import crc32
 
 import pytest
 
-from ringlog.node.disk_rows import APPLICATION, CACHE_KB, FORMAT, LOG_BYTES, DiskRows
-from ringlog.node.errors import NodeFailed, RowsBehind, RowsDamaged, RowsForeign, RowsNewer
-from ringlog.node.store import RowsMark, RowVersion
+from ringlog.node.errors import NodeFailed, RowsBehind, RowsDamaged, RowsForeign, RowsMixed, RowsNewer
+from ringlog.node.rows import disk_rows
+from ringlog.node.rows.disk_rows import APPLICATION, CACHE_KB, FORMAT, LOG_BYTES, DiskRows
+from ringlog.node.rows.store import RowsMark
+from ringlog.node.rows.wal_owner import ids_in_file, ids_in_log
+from ringlog.wire.data import RowVersion
 
 NODE, OTHER = "00000000-0000-4000-8000-000000000001", "00000000-0000-4000-8000-000000000002"
 RING = ((0, 0),)
@@ -86,28 +87,6 @@ def test_an_old_copy_is_refused_and_a_new_file_is_not(path: Path) -> None:
     fresh.check("c", 6)
     assert fresh.seen() == ()
     fresh.close()
-
-
-def first_format(path: Path, node: str) -> None:
-    """Make of a file what the release before would have written."""
-    with closing(sqlite3.connect(path)) as file, file:
-        file.execute("ALTER TABLE tables DROP COLUMN id")
-        said = {"node": node, "cluster_id": "c", "epoch": 5, "state_id": "s", "topic_id": "topic"}
-        text = json.dumps({**said, "positions": [[0, 40]], "tables": {"a.t": "1"}})
-        file.execute("UPDATE mark SET mark = ?, sum = ?", (text, crc32(text.encode())))
-        file.execute("PRAGMA user_version = 1")
-
-
-def test_a_file_of_the_first_format_is_read_and_is_of_this_one_then(path: Path) -> None:
-    first_format(path, NODE)
-    for _ in range(2):
-        store = DiskRows(path, NODE, "c")
-        assert (store.mark, len(store), store.ids) == (MARK, 40, {"a.t": "1"})
-        assert len(store.versions(RING)) == 40
-        store.close()
-    first_format(path, OTHER)
-    for _ in range(2):
-        refused(path, RowsForeign, f"of node {OTHER}")
 
 
 def test_a_commit_writes_no_more_where_there_are_many_tables(path: Path) -> None:
@@ -193,8 +172,8 @@ CHILD = """
 import sys
 from contextlib import closing
 from pathlib import Path
-from ringlog.node.disk_rows import DiskRows
-from ringlog.node.store import RowsMark
+from ringlog.node.rows.disk_rows import DiskRows
+from ringlog.node.rows.store import RowsMark
 from tests.node.test_disk_rows import NODE, row
 
 store = DiskRows(Path(sys.argv[1]), NODE)
@@ -270,3 +249,80 @@ def test_the_files_and_the_cache_have_their_bounds(tmp_path: Path, monkeypatch: 
         largest = max(largest, path.with_name(f"{path.name}-wal").stat().st_size)
     store.close()
     assert path.stat().st_size > LOG_BYTES > largest > 0
+
+
+RUN = """
+import os, sys
+from pathlib import Path
+from ringlog.node.rows.disk_rows import DiskRows
+from ringlog.node.rows.store import RowsMark
+from tests.node.test_disk_rows import NODE, row
+store = DiskRows(Path(sys.argv[1]), NODE)
+store.identify("a.t", "an id")
+for number in range(int(sys.argv[2]), int(sys.argv[3])):
+    store.add(row(number))
+    if number % 10 == 9:
+        store.commit(RowsMark("c", 1, "s", "topic", {0: number + 1}))
+store.commit(RowsMark("c", 1, "s", "topic", {0: int(sys.argv[3])}), sync=True)
+os.kill(os.getpid(), 9)
+"""
+
+
+def test_a_copy_of_the_file_beside_the_log_of_a_later_run_is_refused(tmp_path: Path) -> None:
+    path, copy, log = tmp_path / "rows.sqlite", tmp_path / "copy", tmp_path / "rows.sqlite-wal"
+
+    def run(first: int, last: int) -> None:
+        done = subprocess.run([sys.executable, "-c", RUN, str(path), str(first), str(last)], check=False)
+        assert done.returncode == -9
+
+    run(0, 500)
+    DiskRows(path, NODE).close()
+    shutil.copy(path, copy)
+    run(500, 510)
+    without_its_log = path.read_bytes()
+    run(510, 520)
+    newest, its_log = path.read_bytes(), log.read_bytes()
+    for old in (copy.read_bytes(), without_its_log):
+        path.write_bytes(old)
+        for _ in range(2):
+            with pytest.raises(RowsMixed, match=r"delete rows\.sqlite-wal"):
+                DiskRows(path, NODE)
+            assert (path.read_bytes(), log.read_bytes()) == (old, its_log), "nothing is changed"
+    log.unlink()
+    path.write_bytes(copy.read_bytes())
+    restored = DiskRows(path, NODE)
+    assert len(restored) == len(restored.versions(((0, 0),))) == 500
+    restored.close()
+    path.write_bytes(newest)
+    log.write_bytes(its_log)
+    whole = DiskRows(path, NODE)
+    assert len(whole) == len(whole.versions(((0, 0),))) == 520
+    whole.close()
+
+
+@pytest.mark.parametrize("head", ["", "377f0682002de21800000004", "377f0682002de218ffffffff"])
+def test_a_log_of_zeros_after_a_power_cut_is_empty(path: Path, head: str) -> None:
+    path.with_name(f"{path.name}-wal").write_bytes(bytes.fromhex(head).ljust(8_192, b"\0"))
+    again = DiskRows(path, NODE)
+    assert len(again) == 40
+    again.close()
+
+
+def test_a_start_that_ends_while_it_begins_a_log_is_no_copy(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each of its statements: the file has the id of before then, and the log the next one."""
+    DiskRows(path, NODE).close()
+    begun = DiskRows._begin_log
+
+    def died(self: DiskRows) -> None:
+        monkeypatch.setattr(disk_rows, "ALL_INTO_THE_FILE", "SELECT 1")
+        begun(self)
+        for name in ("rows.sqlite", "rows.sqlite-wal"):
+            shutil.copy(path.parent / name, path.parent / f"left-{name}")
+
+    monkeypatch.setattr(DiskRows, "_begin_log", died)
+    DiskRows(path, NODE).close()
+    monkeypatch.undo()
+    for name in ("rows.sqlite", "rows.sqlite-wal"):
+        shutil.move(path.parent / f"left-{name}", path.parent / name)
+    assert ids_in_file(path) != ids_in_log(path)
+    DiskRows(path, NODE).close()

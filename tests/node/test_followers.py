@@ -13,22 +13,32 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.rebalances import FinishCancel
-from ringlog.kernel.commands.zones import AlterZone
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import ZonePartition
+from ringlog.kernel.commands.placement.rebalances import FinishCancel
+from ringlog.kernel.commands.placement.zones import AlterZone
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.zones.rebalance import ROLLED_BACK
-from ringlog.node.disk_rows import ROWS, DiskRows
-from ringlog.node.holder import Holder
 from ringlog.node.protocol.acks import News, PublishAcknowledgement, TopicEnds, acknowledge
 from ringlog.node.protocol.followers import Followers
-from ringlog.node.store import RowStore
-from ringlog.node.tries import Tries
+from ringlog.node.rows.disk_rows import ROWS, DiskRows
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.rows.store import RowStore
+from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.effects import Now, Steps, WallClock
-from ringlog.protocol.zone_groups import CAUSES, FAILED, HAS, RETURNED, awaited, before, causes, session, words_of
-from ringlog.sim.actors.kept_rows import SimRows
-from ringlog.sim.world import SimWorld
+from ringlog.protocol.rebalancer.zone_groups import (
+    CAUSES,
+    FAILED,
+    HAS,
+    RETURNED,
+    awaited,
+    before,
+    causes,
+    session,
+    session_reports,
+)
 from ringlog.wire.records import NodeAck
+from ringlog_sim.actors.nodes.kept_rows import SimRows
+from ringlog_sim.devices.world import SimWorld
 from tests.kernel.zones.scenes import cancel, done, ids, partition, switch, trigger, with_zone
 
 PARTITIONS = 2
@@ -118,24 +128,26 @@ class GroupNode:
     def start(self) -> None:
         """Begin a life with the rows that are there."""
         self.lives += 1
-        self.holder = Holder(self.node, self.disk.restart() if self.lives > 1 else self.disk.rows)
-        self.holder.caught_up = True
-        self.replicas = Followers(self.holder)
-        self.steps: Steps[None] = acknowledge(self.holder, Here(), Tries(), str(self.lives), self.replicas)
+        self.row_replica = RowReplica(self.node, self.disk.restart() if self.lives > 1 else self.disk.rows)
+        self.row_replica.caught_up = True
+        self.replicas = Followers(self.row_replica)
+        self.steps: Steps[None] = acknowledge(
+            self.row_replica, Here(), StreamAttempts(), str(self.lives), self.replicas
+        )
         self.effect: object = next(self.steps)
 
     def adopt(self, state: ClusterState) -> None:
-        self.holder.adopt(state)
+        self.row_replica.adopt(state)
         self.speak()
 
     def read(self, count: int, number: int = 0) -> None:
         """Judge that many more records of a partition of the topic."""
-        at = self.holder.positions.get(number, 0)
-        self.holder.passed(number, min(at + count, self.topic.ends[number]))
+        at = self.row_replica.positions.get(number, 0)
+        self.row_replica.passed(number, min(at + count, self.topic.ends[number]))
 
     def read_all(self) -> None:
         for number, end in self.topic.ends.items():
-            self.holder.passed(number, end)
+            self.row_replica.passed(number, end)
         self.speak()
 
     def speak(self) -> None:
@@ -308,7 +320,7 @@ def test_a_replica_whose_disk_fails_says_so_and_nothing_else(topic: tuple[Topic,
     assert [(one.operation, CAUSES[one.rows]) for one in last.reports] == [
         (session(partition(state), FAILED), "rows_damaged")
     ]
-    words = words_of(state, {node.node: last})
+    words = session_reports(state, {node.node: last})
     assert causes(partition(state), words) == ("rows_damaged",)
     assert node.node in awaited(partition(state), words)
 
@@ -324,7 +336,7 @@ def test_who_has_the_partition_and_whose_disk_fails_says_nothing_of_it(topic: tu
 
 
 def test_a_failure_that_this_release_has_no_number_for_is_unknown() -> None:
-    replicas = Followers(Holder(ids("A")[0]))
+    replicas = Followers(RowReplica(ids("A")[0]))
     assert replicas.failure() is None
     replicas.fail("something_else")
     assert CAUSES[replicas.failure() or 0] == "unknown"
@@ -364,7 +376,7 @@ def test_a_group_goes_on_with_a_majority_that_has_caught_up_and_with_everybody_w
 
     def waited_for() -> str:
         acks = {node.node: node.acks[-1] for node in nodes.values()}
-        missing = awaited(one, words_of(state, acks))
+        missing = awaited(one, session_reports(state, acks))
         return "".join(letter for letter in "ABCD" if ids(letter)[0] in missing)
 
     (newcomer,) = [letter for letter in "ABCD" if ids(letter)[0] not in one.reached.nodes]
@@ -390,7 +402,7 @@ def test_in_any_order_of_events_who_says_has_has_what_the_step_began_with(topic:
             case "read":
                 node.read(draw.randint(1, 6), draw.randrange(PARTITIONS))
             case "commit":
-                node.holder.commit()
+                node.row_replica.commit()
             case "speak":
                 node.adopt(state)
                 node.speak()

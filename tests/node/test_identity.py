@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.state import EMPTY_STATE
-from ringlog.log.identity import Seen
+from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.log.replicas.identity import Seen
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions, folder_of
 
@@ -88,16 +88,6 @@ def test_the_acknowledged_epoch_is_durable_and_never_goes_back(options: NodeOpti
     again.close()
 
 
-def test_a_folder_of_0_1_0_has_no_state_ids_and_is_read_as_it_is(options: NodeOptions) -> None:
-    NodeFolder(options).close()
-    (options.folder / "acknowledged.json").write_text(json.dumps({"cluster_id": CLUSTER, "epoch": 7}))
-    folder = NodeFolder(options, CLUSTER)
-    assert (folder.acknowledged, folder.seen()) == (7, ())
-    folder.keep(CLUSTER, 8, STATE)
-    assert [seen.epoch for seen in folder.seen()] == [8]
-    folder.close()
-
-
 def test_the_same_names_in_another_cluster_are_another_folder(options: NodeOptions, tmp_path: Path) -> None:
     mine = folder_of(tmp_path, "shop", CLUSTER, "n1")
     other = folder_of(tmp_path, "shop", OTHER, "n1")
@@ -109,13 +99,3 @@ def test_the_same_names_in_another_cluster_are_another_folder(options: NodeOptio
     with pytest.raises(NodeFailed, match=f"is a node of cluster {CLUSTER}, this one is {OTHER}: use another folder"):
         NodeFolder(replace(options, folder=mine), OTHER)
     NodeFolder(replace(options, folder=mine), CLUSTER).close()
-
-
-def test_a_folder_under_names_alone_stays_with_its_cluster(options: NodeOptions, tmp_path: Path) -> None:
-    earlier = tmp_path / "shop" / "n1"
-    folder = NodeFolder(replace(options, folder=earlier))
-    assert folder_of(tmp_path, "shop", CLUSTER, "n1") == earlier, "it has acknowledged nothing: it is nobody else's"
-    folder.keep(CLUSTER, 7, STATE)
-    folder.close()
-    assert folder_of(tmp_path, "shop", CLUSTER, "n1") == earlier
-    assert folder_of(tmp_path, "shop", OTHER, "n1") != earlier

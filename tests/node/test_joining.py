@@ -1,4 +1,4 @@
-"""A node that comes with another release says so, once there is a validator that can be told."""
+"""A node that comes with another release says so before it does anything else."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop, TakeOver
-from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, TakeOver
+from ringlog.kernel.commands.cluster.features import RequireFeature
+from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.values import Command
 from ringlog.node.errors import NodeFailed
-from ringlog.node.protocol.joining import After, Answered, announce, register
-from ringlog.protocol.answers import AppliedResult, RejectedResult, Submitted
+from ringlog.node.protocol.joining import Answered, register
 from ringlog.protocol.effects import Newest, Steps, WallClock, carry_out
-from ringlog.protocol.submission import VALIDATOR, AskFor
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
+from ringlog.protocol.submission.submission import VALIDATOR, AskFor
 from ringlog.runtime.draw import SeededDraw
 from tests.kernel.entries import applied, uuid
 
@@ -26,17 +27,12 @@ def node(features: tuple[str, ...]) -> RegisterNode:
 
 
 class Cluster:
-    """What the node is answered: a validator of term 1 knows no UpdateNode, the next one does.
+    """A log that a validator judges; ``code``: with which it rejects what the node asks for."""
 
-    ``later``: what is applied while the node waits, epoch by epoch.
-    """
-
-    def __init__(self, *later: Command) -> None:
-        first = InitializeCluster("shop", ()), TakeOver(VALIDATOR, uuid(1), 1), node(())
-        self.state = applied(EMPTY_STATE, *first)
-        self.later = list(later)
-        self.asked: list[tuple[int, Command]] = []
-        self.code = "unknown_command"
+    def __init__(self) -> None:
+        self.state = applied(EMPTY_STATE, InitializeCluster("shop", ()), TakeOver(VALIDATOR, uuid(1), 1), node(()))
+        self.asked: list[Command] = []
+        self.code = ""
 
     def perform(self, steps: Steps[Any]) -> Any:
         return carry_out(steps, self._performed)
@@ -45,9 +41,6 @@ class Cluster:
         match effect:
             case AskFor():
                 return self._answer(effect)
-            case After():
-                assert self.state.epoch == effect.epoch
-                self.state = applied(self.state, self.later.pop(0))
             case Newest():
                 return self.state
             case WallClock():
@@ -57,10 +50,8 @@ class Cluster:
         return None
 
     def _answer(self, effect: AskFor) -> Submitted:
-        term = self.state.terms[VALIDATOR].term
-        self.asked.append((term, effect.command))
-        assert len(self.asked) < 10, "nobody insists"
-        if term == 1:
+        self.asked.append(effect.command)
+        if self.code:
             return RejectedResult(effect.request_id, self.code, "", self.state.epoch)
         self.state = applied(self.state, effect.command)
         return AppliedResult(effect.request_id, self.state.epoch)
@@ -69,19 +60,22 @@ class Cluster:
 NEWS = UpdateNode(NODE, release="0.1.0", features=("tablets",))
 
 
-def test_a_validator_that_knows_no_such_command_holds_nothing_up() -> None:
+def test_a_node_that_comes_with_another_release_says_so_once() -> None:
     cluster = Cluster()
-    assert cluster.perform(register(node(("tablets",)), SeededDraw(b"1"))) is False
-    assert cluster.asked == [(1, NEWS)]
-    assert cluster.perform(register(node(()), SeededDraw(b"1"))) is True
-    assert len(cluster.asked) == 1
+    for features in (("tablets",), ("tablets",), ()):
+        cluster.perform(register(node(features), SeededDraw(b"1")))
+    assert cluster.asked == [NEWS, UpdateNode(NODE, release="0.1.0", features=())]
 
 
-def test_the_next_validator_is_told_and_nobody_in_between() -> None:
-    cluster = Cluster(Noop(), Noop(), TakeOver(VALIDATOR, uuid(2), 2))
-    cluster.perform(announce(node(("tablets",)), SeededDraw(b"1")))
-    assert cluster.asked == [(1, NEWS), (2, NEWS)]
-    assert cluster.state.nodes[NODE].features == ("tablets",)
+def test_a_member_does_not_start_without_a_required_feature() -> None:
+    """It says nothing new to the log, so no rule refuses it: the node itself does."""
+    cluster = Cluster()
+    cluster.state = applied(cluster.state, RequireFeature("tablets"))
+    with pytest.raises(NodeFailed, match="feature_missing: features: n1 lacks tablets, which is required: upgrade"):
+        cluster.perform(register(node(()), SeededDraw(b"1")))
+    assert not cluster.asked
+    cluster.perform(register(node(("tablets",)), SeededDraw(b"1")))
+    assert cluster.asked == [NEWS]
 
 
 def test_what_a_rule_refuses_ends_the_node() -> None:

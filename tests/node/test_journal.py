@@ -11,14 +11,12 @@ from tempfile import TemporaryDirectory
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from structlog.testing import capture_logs
 
-from ringlog.node.frames import HEAD_BYTES, JournalDamaged, Sealer, scan
-from ringlog.node.image import Folding, Image, fold, records_of
-from ringlog.node.journal import COMPACT_BYTES, IMAGE, JOURNAL, Journal, Pause, recover, write_image
-from ringlog.node.packed import packed
-from ringlog.wire.cells import Key, RegisterCell, key_of
-from ringlog.wire.data import JournalRecord, StreamMark
+from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer, scan
+from ringlog.node.registers.image import Folding, Image, fold, records_of
+from ringlog.node.registers.journal import COMPACT_BYTES, IMAGE, JOURNAL, Journal, Pause, recover, write_image
+from ringlog.node.registers.packed import packed
+from ringlog.wire.data import JournalRecord, Key, RegisterCell, StreamMark, key_of
 
 KEYS = [Key("ks", token, b"k%d" % token) for token in range(4)]
 CELLS = st.builds(RegisterCell, st.integers(0, 5), st.binary(max_size=8), st.booleans())
@@ -217,39 +215,6 @@ def test_whatever_a_value_holds_a_torn_write_of_it_is_a_torn_end(tmp_path: Path,
         recover(folder)
 
 
-FIRST = Path(__file__).parents[1] / "testdata" / "journals" / "first"
-
-
-def test_files_of_the_first_format_are_read_and_registers_with_foreign_tokens_dropped(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(FIRST, tmp_path / "cells"))
-    with capture_logs() as logs:
-        image, number, _ = recover(folder)
-    assert dict(image.cells) == {
-        key_of("ks", b"kept"): RegisterCell(1, b"one"),
-        key_of("ks", b"later"): RegisterCell(2, b"two"),
-    }
-    assert (image.epoch, image.state_id, image.start, number) == (7, "", 2, 2)
-    assert dict(image.marks) == {("join-1", "n1", "simple:3"): key_of("ks", b"later")}
-    told = [(line["file"], line["count"]) for line in logs if line["event"] == "registers dropped"]
-    assert told == [("cells-00000001.image", 1), ("cells-00000002.journal", 1)]
-    journal = Kept(folder, compact_bytes=1)
-    appended(journal, [JournalRecord(epoch=8, state_id="s8")])
-    journal.close()
-    with capture_logs() as logs:
-        again = recover(folder)[0]
-    assert (again.cells, again.epoch, again.state_id) == (image.cells, 8, "s8")
-    assert logs == []
-
-
-def test_a_torn_end_of_the_first_format_is_cut_off(tmp_path: Path) -> None:
-    folder = Path(shutil.copytree(FIRST, tmp_path / "cells"))
-    path = folder / f"cells-00000002{JOURNAL}"
-    path.write_bytes(path.read_bytes()[:-3])
-    image = recover(folder)[0]
-    assert not image.marks
-    assert len(image.cells) == 2
-
-
 def test_the_last_journal_is_on_the_disk_anew_before_anybody_is_told_what_it_holds(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -259,7 +224,7 @@ def test_the_last_journal_is_on_the_disk_anew_before_anybody_is_told_what_it_hol
     def failing(_: int) -> None:
         raise OSError(5, "Input/output error")
 
-    monkeypatch.setattr("ringlog.node.journal.os.fdatasync", failing)
+    monkeypatch.setattr("ringlog.node.registers.journal.os.fdatasync", failing)
     journal.append(JournalRecord(cells=((key_of("ks", b"never"), RegisterCell(1, b"told")),)))
     journal.close()
     monkeypatch.undo()
@@ -272,7 +237,7 @@ def test_the_last_journal_is_on_the_disk_anew_before_anybody_is_told_what_it_hol
         sync(file)
         synced.append(os.fstat(file).st_ino)
 
-    monkeypatch.setattr("ringlog.node.journal.os.fsync", watched)
+    monkeypatch.setattr("ringlog.node.registers.journal.os.fsync", watched)
     image = recover(tmp_path)[0]
     fresh = path.stat().st_ino
     assert fresh != left
@@ -289,7 +254,7 @@ def test_a_journal_that_cannot_be_written_anew_is_as_it_was(tmp_path: Path, monk
     def failing(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ringlog.node.journal.os.fsync", failing)
+    monkeypatch.setattr("ringlog.node.registers.journal.os.fsync", failing)
     with pytest.raises(OSError, match="No space left"):
         Kept(tmp_path)
     monkeypatch.undo()
@@ -350,7 +315,7 @@ def test_what_is_written_as_images_is_a_small_multiple_of_what_was_appended(
         sizes.append(write_image(folder, image, covered, pause))
         return sizes[-1]
 
-    monkeypatch.setattr("ringlog.node.journal.write_image", noted)
+    monkeypatch.setattr("ringlog.node.registers.journal.write_image", noted)
     kept = Kept(tmp_path, compact_bytes=1_000)
     records = [JournalRecord(cells=((key_of("ks", b"k%d" % n), RegisterCell(n, b"v" * 100)),)) for n in range(600)]
     appended(kept, records)
@@ -413,7 +378,7 @@ def test_what_is_missing_or_damaged_is_told(tmp_path: Path) -> None:
         recover(unknown)
     (unknown / f"cells-00000001{JOURNAL}").write_bytes(EMPTY)
     (unknown / f"cells-00000002{JOURNAL}").write_bytes(b"")
-    with pytest.raises(JournalDamaged, match="lost its head"):
+    with pytest.raises(JournalDamaged, match="does not begin"):
         recover(unknown)
 
 
@@ -423,7 +388,7 @@ def test_an_error_of_the_disk_ends_the_journal(tmp_path: Path, monkeypatch: pyte
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ringlog.node.journal.os.fdatasync", full)
+    monkeypatch.setattr("ringlog.node.registers.journal.os.fdatasync", full)
     kept.append(JournalRecord(epoch=1))
     kept.close()
     assert isinstance(kept.journal.failure, OSError)

@@ -9,16 +9,17 @@ from random import Random
 
 import pytest
 
-from ringlog.node.framed_file import FRESH
-from ringlog.node.journal import IMAGE, recover
-from ringlog.wire.cells import Key, RegisterCell, key_of
+from ringlog.node.registers.frames import FRESH
+from ringlog.node.registers.journal import IMAGE, recover
+from ringlog.wire.data import Key, RegisterCell, key_of
 
 CHILD = """
 import sys
 from pathlib import Path
-from ringlog.node import framed_file, journal
-from ringlog.node.register_host import RegisterHost
-from ringlog.wire.cells import RegisterCell, key_of
+from ringlog.node.registers import frames as framed_file
+from ringlog.node.registers import journal
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.wire.data import RegisterCell, key_of
 from ringlog.wire.data import WriteRequest
 from tests.node.test_register_host import ALONE, NODE
 

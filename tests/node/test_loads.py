@@ -10,28 +10,28 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from ringlog.client.loads import heard
+from ringlog.client.node_reports import load_reports
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.balance.model import READS, WRITES
-from ringlog.kernel.balance.reports import Reports
-from ringlog.kernel.commands.cluster import ChangeSettings
+from ringlog.kernel.balance.reports import UNREGISTERED, Reports
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.log.errors import RecordTooLarge
+from ringlog.log.kafka.producer import Delivered
 from ringlog.log.port import LogRecord
-from ringlog.log.producer import Delivered
-from ringlog.node.cells import CellMap
-from ringlog.node.holder import Holder
-from ringlog.node.loads import Loads, sizes_of
-from ringlog.node.patience import Stopped
-from ringlog.node.protocol.loads import AwaitLoads, MeasureTablets, PublishLoad, report_loads
-from ringlog.node.served import ServedRequests
+from ringlog.node.protocol.lifecycle import AwaitLoads, MeasureTablets, PublishLoad, report_loads
+from ringlog.node.registers.cells import CellMap
+from ringlog.node.registers.served import ServedRequests
+from ringlog.node.reports.loads import Loads, sizes_of
+from ringlog.node.retry import Stopped
+from ringlog.node.rows.replica import RowReplica
+from ringlog.protocol.balancer.load_book import Heard, measured, take
+from ringlog.protocol.balancer.load_reports import SELDOM_US, load_of, own_tablets
 from ringlog.protocol.effects import Now, WallClock, carry_out
-from ringlog.protocol.load_book import Heard, measured, take
-from ringlog.protocol.load_reports import SELDOM_US, load_of, own_tablets
 from ringlog.runtime.logs import Seldom, get_logger
 from ringlog.runtime.trust import Trust
-from ringlog.wire.ack_codes import key_of
-from ringlog.wire.cells import Key, RegisterCell
+from ringlog.wire.acks import key_of
+from ringlog.wire.data import Key, RegisterCell
 from ringlog.wire.records import NodeLoad
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
@@ -62,15 +62,15 @@ def test_rates_are_of_the_last_whole_period() -> None:
     first, last = tablets.ends[0], tablets.ends[7]
     assert served.rates(STATE, 0) == {READS: {}, WRITES: {}}
     for _ in range(90):
-        served.note(READS, STATE, lives.TABLE, first)
-    served.note(WRITES, STATE, lives.TABLE, last)
+        served.count_request(READS, STATE, lives.TABLE, first)
+    served.count_request(WRITES, STATE, lives.TABLE, last)
     for space in ("ks", "ks.none"):
-        served.note(WRITES, STATE, space, last)
+        served.count_request(WRITES, STATE, space, last)
     assert served.rates(STATE, 30_000_000) == {READS: {lives.TABLE: {0: 3}}, WRITES: {lives.TABLE: {7: 1}}}
-    served.note(READS, STATE, lives.TABLE, last)
+    served.count_request(READS, STATE, lives.TABLE, last)
     whole = {READS: {lives.TABLE: {0: 2, 7: 1}}, WRITES: {lives.TABLE: {7: 1}}}
     assert served.rates(STATE, SELDOM_US) == whole, "91 reads in a minute"
-    served.note(READS, STATE, lives.TABLE, first)
+    served.count_request(READS, STATE, lives.TABLE, first)
     assert served.rates(STATE, SELDOM_US + 1_000_000) == whole, "a second is too short"
     assert served.rates(STATE, 2 * SELDOM_US) == {READS: {lives.TABLE: {0: 1}}, WRITES: {}}
 
@@ -86,27 +86,28 @@ def test_what_is_read_much_moves_if_reads_have_a_weight() -> None:
         served.rates(state, 0)
         for number in own[lives.TABLE] if node == busy else ():
             for _ in range(600):
-                served.note(READS, state, lives.TABLE, tablets.ends[number])
+                served.count_request(READS, state, lives.TABLE, tablets.ends[number])
         sizes = {lives.TABLE: dict.fromkeys(own[lives.TABLE], 2**30)}
         heard.append(Heard(load_of(state, node, own, sizes, 0, served.rates(state, SELDOM_US)), 1))
     reports = take(reports, heard, state)
-    assert not advise(state, measured(reports)).moves
+    assert not advise(state, measured(reports, state)).moves
     state = applied(state, ChangeSettings((("balance_load_reads_percent", 33),)))
-    moves = advise(state, measured(reports)).moves
+    moves = advise(state, measured(reports, state)).moves
     assert moves
     assert all(one.from_ is not None and one.from_.node == busy for one in moves)
 
 
 def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
-    holder = Holder(STATE.tablets[lives.TABLE].nodes[0])
-    holder.state = STATE
+    row_replica = RowReplica(STATE.tablets[lives.TABLE].nodes[0])
+    row_replica.state = STATE
     waits, published = [0], list[tuple[int, NodeLoad]]()
 
     def perform(effect: Any) -> Any:
         match effect:
             case AwaitLoads():
                 waits[0] += 1
-                holder.caught_up = waits[0] > 2
+                row_replica.passed(waits[0] % 2, 10 * waits[0])
+                row_replica.caught_up = waits[0] > 2
                 if waits[0] == 8:
                     raise Stopped
             case Now() | WallClock():
@@ -117,10 +118,12 @@ def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
                 published.append((waits[0], effect.load))
 
     with pytest.raises(Stopped):
-        carry_out(report_loads(holder), perform)
+        carry_out(report_loads(row_replica), perform)
     assert [wait for wait, _ in published] == [3, 6]
     (table,) = published[0][1].tables
     assert (table.table, set(table.bytes)) == (lives.TABLE, {7})
+    judged = [[(each.partition, each.offset) for each in load.judged] for _, load in published]
+    assert judged == [[(0, 20), (1, 30)], [(0, 60), (1, 50)]]
 
 
 def test_a_node_that_has_a_key_gives_its_reports_a_code(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -134,20 +137,22 @@ def test_a_node_that_has_a_key_gives_its_reports_a_code(monkeypatch: pytest.Monk
             sent.append(value)
             return Future()
 
-    monkeypatch.setattr("ringlog.node.loads.AckedProducer", Sender)
-    loads, report = Loads("b:1", "c", Holder("n1"), CellMap, Event()), NodeLoad("n1", 1, 1, ())
+    monkeypatch.setattr("ringlog.node.reports.loads.AckedProducer", Sender)
+    loads, report = Loads("b:1", "c", RowReplica("n1"), CellMap, Event()), NodeLoad("n1", 1, 1, ())
     loads.handlers[PublishLoad](PublishLoad(report))
-    monkeypatch.setattr("ringlog.node.loads.current", lambda: Trust(ack_keys=(key_of(MASTER, "n1"), "an older one")))
+    monkeypatch.setattr(
+        "ringlog.node.reports.loads.current", lambda: Trust(ack_keys=(key_of(MASTER, "n1"), "an older one"))
+    )
     loads.handlers[PublishLoad](PublishLoad(report))
-    monkeypatch.setattr("ringlog.client.loads.current", lambda: Trust(ack_masters=(MASTER,)))
+    monkeypatch.setattr("ringlog.client.node_reports.current", lambda: Trust(ack_masters=(MASTER,)))
     with capture_logs() as said:
-        plain, coded = heard(
+        plain, coded = load_reports(
             (LogRecord(number, value, 7) for number, value in enumerate(sent)), Seldom(get_logger("test"))
         )
     assert (plain.load, plain.code) == (None, "load_not_believed")
     assert (coded.load, coded.appended) == (report, 7)
     assert [line["event"] for line in said] == ["load_not_believed"]
-    assert take(Reports(), (plain,), STATE).ignored["load_not_believed"] == 1
+    assert take(Reports(), (plain,), STATE).ignored[UNREGISTERED].code == "load_not_believed"
 
 
 def test_a_report_that_the_topic_refuses_later_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +166,8 @@ def test_a_report_that_the_topic_refuses_later_is_said(monkeypatch: pytest.Monke
         def send(self, *_: object, **__: object) -> Future[Delivered]:
             return sent
 
-    monkeypatch.setattr("ringlog.node.loads.AckedProducer", Sender)
-    loads = Loads("b:1", "c", Holder("n1"), CellMap, Event())
+    monkeypatch.setattr("ringlog.node.reports.loads.AckedProducer", Sender)
+    loads = Loads("b:1", "c", RowReplica("n1"), CellMap, Event())
     with capture_logs() as said:
         loads.handlers[PublishLoad](PublishLoad(NodeLoad("n1", 1, 1, ())))
         assert said == []

@@ -11,19 +11,19 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.service import AddServiceMember
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.service import AddServiceMember
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.values import Epoch, OperationId
-from ringlog.log.beginning import Beginning
-from ringlog.log.copied import end_of
+from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import CopyDamaged, LogForked, LogTruncated
 from ringlog.log.folding import BEGINNING, Start
-from ringlog.log.replica import LogReplica
-from ringlog.node.log_copy import COPY, CopyFile, copy_of_member, held_of, reopened
-from ringlog.node.member_copy import EVIDENCE, CopiedSide, MemberCopy, opened
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning
+from ringlog.node.log.log_copy import COPY, CopyFile, HeldLog, copy_of_member, held_of, reopened
+from ringlog.node.log.member_copy import EVIDENCE, CopiedSide, MemberCopy, opened
 from ringlog.wire.records import StoredSnapshot
 from tests.kernel.commands.test_service import ONE, of
 from tests.log.test_snapshots import Cluster
@@ -120,6 +120,20 @@ def test_damage_before_the_end_is_refused_and_kept(
     assert folded(tmp_path) == digest(cluster.state)
 
 
+def test_a_copy_of_a_snapshot_alone_is_compared_with_the_record_before_it(tmp_path: Path, cluster: Cluster) -> None:
+    cluster.apply(Noop())
+    base = Start(cluster.state, cluster.log.end_offset())
+    cluster.apply(Noop(), Noop())
+    records = cluster.log.read(base.position - 1, 0, 100)[0]
+    for first, is_it in ((replace(records[0], data=records[1].data), False), (records[0], True)):
+        with closing(CopyFile(tmp_path / COPY, HeldLog(cluster.log.identity(), base), ())) as copy:
+            if is_it:
+                assert copy.take([first, *records[1:]]) == cluster.state.epoch
+            else:
+                with pytest.raises(LogForked, match="snapshot of the member's copy"):
+                    copy.take([first, *records[1:]])
+
+
 def test_a_log_with_another_history_never_takes_its_place(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
     copy.close()
     path = tmp_path / COPY
@@ -169,7 +183,7 @@ class From(Beginning):
 
 def test_a_member_acknowledges_what_its_copy_has(tmp_path: Path) -> None:
     world = Cluster(state=replace(of(2), name="c"))
-    world.log.append([b"the entry that made this state"])
+    world.apply(Noop())
     start, news, stopping = Start(world.state, 1), threading.Event(), threading.Event()
     with LogReplica(world.log, start=start) as replica:
         copy = MemberCopy(tmp_path / COPY, ONE, replica, From(start), 1, news, stopping)

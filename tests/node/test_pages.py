@@ -12,27 +12,28 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.client.peers import Peers, Unreachable
-from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.client.data.peers import Peers, Unreachable
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.node import row_stream
-from ringlog.node.data_server import STREAMS_MAX, DataServer
-from ringlog.node.holder import Holder, RowFetch
-from ringlog.node.memory_rows import MemoryRows
-from ringlog.node.pages import Body, StreamBroken, grouped, received, sent
+from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.protocol.stream import GainedRows
-from ringlog.node.pull import Puller, cells_of
-from ringlog.node.register_host import RegisterHost
-from ringlog.node.row_stream import RowPull, bodies, rows_of
-from ringlog.node.store import RowVersion, checksum, order
-from ringlog.node.tries import Tries
+from ringlog.node.rows.memory_rows import MemoryRows
+from ringlog.node.rows.pages import Body, StreamBroken, grouped, received, sent
+from ringlog.node.rows.replica import RowFetch, RowReplica
+from ringlog.node.rows.store import checksum, order
+from ringlog.node.servers.data_server import STREAMS_MAX, DataServer
+from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.node.streams import row_stream
+from ringlog.node.streams.pull import Puller, cells_of
+from ringlog.node.streams.row_stream import RowPull, bodies, rows_of
 from ringlog.runtime.clock import SystemClock
-from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_CELL,
     BAD_STREAM,
     BAD_TOKEN,
+    BEHIND,
     BUSY,
     KEY_BYTES_MAX,
     NOT_READY,
@@ -40,8 +41,12 @@ from ringlog.wire.data import (
     VALUE_BYTES_MAX,
     WRONG_NODE,
     Cells,
+    Key,
+    RegisterCell,
     Rows,
+    RowVersion,
     StreamPage,
+    key_of,
     pack,
 )
 from ringlog.wire.records import encode_mutation
@@ -74,12 +79,18 @@ def listed(found: list[RowVersion]) -> tuple[RowVersion, ...]:
     return tuple(store.versions(((0, 0),)))
 
 
-def pages_of(rows: Sequence[RowVersion], page_bytes: int) -> Callable[[RowVersion | None], Sequence[RowVersion]]:
+def rows_page(*rows: RowVersion) -> Rows:
+    """A page, with an id for each table."""
+    return Rows(rows, tuple((table, f"id of {table}") for table in sorted({one.table for one in rows})))
+
+
+def pages_of(rows: Sequence[RowVersion], page_bytes: int) -> Callable[[RowVersion | None], Rows]:
     """A source: the next rows after one."""
 
-    def page(after: RowVersion | None) -> Sequence[RowVersion]:
+    def page(after: RowVersion | None) -> Rows:
         wanted = (one for one in rows if after is None or order(one) > order(after))
-        return next(grouped(((one, len(one.partition_key) + len(one.value)) for one in wanted), page_bytes), ())
+        sizes = ((one, len(one.partition_key) + len(one.value)) for one in wanted)
+        return rows_page(*next(grouped(sizes, page_bytes), ()))
 
     return page
 
@@ -99,7 +110,7 @@ def test_rows_arrive_whole_and_go_on_after_any_of_them(
     after = data.draw(st.none() | st.sampled_from(rows)) if rows else None
     got: list[RowVersion] = []
     for body in received(sent("n", 1, bodies(pages_of(rows, page_bytes), after)), "n"):
-        got += rows_of(body, got[-1] if got else after, FETCH)
+        got += rows_of(body, got[-1] if got else after, FETCH).rows
     assert got == [one for one in rows if after is None or order(one) > order(after)]
 
 
@@ -123,7 +134,7 @@ def test_damage_is_never_taken_for_a_stream(found: list[RowVersion], data: st.Da
     def taken() -> list[RowVersion]:
         got: list[RowVersion] = []
         for one in received(damaged, "n"):
-            got += rows_of(one, got[-1] if got else None, FETCH)
+            got += rows_of(one, got[-1] if got else None, FETCH).rows
         return got
 
     with pytest.raises(StreamBroken):
@@ -145,7 +156,8 @@ def test_pages_of_another_node_are_refused() -> None:
 
 
 def cell_body(*pairs: tuple[Key, RegisterCell], count: int | None = None) -> Body:
-    return pack(Cells(pairs)), len(pairs) if count is None else count
+    made = tuple((space, 3) for space in sorted({key.keyspace for key, _ in pairs}))
+    return pack(Cells(pairs, made)), len(pairs) if count is None else count
 
 
 ONE, TWO = sorted((key_of("ks", b"a"), key_of("ks", b"b")))
@@ -164,19 +176,22 @@ CELL = RegisterCell(1, b"v")
         (cell_body((key_of("ks", b"a" * (KEY_BYTES_MAX + 1)), CELL)), None, TOO_LARGE),
         (cell_body((ONE, RegisterCell(1, b"v" * (VALUE_BYTES_MAX + 1)))), None, TOO_LARGE),
         (cell_body((ONE, RegisterCell(1, b"v", deleted=True))), None, BAD_CELL),
+        ((pack(Cells(((ONE, CELL),))), 1), None, "were made"),
     ],
 )
 def test_cells_out_of_order_or_place_are_refused(body: Body, after: Key | None, says: str) -> None:
-    assert cells_of(cell_body((ONE, CELL), (TWO, CELL)), None) == {ONE: CELL, TWO: CELL}
+    assert cells_of(cell_body((ONE, CELL), (TWO, CELL)), None).cells == ((ONE, CELL), (TWO, CELL))
     with pytest.raises(StreamBroken, match=says):
         cells_of(body, after)
 
 
 def test_rows_of_other_ranges_are_refused() -> None:
     row = version(b"k", timestamp=1, value=b"v")
-    assert rows_of((pack(Rows((row,))), 1), None, FETCH) == (row,)
+    assert rows_of((pack(rows_page(row)), 1), None, FETCH).rows == (row,)
+    with pytest.raises(StreamBroken, match="ids of the tables"):
+        rows_of((pack(Rows((row,))), 1), None, FETCH)
     with pytest.raises(StreamBroken, match="other ranges"):
-        rows_of((pack(Rows((row,))), 1), None, replace(FETCH, ranges=((row.token, row.token + 1),)))
+        rows_of((pack(rows_page(row)), 1), None, replace(FETCH, ranges=((row.token, row.token + 1),)))
 
 
 def test_rows_under_a_token_of_others_are_refused() -> None:
@@ -190,7 +205,7 @@ def test_rows_under_a_token_of_others_are_refused() -> None:
 STATE = cluster((-(2**62),), (0,), (2**62,))
 
 
-class _Gaining(Holder):
+class _Gaining(RowReplica):
     """Takes whatever comes, while it is wanted."""
 
     def __init__(self, node: str) -> None:
@@ -199,8 +214,8 @@ class _Gaining(Holder):
         self.got: list[RowVersion] = []
         self.sums: list[tuple[int, str]] = []
 
-    def take_in(self, fetch: RowFetch, versions: Sequence[RowVersion]) -> bool:
-        self.got += versions if self.is_wanted else ()
+    def take_in(self, fetch: RowFetch, page: Rows) -> bool:
+        self.got += page.rows if self.is_wanted else ()
         return self.is_wanted
 
     def complete(self, fetch: RowFetch, rows: int, digest: str) -> bool:
@@ -222,15 +237,15 @@ class Source:
         while state.operations[self.operation].stage != WRITE_BOTH_READ_OLD:
             state = step(state, self.operation)
         self.state = state
-        self.holder = Holder(name_of(1))
-        self.holder.adopt(STATE)
-        self.holder.positions.update({0: 4})
-        self.holder.caught_up = True
+        self.row_replica = RowReplica(name_of(1))
+        self.row_replica.adopt(STATE)
+        self.row_replica.positions.update({0: 4})
+        self.row_replica.caught_up = True
         for number in range(40):
             mutation = write(f"c{number}", 1)
-            self.holder.admit(mutation, APPENDED, encode_mutation(mutation))
+            self.row_replica.admit(mutation, APPENDED, encode_mutation(mutation))
         self.host = RegisterHost(name_of(1), folder)
-        self.server = DataServer(self.host, self.holder, lambda: STATE.cluster_id, "127.0.0.1", page_bytes=100)
+        self.server = DataServer(self.host, self.row_replica, lambda: STATE.cluster_id, "127.0.0.1", page_bytes=100)
         self.server.start()
         self.gains = _Gaining(name_of(4))
         self.peers = Peers(lambda _: f"127.0.0.1:{self.server.port}")
@@ -255,7 +270,7 @@ class Source:
         return got
 
     def expected(self) -> tuple[RowVersion, ...]:
-        return source_rows(self.holder, self.fetch)
+        return source_rows(self.row_replica, self.fetch).rows
 
     def close(self) -> None:
         self.server.stop(0.1)
@@ -279,9 +294,13 @@ def test_rows_are_given_once_the_source_may(source: Source) -> None:
         return broken.value.code
 
     assert refused(source.fetch) == NOT_READY
-    source.holder.adopt(source.state)
+    source.row_replica.adopt(source.state)
     assert refused(replace(source.fetch, positions=((0, 5),))) == NOT_READY
     assert refused(replace(source.fetch, ranges=((0, 0),))) == BAD_STREAM
+    ahead = applied(source.state, Noop())
+    with pytest.raises(StreamBroken) as broken:
+        once(RowPull(source.peers, name_of(4), ahead, source.gained))
+    assert broken.value.code == BEHIND
     assert refused(replace(source.fetch, source=name_of(2))) == WRONG_NODE
     found = source.pulled()
     assert found == source.expected()
@@ -300,13 +319,13 @@ def test_a_node_that_stops_asks_for_rows_no_more(source: Source, monkeypatch: py
         yield from stream(*arguments)  # type: ignore[arg-type]
 
     monkeypatch.setattr(source.peers, "stream", stopped_meanwhile)
-    puller = Puller(source.host, source.peers, Tries(), SystemClock(), stopping)
+    puller = Puller(source.host, source.peers, StreamAttempts(), SystemClock(), stopping)
     puller.carry_out(source.fetch, source.pull(), lambda: True, lambda: source.state, "n1")
     assert stopping.is_set()
 
 
 def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    source.holder.adopt(source.state)
+    source.row_replica.adopt(source.state)
     pull = source.pull()
     stream = source.peers.stream
 
@@ -325,7 +344,7 @@ def test_a_stream_of_rows_goes_on_after_what_has_come(source: Source, monkeypatc
 
 
 def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
-    source.holder.adopt(source.state)
+    source.row_replica.adopt(source.state)
     source.gains.is_wanted = False
     pull = source.pull()
     (page, *_) = pull.pages()
@@ -335,11 +354,11 @@ def test_a_stream_that_nobody_wants_any_more_ends(source: Source) -> None:
 
 
 def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    source.holder.adopt(source.state)
+    source.row_replica.adopt(source.state)
     gate = threading.Event()
 
-    def held(page: Callable[[RowVersion | None], Sequence[RowVersion]], after: RowVersion | None) -> Iterator[Body]:
-        def next_page(last: RowVersion | None) -> Sequence[RowVersion]:
+    def held(page: Callable[[RowVersion | None], Rows], after: RowVersion | None) -> Iterator[Body]:
+        def next_page(last: RowVersion | None) -> Rows:
             assert last is None or gate.wait(60)  # a source sends as far as the transport takes it
             return page(last)
 
@@ -348,13 +367,13 @@ def test_a_source_that_may_not_go_on_says_so(source: Source, monkeypatch: pytest
     monkeypatch.setattr(row_stream, "bodies", held)
     pages = source.pull().messages()
     next(pages)
-    source.holder.adopt(applied(source.state, CancelOperation(source.operation, "no")))
+    source.row_replica.adopt(applied(source.state, CancelOperation(source.operation, "no")))
     gate.set()
     assert [page.refused for page in pages if page.refused] == [NOT_READY]
 
 
 def test_too_many_streams_at_once_are_told(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    source.holder.adopt(source.state)
+    source.row_replica.adopt(source.state)
     begun, gate = threading.Semaphore(0), threading.Event()
 
     def held(*_: object) -> Iterator[Body]:
@@ -384,5 +403,5 @@ def test_a_source_that_is_not_there_is_told() -> None:
 
     away = Peers(down)
     with pytest.raises(Unreachable):
-        once(RowPull(away, name_of(4), STATE, GainedRows(Holder(name_of(4)), FETCH)))
+        once(RowPull(away, name_of(4), STATE, GainedRows(RowReplica(name_of(4)), FETCH)))
     away.close()

@@ -12,36 +12,34 @@ from typing import Any
 
 import pytest
 
-from ringlog.client.peers import Peers, Unreachable
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.service import AddServiceMember
-from ringlog.kernel.encoding import digest
+from ringlog.client.data.peers import Peers, Unreachable
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.service import AddServiceMember
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Folded, OutcomeKind
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.outcome import Folded, OutcomeKind
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.folding import Foreseen, Start
+from ringlog.log.folding import ReadAhead, Start
 from ringlog.log.memory import MemoryLog
-from ringlog.log.recent import RecentEntries
-from ringlog.log.replica import LogReplica
-from ringlog.node import entries
-from ringlog.node.asking import NamedEpochs, PeerAsking
-from ringlog.node.data_server import DataServer
-from ringlog.node.entries import PEERS_AT_ONCE, EntriesSide, LogOnDisk
-from ringlog.node.hints import PeerHints
-from ringlog.node.holder import Holder
-from ringlog.node.log_copy import COPY
-from ringlog.node.member_copy import opened
-from ringlog.node.patience import Stopped
+from ringlog.log.replicas.recent import RecentEntries
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.node.log import entries
+from ringlog.node.log.entries import PEERS_AT_ONCE, EntriesSide, LogOnDisk
+from ringlog.node.log.log_copy import COPY
+from ringlog.node.log.member_copy import opened
+from ringlog.node.log.peer_requests import NamedEpochs, PeerAsking
 from ringlog.node.protocol import peers as protocol
-from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerHeard, PeerRefuted, ask_peers, order_of
+from ringlog.node.protocol.peer_log_claims import PeerLogClaims
+from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerAnswered, PeerRefuted, ask_peers, order_of
 from ringlog.node.protocol.turn import Rest
-from ringlog.node.register_host import RegisterHost
+from ringlog.node.retry import Stopped
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.data_server import DataServer
 from ringlog.protocol.effects import carry_out
 from ringlog.runtime.draw import SeededDraw, SystemDraw
-from ringlog.sim.chance import Chance
-from ringlog.sim.hearsay import LIES, bent
 from ringlog.wire.data import (
     BAD_ENTRIES,
     BAD_EPOCH,
@@ -62,6 +60,8 @@ from ringlog.wire.data import (
 )
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import decode_snapshot_record, encode_snapshot_record
+from ringlog_sim.devices.world import Chance
+from ringlog_sim.stories.peer_logs import LIES, bent
 from tests.kernel.commands.test_service import ONE, THREE, TWO, of
 from tests.kernel.entries import applied, uuid
 from tests.log.test_snapshots import Cluster
@@ -109,21 +109,21 @@ def history(cluster: Cluster) -> History:
 
 
 def asked(
-    hints: PeerHints,
+    claims: PeerLogClaims,
     own: ClusterState,
     side: EntriesSide,
     change: Callable[[EntriesReply], EntriesReply] = lambda one: one,
 ) -> tuple[str, EntriesReply]:
     """One page of a peer, changed on its way."""
-    reply = change(side.answered(hints.request(TWO, own)))
-    return hints.take(TWO, reply), reply
+    reply = change(side.answered(claims.request(TWO, own)))
+    return claims.take(TWO, reply), reply
 
 
-def learned(hints: PeerHints, own: ClusterState, side: EntriesSide) -> int:
+def learned(claims: PeerLogClaims, own: ClusterState, side: EntriesSide) -> int:
     """All that the peer has; the number of pages."""
     pages, code = 0, ""
-    while not code and hints.newest(own).epoch < side.answered(hints.request(TWO, own)).epoch:
-        code, _ = asked(hints, own, side)
+    while not code and claims.newest(own).epoch < side.answered(claims.request(TWO, own)).epoch:
+        code, _ = asked(claims, own, side)
         pages += 1
     assert code == ""
     return pages
@@ -134,19 +134,19 @@ def learned(hints: PeerHints, own: ClusterState, side: EntriesSide) -> int:
 
 def test_a_node_that_is_behind_learns_page_by_page_what_a_peer_has(history: History) -> None:
     own, newest = history.states[3], history.states[-1]
-    hints = PeerHints(fold_on)
-    assert learned(hints, own, history.side()) > 3
-    assert hints.known == newest.epoch
-    assert digest(hints.newest(own)) == digest(newest)
-    assert asked(hints, own, history.side()) == ("", EntriesReply(TWO, newest.epoch, "", newest.state_id))
+    claims = PeerLogClaims(fold_on)
+    assert learned(claims, own, history.side()) > 3
+    assert claims.newest_epoch == newest.epoch
+    assert digest(claims.newest(own)) == digest(newest)
+    assert asked(claims, own, history.side()) == ("", EntriesReply(TWO, newest.epoch, "", newest.state_id))
 
 
 def test_a_copy_that_is_ahead_of_what_the_peer_has_folded_shows_no_more_than_that(history: History) -> None:
     own, side = history.states[3], history.side(copy=Ahead(history.data))
     del history.states[10:]
-    hints = PeerHints(fold_on)
-    assert asked(hints, own, side)[0] == ""
-    assert hints.known == 9
+    claims = PeerLogClaims(fold_on)
+    assert asked(claims, own, side)[0] == ""
+    assert claims.newest_epoch == 9
 
 
 class Ahead:
@@ -166,8 +166,8 @@ def test_a_peer_with_gaps_says_so(cluster: Cluster) -> None:
     before, newest = few.recent.before, few.states[-1]
     assert 3 < before < newest.epoch - 1
     for epoch, code in ((before - 1, GAP), (before, ""), (newest.epoch, "")):
-        hints = PeerHints(fold_on)
-        assert asked(hints, few.states[epoch], few.side())[0] == code, epoch
+        claims = PeerLogClaims(fold_on)
+        assert asked(claims, few.states[epoch], few.side())[0] == code, epoch
     assert few.recent.after(newest.epoch + 1, PAGE) is None
     assert (few.recent.at(before), few.recent.at(newest.epoch)) == (None, few.data[-1])
 
@@ -206,12 +206,12 @@ def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
         base = copy.base.state.epoch
         assert copy.after(base - 1, PAGE) is None
         assert copy.after(base, 10**6) == tuple(late.data[base + 1 :])
-        own, hints = late.states[3], PeerHints(fold_on)
-        pages = learned(hints, own, late.side(copy=copy))
+        own, claims = late.states[3], PeerLogClaims(fold_on)
+        pages = learned(claims, own, late.side(copy=copy))
         assert (pages > 3) is (chunk_bytes < 1_000)
-        assert digest(hints.newest(own)) == digest(cluster.state)
-        assert hints.compare(cluster.state, late.at) == ""
-        assert hints.known == 0
+        assert digest(claims.newest(own)) == digest(cluster.state)
+        assert claims.compare(cluster.state, late.at) == ""
+        assert claims.newest_epoch == 0
     assert copy.after(base, PAGE) is None, "it is closed"
 
 
@@ -225,25 +225,25 @@ def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Clu
         filled(copy, cluster)
         side, own = History(cluster, 0).side(copy=copy), History(cluster).states[2]
         (first, chunk) = side.answered(EntriesRequest(own.cluster_id, TWO, 2, own.state_id)).snapshot
-        known: Any = decode_snapshot_record(first)
+        snapshot: Any = decode_snapshot_record(first)
         for changes, code in (
             ({"digest": "00"}, BAD_ENTRIES),
             ({"cluster_id": uuid(77)}, FOREIGN_CLUSTER),
             ({"epoch": 1}, BAD_ENTRIES),
             ({"epoch": head.epoch + 1}, BAD_ENTRIES),
-            ({"parts": (replace(known.parts[0], size=SNAPSHOT_BYTES_MAX + 1),)}, TOO_LARGE),
-            ({"parts": known.parts[:1]}, BAD_ENTRIES),
+            ({"parts": (replace(snapshot.parts[0], size=SNAPSHOT_BYTES_MAX + 1),)}, TOO_LARGE),
+            ({"parts": snapshot.parts[:1]}, BAD_ENTRIES),
         ):
-            forged = encode_snapshot_record(replace(known, **changes)), chunk
-            assert asked(PeerHints(fold_on), own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == code
+            forged = encode_snapshot_record(replace(snapshot, **changes)), chunk
+            assert asked(PeerLogClaims(fold_on), own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == code
         for forged in ((first,), (first, first), (b"", chunk), (first, chunk[:-1] + bytes((chunk[-1] ^ 1,)))):
-            hints = PeerHints(fold_on)
-            assert asked(hints, own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == BAD_ENTRIES
-            assert hints.known == 0
+            claims = PeerLogClaims(fold_on)
+            assert asked(claims, own, side, lambda one, f=forged: replace(one, snapshot=f))[0] == BAD_ENTRIES
+            assert claims.newest_epoch == 0
         other = replace(own, state_id=uuid(5))
-        hints = PeerHints(fold_on)
-        hints.request(TWO, other)
-        assert hints.take(TWO, EntriesReply(TWO, head.epoch, snapshot=(first, chunk))) == OTHER_HISTORY
+        claims = PeerLogClaims(fold_on)
+        claims.request(TWO, other)
+        assert claims.take(TWO, EntriesReply(TWO, head.epoch, snapshot=(first, chunk))) == OTHER_HISTORY
 
 
 # ------------------------------------------------------------------------------------------------ what is taken of it
@@ -251,18 +251,18 @@ def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Clu
 
 @pytest.mark.parametrize("lie", [one for one in LIES if one not in ("copied", "ahead")])
 def test_a_page_that_is_no_part_of_the_chain_is_refused_whole(history: History, lie: str) -> None:
-    own, hints = history.states[3], PeerHints(fold_on)
-    honest = history.side().answered(hints.request(TWO, own))
+    own, claims = history.states[3], PeerLogClaims(fold_on)
+    honest = history.side().answered(claims.request(TWO, own))
     for seed in range(20):
-        code, reply = asked(hints, own, history.side(), lambda one, s=seed: bent(one, lie, own, Chance(s, "")))
+        code, reply = asked(claims, own, history.side(), lambda one, s=seed: bent(one, lie, own, Chance(s, "")))
         last_was_cut = lie == "gap" and reply.entries == honest.entries[:-1]
         assert code == {"foreign": FOREIGN_CLUSTER}.get(lie, "" if last_was_cut else BAD_ENTRIES)
-        assert bool(hints.known) is last_was_cut
-        hints.forget()
+        assert bool(claims.newest_epoch) is last_was_cut
+        claims.forget()
 
 
 def test_other_answers_that_nobody_takes(history: History) -> None:
-    own, hints, side = history.states[3], PeerHints(fold_on), history.side()
+    own, claims, side = history.states[3], PeerLogClaims(fold_on), history.side()
     large = bytes(ENTRIES_BYTES_MAX)
     for change, code in (
         (lambda one: replace(one, node=THREE), WRONG_NODE),
@@ -273,49 +273,49 @@ def test_other_answers_that_nobody_takes(history: History) -> None:
         (lambda one: replace(one, epoch=3), BAD_ENTRIES),
         (lambda one: replace(one, epoch=3 + len(one.entries), state_id=uuid(1)), BAD_ENTRIES),
     ):
-        assert asked(hints, own, side, change)[0] == code
-        assert hints.known == 0
+        assert asked(claims, own, side, change)[0] == code
+        assert claims.newest_epoch == 0
 
 
 def test_what_the_log_shows_later_was_folded_already_and_what_it_does_not_refutes_the_peer(history: History) -> None:
     own, newest = history.states[3], history.states[-1]
-    foreseen = Foreseen()
+    foreseen = ReadAhead()
 
     def remembered(state: ClusterState, data: bytes) -> Folded:
-        from ringlog.kernel.outcome import Entry
+        from ringlog.kernel.model.outcome import Entry
         from ringlog.wire.entries import EncodedEntry
 
         item = decode_entry(data)
         assert isinstance(item, Entry)
         return foreseen.fold(state, EncodedEntry(item, data))
 
-    hints = PeerHints(remembered)
-    learned(hints, own, history.side())
+    claims = PeerLogClaims(remembered)
+    learned(claims, own, history.side())
     assert foreseen.take(own, history.data[4]) is not None
-    assert hints.compare(history.states[7], history.at) == ""
-    assert hints.known == newest.epoch
-    assert hints.compare(newest, history.at, ended=True) == ""
-    assert (hints.known, hints.refuted) == (0, set())
+    assert claims.compare(history.states[7], history.at) == ""
+    assert claims.newest_epoch == newest.epoch
+    assert claims.compare(newest, history.at, ended=True) == ""
+    assert (claims.newest_epoch, claims.refuted) == (0, set())
     for lie in ("copied", "ahead"):
-        hints = PeerHints(fold_on)
+        claims = PeerLogClaims(fold_on)
         side = history.side(page_bytes=10**6)
-        code, _ = asked(hints, own, side, lambda one, how=lie: bent(one, how, newest, Chance(1, "")))
+        code, _ = asked(claims, own, side, lambda one, how=lie: bent(one, how, newest, Chance(1, "")))
         assert code in ("", BAD_ENTRIES), "another command may not apply there"
         if not code:
-            assert hints.compare(newest, history.at, ended=True) == TWO
-            assert (hints.known, hints.refuted) == (0, {TWO})
+            assert claims.compare(newest, history.at, ended=True) == TWO
+            assert (claims.newest_epoch, claims.refuted) == (0, {TWO})
 
 
 def test_the_ids_of_an_entry_around_another_command_are_found_when_the_log_comes(cluster: Cluster) -> None:
     cluster.apply(Noop(), Noop())
     history = History(cluster)
     own = history.states[-3]
-    hints = PeerHints(fold_on)
-    code, _ = asked(hints, own, history.side(), lambda one: bent(one, "copied", own, Chance(1, "")))
-    assert (code, hints.known) == ("", own.epoch + 2)
-    assert hints.newest(own).state_id == history.states[-1].state_id
-    assert hints.compare(history.states[-1], history.at) == TWO
-    assert hints.known == 0
+    claims = PeerLogClaims(fold_on)
+    code, _ = asked(claims, own, history.side(), lambda one: bent(one, "copied", own, Chance(1, "")))
+    assert (code, claims.newest_epoch) == ("", own.epoch + 2)
+    assert claims.newest(own).state_id == history.states[-1].state_id
+    assert claims.compare(history.states[-1], history.at) == TWO
+    assert claims.newest_epoch == 0
 
 
 # ------------------------------------------------------------------------------------------------ in which order
@@ -331,8 +331,8 @@ class Driver:
         self.sides: dict[str, EntriesSide] = {}
         self.done: list[Any] = []
 
-    def run(self, hints: PeerHints, at: Callable[[Epoch], bytes | None]) -> list[Any]:
-        steps = ask_peers(ONE, lambda: self.own, hints, at, SeededDraw(b"1"))
+    def run(self, claims: PeerLogClaims, at: Callable[[Epoch], bytes | None]) -> list[Any]:
+        steps = ask_peers(ONE, lambda: self.own, claims, at, SeededDraw(b"1"))
         with pytest.raises(IndexError):
             carry_out(steps, self.perform)
         return self.done
@@ -349,8 +349,8 @@ class Driver:
                 return None if side is None else side.answered(request)
             case Rest(time):
                 self.done.append(time)
-            case PeerHeard() as heard:
-                self.done.append(heard.code)
+            case PeerAnswered() as answered:
+                self.done.append(answered.code)
             case PeerRefuted(peer):
                 self.done.append(f"refuted {peer}")
 
@@ -358,7 +358,7 @@ class Driver:
 def test_the_log_is_asked_first_and_peers_only_where_it_does_not_answer(history: History) -> None:
     own = history.states[3]
     driver = Driver(own, [0, 9, 2], [own, own])
-    assert driver.run(PeerHints(fold_on), history.at) == [protocol.REST, protocol.REST], "2 is here by then"
+    assert driver.run(PeerLogClaims(fold_on), history.at) == [protocol.REST, protocol.REST], "2 is here by then"
 
 
 def test_members_come_first_others_after_and_who_is_gone_or_was_refuted_never() -> None:
@@ -395,9 +395,9 @@ def test_rounds_are_seldom_and_more_seldom_the_less_they_bring() -> None:
     own = history.states[-7]
     driver = Driver(own, [0, 0, own.epoch + 99, own.epoch + 2], [None] * 3)
     driver.sides = {TWO: history.side(TWO), THREE: history.side(THREE)}
-    hints = PeerHints(fold_on)
-    done = driver.run(hints, history.at)
-    assert hints.known == own.epoch + 6
+    claims = PeerLogClaims(fold_on)
+    done = driver.run(claims, history.at)
+    assert claims.newest_epoch == own.epoch + 6
     rests = [one for one in done if isinstance(one, int)]
     rest = protocol.REST
     assert rests == [rest, 2 * rest, rest, 4 * rest, rest], "and before each round that a message brought about"
@@ -407,15 +407,15 @@ def test_rounds_are_seldom_and_more_seldom_the_less_they_bring() -> None:
 def test_two_peers_that_differ_are_asked_from_the_own_log_on_and_the_log_says_who_was_right() -> None:
     _, history = noops(3)
     own = history.states[-4]
-    hints = PeerHints(fold_on)
-    hints.request(TWO, own)
+    claims = PeerLogClaims(fold_on)
+    claims.request(TWO, own)
     ahead = bent(EntriesReply(TWO, own.epoch, "", own.state_id), "ahead", own, Chance(1, ""))
-    assert hints.take(TWO, ahead) == ""
+    assert claims.take(TWO, ahead) == ""
     driver = Driver(own, [0], [None])
     driver.sides = {TWO: history.side(TWO), THREE: history.side(THREE)}
-    done = driver.run(hints, history.at)
+    done = driver.run(claims, history.at)
     assert OTHER_HISTORY in done
-    assert hints.newest(own).state_id == history.states[-1].state_id
+    assert claims.newest(own).state_id == history.states[-1].state_id
 
 
 # ------------------------------------------------------------------------------------------------ over gRPC
@@ -439,7 +439,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
     host, stopping = RegisterHost(TWO, tmp_path / "n2"), threading.Event()
     side = history.side(TWO)
     server = DataServer(
-        host, Holder(TWO), lambda: start.state.cluster_id, "127.0.0.1", entries=side.answered, named=lambda _: None
+        host, RowReplica(TWO), lambda: start.state.cluster_id, "127.0.0.1", entries=side.answered, named=lambda _: None
     )
     server.start()
 
@@ -457,14 +457,14 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
             handlers = {Rest: lambda effect: stopping.wait(effect.time / 1e6), **asking.handlers}
             thread = threading.Thread(target=_performed, args=(asking, handlers))
             thread.start()
-            asking.named.note(start.state.epoch + 8)
-            until(lambda: asking.known == cluster.state.epoch, "the epochs of the peer to be known")
+            asking.named.report_epoch(start.state.epoch + 8)
+            until(lambda: asking.newest_epoch == cluster.state.epoch, "the epochs of the peer to be known")
             assert replica.state == start.state, "what a peer has shown is not served"
             log.is_away = False
             log.append(history.data[-8:])
             assert digest(replica.read_barrier()) == digest(cluster.state)
-            until(lambda: asking._hints.known == 0, "the log to say that it was true")
-            assert asking._hints.refuted == set()
+            until(lambda: asking._claims.newest_epoch == 0, "the log to say that it was true")
+            assert asking._claims.refuted == set()
             stopping.set()
             thread.join(60)
             assert not thread.is_alive()
@@ -494,7 +494,7 @@ def _asked_raw(port: int, request: EntriesRequest) -> EntriesReply:
 
 def test_the_greatest_named_epoch_is_taken_once() -> None:
     named = NamedEpochs()
-    named.note(4)
-    named.note(9)
-    named.note(5)
+    named.report_epoch(4)
+    named.report_epoch(9)
+    named.report_epoch(5)
     assert (named.taken(0), named.taken(0)) == (9, 0)

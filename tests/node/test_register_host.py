@@ -12,16 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.schema import DropTable
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import DropTable
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
-from ringlog.kernel.state import ClusterState
-from ringlog.node.errors import NodeFailed
-from ringlog.node.journal import recover
-from ringlog.node.register_host import RegisterHost
-from ringlog.node.registers import Reply
-from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import NOT_MEMBER, ReadRequest, WriteRequest
+from ringlog.node.errors import NodeFailed, RegistersForeign
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.node.registers.journal import recover
+from ringlog.node.registers.registers import Reply
+from ringlog.wire.data import NOT_MEMBER, Cells, Key, ReadRequest, RegisterCell, WriteRequest
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.data_world import until
@@ -138,13 +137,15 @@ def test_a_page_of_a_keyspace_that_is_gone_is_refused(tmp_path: Path) -> None:
     host = RegisterHost(name_of(9), tmp_path / "cells")
     host.adopt(state)
     (fetch,) = host.value.fetching
-    page = {KEYS[0]: RegisterCell(1, b"v")}
+    made = tuple((name, keyspace.made) for name, keyspace in state.keyspaces.items())
+
+    def page(key: Key) -> Cells:
+        return Cells(((key, RegisterCell(1, b"v")),), made)
+
     host.adopt(applied(state, DropTable("shop", "orders"), DropKeyspace("shop")))
-    assert not host.receive_page(fetch, page)
-    assert not host.receive_page(fetch, {Key("other", 2_000, b"k"): RegisterCell(1, b"v")}), (
-        "not of the stream's ranges"
-    )
-    assert host.receive_page(fetch, {Key("other", 900, b"k"): RegisterCell(1, b"v")})
+    assert not host.receive_page(fetch, page(KEYS[0]))
+    assert not host.receive_page(fetch, page(Key("other", 2_000, b"k"))), "not of the stream's ranges"
+    assert host.receive_page(fetch, page(Key("other", 900, b"k")))
     assert {key.keyspace for key in host.value.durable.cells} == {"other"}
     host.close()
 
@@ -163,10 +164,26 @@ def test_a_disk_that_fails_is_told_to_writers_and_to_the_node(tmp_path: Path, mo
     def full(_: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ringlog.node.journal.os.fdatasync", full)
+    monkeypatch.setattr("ringlog.node.registers.journal.os.fdatasync", full)
     with pytest.raises(NodeFailed, match="No space left"):
         host.answered(WriteRequest("", NODE, ALONE.epoch, "", KEYS[0], RegisterCell(1, b"v")))
     with pytest.raises(NodeFailed, match="No space left"):
         host.check()
     assert host.acknowledgeable() <= ALONE.epoch
     host.close()
+
+
+def test_registers_of_another_node_are_refused(tmp_path: Path) -> None:
+    """Also from an image, which covers the journals before it."""
+    for compact_bytes in (300, 16 * 1024 * 1024):
+        folder = tmp_path / f"cells-{compact_bytes}"
+        host = RegisterHost(NODE, folder, compact_bytes=compact_bytes)
+        host.adopt(ALONE)
+        for number in range(20):
+            host.answered(WriteRequest("", NODE, ALONE.epoch, "", KEYS[0], RegisterCell(number, b"v" * 100)))
+        host.close()
+        with pytest.raises(RegistersForeign, match=f"of node {NODE}, this is {name_of(9)}"):
+            RegisterHost(name_of(9), folder)
+        again = RegisterHost(NODE, folder)
+        assert len(again.value.durable.cells) == 1
+        again.close()

@@ -7,18 +7,18 @@ from itertools import islice
 
 import pytest
 
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.commands.operations import CancelOperation
-from ringlog.kernel.commands.schema import DropTable
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.commands.schema.tables import DropTable
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
-from ringlog.kernel.state import ClusterState
-from ringlog.node import cells as cells_module
-from ringlog.node import registers
-from ringlog.node.cells import CellMap, Excerpt
-from ringlog.node.registers import Behind, Durable, RegisterReplica, Reply
-from ringlog.wire.cells import Key, RegisterCell, key_of, newest
+from ringlog.node.registers import cells as cells_module
+from ringlog.node.registers import registers
+from ringlog.node.registers.cells import CellMap, Excerpt
+from ringlog.node.registers.registers import Behind, Durable, RegisterReplica, Reply
+from ringlog.wire.data import Key, RegisterCell, key_of, newest
 from tests.kernel.entries import applied
 from tests.kernel.operations.drive import report_of
 from tests.node.world import begin_join, cluster, name_of, step
@@ -104,7 +104,7 @@ def test_a_restart_keeps_what_is_on_disk_and_serves_nothing_older() -> None:
     again, _ = registers.adopt(again, BOTH_OLD)
     again, verdict = registers.admit_read(again, 2, KEY, BOTH_OLD.epoch)
     assert verdict is None
-    assert registers.look_up(again, 2)[1] == (Reply(2, BOTH_OLD.epoch, RegisterCell(3, b"v")),)
+    assert registers.answer_read(again, 2)[1] == (Reply(2, BOTH_OLD.epoch, RegisterCell(3, b"v")),)
 
 
 def test_a_source_gives_its_cells_when_it_has_drained() -> None:

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 from ringlog.client.direct import DirectAuthor
-from ringlog.kernel.commands.cluster import Noop, TakeOver
+from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
 from ringlog.kernel.history import state_id_at
 from ringlog.log.errors import ReplicaHalted
-from ringlog.log.identity import Seen
-from ringlog.log.replica import LogReplica
-from ringlog.node.journal import recover, write_image
-from ringlog.wire.cells import key_of
+from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.registers.journal import recover, write_image
+from ringlog.wire.data import key_of
 from tests.node.data_world import DataWorld
 
 RANGE = 2**62

@@ -5,21 +5,24 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
 import pytest
+from fastapi import FastAPI, Request
 
-from ringlog.node.doorkeeper import Doorkeeper
-from ringlog.node.holder import Holder
-from ringlog.node.server import HttpServer, make_api
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.http_server import AuthMiddleware, HttpServer, make_api
 from ringlog.runtime.clock import ManualClock
-from ringlog.runtime.figures import Sample
-from ringlog.runtime.health import Health
-from ringlog.runtime.hosts import is_own
-from ringlog.runtime.hosts import name_of as name_of_host
+from ringlog.runtime.monitoring.health import Health
+from ringlog.runtime.monitoring.metrics import Sample
+from ringlog.runtime.monitoring.open_connections import OpenConnections
+from ringlog.runtime.monitoring.scrape import is_own
+from ringlog.runtime.monitoring.scrape import name_of as name_of_host
 from ringlog.runtime.trust import PLAIN_TRUST, Trust
 from ringlog.wire.records import Cell, encode_mutation
+from tests.node.data_world import until
 from tests.node.world import APPENDED, TABLE, cluster, name_of, replicas, write
 
 STATE = cluster((-(2**62),), (0,), (2**62,))
@@ -38,27 +41,30 @@ class CatchingUp:
 
 
 def asked(
-    holder: Holder,
+    row_replica: RowReplica,
     method: str,
     path: str,
     body: Any = None,
     host: str = "127.0.0.1:7301",
     trust: Trust = PLAIN_TRUST,
     token: str = "",
+    content: bytes | None = None,
 ) -> httpx.Response:
     async def ask() -> httpx.Response:
-        app = make_api(holder, "n1", ManualClock(APPENDED), watched=CatchingUp(), trust=lambda: trust)
+        app = make_api(row_replica, "n1", ManualClock(APPENDED), watched=CatchingUp(), trust=lambda: trust)
         transport = httpx.ASGITransport(app=app)
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         async with httpx.AsyncClient(transport=transport, base_url=f"http://{host}", headers=headers) as client:
-            return await client.request(method, path, json=body)
+            if content is not None:
+                client.headers["content-type"] = "application/octet-stream"
+            return await client.request(method, path, json=body, content=content)
 
     return asyncio.run(ask())
 
 
 @pytest.fixture
-def holder() -> Holder:
-    made = Holder(name_of(1))
+def row_replica() -> RowReplica:
+    made = RowReplica(name_of(1))
     made.adopt(STATE)
     made.positions.update({0: 4})
     made.caught_up = True
@@ -76,51 +82,51 @@ def own_key(mine: bool) -> str:
     return next(f"c{n}" for n in range(40) if (name_of(1) in replicas(STATE, f"c{n}")) is mine)
 
 
-def test_status(holder: Holder) -> None:
-    assert asked(holder, "GET", "/v1/status").json() == {
+def test_status(row_replica: RowReplica) -> None:
+    assert asked(row_replica, "GET", "/v1/status").json() == {
         "node": name_of(1),
         "cluster_id": STATE.cluster_id,
         "name": "n1",
         "epoch": STATE.epoch,
         "ready": True,
-        "rows": len(holder.store),
+        "rows": len(row_replica.store),
         "positions": {"0": 4},
     }
 
 
-def test_who_watches_sees_figures_and_health(holder: Holder) -> None:
-    health = asked(holder, "GET", "/health")
+def test_who_watches_sees_figures_and_health(row_replica: RowReplica) -> None:
+    health = asked(row_replica, "GET", "/health")
     assert (health.status_code, health.json()["state"]) == (503, "catching_up")
-    metrics = asked(holder, "GET", "/metrics")
+    metrics = asked(row_replica, "GET", "/metrics")
     assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
     assert 'ringlog_node_ready{node="n1"} 0.0' in metrics.text.splitlines()
 
 
-def test_without_a_token_one_learns_whether_the_node_is_ready_and_nothing_else(holder: Holder) -> None:
+def test_without_a_token_one_learns_whether_the_node_is_ready_and_nothing_else(row_replica: RowReplica) -> None:
     token, guarded = "a-token-of-many-letters", Trust(tokens=("the-one-before-it-was", "a-token-of-many-letters"))
     for path in ("/v1/status", "/metrics", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
-        answer = asked(holder, "GET", path, trust=guarded)
+        answer = asked(row_replica, "GET", path, trust=guarded)
         assert (answer.status_code, list(answer.json()), answer.headers["www-authenticate"]) == (
             401, ["detail"], "Bearer",
         )  # fmt: skip
-        assert asked(holder, "GET", path, trust=guarded, token=token).status_code != 401
-    health = asked(holder, "GET", "/health", trust=guarded)
+        assert asked(row_replica, "GET", path, trust=guarded, token=token).status_code != 401
+    health = asked(row_replica, "GET", "/health", trust=guarded)
     assert (health.status_code, health.json()) == (503, {"state": "catching_up", "ready": False})
-    assert asked(holder, "GET", "/health", trust=guarded, token=token).json()["why"] == "reads"
-    assert asked(holder, "GET", "/health", host="evil.example", trust=guarded).status_code == 403
+    assert asked(row_replica, "GET", "/health", trust=guarded, token=token).json()["why"] == "reads"
+    assert asked(row_replica, "GET", "/health", host="evil.example", trust=guarded).status_code == 403
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "localhost:7301", "LocalHost.:7301", "[::1]:7301", "[::1]"])
-def test_a_node_answers_under_its_own_names(holder: Holder, host: str) -> None:
-    assert asked(holder, "GET", "/v1/status", host=host).status_code == 200
+def test_a_node_answers_under_its_own_names(row_replica: RowReplica, host: str) -> None:
+    assert asked(row_replica, "GET", "/v1/status", host=host).status_code == 200
 
 
 @pytest.mark.parametrize(
     "host", ["evil.example", "127.0.0.1.evil.example:7301", "localhost.evil.example", "[::2]", "n1"]
 )
-def test_a_page_that_points_its_own_name_here_reads_nothing(holder: Holder, host: str) -> None:
+def test_a_page_that_points_its_own_name_here_reads_nothing(row_replica: RowReplica, host: str) -> None:
     for path in ("/v1/status", "/metrics", "/health", path_of(own_key(mine=True)), "/openapi.json", "/nowhere"):
-        answer = asked(holder, "GET", path, host=host)
+        answer = asked(row_replica, "GET", path, host=host)
         assert (answer.status_code, list(answer.json())) == (403, ["detail"])
 
 
@@ -136,8 +142,8 @@ def test_a_server_on_every_address_was_opened_by_its_operator() -> None:
     ]  # fmt: skip
 
 
-def test_a_request_without_a_name_or_with_two_is_refused(holder: Holder) -> None:
-    served = Doorkeeper(make_api(holder, "n1", ManualClock(APPENDED)), ("10.1.2.3",))
+def test_a_request_without_a_name_or_with_two_is_refused(row_replica: RowReplica) -> None:
+    served = AuthMiddleware(make_api(row_replica, "n1", ManualClock(APPENDED)), ("10.1.2.3",))
 
     async def status(*hosts: bytes) -> int:
         said: list[Any] = []
@@ -160,11 +166,11 @@ def test_a_request_without_a_name_or_with_two_is_refused(holder: Holder) -> None
     assert asyncio.run(status(b"localhost")) == 200
 
 
-def test_rows_are_merged(holder: Holder) -> None:
+def test_rows_are_merged(row_replica: RowReplica) -> None:
     key = own_key(True)
     update = write(key, 1, APPENDED + 5, operation="UPDATE", cells=(Cell("note", b"later"),))
-    assert holder.admit(update, APPENDED, encode_mutation(update)) == "kept"
-    assert asked(holder, "GET", path_of(key)).json() == {
+    assert row_replica.admit(update, APPENDED, encode_mutation(update)) == "kept"
+    assert asked(row_replica, "GET", path_of(key)).json() == {
         "epoch": STATE.epoch,
         "versions": 2,
         "static": {},
@@ -177,23 +183,91 @@ def test_rows_are_merged(holder: Holder) -> None:
         ],
     }
     delete = write(key, 1, APPENDED + 6, operation="PARTITION_DELETE", clustering_key=(), cells=())
-    holder.admit(delete, APPENDED, encode_mutation(delete))
-    assert asked(holder, "GET", path_of(key)).json()["rows"] == []
+    row_replica.admit(delete, APPENDED, encode_mutation(delete))
+    assert asked(row_replica, "GET", path_of(key)).json()["rows"] == []
 
 
-def test_who_may_not_answer_says_so(holder: Holder) -> None:
-    assert asked(holder, "GET", path_of(own_key(False))).status_code == 421
-    assert asked(holder, "GET", "/v1/tables/no.table/rows/00").status_code == 421
-    assert asked(holder, "GET", f"/v1/tables/{TABLE}/rows/xyz").status_code == 422
-    holder.caught_up = False
-    answer = asked(holder, "GET", path_of(own_key(True)))
+def test_a_key_that_no_url_takes_is_posted(row_replica: RowReplica) -> None:
+    long = next(key for n in range(40) if name_of(1) in replicas(STATE, key := "k" * 40_000 + str(n)))
+    elsewhere = next(key for n in range(40) if name_of(1) not in replicas(STATE, key := f"c{n}"))
+    for key in (long, ""):
+        mutation = write(key, 1, cells=(Cell("note", b"n"),))
+        row_replica.admit(mutation, APPENDED, encode_mutation(mutation))
+    answers = {
+        key: asked(row_replica, "POST", f"/v1/tables/{TABLE}/rows", content=key.encode()) for key in (long, elsewhere)
+    }
+    assert len(answers[long].json()["rows"]) == 1
+    assert answers[elsewhere].status_code == 421
+    empty = asked(row_replica, "POST", f"/v1/tables/{TABLE}/rows", content=b"")
+    assert empty.status_code == (200 if name_of(1) in replicas(STATE, "") else 421)
+
+
+def test_who_may_not_answer_says_so(row_replica: RowReplica) -> None:
+    assert asked(row_replica, "GET", path_of(own_key(False))).status_code == 421
+    assert asked(row_replica, "GET", "/v1/tables/no.table/rows/00").status_code == 421
+    assert asked(row_replica, "GET", f"/v1/tables/{TABLE}/rows/xyz").status_code == 422
+    row_replica.caught_up = False
+    answer = asked(row_replica, "GET", path_of(own_key(True)))
     assert answer.status_code == 503
     assert "restarted" in answer.json()["detail"]
 
 
-def test_an_answer_waits_for_no_acknowledgement_of_its_headers(holder: Holder) -> None:
+def test_an_answer_waits_for_no_acknowledgement_of_its_headers(row_replica: RowReplica) -> None:
     """Headers and body leave as two writes; with Nagle's algorithm the second waits some 40 ms for the first one's."""
     with socket.create_server(("127.0.0.1", 0)) as listening:
-        HttpServer(make_api(holder, "n1", ManualClock(APPENDED)), listening)
+        HttpServer(make_api(row_replica, "n1", ManualClock(APPENDED)), listening)
         with socket.create_connection(listening.getsockname()), listening.accept()[0] as accepted:
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+def test_connections_without_a_request_keep_nobody_out(row_replica: RowReplica) -> None:
+    connections = OpenConnections(8)
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+        server = HttpServer(make_api(row_replica, "n1", ManualClock(APPENDED)), listening, connections=connections)
+        server.start()
+        try:
+            silent = [stack.enter_context(socket.create_connection(listening.getsockname())) for _ in range(100)]
+            url = "http://{}:{}/v1/status".format(*listening.getsockname())
+            assert httpx.get(url, trust_env=False).json()["name"] == "n1"
+            until(lambda: silent[0].recv(1) == b"", "the oldest connection to be closed")
+            assert len(connections) <= 8
+        finally:
+            server.stop()
+
+
+def test_a_body_that_comes_slowly_keeps_nobody_out(row_replica: RowReplica) -> None:
+    connections = OpenConnections(8)
+    head = f"POST /v1/tables/{TABLE}/rows HTTP/1.1\r\nHost: 127.0.0.1\r\n"
+    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
+        server = HttpServer(make_api(row_replica, "n1", ManualClock(APPENDED)), listening, connections=connections)
+        server.start()
+        try:
+            slow = [stack.enter_context(socket.create_connection(listening.getsockname())) for _ in range(8)]
+            for each in slow:
+                each.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n".encode())
+                assert b"100 Continue" in each.recv(100), "it waits for the body"
+            url = "http://{}:{}/v1/status".format(*listening.getsockname())
+            assert httpx.get(url, trust_env=False).json()["name"] == "n1"
+            large = httpx.post(url.replace("status", f"tables/{TABLE}/rows"), content=bytes(2 * 1024 * 1024))
+            assert large.status_code == 413
+        finally:
+            server.stop()
+
+
+def test_a_header_does_not_change_whose_connection_it_is() -> None:
+    api, seen = FastAPI(), list[str]()
+
+    @api.get("/")
+    def client(request: Request) -> None:
+        assert request.client is not None
+        seen.append(request.client.host)
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = HttpServer(api, listening)
+        server.start()
+        try:
+            url = "http://{}:{}/".format(*listening.getsockname())
+            httpx.get(url, headers={"X-Forwarded-For": "192.0.2.1"}, trust_env=False)
+        finally:
+            server.stop()
+    assert seen == ["127.0.0.1"]

@@ -14,17 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.node.disk_rows import DiskRows
-from ringlog.node.memory_rows import MemoryRows
-from ringlog.node.store import (
-    RowsMark,
-    RowStore,
-    RowVersion,
-    checksum,
-    order,
-    packed_clustering,
-    unpacked_clustering,
-)
+from ringlog.node.rows.disk_rows import DiskRows
+from ringlog.node.rows.memory_rows import MemoryRows
+from ringlog.node.rows.store import RowsMark, RowStore, checksum, order, packed_clustering, unpacked_clustering
+from ringlog.wire.data import RowVersion
 
 NODE = "00000000-0000-4000-8000-000000000001"
 RING = ((0, 0),)
@@ -123,7 +116,18 @@ def test_what_is_asked_for_is_given_and_what_is_dropped_is_gone(
         some = data.draw(versions.map(placed))
         same = (some.table, some.partition_key)
         partition = sorted({v for v in found if (v.table, v.partition_key) == same}, key=order)
-        assert store.partition(some.table, some.token, some.partition_key) == partition
+        where = some.table, some.token, some.partition_key
+        assert store.partition(*where) == partition
+        size = sum(len(one.value) for one in partition)
+        assert store.partition(*where, size) == partition
+        assert store.partition(*where, size - 1) is None or not partition
+        for in_rows in (False, True):
+            below, paged = None, []
+            while page := store.page(*where, in_rows, below, 2, 3):
+                assert len(page) <= 2
+                paged += page
+                below = page[-1]
+            assert paged == [one for one in reversed(partition) if (one.clustering_key != ()) == in_rows]
         weights: dict[int, int] = {}
         for version in {v for v in found if v.table == "a.t" and v.token > start}:
             weights[version.token] = weights.get(version.token, 0) + len(version.value)
@@ -134,6 +138,29 @@ def test_what_is_asked_for_is_given_and_what_is_dropped_is_gone(
         assert set(store.versions(RING)) == left
         assert len(store) == len(left)
         assert store.tables() == sorted({v.table for v in left})
+
+
+@both
+@settings(max_examples=25, deadline=None)
+@given(found=st.lists(versions.map(placed)), data=st.data())
+def test_versions_are_removed_with_the_commit(kind: str, found: list[RowVersion], data: st.DataObject) -> None:
+    with opened(kind) as made:
+        for version in found:
+            made.store.add(version)
+        made.store.commit(mark(1))
+        gone = data.draw(st.sets(st.sampled_from(found))) if found else set()
+        made.store.remove(sorted(gone, key=order))
+        made.store.remove([*sorted(gone, key=order), RowVersion("no.such", 0, b"k", (), 1, b"x")])
+        left = sorted(set(found) - gone, key=order)
+        assert made.store.versions(RING) == left
+        assert len(made.store) == len(left)
+        if data.draw(st.booleans()):
+            made.store.commit(mark(2))
+        else:
+            left = sorted(set(found), key=order)
+        made.crash()
+        assert made.store.versions(RING) == left
+        assert len(made.store) == len(left)
 
 
 def mark(epoch: int, **positions: int) -> RowsMark:

@@ -6,9 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.tablets import (
+from ringlog.kernel.commands.placement.tablets import (
     AdvanceTablets,
     MigrateTablets,
     RevertTablets,
@@ -17,12 +15,14 @@ from ringlog.kernel.commands.tablets import (
     TabletMigration,
     TabletRevert,
 )
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.tablet_map import Tablet
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.tablets.map import Tablet
 from ringlog.kernel.tablets.stages import STREAMING, next_stage, nodes_of, session, writers
 from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions, Witness
-from ringlog.node.holder import Holder, NotServed, RowFetch
+from ringlog.node.rows.replica import NotServed, RowFetch, RowReplica
 from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied, uuid
 from tests.node.streams import received, source_rows
@@ -51,12 +51,12 @@ class Rows:
                 tablets=TabletOptions(4),
             ),
         )
-        self.holders = {name_of(number): Holder(name_of(number)) for number in range(1, 5)}
-        for holder in self.holders.values():
-            holder.positions[0] = 0
-            holder.caught_up = True
+        self.holders = {name_of(number): RowReplica(name_of(number)) for number in range(1, 5)}
+        for row_replica in self.holders.values():
+            row_replica.positions[0] = 0
+            row_replica.caught_up = True
         self.topic: list[Mutation] = []
-        self.fetches: list[tuple[Holder, RowFetch]] = []
+        self.fetches: list[tuple[RowReplica, RowFetch]] = []
         self.write(60)
 
     def write(self, count: int) -> None:
@@ -66,20 +66,20 @@ class Rows:
         self.take()
 
     def take(self) -> None:
-        for holder in self.holders.values():
-            self.fetches += [(holder, fetch) for fetch in holder.adopt(self.state)]
-            for offset in range(holder.positions[0], len(self.topic)):
-                holder.judge(encode_mutation(self.topic[offset]), APPENDED)
-                holder.passed(0, offset + 1)
+        for row_replica in self.holders.values():
+            self.fetches += [(row_replica, fetch) for fetch in row_replica.adopt(self.state)]
+            for offset in range(row_replica.positions[0], len(self.topic)):
+                row_replica.judge(encode_mutation(self.topic[offset]), APPENDED)
+                row_replica.passed(0, offset + 1)
 
     def stream(self) -> int:
         """What is waited for comes; how many rows."""
         rows = 0
-        for holder, fetch in self.fetches:
+        for row_replica, fetch in self.fetches:
             source = self.holders[fetch.source]
             found = source_rows(source, fetch)
-            assert received(holder, fetch, found)
-            assert not received(holder, fetch, found), "it comes once"
+            assert received(row_replica, fetch, found)
+            assert not received(row_replica, fetch, found), "it comes once"
             rows += len(found)
         self.fetches.clear()
         return rows
@@ -92,7 +92,9 @@ class Rows:
         transition = self.tablet().transition
         assert transition is not None
         name = session(TABLE, 1, transition)
-        reports = tuple(holder.reports[name] for holder in self.holders.values() if name in holder.reports)
+        reports = tuple(
+            row_replica.reports[name] for row_replica in self.holders.values() if name in row_replica.reports
+        )
         step = TabletAdvance(TABLE, 1, next_stage(transition), (), reports)
         witnesses = tuple(Witness(node, self.state.epoch, self.state.epoch) for node in sorted(self.holders))
         self.state = applied(self.state, AdvanceTablets((step,), witnesses))
@@ -100,14 +102,14 @@ class Rows:
 
     def check(self) -> None:
         """Every node has just the rows of the tablets that it takes writes of."""
-        for node, holder in self.holders.items():
+        for node, row_replica in self.holders.items():
             mine = [one for one in self.state.tablets[TABLE] if node in nodes_of(writers(one))]
             wanted = {
                 encode_mutation(row)
                 for row in self.topic
                 if any(in_range(token_of(row.partition_key[0] or b""), one.start, one.end) for one in mine)
             }
-            held = {version.value for version in holder.store.versions(((0, 0),)) if version.table == TABLE}
+            held = {version.value for version in row_replica.store.versions(((0, 0),)) if version.table == TABLE}
             assert held == wanted
 
 
@@ -134,9 +136,9 @@ def test_rows_are_streamed_in_their_stage_and_go_when_they_are_nobodys_more(rows
         if transition.stage == STREAMING:
             rows.check()
             name = session(TABLE, 1, transition)
-            assert [holder.reports[name].rows for holder in rows.holders.values() if name in holder.reports] == [
-                streamed
-            ]
+            assert [
+                row_replica.reports[name].rows for row_replica in rows.holders.values() if name in row_replica.reports
+            ] == [streamed]
         rows.advance()
     assert streamed
     rows.write(8)
@@ -146,14 +148,14 @@ def test_rows_are_streamed_in_their_stage_and_go_when_they_are_nobodys_more(rows
 def test_a_session_that_is_closed_gives_nothing_and_takes_nothing(rows: Rows) -> None:
     while not rows.fetches:
         rows.advance()
-    ((holder, fetch),) = rows.fetches
+    ((row_replica, fetch),) = rows.fetches
     source = rows.holders[fetch.source]
     found = source_rows(source, fetch)
     with pytest.raises(NotServed):
         source_rows(source, replace(fetch, ranges=((5, 6),)))
     rows.state = applied(rows.state, RevertTablets((TabletRevert(TABLE, 1, "no"),)))
     rows.take()
-    assert not received(holder, fetch, found)
+    assert not received(row_replica, fetch, found)
     while rows.tablet().transition is not None:
         rows.advance()
     rows.check()

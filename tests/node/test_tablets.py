@@ -8,16 +8,22 @@ from pathlib import Path
 
 import pytest
 
+from ringlog.client.data.plans import Level
 from ringlog.client.errors import RequestImpossible
-from ringlog.client.plans import Level
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Assassinate
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.resizes import DecideResize
-from ringlog.kernel.commands.schema import CreateTable, DropTable
-from ringlog.kernel.commands.tablets import MigrateTablets, RevertTablets, Shard, TabletMigration, TabletRevert
+from ringlog.kernel.commands.placement.resizes import DecideResize
+from ringlog.kernel.commands.placement.tablets import (
+    MigrateTablets,
+    RevertTablets,
+    Shard,
+    TabletMigration,
+    TabletRevert,
+)
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable, DropTable
+from ringlog.kernel.commands.topology.movements import Assassinate
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.model.tablet_map import Tablet
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.tablets.map import Tablet
 from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.tablets.stages import (
     CLEANUP_TARGET,
@@ -28,9 +34,9 @@ from ringlog.kernel.tablets.stages import (
     session,
 )
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions
-from ringlog.node.registers import RegisterFetch
-from ringlog.wire.cells import RegisterCell, key_of
-from ringlog.wire.data import BAD_STREAM
+from ringlog.node.registers.registers import RegisterFetch
+from ringlog.node.stream_work import made_at
+from ringlog.wire.data import BAD_STREAM, Cells, RegisterCell, key_of
 from tests.kernel.entries import uuid
 from tests.node.data_world import DataWorld, until
 
@@ -148,15 +154,16 @@ def test_what_a_session_streamed_goes_when_the_tablet_turns_back_and_what_comes_
     until(lambda: target.host.received(name), "the cells to come")
     assert set(held(world, target.id, found)) == of(found)
     fetch = RegisterFetch(name, found.transition.stage_epoch, source.id, TABLE, ((found.start, found.end),))
-    assert not isinstance(source.host.snapshot(fetch), str)
+    assert not isinstance(source.host.snapshot(fetch, 0), str)
     other = replace(fetch, ranges=((found.end, found.start),))
-    assert source.host.snapshot(other) == BAD_STREAM, "ranges of other tablets are not given"
+    assert source.host.snapshot(other, 0) == BAD_STREAM, "ranges of other tablets are not given"
 
     world.submit(RevertTablets((TabletRevert(TABLE, 1, "enough"),)))
     drive(world, CLEANUP_TARGET)
     assert held(world, target.id, found) == {}
-    assert source.host.snapshot(fetch) == BAD_STREAM
-    assert not target.host.receive_page(fetch, {key_of(TABLE, min(of(found))): RegisterCell(9, b"late")})
+    assert source.host.snapshot(fetch, 0) == BAD_STREAM
+    late = Cells(((key_of(TABLE, min(of(found))), RegisterCell(9, b"late")),), ((TABLE, made_at(world.state, TABLE)),))
+    assert not target.host.receive_page(fetch, late)
     drive(world)
     assert held(world, target.id, found) == {}
     all_read(world, 1)

@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 import pytest
 
-from ringlog.client.peers import Peers, StatusPages, Unreachable
-from ringlog.kernel.commands.nodes import UnregisterNode
-from ringlog.node.holder import Holder
+from ringlog.client.data.peers import Peers, StatusPages, Unreachable
+from ringlog.kernel.commands.topology.nodes import UnregisterNode
 from ringlog.node.identity import NodeFolder, NodeOptions
-from ringlog.node.server import HttpServer, make_api
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, trust_by
 from ringlog.wire.data import (
@@ -149,7 +149,7 @@ def test_entries_go_to_nodes_that_have_not_left(world: DataWorld, known: dict[st
     source = world.nodes[1]
 
     def answered(name: str) -> str:
-        source.holder.adopt(world.state)
+        source.row_replica.adopt(world.state)
         request = EntriesRequest(world.state.cluster_id, source.id, 0, "")
         found = call(world, source, known[name], "Entries", request)
         assert found is not None
@@ -170,10 +170,10 @@ def test_certificates_are_renewed_while_the_node_runs(
     try:
         node = world.begin(1)
         before = peers.channel(node.id)
-        assert (status(world, node, known["ops"]) is None, peers._known(node.id)) == (False, before)
+        assert (status(world, node, known["ops"]) is None, peers._cached_channel(node.id)) == (False, before)
         given = strange
         assert (status(world, node, known["ops"]), status(world, node, strange) is None) == (None, False)
-        assert peers._known(node.id) is None
+        assert peers._cached_channel(node.id) is None
     finally:
         peers.close()
         world.close()
@@ -194,17 +194,17 @@ def test_a_node_is_found_by_who_shows_a_token_and_is_the_one_that_was_meant(
         port = 7401
 
         class asking:
-            known = 3
+            newest_epoch = 3
 
         def status(self) -> StatusReply:
             return StatusReply(IDS["n1"], 3)
 
-    holder = Holder(IDS["n1"])
-    holder.adopt(state)
+    row_replica = RowReplica(IDS["n1"])
+    row_replica.adopt(state)
     with socket.create_server((HOST, 0)) as listening:
         address = f"{HOST}:{listening.getsockname()[1]}"
         data: Any = Data()
-        api = make_api(holder, "n1", ManualClock(1), data, trust=lambda: ours)
+        api = make_api(row_replica, "n1", ManualClock(1), data, trust=lambda: ours)
         server = HttpServer(api, listening, lambda: ours)
         server.start()
         try:

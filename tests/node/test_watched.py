@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 
 import pytest
+from confluent_kafka import TopicPartition
 
-from ringlog.kernel.settings import SETTINGS
-from ringlog.log.figures import LogView
-from ringlog.log.following import Halt
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.log.replicas.metrics import LogView
+from ringlog.log.replicas.subscribers import Halt
 from ringlog.node.protocol.turn import Tailed
-from ringlog.node.watched import LOOKS, BrokerClock, NodeView, health_of, samples_of
-from ringlog.runtime.figures import FIGURES, NODE, Durations
-from ringlog.runtime.scrape import exposition
+from ringlog.node.reports.health_view import SAMPLES_KEPT, BrokerClock, NodeView, health_of, samples_of
+from ringlog.node.streams.mutation_tail import MutationsTail
+from ringlog.runtime.monitoring.metrics import FIGURES, NODE, Durations
+from ringlog.runtime.monitoring.scrape import exposition
 from ringlog.wire.data import StatusReply
 from ringlog.wire.records import FailedTries
 from tests.node.world import cluster, name_of
@@ -134,7 +138,7 @@ def test_the_broker_s_clock_is_that_of_a_write_which_came_at_once() -> None:
     clock.took([], True, 0)
     clock.took([record(5_000)], True, 4_000_000)
     assert clock.ahead == -1_000_000, "the least counts: the rest is on the way"
-    for _ in range(LOOKS):
+    for _ in range(SAMPLES_KEPT):
         clock.took([], True, 0)
         clock.took([record(5_000)], True, 5_010_000)
     assert clock.ahead == 10_000, "old ones are forgotten"
@@ -145,3 +149,35 @@ def test_a_node_that_was_behind_learns_nothing_of_clocks() -> None:
     clock.took([], False, 0)
     clock.took([record(1_000)], True, 9_000_000)
     assert clock.ahead is None
+
+
+# How far a node is behind the mutations topic, for who watches it from another thread.
+
+
+class OneThread:
+    """A client of which only the thread that made it may ask anything: another would stop both."""
+
+    def __init__(self, ends: dict[int, int]) -> None:
+        self.ends = ends
+        self._owner = threading.get_ident()
+
+    def consume(self, _most: int, _wait_s: float) -> list[object]:
+        assert threading.get_ident() == self._owner
+        return []
+
+    def get_watermark_offsets(self, place: TopicPartition, cached: bool) -> tuple[int, int]:
+        assert threading.get_ident() == self._owner
+        assert cached, "nobody waits for a broker here"
+        return 0, self.ends[place.partition]
+
+
+def test_who_watches_asks_the_reader_and_not_its_client() -> None:
+    tail = MutationsTail("127.0.0.1:1", "c", "n1")
+    tail.close()
+    tail._consumer = OneThread({0: 10, 1: 5, 2: -1001})  # type: ignore[assignment]
+    tail.ends = {0: 1, 1: 1, 2: 1}
+    with ThreadPoolExecutor(1) as other:
+        assert other.submit(tail.behind, {0: 4, 1: 9, 2: 0}).result() is None, "nothing was read yet"
+        assert tail.take() == []
+        assert other.submit(tail.behind, {0: 4, 1: 9, 2: 0}).result() == 6, "of a partition without news nothing counts"
+        assert other.submit(tail.behind, {}).result() is None

@@ -7,19 +7,19 @@ from collections import Counter
 from contextlib import ExitStack
 from pathlib import Path
 
+from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
-from ringlog.node.data_side import DataSide
-from ringlog.node.disk_rows import ROWS, DiskRows
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.errors import NodeFailed
-from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
-from ringlog.node.tail import MutationsTail
-from ringlog.node.watching import NodeWatch
+from ringlog.node.reports.monitor import NodeWatch
+from ringlog.node.rows.disk_rows import ROWS, DiskRows
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.data_side import DataSide
+from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.runtime.clock import ManualClock
-from ringlog.runtime.scrape import exposition
+from ringlog.runtime.monitoring.scrape import exposition
 from tests.kernel.entries import node as register
 from tests.node.data_world import until
 
@@ -38,13 +38,13 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
         open_.callback(folder.socket.close)
         rows = DiskRows(options.folder / ROWS, folder.node)
         open_.callback(rows.close)
-        holder = Holder(folder.node, rows)
-        data = DataSide(folder, options, holder, ManualClock(NOW), replica, lambda: None, stopping)
+        row_replica = RowReplica(folder.node, rows)
+        data = DataSide(folder, options, row_replica, ManualClock(NOW), replica, lambda: None, stopping)
         open_.callback(data.stop)
         tail = MutationsTail("127.0.0.1:1", "c", "n1")
         open_.callback(tail.close)
         watch = NodeWatch(
-            options, folder, holder, data, replica, tail, Counter(kept=2), ManualClock(NOW),
+            options, folder, row_replica, data, replica, tail, Counter(kept=2), ManualClock(NOW),
             lambda: failure[0] if failure else None, stopping.is_set,
         )  # fmt: skip
         assert watch.labels == {"node": "n1"}
@@ -54,12 +54,12 @@ def test_a_look_shows_what_the_pieces_have(tmp_path: Path) -> None:
             found(log, replica, "c")
             author = DirectAuthor(log, replica, "tester")
             author.submit(register(1, id=folder.node, name="n1"))
-            holder.adopt(replica.read_barrier())
+            row_replica.adopt(replica.read_barrier())
             data.start(threading.Event())
             until(lambda: data.status().epoch == replica.state.epoch, "the registers to adopt")
             assert watch.health()[0].state == "catching_up"
-            holder.caught_up = True
-            holder.positions.update({0: 3})
+            row_replica.caught_up = True
+            row_replica.positions.update({0: 3})
             health, _ = watch.health()
             assert (health.state, health.is_ready, health.behind) == ("ready", True, 0)
             shown = {(one.name, *one.labels): one.value for one in watch.samples()}

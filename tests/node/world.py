@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, FINISHED, JOIN_STAGES, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Replication, StreamReport, Witness
-from ringlog.node.peek import head_of, whose
+from ringlog.node.rows.partial_decode import head_of, partition_of
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import applied, founded, node, uuid
 from tests.kernel.operations.drive import report_of, with_generation
@@ -95,10 +95,10 @@ def write(key: str | None, number: int, timestamp: int = APPENDED, **changes: ob
     return replace(made, **changes)  # type: ignore[arg-type]
 
 
-def peek(value: bytes) -> tuple[str, tuple[bytes, ...]] | None:
+def partial_key(value: bytes) -> tuple[str, tuple[bytes, ...]] | None:
     """Whose an encoded mutation is, as far as its head says it."""
     head = head_of(value)
-    return None if head is None else whose(head)
+    return None if head is None else partition_of(head)
 
 
 def replicas(state: ClusterState, key: str) -> set[str]:

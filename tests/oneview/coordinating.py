@@ -5,15 +5,16 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_ended
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import Replication, StreamReport
-from ringlog.protocol.coordinator_core import CoordinatorView, Proposal, propose
+from ringlog.protocol.coordinator.core import CoordinatorView, Proposal, propose
 from ringlog.wire.records import NodeAck
 from tests.agents.finish import NOW, known
 from tests.agents.world import World
@@ -108,6 +109,7 @@ class Coordinator(Actor):
             before.reports if before is not None else (),
             0,
             NOW,
+            state_id=state_id_at(self.log.state, applied),
         )
 
     @line(r"(n[\dn, and]*) acknowledges?")

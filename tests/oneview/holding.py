@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import StreamReport
-from ringlog.node.holder import Holder, NotReady, NotServed, RowFetch
-from ringlog.node.store import RowVersion, inside
+from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica
+from ringlog.node.rows.store import inside
+from ringlog.wire.data import Rows, RowVersion
 from ringlog.wire.records import Mutation, encode_mutation
 from tests.kernel.entries import applied
 from tests.node.streams import received, source_rows
@@ -38,17 +39,17 @@ class Node(Actor):
         self.operation = ""
         self.fetches: list[RowFetch] = []
         self.former: list[RowFetch] = []
-        self.me = Holder("")
+        self.me = RowReplica("")
 
     @line(r"I am n(\d)")
     def _i_am(self, number: str) -> None:
-        self.me = Holder(name_of(int(number)))
+        self.me = RowReplica(name_of(int(number)))
         self.me.positions[0] = 0
         self._hear()
 
     @line("I restart")
     def _restart(self) -> None:
-        self.me = Holder(self.me.node)
+        self.me = RowReplica(self.me.node)
         self.me.positions[0] = 0
         self.former += self.fetches
         self.fetches = []
@@ -103,9 +104,12 @@ class Node(Actor):
     def _stream_of(self, fetch: RowFetch, upto: int) -> tuple[RowVersion, ...]:
         return tuple(v for v in self._versions(self.topic[:upto]) if inside(v.token, fetch.ranges))
 
+    def _page_of(self, fetch: RowFetch, upto: int) -> Rows:
+        return Rows(self._stream_of(fetch, upto), ((TABLE, self.state.tables[TABLE].id),))
+
     def _receive(self, fetches: list[RowFetch], upto: int | None = None) -> list[bool]:
         return [
-            received(self.me, fetch, self._stream_of(fetch, dict(fetch.positions)[0] if upto is None else upto))
+            received(self.me, fetch, self._page_of(fetch, dict(fetch.positions)[0] if upto is None else upto))
             for fetch in fetches
         ]
 
@@ -226,7 +230,7 @@ class Node(Actor):
         )
 
     def _asked(self, fetch: RowFetch) -> tuple[RowVersion, ...]:
-        return source_rows(self.me, fetch)
+        return source_rows(self.me, fetch).rows
 
     @line(r"n4 asks me for its rows below (\d+), and has to wait")
     def _not_ready(self, position: str) -> None:

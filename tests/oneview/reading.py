@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.encoding import command_digest, digest
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.encoding.encoder import command_digest, digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, UnreadableEntry
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnknownCommand, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
-from ringlog.log.delayable import DelayableLog
-from ringlog.log.delays import DELAY, HOLD, Match, Rule
-from ringlog.log.delays_control import MemoryDelays
+from ringlog.log.delays.control import MemoryDelays
+from ringlog.log.delays.delayable import DelayableLog
+from ringlog.log.delays.rules import DELAY, HOLD, Match, Rule
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import decode_entry, encode_entry
@@ -48,7 +48,7 @@ class Reader(Actor):
     def _begin(self) -> LogReplica:
         log = DelayableLog(self.log, self.delays, ME, clock=self.clock)
         me = LogReplica(log, record=self.record, watch_s=SHORT_S)
-        me.subscribe(self._follow)
+        me.subscribe(self._follow, me.halt_on_defect)
         return me.start()
 
     def _follow(

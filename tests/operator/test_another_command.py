@@ -18,13 +18,14 @@ import pytest
 
 from ringlog.cli import reference
 from ringlog.kernel import registry
-from ringlog.kernel.outcome import UnknownCommand
-from ringlog.operator.author_json import from_json, to_json
-from ringlog.operator.intents import InvalidCommand
-from ringlog.operator.rehearsal import Rehearsal
+from ringlog.kernel.model.outcome import UnknownCommand
+from ringlog.operator.intents.intents import InvalidCommand
+from ringlog.operator.intents.json_commands import from_json, to_json
+from ringlog.operator.rehearsal.rehearsal import Rehearsal
 from ringlog.runtime.draw import SeededDraw
-from ringlog.wire import avsc, codec, commands
-from ringlog.wire.binary import RecordCodec
+from ringlog.wire import commands
+from ringlog.wire.avro import avsc, codec
+from ringlog.wire.avro.binary import RecordCodec
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog_schemas.catalogue import VERSION
 from tests.kernel.entries import applied, founded, node
@@ -36,8 +37,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated
 
-from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
-from ringlog.kernel.state import ClusterState, advance
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.values import Command
 
 CODES = {"too_bright": "There is no such lamp."}
@@ -83,7 +84,7 @@ def dim(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     monkeypatch.setitem(registry.RULES, *new)
     monkeypatch.setitem(registry.COMMANDS, "Dim", family.Dim)
     monkeypatch.setitem(registry.VERSIONS, "Dim", family.Dim.VERSION)
-    monkeypatch.setitem(avsc.DECLARED, NAME, family.Dim)
+    monkeypatch.setitem(avsc.RECORD_CLASSES, NAME, family.Dim)
     made = RecordCodec(avsc.schema_of(NAME))
     monkeypatch.setattr(commands, "layout", lambda name: made if name == NAME else codec.layout(name))
     yield family.Dim

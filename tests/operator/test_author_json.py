@@ -8,16 +8,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop, TakeOver
-from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction, DropFunction
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.movements import Join, Remove, Replace
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
-from ringlog.kernel.commands.views import CreateIndex, CreateView
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop, TakeOver
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction, DropFunction
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView
+from ringlog.kernel.commands.topology.movements import Join, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.model.modes import Term
+from ringlog.kernel.model.state import EMPTY_STATE, CdcWriter, Node, PreparedGeneration
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.state import EMPTY_STATE, CdcWriter, Node, PreparedGeneration, Term
 from ringlog.kernel.values import (
     TOKEN_MAX,
     TOKEN_MIN,
@@ -31,9 +32,9 @@ from ringlog.kernel.values import (
     is_token,
     is_uuid,
 )
-from ringlog.operator.author_json import from_json, to_json
-from ringlog.operator.intents import NUM_TOKENS, InvalidCommand
-from ringlog.operator.tokens import RING, choose_tokens
+from ringlog.operator.intents.intents import NUM_TOKENS, InvalidCommand
+from ringlog.operator.intents.json_commands import from_json, to_json
+from ringlog.operator.intents.tokens import RING, choose_tokens
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.commands import encode_command, mapper
 from ringlog_schemas import catalog

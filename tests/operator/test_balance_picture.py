@@ -11,17 +11,18 @@ from xml.etree import ElementTree
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.resizes import DecideResize
-from ringlog.kernel.commands.schema import DropTable
-from ringlog.kernel.commands.tablets import MigrateTablets
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.swift import replaced
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.placement.resizes import DecideResize
+from ringlog.kernel.commands.placement.tablets import MigrateTablets
+from ringlog.kernel.commands.schema.tables import DropTable
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.values import TabletOptions
-from ringlog.operator import balance_film, balance_picture
-from ringlog.operator.balance_film import BalanceFilm, FilmNode, film_of
-from ringlog.operator.balance_picture import EPOCHS, HIGH, LEFT, SECONDS, WIDE, picture
-from ringlog.protocol.load_book import Heard
+from ringlog.operator.rehearsal import balance_chart as balance_picture
+from ringlog.operator.rehearsal import balance_history as balance_film
+from ringlog.operator.rehearsal.balance_chart import EPOCHS, HIGH, LEFT, SECONDS, WIDE, draw_chart
+from ringlog.operator.rehearsal.balance_history import BalanceHistory, HistoryNode, history_of
+from ringlog.protocol.balancer.load_book import Heard
 from ringlog.wire.records import NodeLoad, TableLoad
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
@@ -41,17 +42,23 @@ def moved(state: ClusterState, index: int = 0) -> Iterator[ClusterState]:
         yield (state := applied(state, step(state, index)))
 
 
+def table_load(state: ClusterState, table: str, own: tuple[int, ...], sizes: tuple[int, ...]) -> TableLoad:
+    return TableLoad(table, own, sizes, id=state.tables[table].id, count=state.tablets[TABLE].count)
+
+
 def said(state: ClusterState, appended: int) -> list[Heard]:
     """Every node reports: tablet i has i + 1 MiB."""
     found = []
     for node in sorted(state.nodes):
         own = [one.index for one in state.tablets[TABLE] if node in dict(lives.places(one))]
         sizes = tuple([(index + 1) * SIZE for index in own])
-        found.append(Heard(NodeLoad(node, 0, 1 << 40, (TableLoad(TABLE, tuple(own), sizes),)), appended))
+        found.append(Heard(NodeLoad(node, 0, 1 << 40, (table_load(state, TABLE, tuple(own), sizes),)), appended))
     return found
 
 
-def counted(state: ClusterState, film: BalanceFilm) -> tuple[Counter[tuple[str, int]], Counter[tuple[str, int]]]:
+def counted(
+    state: ClusterState, balance_history: BalanceHistory
+) -> tuple[Counter[tuple[str, int]], Counter[tuple[str, int]]]:
     """Replicas and bytes by name and shard."""
     tablets, sizes = Counter[tuple[str, int]](), Counter[tuple[str, int]]()
     for one in state.tablets[TABLE]:
@@ -61,12 +68,12 @@ def counted(state: ClusterState, film: BalanceFilm) -> tuple[Counter[tuple[str, 
     return tablets, sizes
 
 
-def in_film(film: BalanceFilm, what: str) -> Counter[tuple[str, int]]:
-    moment = film.moments[-1]
+def in_film(balance_history: BalanceHistory, what: str) -> Counter[tuple[str, int]]:
+    moment = balance_history.moments[-1]
     column = moment.sizes if what == "bytes" else moment.tablets
     rows = {
         (node.name, shard): int(column[number, shard])
-        for number, node in enumerate(film.nodes)
+        for number, node in enumerate(balance_history.nodes)
         for shard in range(node.shards)
     }
     return +Counter(rows)
@@ -74,80 +81,83 @@ def in_film(film: BalanceFilm, what: str) -> Counter[tuple[str, int]]:
 
 def test_each_moment_is_what_a_plain_count_gives() -> None:
     heard = said(START, START.time)
-    film = film_of([START], heard)
+    balance_history = history_of([START], heard)
     shown = 0
     for state in moved(START):
-        film.see(state.time, state)
-        assert (in_film(film, "tablets"), in_film(film, "bytes")) == counted(state, film)
-        assert film.moments[-1].moving == len(state.tablets[TABLE].transitions)
-        shown += film.moments[-1].moving
+        balance_history.add_state(state.time, state)
+        assert (in_film(balance_history, "tablets"), in_film(balance_history, "bytes")) == counted(
+            state, balance_history
+        )
+        assert balance_history.moments[-1].moving == len(state.tablets[TABLE].transitions)
+        shown += balance_history.moments[-1].moving
     assert shown
-    assert not film.moments[-1].moving
-    assert [node.name for node in film.nodes] == [f"n{number}" for number in range(1, 7)]
+    assert not balance_history.moments[-1].moving
+    assert [node.name for node in balance_history.nodes] == [f"n{number}" for number in range(1, 7)]
 
 
 def test_what_changes_nothing_is_no_moment() -> None:
-    film = film_of([START, START], ())
-    assert len(film.moments) == 1
-    film.see(START.time + 5, applied(START, DropTable("ks", "t")))
-    assert not film.moments[-1].tablets.any()
-    assert film.end == START.time + 5
-    assert not film_of([lives.three_racks()], ()).moments, "a film begins with the first table in tablets"
+    balance_history = history_of([START, START], ())
+    assert len(balance_history.moments) == 1
+    balance_history.add_state(START.time + 5, applied(START, DropTable("ks", "t")))
+    assert not balance_history.moments[-1].tablets.any()
+    assert balance_history.end == START.time + 5
+    assert not history_of([lives.three_racks()], ()).moments, "a film begins with the first table in tablets"
 
 
 def test_a_report_counts_from_when_the_broker_took_it_and_only_if_it_is_believed() -> None:
     later = START.time + 1_000
-    wrong = Heard(NodeLoad(min(START.nodes), 0, 1, (TableLoad(TABLE, (0,), (-1,)),)), later)
-    film = film_of([START], [*said(START, later), wrong, Heard(None, later)])
-    assert not film.moments[0].sizes.any()
-    assert in_film(film, "bytes") == counted(START, film)[1]
-    assert film.moments[-1].at == later
+    wrong = Heard(NodeLoad(min(START.nodes), 0, 1, (table_load(START, TABLE, (0,), (-1,)),)), later)
+    balance_history = history_of([START], [*said(START, later), wrong, Heard(None, later)])
+    assert not balance_history.moments[0].sizes.any()
+    assert in_film(balance_history, "bytes") == counted(START, balance_history)[1]
+    assert balance_history.moments[-1].at == later
 
 
 def test_bytes_of_a_table_that_is_cut_lie_evenly_until_nodes_report_again() -> None:
-    film = film_of([START], said(START, START.time))
-    whole = int(film.moments[-1].sizes.sum())
+    balance_history = history_of([START], said(START, START.time))
+    whole = int(balance_history.moments[-1].sizes.sum())
     assert whole == 2 * SIZE * (1 + 2 + 3 + 4)
     state = START
     for number, (decision, count) in enumerate(((SPLIT, 8), (MERGE, 4)), start=1):
         state = applied(state, DecideResize(TABLE, decision, number))
         state = applied(state, finish(state, number))
         assert state.tablets[TABLE].count == count
-        film.see(state.time, state)
-        assert int(film.moments[-1].sizes.sum()) == whole
-    assert in_film(film, "bytes") != counted(state, film)[1]
+        balance_history.add_state(state.time, state)
+        assert int(balance_history.moments[-1].sizes.sum()) == whole
+    assert in_film(balance_history, "bytes") != counted(state, balance_history)[1]
 
 
 def test_tables_that_share_tablets_count_once_with_the_bytes_of_all() -> None:
     state = applied(START, lives.create_table("u", TabletOptions(base="t"), 2))
+    more = table_load(state, "ks.u", (0, 1), (7, 7))
     beside = [
-        Heard(NodeLoad(one.load.node, 0, 1, (*one.load.tables, TableLoad("ks.u", (0, 1), (7, 7)))), one.appended)
+        Heard(NodeLoad(one.load.node, 0, 1, (*one.load.tables, more)), one.appended)
         for one in said(state, state.time)
         if one.load is not None
     ]
-    film = film_of([state], beside)
-    assert in_film(film, "tablets") == counted(state, film)[0]
-    assert int(film.moments[-1].sizes.sum()) == 2 * SIZE * 10 + 2 * 2 * 7
+    balance_history = history_of([state], beside)
+    assert in_film(balance_history, "tablets") == counted(state, balance_history)[0]
+    assert int(balance_history.moments[-1].sizes.sum()) == 2 * SIZE * 10 + 2 * 2 * 7
 
 
 def test_a_long_film_keeps_its_end_and_the_greatest_number_of_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balance_film, "MOMENTS_MAX", 4)
-    state, film = START, BalanceFilm()
+    state, balance_history = START, BalanceHistory()
     for turn in range(6):
         for after in moved(state, turn % 4):
             state = after
-            film.see(state.epoch, state)
-            assert len(film.moments) < 4
-    assert in_film(film, "tablets") == counted(state, film)[0]
-    assert any(moment.moving for moment in film.moments)
+            balance_history.add_state(state.epoch, state)
+            assert len(balance_history.moments) < 4
+    assert in_film(balance_history, "tablets") == counted(state, balance_history)[0]
+    assert any(moment.moving for moment in balance_history.moments)
 
 
 # ------------------------------------------------------------------------------------------------------- picture
 
 
-def drawn(film: BalanceFilm, unit: str = SECONDS) -> ElementTree.Element:
-    found = picture(film, unit)
-    assert found == picture(film, unit)
+def drawn(balance_history: BalanceHistory, unit: str = SECONDS) -> ElementTree.Element:
+    found = draw_chart(balance_history, unit)
+    assert found == draw_chart(balance_history, unit)
     return ElementTree.fromstring(found)
 
 
@@ -165,11 +175,11 @@ def heights(group: ElementTree.Element, name: str) -> list[float]:
 
 
 @pytest.fixture(scope="module")
-def story() -> BalanceFilm:
-    return film_of([START, *moved(START)], said(START, START.time))
+def story() -> BalanceHistory:
+    return history_of([START, *moved(START)], said(START, START.time))
 
 
-def test_lines_are_where_the_loads_are(story: BalanceFilm) -> None:
+def test_lines_are_where_the_loads_are(story: BalanceHistory) -> None:
     svg = drawn(story)
     for what in ("tablets", "bytes"):
         lines = panel(svg, f"{what} of each node")
@@ -184,7 +194,7 @@ def test_lines_are_where_the_loads_are(story: BalanceFilm) -> None:
             assert all(abs(a - b) <= close for a, b in zip(shown[: len(wanted)], wanted, strict=True)), node
 
 
-def test_strips_and_moves_fill_the_time(story: BalanceFilm) -> None:
+def test_strips_and_moves_fill_the_time(story: BalanceHistory) -> None:
     svg = drawn(story, EPOCHS)
     strips = Counter[str]()
     for rect in panel(svg, "tablets of each shard").iter(f"{SVG}rect"):
@@ -198,15 +208,15 @@ def test_strips_and_moves_fill_the_time(story: BalanceFilm) -> None:
 
 
 def test_without_sizes_there_is_no_panel_of_bytes() -> None:
-    assert "bytes" not in picture(film_of([START], ()))
+    assert "bytes" not in draw_chart(history_of([START], ()))
 
 
 def test_names_are_text_and_many_shards_share_a_strip(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(balance_picture, "STRIPS_MAX", 11)
     monkeypatch.setattr(balance_picture, "NAMED_MAX", 2)
-    film = film_of([START], ())
-    film.nodes[0] = FilmNode('<n1 & "others">', 2)
-    svg = drawn(film)
+    balance_history = history_of([START], ())
+    balance_history.nodes[0] = HistoryNode('<n1 & "others">', 2)
+    svg = drawn(balance_history)
     assert len(heights(panel(svg, "tablets of each node"), '<n1 & "others">')) == 2
     titles = [one.text for one in panel(svg, "tablets of the fullest shard").iter(f"{SVG}title")]
     assert sorted(map(str, titles)) == ['<n1 & "others">', "n2", "n3", "n4", "n5", "n6"]
@@ -214,10 +224,10 @@ def test_names_are_text_and_many_shards_share_a_strip(monkeypatch: pytest.Monkey
 
 
 def test_a_line_ends_where_its_node_leaves() -> None:
-    film = film_of([START], ())
+    balance_history = history_of([START], ())
     gone = replace(START.nodes[lives.node_id(1)], state="left")
-    film.see(START.time + 10, applied(START, DropTable("ks", "t")))
-    film.see(START.time + 20, replaced(START, tablets=Map(), nodes=START.nodes.set(gone.id, gone)))
-    assert film.moments[-1].there == frozenset(range(1, 6))
-    lines = panel(drawn(film), "tablets of each node")
+    balance_history.add_state(START.time + 10, applied(START, DropTable("ks", "t")))
+    balance_history.add_state(START.time + 20, replaced(START, tablets=Map(), nodes=START.nodes.set(gone.id, gone)))
+    assert balance_history.moments[-1].there == frozenset(range(1, 6))
+    lines = panel(drawn(balance_history), "tablets of each node")
     assert len(heights(lines, "n1")) < len(heights(lines, "n2"))

@@ -9,15 +9,23 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.cdc_clock import LowerSettledTime, WithdrawCdcGeneration
-from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
-from ringlog.node.settling import next_settled
-from ringlog.operator import views
-from ringlog.operator.clocks import MINUTE_US, clock_lines, left_ahead, lowest_horizon, settled_lowering, skews
+from ringlog.kernel.commands.cdc.clock import LowerSettledTime, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
+from ringlog.node.rows.watermark_requests import next_settled
 from ringlog.operator.errors import Refused
-from ringlog.operator.rehearsal import Rehearsal
-from ringlog.protocol.limits import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
+from ringlog.operator.rehearsal.rehearsal import Rehearsal
+from ringlog.operator.views import views
+from ringlog.operator.views.clocks import (
+    MINUTE_US,
+    clock_lines,
+    lapsed_leases,
+    left_ahead,
+    lowest_horizon,
+    settled_lowering,
+    skews,
+)
+from ringlog.protocol.validator.limits import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
 from ringlog.runtime.clock import ManualClock
 from tests.cli.test_docs import unknown
 
@@ -237,3 +245,14 @@ def test_a_validator_lets_nobody_take_back_what_operates_or_end_what_is_kept() -
     expiry = ExpireCdcGeneration(found.id, story.now + ENDS_AHEAD_MAX_US + 1)
     refused = too_far_ahead(story.rehearsal.state, expiry, story.now)
     assert refused is not None, "a limit that is lifted for generations to start takes no rows away"
+
+
+def test_a_writer_whose_lease_ended_before_the_newest_writes_is_named() -> None:
+    story = Story()
+    story.say(command="RegisterCdcWriter", writer="w", incarnation="i1")
+    lease = story.now + MINUTE_US
+    assert story.say(command="AdvanceCdcWriter", writer="w", horizon=lease)["outcome"] == "applied"
+    state = story.rehearsal.state
+    assert lapsed_leases(state, lease + MINUTE_US) == [] == lapsed_leases(state, None)
+    (line,) = lapsed_leases(state, lease + MINUTE_US + 1)
+    assert line.startswith("CDC writer w is behind")

@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 from cassandra import metadata
 
-from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.schema_batch import STATEMENTS_MAX, SchemaBatch
-from ringlog.kernel.commands.user_types import AlterType, CreateType
-from ringlog.kernel.commands.views import CreateIndex, CreateView
+from ringlog.kernel.commands.schema.batch import STATEMENTS_MAX, SchemaBatch
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -27,10 +27,10 @@ from ringlog.kernel.values import (
     TabletOptions,
     TypeField,
 )
-from ringlog.operator.author_json import from_json, to_json
 from ringlog.operator.ddl.reading import DdlError, batch_json, ddl, located, read_ddl
 from ringlog.operator.ddl.writing import RESERVED, describe, identifier
 from ringlog.operator.errors import Refused
+from ringlog.operator.intents.json_commands import from_json, to_json
 from ringlog.runtime.draw import SeededDraw
 from tests.kernel.entries import applied, entry, founded, uuid, with_normal_nodes
 
@@ -206,6 +206,29 @@ def test_replication(setting: str, replication: dict[str, Any]) -> None:
             "line 1, column 38: a table has one PRIMARY",
             "CREATE TABLE k.t (a int PRIMARY KEY, b int PRIMARY KEY);"[:-1],
         ),
+        (
+            "bad_ddl",
+            "line 1, column 91: replication_factor is there already",
+            "CREATE KEYSPACE k WITH replication = {'class': 'SimpleStrategy', 'replication_factor': 1, "
+            "'replication_factor': 3}",
+        ),
+        (
+            "bad_ddl",
+            "line 1, column 45: a number has at most 18 digits",
+            f"ALTER TABLE k.t WITH default_time_to_live = {'9' * 5_000}",
+        ),
+        (
+            "bad_ddl",
+            "line 1, column 404: nested more than 64 deep",
+            f"CREATE TABLE k.t (k {'frozen<list<' * 1_500}int{'>>' * 1_500})",
+        ),
+        (
+            "bad_ddl",
+            "line 1, column 92: nested more than 64 deep",
+            f"ALTER TABLE k.t WITH cdc = {'[' * 3_000}{']' * 3_000}",
+        ),
+        ("bad_ddl", "line 1, column 100001: more than 100,000 words and signs", ";" * 1_000_000),
+        ("bad_ddl", "line 1, column 19: '\u212a' is not expected", "CREATE TABLE k.t (\u212a text PRIMARY KEY)"),
         ("bad_ddl", "line 1, column 37: cdc is there already", "ALTER TABLE k.t WITH cdc = true AND cdc = true"),
         ("bad_ddl", "line 1, column 1: expected WITH repl", "CREATE KEYSPACE k WITH durable_writes = true"),
         ("bad_ddl", "line 1, column 18: a field of a type is", "CREATE TYPE k.a (b int STATIC)"),
@@ -292,7 +315,6 @@ def test_a_batch_is_typed_as_its_commands() -> None:
         "command": "CreateKeyspace",
         "name": "shop",
         "replication": {"strategy": "simple", "factor": 2},
-        "noted": 1,
         "if_needed": True,
     }
     assert from_json(EMPTY, typed, SeededDraw(b"other")) == batch
@@ -357,7 +379,7 @@ def _bare(state: ClusterState) -> dict[str, Any]:
         "keyspaces": {name: one.replication for name, one in state.keyspaces.items()},
         "types": {name: one.fields for name, one in state.types.items()},
         "tables": {
-            name: replace(one, id="", version="", changed=0, declared=tuple(sorted(one.declared)))
+            name: replace(one, id="", version="", changed=0, made=0, declared=tuple(sorted(one.declared)))
             for name, one in state.tables.items()
         },
         "tablets": {name: one.ends for name, one in state.tablets.items()},

@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
+import gc
 import random
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import RecordArchive
-from ringlog.kernel.encoding import digest
-from ringlog.log.archive import Archive, grown
-from ringlog.log.beginning import SnapshotTopic
+from ringlog.files import FileUnusable
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.history import allowed_begin
+from ringlog.kernel.model.state import ClusterState
+from ringlog.log.archive.archive import Archive, grown
 from ringlog.log.errors import LogTruncated
-from ringlog.log.folding import Start
+from ringlog.log.folding import FoldedRecord, Start, follow
+from ringlog.log.port import LogRecord
+from ringlog.log.replicas.start_point import SnapshotTopic
 from ringlog.operator.errors import Refused
-from ringlog.operator.log_past import Past, archive_fault, checked, past, state_at
+from ringlog.operator.history.log_lines import chosen, read_dump, write_dump
+from ringlog.operator.history.log_past import Past, archive_fault, checked, past, state_at
+from ringlog.operator.views.summary import OFFERED_RECORDS, format_truncation, truncation_view
+from tests.agents.world import World
+from tests.kernel.commands.test_truncation import DIGEST, confirm
+from tests.kernel.entries import applied, founded
 from tests.log.test_snapshots import Cluster
 
 
@@ -139,3 +151,86 @@ def test_an_archive_is_the_one_that_the_log_knows_of(cluster: Cluster, tmp_path:
     assert archive_fault(cluster.state, segments) == ""
     for others in ((), [replace(segments[0], body="0" * 64), *segments[1:]][-1:]):
         assert f"epoch {segments[-1].last}" in archive_fault(cluster.state, others)
+
+
+# ``ringlog log`` reads logs of years: what it keeps does not grow with what it reads.
+
+
+def records(count: int) -> list[LogRecord]:
+    world = World()
+    return [LogRecord(offset, world.direct().data) for offset in range(1, count + 1)]
+
+
+def alive() -> int:
+    gc.collect()
+    return sum(type(one) is FoldedRecord for one in gc.get_objects())
+
+
+def test_of_all_that_is_folded_only_the_last_lines_are_kept() -> None:
+    most = 0
+
+    def watched() -> Iterator[LogRecord]:
+        nonlocal most
+        for record in records(60):
+            yield record
+            most = max(most, alive())
+
+    shown = list(chosen(follow(watched()), 0, 3, all_records=True))
+    assert [line.offset for line in shown] == [58, 59, 60]
+    assert 3 <= most <= 5
+
+
+def test_a_dump_is_read_back_and_takes_the_place_of_the_one_before_only_when_it_is_whole(tmp_path: Path) -> None:
+    kept, path = records(5), tmp_path / "shop.log"
+    assert write_dump(path, iter(kept)) == 5
+    assert list(read_dump(path)) == kept
+
+    def broken() -> Iterator[LogRecord]:
+        yield kept[0]
+        raise ConnectionError
+
+    with pytest.raises(ConnectionError):
+        write_dump(path, broken())
+    assert list(read_dump(path)) == kept
+
+
+@pytest.mark.parametrize("place", ["no-folder/x", "folder", "a-file/x"])
+def test_a_dump_that_cannot_be_written_says_where(place: str, tmp_path: Path) -> None:
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "a-file").touch()
+    with pytest.raises(FileUnusable, match=str(tmp_path / place)):
+        write_dump(tmp_path / place, records(1))
+
+
+# ``status`` offers a truncation when it frees much, and only one that is allowed.
+
+
+FIRST, SECOND = OFFERED_RECORDS + 1, 2 * OFFERED_RECORDS
+
+
+@pytest.fixture
+def state() -> ClusterState:
+    """Confirmed snapshots of epochs 2 and 4."""
+    state = applied(founded(), TakeSnapshot(), Noop(), TakeSnapshot())
+    return applied(state, confirm(state, 2, FIRST), confirm(state, 4, SECOND))
+
+
+def test_the_newest_confirmed_snapshot_is_offered(state: ClusterState) -> None:
+    found = truncation_view(state)
+    assert found is not None
+    assert (found["records"], found["command"]) == (SECOND - 1, "ringlog log truncate --below 4")
+    assert allowed_begin(applied(state, TruncateLog(4))) == found["records"]
+    assert format_truncation(found).endswith("they are gone then): ringlog log truncate --below 4")
+
+
+def test_what_an_archive_does_not_hold_is_not_offered(state: ClusterState) -> None:
+    assert truncation_view(applied(state, RecordArchive(1, 1, DIGEST))) is None
+    found = truncation_view(applied(state, RecordArchive(2, FIRST, DIGEST)))
+    assert found is not None
+    assert (found["records"], found["archived"]) == (FIRST - 1, True)
+    assert allowed_begin(applied(state, RecordArchive(2, FIRST, DIGEST), TruncateLog(2))) == found["records"]
+
+
+def test_little_is_not_offered(state: ClusterState) -> None:
+    assert truncation_view(founded()) is None
+    assert truncation_view(applied(state, TruncateLog(2))) is None

@@ -10,18 +10,35 @@ from typing import Any, get_args, get_type_hints
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Leave, Replace
-from ringlog.kernel.commands.schema_batch import SchemaStatement
+from ringlog.client.data.plans import Access, ClientRequest, Level, RequestPlan
+from ringlog.client.data.row_reads import FoundPartition
+from ringlog.kernel.commands.schema.batch import SchemaStatement
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Leave, Replace
+from ringlog.kernel.cql.types import TypeMismatch
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.registry import COMMANDS
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.values import Column, Position
-from ringlog.operator.author_json import DEFAULTS
-from ringlog.operator.intents import NODE_FIELDS, NUM_TOKENS, Intent, InvalidCommand, join, move, named, resolved
-from ringlog.operator.replication import network
-from ringlog.operator.shapes import BY_NAME, InvalidJsonError, read_fields
-from ringlog.operator.tokens import allocate
+from ringlog.operator.errors import Refused
+from ringlog.operator.intents.intents import (
+    NODE_FIELDS,
+    NUM_TOKENS,
+    Intent,
+    InvalidCommand,
+    join,
+    move,
+    named,
+    resolved,
+)
+from ringlog.operator.intents.json_commands import DEFAULTS
+from ringlog.operator.intents.json_shapes import BY_NAME, InvalidJsonError, read_fields
+from ringlog.operator.intents.replication import network
+from ringlog.operator.intents.tokens import allocate
+from ringlog.operator.views.row_text import cells_of, found_json, key_of, value_of
 from ringlog.runtime.draw import SeededDraw
+from ringlog.wire.records import Cell, encode_mutation
+from tests.node.world import APPENDED, TABLE, cluster, name_of, write
 
 STATE = replace(EMPTY_STATE, node_names=Map({"A": "id-a", "B": "id-b"}))
 
@@ -88,9 +105,9 @@ IDS_OF_NODES = re.compile(r"\bIds? of (?:\w+ ){0,2}nodes?\b")
 
 def documented(model: Any) -> Iterator[tuple[str, str]]:
     """Each field of a command, or of a value that stands in one, and its doc."""
-    hints = get_type_hints(model, include_extras=True)
+    type_hints = get_type_hints(model, include_extras=True)
     for field in fields(model):
-        hint = hints[field.name]
+        hint = type_hints[field.name]
         yield field.name, next((one for one in getattr(hint, "__metadata__", ()) if isinstance(one, str)), "")
         yield from (found for inner in values_in(hint) for found in documented(inner))
 
@@ -127,3 +144,54 @@ def test_typed_intents_take_names_and_choose_tokens_from_the_seed_in_the_command
 )
 def test_what_no_record_can_hold_is_no_command(intent: Intent, why: str) -> None:
     assert resolved(intent, STATE, SeededDraw(b"x")) == InvalidCommand("bad_field", why)
+
+
+# Values that are typed, and rows that are shown.
+
+
+ROW_TEXT_STATE = cluster((0,), factor=1)
+ORDERS = ROW_TEXT_STATE.tables[TABLE]
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "value"),
+    [
+        ("text", "5", b"5"),
+        ("text", "0x41", b"0x41"),
+        ("blob", "0x41", b"A"),
+        ("int", "5", b"\0\0\0\5"),
+        ("double", "5", b"\x40\x14" + bytes(6)),
+        ("boolean", "true", b"\1"),
+        ("uuid", "00000000-0000-4000-8000-000000000001", bytes(6) + b"\x40\0\x80" + bytes(6) + b"\1"),
+        ("frozen<list<int>>", "[5]", b"\0\0\0\1\0\0\0\4\0\0\0\5"),
+    ],
+)
+def test_a_value_is_typed_as_json_has_it(kind: str, text: str, value: bytes) -> None:
+    assert value_of(kind, text) == value
+
+
+@pytest.mark.parametrize(("kind", "text"), [("int", "x"), ("int", "true"), ("blob", "0xf"), ("none", "1")])
+def test_what_is_not_of_the_type_is_refused(kind: str, text: str) -> None:
+    with pytest.raises(TypeMismatch):
+        value_of(kind, text)
+
+
+def test_keys_and_cells_are_those_of_the_columns() -> None:
+    assert key_of(ORDERS, ["ann", "7"]) == (b"ann", (7).to_bytes(8, "big"))
+    assert cells_of(ORDERS, {"note": "x", "other": None}) == (Cell("note", b"x"), Cell("other", None))
+    with pytest.raises(Refused, match=r"no column nosuch\. Its columns: .*note.*; its key: ") as unknown:
+        cells_of(ORDERS, {"nosuch": "x"})
+    with pytest.raises(Refused, match="is a key column") as of_key:
+        cells_of(ORDERS, {ORDERS.partition_key[0]: "x"})
+    assert unknown.value.code == of_key.value.code == "unknown_column"
+
+
+def test_what_was_found_is_shown_with_what_it_went_by() -> None:
+    request = ClientRequest("shop", token_of(b"ann"), Access.READ, Level.QUORUM, "", "orders")
+    plan = RequestPlan(request, ROW_TEXT_STATE.epoch, 3, (name_of(1),), (), ())
+    writes = tuple(encode_mutation(write("ann", number, cells=(Cell("note", b"x"),))) for number in (8, 7))
+    found = FoundPartition(TABLE, b"ann", writes, {0: 4}, plan, ROW_TEXT_STATE.epoch, (), 1, lacking=(name_of(1),))
+    shown = found_json(ROW_TEXT_STATE, found, APPENDED)
+    assert shown["rows"] == [{"number": 7, "note": "x"}, {"number": 8, "note": "x"}]
+    assert (shown["static"], shown["positions"], shown["lacking"]) == ({}, {"0": 4}, ["n1"])
+    assert shown["plan"]["asked"] == ["n1"]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import random
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.ownership.placements import canonical
-from ringlog.kernel.state import ClusterState, Keyspace
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Replication
-from ringlog.operator.author_json import from_json
-from ringlog.operator.tokens import allocate
+from ringlog.operator.intents.json_commands import from_json
+from ringlog.operator.intents.replication import format_replication, parse_setting, replication_json
+from ringlog.operator.intents.tokens import allocate
 from ringlog.runtime.draw import SeededDraw
 from tests.kernel.movements.clusters import network, placed, simple
 
@@ -90,3 +93,32 @@ def test_the_seed_in_the_command_gives_its_tokens(seed: bytes, nodes: int, count
     assert join.tokens == allocate(state, "n0", count, seed) == from_json(state, asked, SeededDraw(b"else")).tokens
     drawn = from_json(state, {"command": "Join", "node": "n0", "num_tokens": count}, SeededDraw(seed))
     assert drawn.tokens == allocate(state, "n0", count, drawn.seed)
+
+
+# Replication settings as people type them, there and back.
+
+
+@pytest.mark.parametrize(
+    ("setting", "replication"),
+    [
+        ("3", {"strategy": "simple", "factor": 3}),
+        ("entire", {"strategy": "entire"}),
+        ("dc1=3", {"strategy": "network", "datacenters": {"dc1": 3}}),
+        ("dc1=3,dc2=r1+r2", {"strategy": "network", "datacenters": {"dc1": 3, "dc2": ["r1", "r2"]}}),
+        ("dc1=r1", {"strategy": "network", "datacenters": {"dc1": ["r1"]}}),
+        ("zone:z", {"strategy": "zone", "zone": "z"}),
+    ],
+)
+def test_there_and_back(setting: str, replication: dict[str, Any]) -> None:
+    assert replication_json(parse_setting(setting)) == replication
+    assert format_replication(replication) == setting
+
+
+def test_a_number_of_replicas() -> None:
+    assert parse_setting("2") == Replication("simple", 2)
+
+
+@pytest.mark.parametrize("setting", ["dc1", "dc1=", "=3", "dc1=3,dc1=2", "dc1=3,"])
+def test_what_is_no_setting(setting: str) -> None:
+    with pytest.raises(ValueError, match="expected DATACENTER=NUMBER or"):
+        parse_setting(setting)

@@ -8,29 +8,33 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.operations import AdvanceOperation, FailOperation, RetryOperation
-from ringlog.kernel.operations.failures import counts_from
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, FailOperation, RetryOperation
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.operations.gates import counts_from
 from ringlog.kernel.operations.kinds import KINDS as KNOWN
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.values import Command
-from ringlog.operator import views
-from ringlog.operator.answers import foretold
-from ringlog.operator.intents import named
-from ringlog.operator.rehearsal import acknowledgements
-from ringlog.operator.waiting import COORDINATOR, tries, waiting
-from ringlog.operator.words import described, subject, wait_lines
-from ringlog.protocol import waits
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
-from ringlog.protocol.waits import operation_waits
+from ringlog.kernel.values import Command, StreamReport
+from ringlog.operator.answers import dry_run
+from ringlog.operator.intents.intents import named
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.operator.views import views
+from ringlog.operator.views.waiting import COORDINATOR, tries, waiting
+from ringlog.operator.views.words import described, subject, wait_lines
+from ringlog.operator.views.zones import full_view
+from ringlog.protocol.coordinator import waits
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from ringlog.protocol.coordinator.waits import operation_waits
+from ringlog.protocol.rebalancer.zone_groups import FAILED, SessionReports, session
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import FailedTries, NodeAck
 from tests.cli.test_docs import unknown
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven
 from tests.kernel.tablets import lives
+from tests.kernel.zones.placed import of_coordinator, of_rebalancer, said, with_data
+from tests.kernel.zones.scenes import done, down, ids, moved, partition, tried
 
 FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)} | {"x": ("dc1/r1", [])}
 REQUESTS: dict[str, Command] = {
@@ -183,12 +187,12 @@ def test_operations_in_words() -> None:
 
 def test_what_an_assassination_would_lose_is_foretold() -> None:
     state = placed(FIVE, simple(3), down=["n2", "n3"])
-    told = foretold(state, named(Assassinate("n3")), SeededDraw(b"x"))
+    told = dry_run(state, named(Assassinate("n3")), SeededDraw(b"x"))
     assert told.startswith("3 ranges have replicas without all")
     assert "rows of 2 ranges may be lost" in told
     tablets = lives.with_table(lives.three_racks(), lives.factor(1), 6)
     alone = applied(tablets, DeclareDown(lives.places(lives.tablet(tablets))[0][0], "disk"))
-    told = foretold(alone, named(Assassinate(lives.places(lives.tablet(tablets))[0][0])), SeededDraw(b"x"))
+    told = dry_run(alone, named(Assassinate(lives.places(lives.tablet(tablets))[0][0])), SeededDraw(b"x"))
     assert told.endswith(f"tablets that may lose rows: 1, the first is {lives.TABLE}/0")
 
 
@@ -199,12 +203,12 @@ def test_tries_are_those_of_this_log_as_the_coordinator_counts_them() -> None:
     found = state.operations[operation]
     tried = (FailedTries(operation, "n2", 200, counts_from(found), 0, "refused"),)
     ack = replace(all_acks(state)["x"], reports=(), tries=tried)
-    for said, count in (
+    for given, count in (
         (ack, 1),
         (replace(ack, state_id="of a log that is gone"), 0),
         (replace(ack, cluster_id="d"), 0),
     ):
-        acks = all_acks(state) | {"x": said}
+        acks = all_acks(state) | {"x": given}
         given_up = [
             one
             for one in propose(CoordinatorView(state, acks, state.epoch, 0))
@@ -243,7 +247,7 @@ def test_past_the_point_of_no_return_it_says_how_to_go_on_without_a_dead_node(fa
     acks = {node: ack for node, ack in all_acks(state).items() if node != "n2"}
     found = waiting(state, state.operations[operation], acks)
     assert found.nodes == ("n2",)
-    (way,) = [way for way in found.ways_out if "n2" in way]
+    (way,) = [way for way in found.ways_out if "n2 is gone" in way]
     assert f"ringlog node down n2 --reason …, then ringlog operation retry {operation} --ignore n2 --reason …" in way
     assert ("--admit-loss" in way) == loss
 
@@ -259,3 +263,44 @@ def test_who_is_not_believed_is_awaited_and_named_with_what_ends_it() -> None:
     assert waits_for.ways_out[0].startswith("x is not believed: give the node its ack.key")
     (view,) = views.operations(state, acks, None, ["x"])
     assert (view["waits_for_nodes"], view["ways_out"]) == (["x"], list(waits_for.ways_out))
+
+
+# How each replica of a zone's partition is: what ``ringlog zone show`` says on the way of a move.
+
+
+def replicas(state: ClusterState, words: SessionReports) -> dict[str, str]:
+    (row,) = full_view(state, state.zones["z"], words)["partitions"]
+    found: dict[str, str] = row["replicas"]
+    return found
+
+
+def test_a_replica_that_comes_is_initializing_then_catching_up_then_healthy() -> None:
+    state = with_data("AB", "C", partitions=1, replicas=2)
+    state = moved(state, "AC")
+    assert replicas(state, {}) == {"A": "healthy", "B": "healthy", "C": "initializing"}
+    met = []
+    for _ in range(40):
+        found = replicas(state, said(state))
+        if not met or met[-1] != found:
+            met.append(found)
+        for command in (*of_coordinator(state), *of_rebalancer(state)):
+            after, code = tried(state, command)
+            if not code:
+                state = after
+                break
+        else:
+            break
+    assert met == [
+        {"A": "healthy", "B": "healthy", "C": "catching_up"},
+        {"A": "healthy", "B": "healthy", "C": "healthy"},
+        {"A": "healthy", "C": "healthy"},
+    ]
+
+
+def test_a_replica_that_never_follows_is_broken_and_one_that_is_down_unavailable() -> None:
+    state = moved(with_data("AB", "C", partitions=1, replicas=2), "AC")
+    (node,) = ids("C")
+    operation = session(partition(state), FAILED)
+    words: SessionReports = {operation: {node: StreamReport(node, operation, 0, "")}}
+    assert replicas(state, words)["C"] == "broken"
+    assert replicas(done(state, *down("C")), words)["C"] == "unavailable"

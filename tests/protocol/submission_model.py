@@ -22,16 +22,16 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop, TakeOver
-from ringlog.kernel.commands.nodes import RegisterNode, UnregisterNode
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.topology.nodes import RegisterNode, UnregisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.history import find_request
-from ringlog.kernel.outcome import Outcome, OutcomeKind
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.outcome import Outcome, OutcomeKind
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.protocol.fates import all_final, fates, is_over, open_entries
-from ringlog.protocol.validator_core import arrive, begin, extend, settle, take_in
-from ringlog.protocol.validator_values import (
+from ringlog.protocol.submission.results import all_final, commit_outcomes, is_over, open_entries
+from ringlog.protocol.validator.core import arrive, begin, extend, settle, take_in
+from ringlog.protocol.validator.values import (
     CommitChain,
     Freshen,
     HandOver,
@@ -179,7 +179,7 @@ class Model:
             yield "the validator reads more requests", replace(now, core=core, is_read=True)
         if batch is None:
             return
-        judged = fates(read, batch.chain)
+        judged = commit_outcomes(read, batch.chain)
         if now.grows:
             step = extend(now.core, NOW, SeededDraw(b"v2"))
             yield "the validator decides what else waits", self._performed(replace(now, grows=False), step)

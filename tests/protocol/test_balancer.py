@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
+import pytest
+
+from ringlog.kernel.balance.advice import Advice, advise
+from ringlog.kernel.balance.model import BalancePlan
 from ringlog.kernel.balance.reports import WINDOW_US, Reports
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.swift import replaced
-from ringlog.protocol.answers import AppliedResult, RejectedResult
-from ringlog.protocol.balancer import NewLoads, ReadLoads, balance
-from ringlog.protocol.coordinator import Note, Submit, Wait
+from ringlog.kernel.balance.source import collect_input
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.model.state import ClusterState
+from ringlog.protocol.balancer import balancer
+from ringlog.protocol.balancer.balancer import PLANS_PER_ROUND, NewLoads, ReadLoads, balance, complaints
+from ringlog.protocol.balancer.load_book import UNREADABLE, Heard, ignored, measured, take
+from ringlog.protocol.balancer.load_reports import BRIEFLY_US, SELDOM_US, LoadReportSchedule, load_of, own_tablets
+from ringlog.protocol.coordinator.coordinator import ReportRejections, Submit, Wait
 from ringlog.protocol.effects import Newest, Until, carry_out
-from ringlog.protocol.load_book import UNREADABLE, Heard, measured, take
-from ringlog.protocol.load_reports import BRIEFLY_US, SELDOM_US, LoadDue, load_of, own_tablets
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.wire.records import NodeLoad, TableLoad, decode_node_load, encode_node_load
 from tests.kernel.balance.test_advice import PILED
+from tests.kernel.balance.test_source import node
 
 N1, N2 = "n1", "n2"
+T = PILED.tables["ks.t"].id
 
 
 def load(node: str, sizes: dict[int, int], capacity: int = 1 << 40, at: int = 0) -> NodeLoad:
-    return NodeLoad(node, at, capacity, (TableLoad("ks.t", tuple(sizes), tuple(sizes.values())),))
+    return NodeLoad(node, at, capacity, (TableLoad("ks.t", tuple(sizes), tuple(sizes.values()), id=T, count=8),))
 
 
 class Enough(Exception):
@@ -34,8 +43,10 @@ class Driver:
     def __init__(self, state: ClusterState, answer: Callable[[Submit], Any]) -> None:
         self.state = state
         self.answer = answer
+        self.loads: tuple[Heard, ...] = ()
+        self.heard: list[tuple[Heard, ...]] = []
         self.asked: list[Submit] = []
-        self.noted: list[Note] = []
+        self.noted: list[ReportRejections] = []
         self.waits: list[Wait] = []
 
     def perform(self, effect: Any) -> Any:
@@ -43,16 +54,16 @@ class Driver:
             case Newest():
                 return self.state
             case ReadLoads():
-                return ()
+                return self.loads
             case NewLoads():
                 self.waits.append(effect.wait)
-                if len(self.waits) > 4:
+                if len(self.waits) > max(4, len(self.heard)):
                     raise Enough
-                return ()
+                return self.heard[len(self.waits) - 1] if len(self.waits) <= len(self.heard) else ()
             case Submit():
                 self.asked.append(effect)
                 return self.answer(effect)
-            case Note():
+            case ReportRejections():
                 self.noted.append(effect)
             case Until():
                 return effect.found(self.state)
@@ -96,27 +107,51 @@ def test_a_refusal_is_told_and_followed_by_a_pause() -> None:
 def test_the_newest_report_of_each_node_counts_and_old_ones_do_not() -> None:
     heard = [Heard(load(N1, {0: 5}), 1), Heard(load(N1, {0: 7}), 2), Heard(load(N2, {1: 3}), 3)]
     reports = take(Reports(), heard, PILED)
-    assert {node: one.loads["bytes"]["ks.t"] for node, one in measured(reports).items()} == {N1: {0: 7}, N2: {1: 3}}
+    assert {node: one.loads["bytes"]["ks.t"] for node, one in measured(reports, PILED).items()} == {
+        N1: {0: 7},
+        N2: {1: 3},
+    }
     later = take(reports, [Heard(load(N2, {1: 3}), 3 + WINDOW_US)], PILED)
-    assert measured(later).keys() == {N2}
+    assert measured(later, PILED).keys() == {N2}
 
 
-def test_nonsense_is_counted() -> None:
-    heard = [
-        Heard(None, 1),
-        Heard(load(N1, {0: -1}), 1),
-        Heard(load("n9", {}), 1),
-        Heard(load(N1, {99: 1}), 1),
-        Heard(load(N1, {}, at=10**15), 1),
-        Heard(NodeLoad(N1, 0, 1, (TableLoad("ks.t", (0, 1), (5,)),)), 1),
+@pytest.mark.parametrize(
+    ("bad", "code"),
+    [
+        (None, UNREADABLE),
+        (load(N1, {0: -1}), "negative"),
+        (load("n9", {}), "unknown_node"),
+        (load(N1, {99: 1}), "unknown_tablet"),
+        (load(N1, {}, at=10**15), "clock_ahead"),
+        (NodeLoad(N1, 0, 1, (TableLoad("ks.t", (0, 1), (5,), id=T, count=8),)), "not_a_number"),
+    ],
+)
+def test_nonsense_is_ignored(bad: NodeLoad | None, code: str) -> None:
+    reports = take(Reports(), [Heard(load(N2, {}), 1), Heard(bad, 1)], PILED)
+    assert [found for _, found in ignored(reports, PILED)] == [code]
+    assert measured(reports, PILED).keys() == {N2}
+
+
+def test_complaints_end_with_their_cause() -> None:
+    """A node that reports nothing good is named, and no longer after its next good report."""
+
+    def told(*heard: Heard) -> list[tuple[str, str]]:
+        reports = take(Reports(), heard, PILED)
+        advice = advise(PILED, measured(reports, PILED))
+        return [(one.code, one.detail) for one in complaints(PILED, advice, reports)]
+
+    bad = Heard(load(N1, {}, capacity=0), 1)
+    names = PILED.nodes[N1].name
+    good = [Heard(load(node, {}), 1) for node in PILED.nodes if node != N1]
+    assert told(bad, *good) == [
+        ("no_capacity", f"the last report of {names} is ignored"),
+        ("statistics_missing", f"{names}: it has not reported"),
     ]
-    found = dict(take(Reports(), heard, PILED).ignored)
-    codes = {UNREADABLE, "negative", "unknown_node", "unknown_tablet", "clock_ahead", "not_a_number"}
-    assert found == dict.fromkeys(codes, 1)
+    assert told(bad, *good, Heard(load(N1, dict.fromkeys(range(8), 1)), 2)) == []
 
 
 def test_what_a_node_reports_and_when() -> None:
-    due = LoadDue(N1)
+    due = LoadReportSchedule(N1)
     own = due.due(PILED, 0)
     assert own == {"ks.t": tuple(range(8))} == own_tablets(PILED, N1)
     due.sent(own, 0)
@@ -129,7 +164,44 @@ def test_what_a_node_reports_and_when() -> None:
 
 
 def test_tablets_that_have_come_are_reported_soon() -> None:
-    due = LoadDue(N1)
+    due = LoadReportSchedule(N1)
     due.sent({}, 0)
     assert due.due(PILED, BRIEFLY_US - 1) is None
     assert due.due(PILED, BRIEFLY_US) is not None
+
+
+def test_a_report_without_capacity_is_ignored_and_does_not_stop_the_balancer() -> None:
+    driver = Driver(PILED, lambda effect: AppliedResult(effect.proposal.request_id, driver.state.epoch))
+    driver.loads = (Heard(decode_node_load(encode_node_load(load(N1, {}, capacity=0))), 1),)
+    driver.run()
+    assert driver.asked, "it plans by counts"
+    assert [(one.subject, one.code) for one in driver.noted[0].found] == [("load", "no_capacity")]
+
+
+def plans(monkeypatch: pytest.MonkeyPatch, state: ClusterState, *rounds: tuple[Heard, ...]) -> list[int]:
+    """Return after which of these rounds of reports the balancer planned."""
+    planned: list[int] = []
+    at_rest = Advice(collect_input(state, [], {}), BalancePlan(()))
+    driver = Driver(state, lambda effect: None)
+    monkeypatch.setattr(balancer, "advise", lambda *given: planned.append(len(driver.waits) - 1) or at_rest)
+    driver.heard = list(rounds)
+    driver.run()
+    return planned
+
+
+def test_a_report_that_says_the_same_causes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
+    first, again = Heard(load(N1, {0: 5}), 1), Heard(load(N1, {0: 5}, at=2), 2)
+    (table,) = first.load.tables if first.load else ()
+    busy = Heard(NodeLoad(N1, 3, 1 << 40, (replace(table, reads=(7,)),)), 3)
+    assert plans(monkeypatch, PILED, (first,), (again,), (busy,), (Heard(load(N1, {0: 6}), 4),)) == [0, 3]
+    rates = replaced(PILED, settings=PILED.settings.set("balance_load_reads_percent", 10))
+    assert plans(monkeypatch, rates, (first,), (again,), (busy,)) == [0, 2]
+
+
+def test_plans_for_reports_do_not_grow_with_the_number_of_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each of 64 nodes reports another size, one after the other, twice."""
+    names = [f"m{number}" for number in range(64)]
+    state = replaced(PILED, nodes=PILED.nodes.update({name: node(name) for name in names}))
+    full = tuple(Heard(load(name, {}), 1) for name in names)
+    later = [(Heard(load(name, {}, capacity=(1 << 30) + time), time),) for time in (2, 3) for name in names]
+    assert len(plans(monkeypatch, state, full, *later)) == 1 + 2 * PLANS_PER_ROUND

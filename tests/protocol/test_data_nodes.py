@@ -4,17 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.movements import Leave
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
-from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.placement.zones import AlterZone, SetDataNodes
+from ringlog.kernel.commands.topology.movements import Leave
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, UpdateNode
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import NEVER
 from ringlog.kernel.values import SECOND_US
-from ringlog.kernel.zones.model import NEVER
-from ringlog.protocol.data_nodes import Timers, due, followed, matching, running
+from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed, matching, running
 from ringlog.wire.ids import time_of
 from tests.kernel.entries import applied
 from tests.kernel.zones.placed import with_data
-from tests.kernel.zones.scenes import done, ids, letter, with_zone
+from tests.kernel.zones.scenes import done, ids, joined, left, with_zone
 
 FIVE = {"scale_up": 5, "scale_down": 5}
 
@@ -43,14 +43,14 @@ class Looks:
 
 
 def test_one_that_comes_counts_when_its_time_is_over() -> None:
-    look = Looks(applied(with_zone("AB", **FIVE), letter("C")))
+    look = Looks(joined(with_zone("AB", **FIVE), "C"))
     assert look.at(4.9) == ""
     assert look.at(5.0) == "ABC"
 
 
 def test_another_one_that_comes_meanwhile_begins_the_time_anew_and_both_count_at_once() -> None:
-    look = Looks(applied(with_zone("AB", **FIVE), letter("C")))
-    look.see(applied(look.state, letter("D")))
+    look = Looks(joined(with_zone("AB", **FIVE), "C"))
+    look.see(joined(look.state, "D"))
     first = time_of(look.state.history.tail[-2].state_id)
     assert due(look.timers, look.state, first + 5 * SECOND_US) == () or look.at(0) == ""
     assert look.at(4.9) == ""
@@ -59,7 +59,7 @@ def test_another_one_that_comes_meanwhile_begins_the_time_anew_and_both_count_at
 
 @pytest.mark.parametrize(("wait", "seen"), [(0, "ABC"), (NEVER, ""), (100, "")])
 def test_another_value_of_the_wait_counts_at_once(wait: int, seen: str) -> None:
-    look = Looks(applied(with_zone("AB", scale_up=100), letter("C")))
+    look = Looks(joined(with_zone("AB", scale_up=100), "C"))
     assert look.at(10) == ""
     if wait != 100:
         look.see(done(look.state, AlterZone("z", scale_up=wait)))
@@ -79,14 +79,14 @@ def test_one_that_goes_counts_when_its_time_is_over_and_not_if_it_comes_back() -
 def test_by_default_one_that_is_down_stays_and_one_that_has_left_goes_at_once() -> None:
     state = applied(with_zone("ABC"), DeclareDown(ids("C")[0], "burnt"))
     assert Looks(state).at(1_000) == ""
-    gone = applied(with_zone("ABC"), UnregisterNode(ids("C")[0]))
+    gone = left(with_zone("ABC"), "C")
     assert gone.nodes[ids("C")[0]].state == "left"
     assert Looks(gone).at(0) == "AB"
 
 
 def test_who_takes_over_loses_no_timer() -> None:
     """It sees what differs for the first time, and counts from the last entry that changed a node."""
-    state = applied(with_zone("AB", **FIVE), letter("C"))
+    state = joined(with_zone("AB", **FIVE), "C")
     before, after = Looks(state), Looks(state)
     assert [look.at(4.9) for look in (before, after)] == ["", ""]
     assert [look.at(5.0) for look in (before, after)] == ["ABC", "ABC"]
@@ -95,7 +95,7 @@ def test_who_takes_over_loses_no_timer() -> None:
 def test_what_runs_is_over_when_it_says_and_not_before() -> None:
     """One fires when it says, whatever it is for; what is at once, or never, says so."""
     waits = {"scale_up": 5, "scale_down": 7}
-    look = Looks(applied(with_zone("AB", **waits), letter("C"), DeclareDown(ids("B")[0], "burnt")))
+    look = Looks(applied(joined(with_zone("AB", **waits), "C"), DeclareDown(ids("B")[0], "burnt")))
     for timer, after in zip(running(look.timers, look.state), ("ABC", "A"), strict=True):
         assert timer.fires is not None
         look.see(done(look.state, AlterZone("z", **{name: NEVER for name in waits if name != timer.name})))
@@ -122,7 +122,7 @@ def test_where_all_are_to_leave_their_timer_runs_and_is_shown() -> None:
 
 
 def test_what_is_due_twice_is_done_once() -> None:
-    look = Looks(applied(with_zone("AB", scale_up=0), letter("C")))
+    look = Looks(joined(with_zone("AB", scale_up=0), "C"))
     assert look.at(0) == "ABC"
     (command,) = due(look.timers, look.state, 0)
     look.see(done(look.state, command))
@@ -149,7 +149,7 @@ def test_what_the_data_nodes_were_is_in_the_log() -> None:
 def test_another_filter_ends_both_timers() -> None:
     """Its nodes are those that match now: nobody is waited for."""
     slow = {"scale_up": 100, "scale_down": 100}
-    look = Looks(applied(with_zone("AB", **slow), letter("C"), DeclareDown(ids("B")[0], "burnt")))
+    look = Looks(applied(joined(with_zone("AB", **slow), "C"), DeclareDown(ids("B")[0], "burnt")))
     assert len(look.timers.since) == 2
     text = '$[?(@.name != "D")]'
     look.see(done(look.state, AlterZone("z", filter=text, nodes=matching(look.state, text, ()))))

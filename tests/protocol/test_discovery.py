@@ -11,7 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.protocol.discovery import KNOWN_MAX, beginning, continued, decided, founds, hears, others, settled, unmet
+from ringlog.protocol.discovery import (
+    ADDRESSES_MAX,
+    beginning,
+    continued,
+    decided,
+    founds,
+    hears,
+    others,
+    settled,
+    unmet,
+)
 from ringlog.wire.data import DiscoveryView, MetPeer, pack, unpack
 
 Hears: TypeAlias = Callable[[DiscoveryView, DiscoveryView, str], DiscoveryView | None]
@@ -213,7 +223,7 @@ def test_it_goes_on_with_new_seeds_where_it_stopped() -> None:
     "other",
     [
         DiscoveryView("other", "b", "2", ("a", "b")),
-        DiscoveryView("c", "b", "2", tuple(map(str, range(KNOWN_MAX)))),
+        DiscoveryView("c", "b", "2", tuple(map(str, range(ADDRESSES_MAX)))),
         DiscoveryView("c", "b", "2" * 256, ("a", "b")),
         DiscoveryView("c", "", "2", ("a", "b")),
         DiscoveryView("c", "b", "", ("a", "b")),

@@ -11,19 +11,16 @@ import pytest
 from ringlog.cache.port import WriteOutcome
 from ringlog.cache.projection import CacheDelta, Full, Stamp
 from ringlog.kernel.changes import EpochChange
-from ringlog.kernel.commands.cluster import Noop, TakeOver
-from ringlog.kernel.outcome import Entry, OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
+from ringlog.kernel.model.outcome import Entry, OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.log.author import Author
-from ringlog.protocol.answers import AppliedResult, RejectedResult
-from ringlog.protocol.commit import Undecided, commit
-from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.effects import (
-    Alone,
     Append,
-    At,
     Barrier,
     CatchUp,
+    Exclusive,
+    FaultPoint,
     Newest,
     Now,
     Steps,
@@ -31,12 +28,23 @@ from ringlog.protocol.effects import (
     WallClock,
     carry_out,
 )
-from ringlog.protocol.fates import EntryChain, Fate
-from ringlog.protocol.keeper import AwaitNewer, NextOffset, Store, StoredStamp, keep
-from ringlog.protocol.publisher import TOGETHER, Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
-from ringlog.protocol.role import Accept, Acts, Initialise, Look, superseded, take_role
-from ringlog.protocol.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
-from ringlog.protocol.validator_values import Ack, Publish, Shown
+from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, Store, StoredStamp, keep
+from ringlog.protocol.followers.publisher import (
+    TOGETHER,
+    Announce,
+    Diverge,
+    Follow,
+    LastPublished,
+    NextStates,
+    Restore,
+    publish,
+)
+from ringlog.protocol.role import Accept, Acts, CheckSuperseded, Initialise, superseded, take_role
+from ringlog.protocol.submission.commit import Undecided, commit
+from ringlog.protocol.submission.direct import AheadOfLog, Direct, NoCluster, RoleRefused
+from ringlog.protocol.submission.results import AppliedResult, CommitOutcome, EntryChain, RejectedResult
+from ringlog.protocol.validator.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator.values import Ack, Publish, Shown
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
@@ -82,12 +90,12 @@ class Notes:
             case Append(records):
                 self._append(records)
                 return None
-            case Until(found, patience, _):
-                self._now += patience if found(self.world.state) is None else 0
+            case Until(found, timeout, _):
+                self._now += timeout if found(self.world.state) is None else 0
                 return found(self.world.state)
-            case Alone(steps, _):
+            case Exclusive(steps, _):
                 return carry_out(steps, self._perform)
-            case At(moment):
+            case FaultPoint(moment):
                 self.seen[-1] = moment
                 return None
         if type(effect) not in self._outcomes:
@@ -121,10 +129,10 @@ def once(*outcomes: Any) -> Callable[[Any], Any]:
 
 
 def test_a_role_reads_the_log_before_it_takes_over() -> None:
-    notes = Notes(World(), {Acts: nothing, Look: nothing})
+    notes = Notes(World(), {Acts: nothing, CheckSuperseded: nothing})
     assert notes.run(take_role(notes.direct, "keeper", "me")) == 1
     assert notes.seen[:2] == ["Until", "CatchUp"]
-    assert notes.seen[-3:] == ["Acts", "Look", "took over keeper"]
+    assert notes.seen[-3:] == ["Acts", "CheckSuperseded", "took over keeper"]
     term = notes.world.state.terms["keeper"]
     assert (term.instance, superseded(notes.world.state, "keeper", 1)) == ("me", None)
     notes.world.direct(TakeOver("keeper", "other", 2))
@@ -140,10 +148,10 @@ def test_a_take_over_that_the_rules_refuse_ends() -> None:
 def test_who_submits_directly_is_rejected_behind_a_barrier_only() -> None:
     notes = Notes(World())
     notes.run(notes.direct.submit(GOOD))
-    assert notes.seen == ["Alone", "Append", "Until"], "an entry that is applied shows that its state was the newest"
+    assert notes.seen == ["Exclusive", "Append", "Until"], "an applied entry shows that its state was the newest"
     notes.seen.clear()
     assert isinstance(notes.run(notes.direct.submit(BAD)), RejectedResult)
-    assert notes.seen == ["Alone", "Barrier"]
+    assert notes.seen == ["Exclusive", "Barrier"]
 
 
 def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() -> None:
@@ -152,7 +160,7 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() 
     requests = [(0, (world.request(),)), (1, (world.request(BAD),)), (2, ())]
     known: dict[type, Callable[[Any], Any]] = {
         Initialise: nothing,
-        Look: nothing,
+        CheckSuperseded: nothing,
         ReadResults: lambda _: (),
         Trim: nothing,
         Accept: nothing,
@@ -163,12 +171,13 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() 
     }
     notes = Notes(world, known)
     notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
-    prepared = ["CatchUp", "Look", "Initialise", "Alone", "Append", "Until", "Look", "ReadResults", "Trim"]
+    recovered = ["Exclusive", "Append", "Until"]
+    prepared = ["CatchUp", "CheckSuperseded", "Initialise", *recovered, "CheckSuperseded", "ReadResults", "Trim"]
     assert notes.seen[: len(prepared)] == prepared
     batch = [
         "Accept",
         "Requests",
-        "Alone",
+        "Exclusive",
         "decided",
         "Append",
         "Until",
@@ -177,16 +186,19 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() 
         "Shown",
         "Ack",
     ]
-    refused = ["Requests", "Alone", "Barrier", "publishing", "Publish", "Ack", "Requests"]
+    refused = ["Requests", "Exclusive", "Barrier", "publishing", "Publish", "Ack", "Requests"]
     assert notes.seen[len(prepared) :] == [*batch, *refused], "what the chain does not show is decided behind a barrier"
 
 
-def test_a_validator_reads_no_more_while_much_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ringlog.protocol.validator.WAITING_MAX", 3)
-    monkeypatch.setattr("ringlog.protocol.validator_core.BATCH_ENTRIES_MAX", 2)
+@pytest.mark.parametrize("bound", ["requests", "bytes"])
+def test_a_validator_reads_no_more_while_much_waits(bound: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    size = len(World().request().payload)
+    name, most = ("WAITING_MAX", 3) if bound == "requests" else ("WAITING_BYTES_MAX", 3 * size)
+    monkeypatch.setattr(f"ringlog.protocol.validator.validator.{name}", most)
+    monkeypatch.setattr("ringlog.protocol.validator.core.BATCH_ENTRIES_MAX", 2)
     world = World()
     requests = [(0, tuple(world.request() for _ in range(6)))]
-    outcomes = dict.fromkeys((Initialise, Look, Trim, Accept, Publish, Shown, Ack), nothing)
+    outcomes = dict.fromkeys((Initialise, CheckSuperseded, Trim, Accept, Publish, Shown, Ack), nothing)
     nothing_came: dict[type, Callable[[Any], Any]] = {ReadResults: lambda _: (), Meanwhile: lambda _: ()}
     notes = Notes(world, {**outcomes, **nothing_came, Requests: once(requests, (), ())})
     notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
@@ -196,7 +208,7 @@ def test_a_validator_reads_no_more_while_much_waits(monkeypatch: pytest.MonkeyPa
 
 def test_a_validator_does_not_accept_before_its_noop_is_applied() -> None:
     world = World()
-    notes = Notes(world, {Initialise: nothing, Look: nothing, ReadResults: once()})
+    notes = Notes(world, {Initialise: nothing, CheckSuperseded: nothing, ReadResults: once()})
     before = world.state.epoch
     notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
     assert world.state.epoch == before + 1
@@ -208,15 +220,15 @@ def test_what_was_lost_is_sent_again_until_patience_ends() -> None:
     notes = Notes(world)
     chain = EntryChain(world.state.epoch, (world.entry(Noop()),))
     notes.lost_appends = 2
-    assert notes.run(commit(chain)) == (Fate.APPLIED,)
+    assert notes.run(commit(chain)) == (CommitOutcome.APPLIED,)
     assert notes.seen.count("Append") == 3
     lost = EntryChain(world.state.epoch, (world.entry(Noop()),))
     notes.lost_appends = 10
     with pytest.raises(Undecided):
-        notes.run(commit(lost, patience=1_200_000))
+        notes.run(commit(lost, timeout=1_200_000))
     notes.lost_appends = 0
     author = Author("me", ManualClock(NOW), SeededDraw(b"settler"))
-    assert notes.run(settling(author, lost)) == (Fate.LOST,)
+    assert notes.run(settling(author, lost)) == (CommitOutcome.LOST,)
     assert world.land(lost.entries[0]) is not OutcomeKind.APPLIED, "the Noop is in its place"
 
 
@@ -248,7 +260,9 @@ def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its
         if len(written) == len(answers):
             raise Over
 
-    notes = Notes(world, {Accept: nothing, Look: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest})
+    notes = Notes(
+        world, {Accept: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
+    )
     notes.run(keep(notes.direct))
     assert [type(effect.write) for effect in written] == [Full, CacheDelta, Full, CacheDelta, Full]
     assert rests == [True, True, False, True]
@@ -272,7 +286,7 @@ def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was() 
         if not stored:
             raise Over
 
-    known = {Accept: nothing, Look: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
+    known = {Accept: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
     notes = Notes(world, {**known, StoredStamp: lambda _: stored.pop(0)})
     notes.run(keep(notes.direct))
     assert overs == [None, None, never, None]
@@ -293,7 +307,7 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published() -> None:
     pairs = list(pairwise(states))
     known: dict[type, Callable[[Any], Any]] = {
         Initialise: nothing,
-        Look: nothing,
+        CheckSuperseded: nothing,
         LastPublished: lambda _: last,
         Follow: lambda _: EMPTY_STATE,
         NextStates: once(pairs),
@@ -303,9 +317,10 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published() -> None:
     }
     notes = Notes(world, known)
     notes.run(publish(notes.direct))
-    assert notes.seen[:3] == ["CatchUp", "Look", "Initialise"]
-    rest = ["LastPublished", "Barrier", "Look", "Follow", "NextStates", "Look", "Restore", "Accept"]
-    assert notes.seen[3:] == [*rest, "Look", "announcing", "Announce", "NextStates"]
+    assert notes.seen[:3] == ["CatchUp", "CheckSuperseded", "Initialise"]
+    start = ["LastPublished", "Barrier", "CheckSuperseded", "Follow", "NextStates"]
+    rest = [*start, "CheckSuperseded", "Restore", "Accept"]
+    assert notes.seen[3:] == [*rest, "CheckSuperseded", "announcing", "Announce", "NextStates"]
 
 
 def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: int) -> list[Announce]:
@@ -322,7 +337,7 @@ def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: in
 
     known: dict[type, Callable[[Any], Any]] = {
         Initialise: nothing,
-        Look: nothing,
+        CheckSuperseded: nothing,
         LastPublished: nothing,
         Follow: lambda _: EMPTY_STATE,
         NextStates: more,
@@ -363,7 +378,7 @@ def test_a_publisher_of_another_log_writes_nothing(ahead: bool) -> None:
         world.state = EMPTY_STATE
     known: dict[type, Callable[[Any], Any]] = {
         Initialise: nothing,
-        Look: nothing,
+        CheckSuperseded: nothing,
         LastPublished: lambda _: EpochChange(last.epoch, world.state.cluster_id, last.state_id, last.time),
         Follow: lambda _: world.state,
         Diverge: once(),

@@ -9,24 +9,31 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.nodes import DeclareUp, UnregisterNode
-from ringlog.kernel.commands.rebalances import CancelRebalance, FinishCancel, ResetPartitions
-from ringlog.kernel.commands.recovery import EnterRecovery, LeaveRecovery
-from ringlog.kernel.commands.tablets import MigrateTablets
-from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.control.recovery import EnterRecovery, LeaveRecovery
+from ringlog.kernel.commands.placement.rebalances import CancelRebalance, FinishCancel, ResetPartitions
+from ringlog.kernel.commands.placement.tablets import MigrateTablets
+from ringlog.kernel.commands.placement.zones import AlterZone, SetDataNodes
+from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.history import state_id_at
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, NEVER, ZonePartition
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import HIGH_AVAILABILITY, NEVER, ZonePartition
 from ringlog.kernel.zones.resets import has_quorum
 from ringlog.node.protocol.groups import Member
-from ringlog.protocol.answers import AppliedResult, RejectedResult
-from ringlog.protocol.coordinator import NewAcks, Note, ReadAcks, Submit, Wait
-from ringlog.protocol.data_nodes import Timers, due, followed
+from ringlog.protocol.coordinator.coordinator import NewAcks, ReadAcks, ReportRejections, Submit, Wait
 from ringlog.protocol.effects import Newest, Until, WallClock, carry_out
-from ringlog.protocol.rebalancer import rebalance
-from ringlog.protocol.rebalancer_core import RebalancerView, propose
-from ringlog.protocol.zone_groups import COPY, Words, awaited, not_returned, session, words_of
+from ringlog.protocol.rebalancer.core import RebalancerView, propose
+from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer.rebalancer import rebalance
+from ringlog.protocol.rebalancer.zone_groups import (
+    COPY,
+    SessionReports,
+    awaited,
+    not_returned,
+    session,
+    session_reports,
+)
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.wire.ids import time_of
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied
@@ -36,7 +43,8 @@ from tests.kernel.zones.scenes import (
     done,
     down,
     ids,
-    letter,
+    joined,
+    left,
     moved,
     partition,
     reset,
@@ -60,14 +68,14 @@ def acks_of(state: ClusterState, letters: str, late: str = "") -> dict[str, Node
     found = {}
     for name in letters:
         (node,) = ids(name)
-        words = Member(node, Late() if name in late else NoRows()).words(state, state.epoch)
+        words = Member(node, Late() if name in late else NoRows()).reports(state, state.epoch)
         where = state.epoch, state.epoch, words, 0, 0, (), state_id_at(state, state.epoch)
         found[node] = NodeAck(state.cluster_id, node, "1", *where)
     return found
 
 
-def said(state: ClusterState, letters: str, late: str = "") -> Words:
-    return words_of(state, acks_of(state, letters, late))
+def said(state: ClusterState, letters: str, late: str = "") -> SessionReports:
+    return session_reports(state, acks_of(state, letters, late))
 
 
 def led(state: ClusterState, letters: str, late: str = "", rounds: int = 40) -> tuple[ClusterState, list[str]]:
@@ -85,7 +93,7 @@ def led(state: ClusterState, letters: str, late: str = "", rounds: int = 40) -> 
 
 
 def test_who_comes_and_other_numbers_of_replicas() -> None:
-    state, asked = led(applied(with_zone("AB", replicas=2, partitions=4), letter("C")), "ABC")
+    state, asked = led(joined(with_zone("AB", replicas=2, partitions=4), "C"), "ABC")
     assert asked[:2] == ["SetDataNodes", "TriggerRebalance"]
     assert set(asked[2:]) == {"SwitchStable"}
     state, _ = led(done(state, AlterZone("z", replicas=3)), "ABC")
@@ -129,8 +137,8 @@ def test_no_word_is_said_of_what_is_not_on_the_disk() -> None:
     state, _ = led(done(with_zone("ABC", replicas=3), AlterZone("z", replicas=1)), "")
     revision = partition(state).revisions.pending
     for node in ids("ABC"):
-        assert Member(node, NoRows()).words(state, revision - 1) == ()
-        assert len(Member(node, NoRows()).words(state, revision)) == 1
+        assert Member(node, NoRows()).reports(state, revision - 1) == ()
+        assert len(Member(node, NoRows()).reports(state, revision)) == 1
 
 
 def pending(letters: str = "ABC") -> ClusterState:
@@ -207,7 +215,7 @@ def test_a_reset_ahead_of_what_is_pending_happens_once() -> None:
     """The forced step is not the last one, so it leaves stable without a majority: the group has one by then."""
     state, _ = led(with_zone("ABC", replicas=2, mode=HIGH_AVAILABILITY), "ABC")
     gone, stays = shown(partition(state).stable)
-    state, asked = led(applied(state, UnregisterNode(ids(gone)[0])), "")
+    state, asked = led(left(state, gone), "")
     assert asked == ["SetDataNodes", "TriggerRebalance"]
     state, asked = led(state, "ABC".replace(gone, ""))
     assert asked == ["ResetPartitions", "SwitchStable", "SwitchStable"]
@@ -229,9 +237,11 @@ def test_the_survivor_with_the_longest_log_goes_on() -> None:
     acks = {}
     for name, length in {"A": 3, "B": 5}.items():
         (node,) = ids(name)
-        words = Member(node, Logs(length)).words(state, state.epoch)
-        acks[node] = NodeAck(state.cluster_id, node, "1", state.epoch, state.epoch, words, 0, 0)
-    (found,) = propose(RebalancerView(state, words_of(state, acks)))
+        words = Member(node, Logs(length)).reports(state, state.epoch)
+        acks[node] = NodeAck(
+            state.cluster_id, node, "1", state.epoch, state.epoch, words, 0, 0, state_id=state.state_id
+        )
+    (found,) = propose(RebalancerView(state, session_reports(state, acks)))
     assert shown(partition(done(state, found.command)).pending[0]) == "B"
 
 
@@ -246,7 +256,7 @@ def test_a_word_that_no_log_takes_holds_up_the_partitions_that_need_it_and_no_ot
     for node, ack in acks.items():
         wrong = tuple(replace(one, rows=-1) if one.operation == copy else one for one in ack.reports)
         acks[node] = replace(ack, reports=wrong)
-    known = RebalancerView(state, words_of(state, acks))
+    known = RebalancerView(state, session_reports(state, acks))
     resets = [one.command for one in propose(known) if isinstance(one.command, ResetPartitions)]
     assert [one.partitions for one in resets] == [tuple(one.number for one in others)]
     assert others, "there is more than one"
@@ -266,13 +276,13 @@ class Failing(NoRows):
         return None if self.asks else 1
 
 
-def words_with(state: ClusterState, replicas: dict[str, NoRows]) -> Words:
+def words_with(state: ClusterState, replicas: dict[str, NoRows]) -> SessionReports:
     """What nodes with these replicas say."""
     acks = acks_of(state, "ABC")
     for name, one in replicas.items():
         (node,) = ids(name)
-        acks[node] = replace(acks[node], reports=Member(node, one).words(state, state.epoch))
-    return words_of(state, acks)
+        acks[node] = replace(acks[node], reports=Member(node, one).reports(state, state.epoch))
+    return session_reports(state, acks)
 
 
 def newcomers(state: ClusterState) -> str:
@@ -326,8 +336,8 @@ def test_nodes_that_are_lost_together_are_one_reset_and_one_after_the_other_two(
 
 
 def test_two_changes_of_data_nodes_are_two_requests_and_none_of_them_is_none() -> None:
-    state, asked = led(applied(with_zone("A"), letter("B")), "ABC")
-    state, more = led(applied(state, letter("C")), "ABC")
+    state, asked = led(joined(with_zone("A"), "B"), "ABC")
+    state, more = led(joined(state, "C"), "ABC")
     assert [each.count("SetDataNodes") for each in (asked, more)] == [1, 1]
     state = done(state, SetDataNodes("z", (), state.epoch), AlterZone("z", scale_up=NEVER))
     assert led(state, "ABC")[1] == []
@@ -337,7 +347,7 @@ def test_who_was_given_up_by_a_reset_does_not_begin_when_it_is_back() -> None:
     state = applied(with_zone("ABC", replicas=3), *down("AB"))
     state = done(state, reset(state, {"C": 1}))
     state = applied(state, *(DeclareUp(node, "mended") for node in ids("AB")))
-    assert [len(Member(node, NoRows()).words(state, state.epoch)) for node in ids("ABC")] == [0, 0, 1]
+    assert [len(Member(node, NoRows()).reports(state, state.epoch)) for node in ids("ABC")] == [0, 0, 1]
     assert awaited(partition(state), said(state, "AB")) == ids("C")
 
 
@@ -349,7 +359,7 @@ def test_the_limit_on_moves_is_kept_and_those_behind_it_follow() -> None:
 
 
 def test_every_request_that_comes_twice_changes_nothing() -> None:
-    state = applied(with_zone("AB", replicas=2, partitions=2), letter("C"))
+    state = joined(with_zone("AB", replicas=2, partitions=2), "C")
     state = done(state, AlterZone("z", replicas=1))
     for _ in range(12):
         timers = followed(Timers(), state)
@@ -374,7 +384,7 @@ class Driver:
         self.answer = answer
         self.dies_at = 10**9
         self.asked: list[Submit] = []
-        self.noted: list[Note] = []
+        self.noted: list[ReportRejections] = []
         self.waits: list[Wait] = []
 
     def perform(self, effect: Any) -> Any:
@@ -395,7 +405,7 @@ class Driver:
                 if len(self.asked) >= self.dies_at:
                     raise Enough
                 return self._applied(effect) if self.answer is None else self.answer(effect)
-            case Note():
+            case ReportRejections():
                 self.noted.append(effect)
             case Until():
                 return effect.found(self.state)
@@ -418,7 +428,7 @@ class Driver:
             return
 
 
-BEGIN = applied(with_zone("AB", replicas=2, partitions=2), letter("C"))
+BEGIN = joined(with_zone("AB", replicas=2, partitions=2), "C")
 
 
 def test_nothing_is_asked_twice_and_a_rest_is_a_wait_for_news() -> None:

@@ -8,15 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from ringlog.kernel import parts
-from ringlog.kernel.changes import EPOCHS, SCHEMA, ChangeRecord, diff, project
-from ringlog.kernel.commands.features import EnableFeature
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.nodes import UpdateNode
-from ringlog.kernel.commands.user_types import CreateType, DropType
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel import sections as parts
+from ringlog.kernel.changes import EPOCHS, ChangeRecord, diff, project
+from ringlog.kernel.commands.cluster.features import EnableFeature
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.user_types import CreateType, DropType
+from ringlog.kernel.commands.topology.nodes import UpdateNode
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.sections import SCHEMA
 from ringlog.kernel.values import Replication, TypeField
-from ringlog.protocol.publisher import restoring
+from ringlog.protocol.followers.publisher import restoring
 from ringlog.wire.changes import CHANGES, content_of, encode_change
 from ringlog_schemas import current
 from tests.kernel.entries import NODES, applied, founded, with_normal_nodes

@@ -9,18 +9,19 @@ import pytest
 
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.balance.reports import Reports
-from ringlog.kernel.commands.movements import Leave
-from ringlog.kernel.commands.recovery import EnterRecovery
+from ringlog.kernel.commands.control.recovery import EnterRecovery
+from ringlog.kernel.commands.topology.movements import Leave
 from ringlog.kernel.generations.admission import RULED_BY, rules_of
 from ringlog.kernel.invariants.check import INVARIANTS
 from ringlog.kernel.invariants.shape import Invariant
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.node.holder import Holder
-from ringlog.node.registers import PLACED_BY, RegisterReplica, lost_under
-from ringlog.protocol import balancer, data_nodes, rebalancer
-from ringlog.protocol.balancer import complaints, proposals
-from ringlog.protocol.data_nodes import Timers, due, followed
-from ringlog.protocol.rebalancer_core import RebalancerView, propose, refusals, rest_of
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.node.registers.registers import PLACED_BY, RegisterReplica, lost_under
+from ringlog.node.rows.replica import RowReplica
+from ringlog.protocol.balancer import balancer
+from ringlog.protocol.balancer.balancer import complaints, proposals
+from ringlog.protocol.rebalancer import data_nodes, rebalancer
+from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, refusals
+from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
 from tests.kernel.balance.test_advice import PILED
 from tests.kernel.entries import NODES, applied
 from tests.kernel.reads import parts_read, unnoted_copies
@@ -90,7 +91,7 @@ def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.Mo
     def look(state: ClusterState) -> None:
         timers = followed(Timers(), state)
         known = RebalancerView(state, said(state), due(timers, state, 10**18))
-        rest_of(known)
+        idle_zones(known)
         propose(known)
         list(refusals(known))
 
@@ -113,7 +114,7 @@ def test_the_rules_of_writes_are_made_again_for_all_that_they_read() -> None:
 
 def test_what_a_node_has_is_worked_out_again_for_all_that_says_so() -> None:
     def look(state: ClusterState) -> None:
-        Holder("n1")._owned_under(state)
+        RowReplica("n1")._owned_under(state)
         lost_under(RegisterReplica("n1"), state)
 
     assert read([*lives().values(), *zoned()], look) == set(PLACED_BY)

@@ -7,19 +7,27 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.client.plans import Access, Level, RequestPlan, plan, request_of
-from ringlog.kernel.commands.cluster import ChangeSettings, TakeOver
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.rebalances import CancelRebalance
-from ringlog.kernel.commands.zones import AlterZone, CreateZone, SetDataNodes
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY
+from ringlog.client.data.plans import Access, Level, RequestPlan, plan, request_of
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, TakeOver
+from ringlog.kernel.commands.placement.rebalances import CancelRebalance
+from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone, SetDataNodes
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import HIGH_AVAILABILITY
 from ringlog.node.protocol.groups import Member
-from ringlog.node.registers import Durable, RegisterReplica, admit_read, admit_write, adopt, apply, look_up, restarted
-from ringlog.protocol.rebalancer_core import ROLE
-from ringlog.protocol.zone_groups import HAS, awaited, session
-from ringlog.wire.cells import RegisterCell, key_of
-from ringlog.wire.data import NOT_MEMBER
+from ringlog.node.registers.registers import (
+    Durable,
+    RegisterReplica,
+    admit_read,
+    admit_write,
+    adopt,
+    answer_read,
+    apply,
+    restarted,
+)
+from ringlog.protocol.rebalancer.core import ROLE
+from ringlog.protocol.rebalancer.zone_groups import HAS, awaited, session
+from ringlog.wire.data import NOT_MEMBER, RegisterCell, key_of
 from tests.kernel.zones.placed import (
     REPLICATION,
     TABLE,
@@ -111,11 +119,11 @@ def test_9_a_node_that_did_not_hear_of_a_step_says_nothing_and_gets_its_replica_
     state = done(before, SetDataNodes("z", ids("ABD"), before.epoch))
     state = done(state, trigger(state))
     cut_off = Member(ids("D")[0], NoRows())
-    assert cut_off.words(before, before.epoch) == ()
-    assert cut_off.words(state, before.epoch) == (), "the step is not on its disk"
+    assert cut_off.reports(before, before.epoch) == ()
+    assert cut_off.reports(state, before.epoch) == (), "the step is not on its disk"
     others = said(state, silent=ids("D"))
     assert awaited(partition(state), others) == ids("D")
-    back = Member(ids("D")[0], NoRows()).words(state, state.epoch)
+    back = Member(ids("D")[0], NoRows()).reports(state, state.epoch)
     assert [one.operation for one in back] == [session(partition(state), HAS)]
 
 
@@ -155,12 +163,12 @@ def test_4_who_is_no_member_any_more_has_no_rows() -> None:
     state = with_data("ABC", "D", partitions=1, replicas=3)
     leaves = adopt(restarted(ids("C")[0], Durable()), state)[0]
     leaves = apply(admit_write(leaves, 1, KEY, CELL, state.epoch)[0], 1)[0]
-    (found,) = look_up(admit_read(leaves, 2, KEY, state.epoch)[0], 2)[1]
+    (found,) = answer_read(admit_read(leaves, 2, KEY, state.epoch)[0], 2)[1]
     assert found.cell == CELL
     gone = adopt(leaves, to(state, "ABD"))[0]
     assert (refused(gone), list(gone.durable.cells)) == (NOT_MEMBER, [])
     back = adopt(gone, to(gone.state, "ABC"))[0]
-    (found,) = look_up(admit_read(back, 3, KEY, back.state.epoch)[0], 3)[1]
+    (found,) = answer_read(admit_read(back, 3, KEY, back.state.epoch)[0], 3)[1]
     assert found.cell is None, "what it gets comes by its stream"
 
 

@@ -9,10 +9,9 @@ from hypothesis import Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule, run_state_machine_as_test
 
-from ringlog.kernel.commands.rebalances import CancelRebalance, TriggerRebalance
-from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
-from ringlog.sim.mutants.plant import planted
-from ringlog.sim.mutants.reading import bugs_of
+from ringlog.kernel.commands.placement.rebalances import CancelRebalance, TriggerRebalance
+from ringlog.kernel.commands.placement.zones import AlterZone, SetDataNodes
+from ringlog_sim.mutants.plant import bugs_of, planted
 from tests.kernel.zones.scenes import ids, partition
 from tests.protocol.zone_world import LETTERS, NODES, ZoneWorld
 

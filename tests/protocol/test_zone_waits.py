@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.commands.movements import Assassinate
-from ringlog.kernel.commands.nodes import DeclareUp
-from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY
-from ringlog.operator.zones import full_view
-from ringlog.protocol.rebalancer_core import RebalancerView, refusals, rest_of
-from ringlog.protocol.zone_rest import NOTHING_RESTS
-from ringlog.protocol.zone_tablets import migrations
-from ringlog.protocol.zone_waits import ZoneWait, waits_of
+from ringlog.kernel.commands.placement.zones import AlterZone, SetDataNodes
+from ringlog.kernel.commands.topology.movements import Assassinate
+from ringlog.kernel.commands.topology.nodes import DeclareUp
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import HIGH_AVAILABILITY
+from ringlog.operator.views.zones import full_view
+from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, refusals
+from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
+from ringlog.protocol.rebalancer.zone_tablets import migrations
+from ringlog.protocol.rebalancer.zone_waits import ZoneWait, waits_of
 from tests.kernel.zones.placed import led, of_coordinator, said, with_data, zone_only
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, to
 
@@ -29,13 +29,13 @@ def told(state: ClusterState) -> tuple[str, bool]:
 def test_at_rest_it_waits_for_nothing_and_its_zone_rests() -> None:
     state = led(zone_only("ABC", replicas=3))[0]
     assert found(state) == {}
-    rest = rest_of(RebalancerView(state, {}))
+    rest = idle_zones(RebalancerView(state, {}))
     assert list(rest.zones) == ["z"]
     changed = done(state, AlterZone("z", replicas=2))
     assert found(changed) == {"trigger": False}
-    assert not rest_of(RebalancerView(changed, {}, (), rest)).zones
-    assert rest_of(RebalancerView(state, {}, (), rest)).zones == rest.zones
-    assert rest_of(RebalancerView(done(state, *down("A")), {}, (), rest)).under != rest.under
+    assert not idle_zones(RebalancerView(changed, {}, (), rest)).zones
+    assert idle_zones(RebalancerView(state, {}, (), rest)).zones == rest.zones
+    assert idle_zones(RebalancerView(done(state, *down("A")), {}, (), rest)).under != rest.under
 
 
 def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_so() -> None:
@@ -44,7 +44,7 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
     assert found(nobody) == {"place": True}
     way = "bring nodes up, or change the zone's filter (ringlog zone alter)"
     assert told(nobody) == (f"stuck: for a node to belong on: its zone has no data nodes; {way}", True)
-    known = RebalancerView(nobody, {}, (), rest_of(RebalancerView(nobody, {})))
+    known = RebalancerView(nobody, {}, (), idle_zones(RebalancerView(nobody, {})))
     assert {(one.kind, one.detail) for one in refusals(known)} == {
         ("TriggerRebalance", "waits for place: ringlog zone show z")
     }
@@ -113,12 +113,12 @@ def test_turned_back_to_who_has_left() -> None:
     assert shown(partition(state).stable) == "ABC"
     assert waits_of(state, partition(state), {}) == (ZoneWait("gone", ids("C"), is_stuck=True),)
     assert [one.kind for one in refusals(RebalancerView(state, {}))] == ["TriggerRebalance"]
-    assert not rest_of(RebalancerView(state, {})).zones, "operators hear of it as long as it is so"
+    assert not idle_zones(RebalancerView(state, {})).zones, "operators hear of it as long as it is so"
 
 
 def test_a_node_that_comes_back_is_a_reason_to_look_at_all_zones() -> None:
     state = done(led(with_data("ABC", partitions=1, replicas=3))[0], *down("C"))
-    rest = rest_of(RebalancerView(state, {}, (), NOTHING_RESTS))
+    rest = idle_zones(RebalancerView(state, {}, (), NO_IDLE_ZONES))
     assert list(rest.zones) == ["z"]
     back = done(state, DeclareUp(ids("C")[0], ""))
-    assert rest_of(RebalancerView(back, {}, (), rest)).under[0] is back.nodes
+    assert idle_zones(RebalancerView(back, {}, (), rest)).under[0] is back.nodes

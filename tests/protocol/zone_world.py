@@ -20,18 +20,18 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ringlog.kernel.commands.cluster import TakeOver
-from ringlog.kernel.commands.rebalances import CancelRebalance, FinishCancel, SwitchStable, TriggerRebalance
-from ringlog.kernel.commands.zones import SetDataNodes
+from ringlog.kernel.commands.cluster.cluster import TakeOver
+from ringlog.kernel.commands.placement.rebalances import CancelRebalance, FinishCancel, SwitchStable, TriggerRebalance
+from ringlog.kernel.commands.placement.zones import SetDataNodes
 from ringlog.kernel.history import state_id_at
+from ringlog.kernel.model.zones import NEVER, ZonePartition, ZoneStep
 from ringlog.kernel.values import Command, NodeId
 from ringlog.kernel.zones.distribution import targets
-from ringlog.kernel.zones.model import NEVER, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same
 from ringlog.node.protocol.groups import Member
-from ringlog.protocol.ack_book import AckBook
-from ringlog.protocol.rebalancer_core import ROLE, RebalancerView, propose
-from ringlog.protocol.zone_groups import words_of
+from ringlog.protocol.coordinator.ack_book import AckBook
+from ringlog.protocol.rebalancer.core import ROLE, RebalancerView, propose
+from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import uuid
 from tests.kernel.zones.scenes import NoRows, ids, partition, tried, with_zone
@@ -86,7 +86,7 @@ class ZoneWorld:
         if is_synced:
             self.kept[node] = self.knows[node]
         state, kept = self.log[self.knows[node]], self.kept[node]
-        words = Member(node, NoRows()).words(state, kept)
+        words = Member(node, NoRows()).reports(state, kept)
         where = kept, kept, words, 0, 0, (), state_id_at(state, kept)
         self.acks.append(NodeAck(state.cluster_id, node, "1", *where))
 
@@ -117,7 +117,7 @@ class ZoneWorld:
 
     def view(self, instance: Instance) -> RebalancerView:
         state = self.log[instance.knows]
-        return RebalancerView(state, words_of(state, instance.book.newest(state)))
+        return RebalancerView(state, session_reports(state, instance.book.newest(state)))
 
     def takes_over(self) -> None:
         """Another instance, which reads the log and the last word of each node."""

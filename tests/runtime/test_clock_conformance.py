@@ -9,8 +9,8 @@ from collections.abc import Callable
 import pytest
 
 from ringlog.runtime.clock import Clock, ManualClock, SystemClock
-from ringlog.sim.replica import HostClock
-from ringlog.sim.world import SECOND, SimWorld
+from ringlog_sim.devices.world import SECOND, SimWorld
+from ringlog_sim.replica import HostClock
 
 PASSED_S = 0.002
 YEAR_2020_US, YEAR_2200_US = 1_577_836_800_000_000, 7_258_118_400_000_000

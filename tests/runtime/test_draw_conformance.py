@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from ringlog.protocol.draw import Draw
+from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import SeededDraw, SystemDraw, draw_uuid
-from ringlog.sim.chance import Chance
+from ringlog_sim.devices.world import Chance
 
 
 def seeded(seed: int, name: str) -> Draw:

@@ -12,9 +12,9 @@ import pytest
 from faust import SASLCredentials, SSLCredentials
 
 from ringlog.agents.app import credentials
-from ringlog.runtime.kafka_config import PATIENCE, VARIABLE, connection, current, spark_options, use, use_none
-from ringlog.runtime.kafka_options import read_kafka_config
-from ringlog.runtime.kafka_security import MODULES, PLAIN, BadKafkaConfig, Security
+from ringlog.runtime.kafka.config import QUIET, TIMEOUTS, VARIABLE, connection, current, spark_options, use, use_none
+from ringlog.runtime.kafka.options import read_kafka_config
+from ringlog.runtime.kafka.security import MODULES, PLAIN, BadKafkaConfig, Security
 from ringlog.stack.java import find_java
 
 SECRET = "the-secret"
@@ -29,6 +29,7 @@ def no_file(monkeypatch: pytest.MonkeyPatch) -> None:
 def written(folder: Path, *lines: str) -> Path:
     path = folder / "client.properties"
     path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    path.chmod(0o600)
     return path
 
 
@@ -37,7 +38,7 @@ def read(folder: Path, *lines: str) -> Security:
 
 
 def test_without_a_file_all_is_plain() -> None:
-    assert connection("b:1") == {"bootstrap.servers": "b:1", **PATIENCE}
+    assert connection("b:1") == {"bootstrap.servers": "b:1", **QUIET, **TIMEOUTS}
     assert spark_options("b:1") == {"kafka.bootstrap.servers": "b:1"}
     assert current().security == PLAIN
     assert PLAIN.ssl_context() is None
@@ -63,7 +64,8 @@ def test_a_log_in_in_any_spelling_is_said_to_all_three(tmp_path: Path, lines: tu
     found = read(tmp_path, "# ours", "", "security.protocol=SASL_PLAINTEXT", *lines)
     assert connection("b:1", found) == {
         "bootstrap.servers": "b:1",
-        **PATIENCE,
+        **QUIET,
+        **TIMEOUTS,
         "security.protocol": "SASL_PLAINTEXT",
         "sasl.mechanism": "SCRAM-SHA-512",
         "sasl.username": "me",
@@ -324,3 +326,25 @@ def test_a_variable_that_cannot_be_said_is_refused_by_its_name_and_not_shown(
     assert str(refused.value).startswith(where)
     assert rule in str(refused.value)
     assert SECRET not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("mode", "why"),
+    [(0o604, "is open to all users"), (0o644, "is open to all users"), (0o660, "can be changed by other users")],
+)
+def test_a_file_with_a_password_is_closed_to_others(mode: int, why: str, tmp_path: Path) -> None:
+    path = written(tmp_path, "security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=a", "sasl.password=b")
+    path.chmod(mode)
+    with pytest.raises(BadKafkaConfig, match=why):
+        read_kafka_config(path)
+    path.chmod(0o640)
+    assert read_kafka_config(path).security.password == "b", "a service may be in the group of a mounted secret"
+
+
+def test_a_file_without_a_password_may_be_read_but_not_changed_by_others(tmp_path: Path) -> None:
+    path = written(tmp_path, "security.protocol=SSL")
+    path.chmod(0o644)
+    read_kafka_config(path)
+    path.chmod(0o646)
+    with pytest.raises(BadKafkaConfig, match="can be changed by other users"):
+        read_kafka_config(path)

@@ -18,11 +18,11 @@ from aiokafka.errors import KafkaConnectionError
 from faust import OAuthCredentials
 
 from ringlog.agents.app import credentials
-from ringlog.runtime import kafka_oauth
-from ringlog.runtime.kafka_config import VARIABLE, jvm_options, use, use_none
-from ringlog.runtime.kafka_oauth import ALLOWED_URLS, MODULE, OIDC_HANDLER, NoToken, OAuth
-from ringlog.runtime.kafka_options import read_kafka_config
-from ringlog.runtime.kafka_security import BadKafkaConfig, Security
+from ringlog.runtime.kafka import oauth as kafka_oauth
+from ringlog.runtime.kafka.config import VARIABLE, jvm_options, use, use_none
+from ringlog.runtime.kafka.oauth import ALLOWED_URLS, MODULE, OIDC_HANDLER, NoToken, OAuth
+from ringlog.runtime.kafka.options import read_kafka_config
+from ringlog.runtime.kafka.security import BadKafkaConfig, Security
 
 SECRET = 'the-"secret"'
 QUOTED = SECRET.replace('"', '\\"')
@@ -63,6 +63,7 @@ def _serving(handler: type[BaseHTTPRequestHandler]) -> Iterator[str]:
 def read(folder: Path, *lines: str) -> Security:
     path = folder / "client.properties"
     path.write_text("\n".join((*BEGIN, *lines)) + "\n", encoding="utf-8")
+    path.chmod(0o600)
     return read_kafka_config(path).security
 
 

@@ -9,9 +9,9 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from ringlog.runtime.figures import FIGURES, Durations, Figure, Kind, Sample
-from ringlog.runtime.health import Health, Since
-from ringlog.runtime.scrape import answer, exposition
+from ringlog.runtime.monitoring.health import Health, Since
+from ringlog.runtime.monitoring.metrics import FIGURES, Durations, Figure, Kind, Sample
+from ringlog.runtime.monitoring.scrape import answer, exposition
 
 
 class Standing:

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringlog.runtime.signals import stop_on_signals
+from ringlog.runtime.process import stop_on_signals
 
 
 @pytest.fixture(autouse=True)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from ringlog.operator.certificates import CertificatesFailed, make_certificates
+from ringlog.operator.certificates import CertificatesFailed, add_authority, make_certificates, retire_authorities
 from ringlog.runtime import trust as trust_module
-from ringlog.runtime.tokens import is_admitted
+from ringlog.runtime.monitoring.scrape import is_admitted
 from ringlog.runtime.trust import (
     PLAIN_TRUST,
     TRUST_VARIABLE,
@@ -28,11 +29,12 @@ from ringlog.runtime.trust import (
     node_of_names,
     trust_by,
 )
-from ringlog.wire.ack_codes import key_of
+from ringlog.wire.acks import key_of
 from tests.certificates import needs_openssl
 from tests.kernel.entries import uuid
 
 TOKEN = "a-token-of-many-letters"
+DAY = 86_400
 ONE, OTHER = uuid(1, space=2), uuid(2, space=2)
 
 
@@ -131,8 +133,11 @@ def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Pat
         (lambda at: written(at / "n1.properties", "tls.password=x\n"), "line 1: tls.password: one of"),
         (lambda at: written(at / "n1.properties", "tls.ca\n"), "line 1: not a name=value line"),
         (lambda at: (at / "n1.pem").unlink(), "n1.pem cannot be read: No such file"),
-        (lambda at: (at / "n1.key").chmod(0o604), "n1.key is open to everybody on this machine: chmod 600"),
-        (lambda at: (at / "token").chmod(0o604), "token is open to everybody"),
+        (lambda at: (at / "n1.key").chmod(0o604), "n1.key is open to all users of this machine: chmod 600"),
+        (lambda at: (at / "n1.key").chmod(0o660), "n1.key can be changed by other users: chmod 600"),
+        (lambda at: (at / "n1.properties").chmod(0o666), "n1.properties can be changed by other users: chmod go-w"),
+        (lambda at: (at / "ca.pem").chmod(0o664), "ca.pem can be changed by other users: chmod go-w"),
+        (lambda at: (at / "token").chmod(0o604), "token is open to all users"),
         (lambda at: written(at / "token", "short\n"), "token: a token on each line, of 16 to"),
         (lambda at: written(at / "token", "\n"), "token: a token on each line"),
         (lambda at: written(at / "n1.acks", "short"), "n1.acks: a token on each line"),
@@ -146,6 +151,9 @@ def test_names_that_are_no_file_of_ones_own_are_refused(name: str, tmp_path: Pat
         "no line",
         "gone",
         "open key",
+        "key of a group",
+        "open file",
+        "open authority",
         "open token",
         "short",
         "empty",
@@ -211,7 +219,7 @@ def test_an_address_that_others_reach_needs_certificate_and_token() -> None:
 
 @needs_openssl
 def test_files_that_are_replaced_hold_from_then_on(folder: Path) -> None:
-    file = TrustFile(folder / "n1.properties", look_s=0)
+    file = TrustFile(folder / "n1.properties", recheck_s=0)
     before = file.now()
     assert file.now() is before
     make_certificates(folder, [("n1", "")], [], 2)
@@ -228,7 +236,7 @@ def test_files_that_are_no_good_change_nothing(
 ) -> None:
     said: list[str] = []
     monkeypatch.setattr(trust_module, "_log", lambda: Said(said))
-    file = TrustFile(folder / "n1.properties", look_s=0)
+    file = TrustFile(folder / "n1.properties", recheck_s=0)
     before = file.now()
     change(folder)
     assert (file.now(), file.now(), said) == (before, before, ["trust_kept"])
@@ -298,3 +306,63 @@ def test_keys_for_acknowledgements_are_made_alone_in_the_order_of_the_master(tmp
     assert (folder / "n1.acks").read_text().split() == keys
     with pytest.raises(CertificatesFailed, match="UUID"):
         make_certificates(folder, [], [], 2, keys=[("n1", "")])
+
+
+# ------------------------------------------------------------------------------------------------ end of an authority
+
+
+@needs_openssl
+def test_nothing_is_signed_beyond_the_end_of_the_authority(tmp_path: Path) -> None:
+    at = tmp_path / "made"
+    make_certificates(at, [("n1", ONE)], [], 2, ca_days=3)
+    with pytest.raises(CertificatesFailed, match=r"expires on .*: pass --days 2 at most, or .* --new-ca"):
+        make_certificates(at, [("n1", ONE)], [], 365)
+
+
+@needs_openssl
+def test_an_authority_outlives_what_it_signs_by_default(tmp_path: Path) -> None:
+    make_certificates(tmp_path / "made", [("n1", ONE)], [], 365)
+    assert TrustFile(tmp_path / "made" / "n1.properties").now().expires == pytest.approx(
+        time.time() + 365 * DAY, abs=600
+    )
+
+
+@needs_openssl
+def test_a_process_shows_the_end_of_its_authority_if_that_is_sooner(folder: Path) -> None:
+    """As with an authority of one's own, which may sign for longer than it lasts."""
+    subprocess.run(
+        [
+            "openssl",
+            "x509",
+            "-in",
+            folder / "ca.pem",
+            "-signkey",
+            folder / "ca.key",
+            "-days",
+            "1",
+            "-out",
+            folder / "ca",
+        ],
+        check=True,
+        capture_output=True,
+    )
+    (folder / "ca").replace(folder / "ca.pem")
+    assert TrustFile(folder / "n1.properties").now().expires == pytest.approx(time.time() + DAY, abs=600)
+
+
+@needs_openssl
+def test_an_authority_is_replaced_in_steps_and_each_process_shows_its_own_end(tmp_path: Path) -> None:
+    at = tmp_path / "made"
+    make_certificates(at, [("n1", ONE), ("n2", OTHER)], [], 2, ca_days=3)
+    add_authority(at, 30)
+    assert (at / "ca.pem").read_text().count("BEGIN CERTIFICATE") == 2
+    old, n1 = TrustFile(at / "n1.properties").now(), at / "n1.properties"
+    assert old.expires == pytest.approx(time.time() + 2 * DAY, abs=600)
+    make_certificates(at, [("n1", "")], [], 20)
+    renewed = TrustFile(n1).now()
+    assert (renewed.node, renewed.expires) == (ONE, pytest.approx(time.time() + 20 * DAY, abs=600))
+    TrustFile(at / "n2.properties").now()  # still trusted, by the old one
+    assert retire_authorities(at) == 1
+    assert TrustFile(n1).now().node == ONE
+    with pytest.raises(BadTrustConfig, match="not what TLS takes"):
+        TrustFile(at / "n2.properties").now()

@@ -6,16 +6,17 @@ import errno
 import http.client
 import socket
 from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from ringlog.runtime import watch_server
-from ringlog.runtime.figures import Sample
-from ringlog.runtime.health import Health
-from ringlog.runtime.watch_server import AT_ONCE_MAX, WatchServer
+from ringlog.runtime.monitoring import server as watch_server
+from ringlog.runtime.monitoring.health import Health
+from ringlog.runtime.monitoring.metrics import Sample
+from ringlog.runtime.monitoring.server import AT_ONCE_MAX, WatchServer
 from tests.certificates import needs_openssl, trusts
 from tests.node.data_world import until
 
@@ -92,11 +93,13 @@ def test_a_defect_is_an_answer_and_no_end(port: int, process: Process) -> None:
     assert get(port, "/health")[0] == 200
 
 
-def test_who_says_nothing_holds_nobody_up(port: int) -> None:
-    silent = [socket.create_connection((HOST, port)) for _ in range(AT_ONCE_MAX - 1)]
-    assert get(port, "/health")[0] == 200
-    for one in silent:
-        one.close()
+def test_peers_that_send_nothing_keep_nobody_out(port: int) -> None:
+    with ExitStack() as stack:
+        silent = [stack.enter_context(socket.create_connection((HOST, port))) for _ in range(3 * AT_ONCE_MAX)]
+        for one in silent[::2]:
+            one.send(b"G")
+        assert get(port, "/health")[0] == 200
+        until(lambda: silent[0].recv(1) == b"", "the oldest connection to be closed")
 
 
 @needs_openssl

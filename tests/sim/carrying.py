@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ringlog.sim.world import SECOND, SimHost, SimWorld, Work
+from ringlog_sim.devices.world import SECOND, SimHost, SimWorld, Work
 
 PATIENCE_US = 60 * SECOND
 

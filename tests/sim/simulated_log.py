@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
-from ringlog.sim.broker import METADATA, SimBroker, SimRecord
-from ringlog.sim.world import SECOND
+from ringlog_sim.devices.broker import METADATA, SimBroker, SimRecord
+from ringlog_sim.devices.world import SECOND
 from tests.sim.carrying import carry_out
 
 

@@ -8,11 +8,11 @@ from itertools import count
 
 import pytest
 
-from ringlog.sim.acting import PERFORMED, merged, perform
-from ringlog.sim.moments import DAWDLE
-from ringlog.sim.run import Run, run_script
-from ringlog.sim.script import PROFILES, Action, Script, draw_script
-from ringlog.sim.world import MS
+from ringlog_sim.devices.world import MS
+from ringlog_sim.runner.actions import PERFORMED, merged, perform
+from ringlog_sim.runner.run import Run, run_script
+from ringlog_sim.runner.script import PROFILES, Action, Script, draw_script
+from ringlog_sim.stories.moments import DAWDLE
 
 IN_STORIES = frozenset({"lower_settled", "resize"})
 """Words that nobody draws: stories of ``test_settled`` and of ``test_tablet_streams`` have them."""

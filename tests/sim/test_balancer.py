@@ -6,17 +6,17 @@ from collections import Counter
 
 import pytest
 
-from ringlog.kernel.state import ClusterState
-from ringlog.sim.moments import HERE
-from ringlog.sim.moving_tablets import PROFILE
-from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.run import Run
-from ringlog.sim.script import Action, Script
-from ringlog.sim.search import run_seed
-from ringlog.sim.shape import ClusterShape
-from ringlog.sim.world import SECOND, BrokenPromise
+from ringlog.kernel.model.state import ClusterState
+from ringlog_sim.devices.world import SECOND, BrokenPromise
+from ringlog_sim.mutants.plant import Mutant, planted
+from ringlog_sim.runner.run import Run
+from ringlog_sim.runner.script import Action, Script
+from ringlog_sim.runner.search import run_seed
+from ringlog_sim.shape import ClusterShape
+from ringlog_sim.stories.moments import HERE
+from ringlog_sim.stories.moving_tablets import PROFILE
 
-RULES = "ringlog.kernel.commands.tablets"
+RULES = "ringlog.kernel.commands.placement.tablets"
 RUNS = 12
 SHAPE = ClusterShape(founded=2, joining=1, factor=1, tokens=1, history=10_000, old=False)
 
@@ -117,7 +117,7 @@ def test_a_plan_that_comes_after_a_take_over_has_no_effect() -> None:
 
 VAIN = Mutant(
     "never_back",
-    "ringlog.protocol.coordinator_core:_tried_in_vain",
+    "ringlog.protocol.coordinator.core:_exhausted_sessions",
     "one.count >= most",
     "one.count < 0",
     "",
@@ -141,8 +141,8 @@ def test_a_tablet_whose_rows_do_not_come_turns_back() -> None:
 WAITED_FOR = Mutant(
     "the_gone_are_waited_for",
     "ringlog.kernel.balance.drain:obstacles",
-    "host.alive or host.gone",
-    "host.alive",
+    "holders[node].gone",
+    "False",
     "",
     1,
 )

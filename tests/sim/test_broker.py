@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from ringlog.sim.broker import Fenced, NotOwner, SimBroker
-from ringlog.sim.world import SECOND, SimHost, SimWorld, Unanswered
+from ringlog_sim.devices.broker import Fenced, NotOwner, SimBroker
+from ringlog_sim.devices.world import SECOND, SimHost, SimWorld, Unanswered
 
 
 class Bench:

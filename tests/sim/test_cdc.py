@@ -7,13 +7,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from ringlog.sim.checks.judge import window
-from ringlog.sim.mutants import MUTANTS
-from ringlog.sim.mutants.plant import planted
-from ringlog.sim.run import RunReport, run_script
-from ringlog.sim.script import PROFILES, Action, Script, draw_script
-from ringlog.sim.shape import ClusterShape
-from ringlog.sim.world import MS, SECOND
+from ringlog_sim.checks.cdc.judge import window
+from ringlog_sim.devices.world import MS, SECOND
+from ringlog_sim.mutants import MUTANTS
+from ringlog_sim.mutants.plant import planted
+from ringlog_sim.runner.run import RunReport, run_script
+from ringlog_sim.runner.script import PROFILES, Action, Script, draw_script
+from ringlog_sim.shape import ClusterShape
 
 SHAPE = ClusterShape(founded=1, joining=1, factor=1, tokens=2, history=10_000, old=False)
 

@@ -8,16 +8,15 @@ from hypothesis import strategies as st
 
 from ringlog.kernel.generations.acceptance import AcceptedWrite, accept
 from ringlog.kernel.values import DatacenterReplication, Replication
-from ringlog.sim import run
-from ringlog.sim.checks.accepted import _acceptable
-from ringlog.sim.checks.gates import Acknowledgements
-from ringlog.sim.checks.judge import window
-from ringlog.sim.checks.layout import covering, holds, replicas, walk
-from ringlog.sim.checks.movements import NOBODY, SeenRange
-from ringlog.sim.checks.quorums import Quorums, _distinct, _quorums
-from ringlog.sim.mutants import MUTANTS
-from ringlog.sim.mutants.plant import planted
-from ringlog.sim.search import run_seed
+from ringlog_sim.checks.cdc.accepted import _acceptable
+from ringlog_sim.checks.cdc.judge import window
+from ringlog_sim.checks.ring.gates import Acknowledgements
+from ringlog_sim.checks.ring.layout import NO_RANGE, SeenRange, covering, holds, replicas, walk
+from ringlog_sim.checks.ring.quorums import Quorums, _distinct, smallest_quorums
+from ringlog_sim.mutants import MUTANTS
+from ringlog_sim.mutants.plant import planted
+from ringlog_sim.runner import run
+from ringlog_sim.runner.search import run_seed
 
 SEEDS = 300
 """A planted bug that is listed here is usually found by the first few; more would be a change worth a look."""
@@ -93,7 +92,7 @@ def test_ranges_are_open_below_and_wrap() -> None:
 
 
 def test_who_comes_back_is_a_new_member_and_who_stays_is_not() -> None:
-    first = NOBODY.next(("a", "b"), ("a", "b"), 3)
+    first = NO_RANGE.next(("a", "b"), ("a", "b"), 3)
     assert first == SeenRange({"a": 3, "b": 3}, {"a": 3, "b": 3}, 3)
     without = first.next(("b",), ("b",), 5)
     again = without.next(("a", "b"), ("a", "b"), 8)
@@ -104,9 +103,9 @@ def test_who_comes_back_is_a_new_member_and_who_stays_is_not() -> None:
 def test_a_write_needs_the_old_and_the_new_group_and_whoever_has_gone_on_is_of_no_use() -> None:
     groups = _distinct(("a", "b", "c"), ("b", "c", "x"), ("a", "b", "c", "x"))
     assert groups == (("a", "b", "c"), ("b", "c", "x"))
-    assert set(_quorums(groups, frozenset("abcx"))) == {frozenset("bc"), frozenset("abx"), frozenset("acx")}
-    assert _quorums(groups, frozenset("ab")) == ()
-    assert _quorums((("a", "b"),), frozenset("ab")) == (frozenset("ab"),)
+    assert set(smallest_quorums(groups, frozenset("abcx"))) == {frozenset("bc"), frozenset("abx"), frozenset("acx")}
+    assert smallest_quorums(groups, frozenset("ab")) == ()
+    assert smallest_quorums((("a", "b"),), frozenset("ab")) == (frozenset("ab"),)
 
 
 @settings(max_examples=200, deadline=None)

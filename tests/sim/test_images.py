@@ -6,13 +6,12 @@ from collections import Counter
 
 import pytest
 
-from ringlog.sim.moments import HERE
-from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.mutants.reading import bugs_of
-from ringlog.sim.run import RunReport, run_script
-from ringlog.sim.script import Action, Script
-from ringlog.sim.shape import ClusterShape
-from ringlog.sim.world import MS
+from ringlog_sim.devices.world import MS
+from ringlog_sim.mutants.plant import Mutant, bugs_of, planted
+from ringlog_sim.runner.run import RunReport, run_script
+from ringlog_sim.runner.script import Action, Script
+from ringlog_sim.shape import ClusterShape
+from ringlog_sim.stories.moments import HERE
 
 SHAPE = ClusterShape(founded=1, joining=0, factor=1, tokens=1, history=10_000, old=False)
 BURSTS = (300, 500, 700, 900, 1_300, 1_600, 2_000, 2_700, 3_000)
@@ -28,12 +27,13 @@ REPLACED_TWICE: tuple[Befalls, ...] = (
 LATE: tuple[Befalls, ...] = tuple((at, "straggle", (delay,)) for at, delay in ((300, 45), (500, 60), (900, 75)))
 CRASHED: tuple[Befalls, ...] = tuple((at, "when", ("states", 2, 0, "crash", HERE, 100)) for at in (300, 900, 1_600))
 REMADE: tuple[Befalls, ...] = ((1_000, "images", ("anew", "i")),)
+NARROWED: tuple[Befalls, ...] = ((1_000, "images", ("narrow", "i")),)
 
 
-def story(seed: int, *befalls: Befalls, tables: str = "i") -> RunReport:
+def story(seed: int, *befalls: Befalls, tables: str = "i", made: str = "create") -> RunReport:
     """Writes meet in few rows of tables with images, and these things happen: (milliseconds, what, arguments)."""
     happens = [
-        *((0, "images", ("create", table)) for table in tables),
+        *((0, "images", (made, table)) for table in tables),
         *((at, "imaged_burst", (4,)) for at in BURSTS),
         *befalls,
     ]
@@ -51,8 +51,9 @@ def story(seed: int, *befalls: Befalls, tables: str = "i") -> RunReport:
         (LATE, "late task images_taken"),
         (CRASHED, "replayed"),
         (REMADE, "decided anew"),
+        (NARROWED, "decided anew"),
     ],
-    ids=["switched", "stood still", "replaced twice", "late tasks", "crashed", "made anew"],
+    ids=["switched", "stood still", "replaced twice", "late tasks", "crashed", "made anew", "other columns"],
 )
 def test_images_are_those_of_the_writes_before(befalls: tuple[Befalls, ...], happened: str) -> None:
     did: Counter[tuple[str, ...]] = Counter()
@@ -72,7 +73,8 @@ PLANTED = {
     "refused_writes_count": (),
     "images_of_a_namesake": REMADE,
     "states_outlast_a_pause": OFF_AND_ON,
-    "folder_of_any_writer": STOOD_STILL + OFF_AND_ON,
+    "folder_of_any_writer": STOOD_STILL + OFF_AND_ON[1:],
+    "images_as_planned": NARROWED,
 }
 
 
@@ -80,5 +82,6 @@ PLANTED = {
 def test_a_bug_in_the_states_is_found(mutant: Mutant) -> None:
     befalls, tables = PLANTED[mutant.name], "ij" if mutant.name == "states_outlast_a_pause" else "i"
     with planted(mutant):
-        rules = (story(seed, *befalls, tables=tables).rule for seed in range(1, 7))
+        made = "bare" if mutant.name == "folder_of_any_writer" else "create"
+        rules = (story(seed, *befalls, tables=tables, made=made).rule for seed in range(1, 7))
         assert next((rule for rule in rules if rule), "") in {"cdc_images", "cdc_rows", "liveness"}

@@ -7,12 +7,11 @@ from collections.abc import Iterator
 
 import pytest
 
-from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.mutants.reading import bugs_of
-from ringlog.sim.run import RunReport, run_script
-from ringlog.sim.script import Action, Script
-from ringlog.sim.shape import ClusterShape
-from ringlog.sim.world import MS
+from ringlog_sim.devices.world import MS
+from ringlog_sim.mutants.plant import Mutant, bugs_of, planted
+from ringlog_sim.runner.run import RunReport, run_script
+from ringlog_sim.runner.script import Action, Script
+from ringlog_sim.shape import ClusterShape
 
 SHAPE = ClusterShape(founded=1, joining=0, factor=1, tokens=1, history=10_000, old=False)
 Befalls = tuple[int, str, tuple[object, ...]]
@@ -76,7 +75,7 @@ def cut_off(seed: int, steps: int) -> RunReport:
 
 def test_a_checkpoint_that_a_fence_has_cut_off_is_not_worked_on() -> None:
     did: Counter[tuple[str, ...]] = Counter()
-    for seed, steps in ((2, 10), (4, 6), (5, 4), (6, 6)):
+    for seed, steps in ((2, 10), (4, 8), (5, 4), (6, 10)):
         report = cut_off(seed, steps)
         assert not report.rule, f"seed {report.seed}: {report.rule}: {report.detail}"
         did += report.did
@@ -128,12 +127,7 @@ def test_what_was_skipped_stays_skipped() -> None:
     assert did["cdc", "said what is decided"]
 
 
-SILENT = ("silence_forgotten", "claims_forgotten")
-
-
 @pytest.mark.parametrize("mutant", bugs_of("recovery"), ids=lambda mutant: mutant.name)
 def test_a_bug_in_the_recovery_is_found(mutant: Mutant) -> None:
-    found = {"cdc_order", "cdc_settled", "cdc_rows"} if mutant.name in SILENT else {"cdc_once", "cdc_fence"}
     with planted(mutant):
-        reports = silenced() if mutant.name in SILENT else stories(24)
-        assert next((report.rule for report in reports if report.rule), "") in found
+        assert next((report.rule for report in stories(24) if report.rule), "") in {"cdc_once", "cdc_fence"}

@@ -13,13 +13,11 @@ from types import ModuleType
 import pytest
 
 from ringlog.kernel import fold
-from ringlog.sim.mutants import MUTANTS, PARTS
-from ringlog.sim.mutants.measure import measure
-from ringlog.sim.mutants.plant import DoesNotApply, Mutant, changed_tree, planted
-from ringlog.sim.mutants.reading import FOLDER, bugs_of, read_bugs
+from ringlog_sim.mutants import MUTANTS, PARTS
+from ringlog_sim.mutants.plant import FOLDER, DoesNotApply, Mutant, bugs_of, changed_tree, measure, planted, read_bugs
 
 FOLD = "ringlog.kernel.fold"
-ALL = (*MUTANTS, *bugs_of("rare"), *bugs_of("explored"), *bugs_of("stories"))
+ALL = (*MUTANTS, *bugs_of("rare"), *bugs_of("explored"), *bugs_of("stories"), *bugs_of("quorums"))
 SAMPLE = 5
 QUICK = 60
 """Only bugs that are found this soon are in the sample of every change; the whole table is measured by a command."""
@@ -30,7 +28,7 @@ COSTLY = frozenset({"seen_is_a_fate"})
 def test_every_file_of_planted_bugs_is_read_and_says_what_it_is_about() -> None:
     """Those of a part are in the table; the others, beside it, are found by a script, the explorer, or a named test."""
     files = {path.stem for path in FOLDER.glob("*.diff")}
-    assert files - set(PARTS) == {"rare", "explored", "stories"}
+    assert files - set(PARTS) == {"rare", "explored", "stories", "quorums"}
     for part in sorted(files):
         assert bugs_of(part)
         assert (FOLDER / f"{part}.diff").read_text(encoding="utf-8").startswith("# ")
@@ -185,7 +183,7 @@ def test_a_bug_that_fails_half_way_is_taken_back(monkeypatch: pytest.MonkeyPatch
     module = _closures(monkeypatch, tmp_path)
     before = module.asked.__code__
     halves = [(module.asked, module.made.__code__), (module.asked, module.Kept.told[0].__code__)]
-    monkeypatch.setattr("ringlog.sim.mutants.plant._changes", lambda *_: halves)
+    monkeypatch.setattr("ringlog_sim.mutants.plant._changes", lambda *_: halves)
     with pytest.raises(ValueError, match="free"), planted(Mutant("b", "with_closures:asked", "1", "2", "", 1)):
         pass
     assert module.asked.__code__ is before

@@ -7,18 +7,18 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.sim.histories import porcupine
-from ringlog.sim.histories.check import check
-from ringlog.sim.histories.events import Op
-from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.verdict import Linearizability
-from ringlog.sim.mutants import MUTANTS
-from ringlog.sim.mutants.plant import planted
-from ringlog.sim.recording import LOG
-from ringlog.sim.run import run_script
-from ringlog.sim.script import PROFILES, draw_script
-from ringlog.sim.search import reports, run_seed
 from ringlog.stack.artifacts import cache_root
+from ringlog_sim.devices.listener import LOG
+from ringlog_sim.mutants import MUTANTS
+from ringlog_sim.mutants.plant import planted
+from ringlog_sim.runner.run import run_script
+from ringlog_sim.runner.script import PROFILES, draw_script
+from ringlog_sim.runner.search import reports, run_seed
+from ringlog_testing.histories import porcupine
+from ringlog_testing.histories.check import check
+from ringlog_testing.histories.events import Op
+from ringlog_testing.histories.operations import read
+from ringlog_testing.histories.verdict import Linearizability
 
 SEEDS = range(1, 6)
 

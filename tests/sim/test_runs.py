@@ -7,34 +7,36 @@ import json
 import os
 import subprocess
 import sys
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.registry import COMMANDS
-from ringlog.sim.coverage import tables
-from ringlog.sim.families import CHECKS, FAMILIES
-from ringlog.sim.mutants import MUTANTS
-from ringlog.sim.mutants.plant import planted
-from ringlog.sim.mutants.reading import bugs_of
-from ringlog.sim.prefix import _prefix_of, prefix_of
-from ringlog.sim.regressions import NoScript, load, save
-from ringlog.sim.run import RunReport, run_script
-from ringlog.sim.script import (
+from ringlog_sim.families import CHECKS, FAMILIES
+from ringlog_sim.mutants import MUTANTS
+from ringlog_sim.mutants.plant import bugs_of, planted
+from ringlog_sim.prefix import _prefix_of, prefix_of
+from ringlog_sim.runner.coverage import tables
+from ringlog_sim.runner.run import RunReport, run_script
+from ringlog_sim.runner.script import (
+    ALL,
     FIRST_OF_IMAGES,
     FIRST_OF_TABLETS,
     PROFILES,
+    SHARES,
     Script,
     draw_script,
     from_json,
+    profile_of,
     to_json,
 )
-from ringlog.sim.search import SearchResult, reports, run_seed
-from ringlog.sim.shape import ClusterShape
-from ringlog.sim.shrink import shrink
+from ringlog_sim.runner.search import SearchResult, reports, run_seed
+from ringlog_sim.runner.shrink import NoScript, load, save, shrink
+from ringlog_sim.shape import ClusterShape
 
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
 ALLOWED = sorted((Path(__file__).parent / "allowed").glob("*.json"))
@@ -47,6 +49,16 @@ def test_fixed_seeds_break_no_promise() -> None:
         found.add(report)
     assert [(r.seed, r.rule, r.detail) for r in found.failures] == []
     assert found.did["entry", "AdvanceOperation", "applied"] > 100
+
+
+def test_a_search_over_all_profiles_gives_each_seed_a_profile_that_replays_it() -> None:
+    assert set(SHARES) == set(PROFILES), "give a new profile its share"
+    assert sum(SHARES.values()) == 100
+    drawn = Counter(profile_of(seed) for seed in range(2_000))
+    assert set(drawn) == set(SHARES)
+    seed = next(seed for seed in range(100) if profile_of(seed) == "peers")
+    report = run_seed(seed, ALL)
+    assert (report.profile, report.digest) == ("peers", run_seed(seed, "peers").digest)
 
 
 def test_a_search_leaves_the_collector_of_its_caller_as_it_was() -> None:
@@ -65,7 +77,7 @@ def test_longer_runs_break_no_promise(seed: int) -> None:
 def test_a_seed_replays_to_the_same_digest_in_any_process() -> None:
     seeds = [3, 14, 15]
     here = [run_seed(seed).digest for seed in seeds]
-    code = f"from ringlog.sim.search import run_seed; print(*(run_seed(s).digest for s in {seeds}))"
+    code = f"from ringlog_sim.runner.search import run_seed; print(*(run_seed(s).digest for s in {seeds}))"
     for hash_seed in ("1", "77"):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": os.pathsep.join(sys.path)}
         command = [sys.executable, "-c", code]
@@ -83,7 +95,7 @@ def test_a_story_changes_nothing_and_tells_what_happened() -> None:
 
 def test_every_command_belongs_to_one_family() -> None:
     kinds = [kind for family in FAMILIES for kind in family.commands]
-    assert sorted(kinds) == sorted(COMMANDS), "name a new command in the family that proves it (ringlog.sim.families)"
+    assert sorted(kinds) == sorted(COMMANDS), "name a new command in the family that proves it (ringlog_sim.families)"
     assert all(check.__doc__ for check in CHECKS)
 
 

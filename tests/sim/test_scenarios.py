@@ -7,14 +7,13 @@ from typing import Any
 
 import pytest
 
-from ringlog.sim.chance import Chance
-from ringlog.sim.moments import DAWDLE, HERE, Moments
-from ringlog.sim.rarities import RARITIES, rarity
-from ringlog.sim.scenarios import PROFILE, SCENARIOS, Scenario, ScenarioSetting, choose
-from ringlog.sim.script import FIRST_OF_SCENARIO, FIRST_REPLACEMENT, PROFILES, draw_script, from_json, to_json
-from ringlog.sim.search import run_seed
-from ringlog.sim.simulation import Simulation
-from ringlog.sim.world import MS, SECOND, SimWorld
+from ringlog_sim.devices.world import MS, SECOND, Chance, SimWorld
+from ringlog_sim.runner.script import FIRST_OF_SCENARIO, FIRST_REPLACEMENT, PROFILES, draw_script, from_json, to_json
+from ringlog_sim.runner.search import run_seed
+from ringlog_sim.simulation import Simulation
+from ringlog_sim.stories.moments import DAWDLE, HERE, Moments
+from ringlog_sim.stories.rarities import RARITIES, rarity
+from ringlog_sim.stories.scenarios import PROFILE, SCENARIOS, Scenario, ScenarioSetting, choose
 
 SETTING = ScenarioSetting(SECOND, "n3", ("n1", "n2"), "spark", ("agents-1", "agents-2"), ("app-1", "app-2"))
 

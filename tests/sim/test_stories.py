@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from ringlog.log.memory import MemoryLog
-from ringlog.sim.mutants.plant import planted
-from ringlog.sim.mutants.reading import bugs_of
+from ringlog_sim.mutants.plant import bugs_of, planted
+from tests.client import test_row_reads as reads
 from tests.kernel.commands import test_features as features
 from tests.kernel.commands import test_service as services
+from tests.kernel.verdicts import test_forgetting as forgettings
 from tests.log import test_agreement as agreement
+from tests.node import test_compaction as compactions
+from tests.node import test_disk_rows as disks
 from tests.node import test_joining as joins
 from tests.node import test_log_copy as copies
-from tests.node import test_rivals as rivals
+from tests.node import test_stream_namesakes as streams
+from tests.protocol import test_pruning as prunings
+from tests.protocol import test_zone_changes as zones
 from tests.wire import test_ack_codes as codes
 
 Story = Callable[[Path], None]
@@ -39,8 +44,18 @@ def _copied(folder: Path) -> None:
     copies.test_where_the_log_begins_later_it_begins_anew(folder, cluster, next(made))
 
 
-def _upgraded(folder: Path) -> None:
-    rivals.test_a_folder_of_0_1_0_has_no_acknowledgement_and_is_no_copy(folder, MemoryLog("shop.acks"))
+def _pruned(story: Callable[..., None], *more: object) -> Story:
+    """As the fixture of that module would make it."""
+    return lambda _: story(prunings.altered.__wrapped__(), *more)  # type: ignore[attr-defined]
+
+
+_behind = _pruned(prunings.test_each_member_must_have_validated_what_is_deleted, {})
+
+
+def _stayed(_: Path) -> None:
+    compactions.test_versions_that_another_state_of_the_table_may_read_otherwise_stay(
+        replace(compactions.SHAPE, columns=("s", "v", "m", "e", "u")), "w"
+    )
 
 
 CLAIMED = agreement.test_a_digest_that_somebody_only_claims_in_the_log_halts_nobody
@@ -58,14 +73,28 @@ STORIES: dict[str, Story] = {
     "feature_held_up_by_who_left": _told(features.test_a_node_that_is_no_member_holds_nothing_up),
     "feature_not_asked_of_newcomers": _told(features.test_who_lacks_it_cannot_register),
     "feature_enabled_again": _told(features.test_to_enable_it_again_changes_nothing),
+    "feature_enabled_because_it_is_required": _told(features.test_one_that_is_required_is_enabled_later),
+    "feature_requirement_withdrawn_when_enabled": _told(features.test_a_requirement_is_withdrawn_until_it_is_enabled),
+    "feature_not_asked_of_who_returns": _told(features.test_while_it_is_required_no_node_comes_without_it),
+    "feature_not_asked_at_the_start": _told(joins.test_a_member_does_not_start_without_a_required_feature),
     "members_never_exchanged": _told(services.test_members_are_spread_as_evenly_as_the_nodes_allow),
     "recovery_waits_for_a_quorum": _told(services.test_in_a_recovery_no_quorum_is_needed_and_the_node_itself_is),
     "copy_of_a_log_that_was_cut": _copied,
-    "upgrade_older_validator_ends_the_node": _told(joins.test_a_validator_that_knows_no_such_command_holds_nothing_up),
-    "upgrade_said_to_one_validator_only": _told(joins.test_the_next_validator_is_told_and_nobody_in_between),
-    "upgrade_insisted_on": _told(joins.test_the_next_validator_is_told_and_nobody_in_between),
-    "upgrade_folder_taken_for_a_copy": _upgraded,
-    "upgrade_copies_of_its_folder_run": _upgraded,
+    "stream_of_a_source_that_is_behind": _told(streams.test_rows_of_a_dropped_table_do_not_come_into_the_next_one),
+    "next_table_in_the_same_tablets": _told(
+        streams.test_registers_of_a_dropped_table_are_not_those_of_the_next_one_in_the_same_tablets
+    ),
+    "grown_value_removed": _stayed,
+    "rows_called_lost": _told(reads.test_replicas_that_removed_redundant_writes_at_different_times_agree),
+    "zone_restart_swallows_a_change": _told(zones.test_a_change_before_a_restart_is_acted_on_after_it),
+    "zone_reset_swallows_a_change": _told(zones.test_a_change_before_an_automatic_reset_is_acted_on_after_it),
+    "zone_mode_is_no_change": _told(zones.test_another_capacity_and_another_mode_are_changes_of_a_zone),
+    "pruned_before_a_node_validated": _behind,
+    "pruned_while_records_are_there": _pruned(prunings.test_what_counts_for_records_that_are_there_is_kept),
+    "pruned_before_the_first_writer": _told(forgettings.test_the_first_writer_of_a_log_may_still_come),
+    "pruned_before_a_successor": _told(forgettings.test_what_a_fenced_writer_left_is_for_its_successor),
+    "pruned_before_a_writer": _told(forgettings.test_what_a_fenced_writer_left_is_for_its_successor),
+    "log_of_another_file": disks.test_a_copy_of_the_file_beside_the_log_of_a_later_run_is_refused,
 }
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.sim.mutants.plant import Mutant, planted
-from ringlog.sim.run import RunReport
-from ringlog.sim.world import SECOND
+from ringlog_sim.devices.world import SECOND
+from ringlog_sim.mutants.plant import Mutant, planted
+from ringlog_sim.runner.run import RunReport
 from tests.sim.test_cdc import played, told
 
-RULES, ROUTING = "ringlog.kernel.commands.cdc", "ringlog_cdc.routing"
-COORDINATOR = "ringlog.protocol.coordinator_core"
+RULES, ROUTING = "ringlog.kernel.commands.cdc.generations", "ringlog_cdc.columnar.routing"
+COORDINATOR = "ringlog.protocol.coordinator.core"
 BUGS = (
     Mutant(
         "tablets_as_before",

@@ -6,13 +6,13 @@ from collections import Counter
 
 import pytest
 
-from ringlog.sim.at_once import PlaceAtOnce
-from ringlog.sim.run import run_script
-from ringlog.sim.script import PROFILES, Action, Script, draw_script
-from ringlog.sim.search import SearchResult, reports
-from ringlog.sim.shape import ClusterShape
-from ringlog.sim.truncating import PROFILE
-from ringlog.sim.world import MS
+from ringlog_sim.devices.at_once import PlaceAtOnce
+from ringlog_sim.devices.world import MS
+from ringlog_sim.runner.run import run_script
+from ringlog_sim.runner.script import PROFILES, Action, Script, draw_script
+from ringlog_sim.runner.search import SearchResult, reports
+from ringlog_sim.shape import ClusterShape
+from ringlog_sim.stories.truncation import PROFILE
 
 SHAPE = ClusterShape(founded=1, joining=0, factor=1, tokens=1, history=10_000, old=False)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.sim.world import MS, SECOND, PowerCut, Signal, SimWorld, Unanswered
+from ringlog_sim.devices.world import MS, SECOND, PowerCut, Signal, SimWorld, Unanswered
 
 
 def test_events_of_one_instant_keep_their_order() -> None:

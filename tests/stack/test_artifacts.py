@@ -65,12 +65,12 @@ def one_jar(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Artifact:
 
 def test_absent_and_wrong_jars_are_unsound_and_the_right_one_is_not(one_jar: Artifact) -> None:
     place = artifacts.jar_folder("kafka") / "hello-1.0.jar"
-    assert artifacts.unsound("kafka") == (one_jar,)
+    assert artifacts.damaged("kafka") == (one_jar,)
     place.parent.mkdir(parents=True)
     place.write_bytes(b"hellO")
-    assert artifacts.unsound("kafka") == (one_jar,)
+    assert artifacts.damaged("kafka") == (one_jar,)
     place.write_bytes(b"hello")
-    assert artifacts.unsound("kafka") == ()
+    assert artifacts.damaged("kafka") == ()
     assert artifacts.jars("kafka") == (place,)
 
 
@@ -95,7 +95,7 @@ def test_wrong_bytes_from_one_client_are_refused_and_the_next_one_is_asked(
     clients = (("bad", client_that_brings(b"evil")), ("good", client_that_brings(b"hello")))
     monkeypatch.setattr(maven, "CLIENTS", clients)
     maven.fetch("kafka", lambda _text: None)
-    assert artifacts.unsound("kafka") == ()
+    assert artifacts.damaged("kafka") == ()
     assert [path.name for path in artifacts.jar_folder("kafka").iterdir()] == [one_jar.file_name]
 
 
@@ -106,7 +106,7 @@ def test_wrong_bytes_from_every_client_fail_and_leave_nothing(
     with pytest.raises(StackError, match=r"hello-1\.0\.jar has SHA-256 .* it must be 2cf24d") as failed:
         maven.fetch("kafka", lambda _text: None)
     assert failed.value.code == "fetch_failed"
-    assert artifacts.unsound("kafka") == (one_jar,)
+    assert artifacts.damaged("kafka") == (one_jar,)
     assert list(artifacts.jar_folder("kafka").iterdir()) == []
 
 
@@ -116,7 +116,7 @@ def test_what_an_interrupted_run_had_staged_is_used(one_jar: Artifact, monkeypat
     staging.mkdir(parents=True)
     (staging / one_jar.file_name).write_bytes(b"hello")
     maven.fetch("kafka", lambda _text: None)
-    assert artifacts.unsound("kafka") == ()
+    assert artifacts.damaged("kafka") == ()
 
 
 def test_both_clients_are_asked_for_each_jar_by_name_and_for_nothing_else() -> None:

@@ -60,11 +60,11 @@ def test_a_java_that_is_too_new_for_spark_is_passed_over_and_pyspark_is_led_to_t
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     newest = launcher(tmp_path / "newest", 'openjdk version "25.0.1"')
-    fitting = launcher(tmp_path / "jvm" / "java-21", 'openjdk version "21.0.1"')
+    is_supported = launcher(tmp_path / "jvm" / "java-21", 'openjdk version "21.0.1"')
     monkeypatch.setenv("PATH", f"{newest.parent}:/bin:/usr/bin")
     monkeypatch.delenv("JAVA_HOME", raising=False)
     monkeypatch.setattr(java, "INSTALLED", (f"{tmp_path}/jvm/*/bin/java",))
-    assert java.find_java() == java.Java(str(fitting), 21)
+    assert java.find_java() == java.Java(str(is_supported), 21)
     environment: dict[str, str] = {}
     java.prefer_fitting(environment)
     assert environment == {"JAVA_HOME": str(tmp_path / "jvm" / "java-21")}
@@ -240,7 +240,7 @@ def test_find_python_knows_each_version_that_the_project_takes() -> None:
     names = re.search(r"^names='(.*)'$", FIND_PYTHON.read_text(), re.MULTILINE)
     assert names is not None
     listed = {(3, int(minor)) for minor in re.findall(r"python3\.(\d+)", names.group(1))}
-    assert listed == {(3, minor) for minor in range(30) if bootstrap.fitting((3, minor))}
+    assert listed == {(3, minor) for minor in range(30) if bootstrap.is_supported((3, minor))}
 
 
 def test_an_installation_is_remade_when_lock_project_or_python_change(

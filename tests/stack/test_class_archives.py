@@ -7,14 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from ringlog.stack import class_archives
-from ringlog.stack.class_archives import BROKER, RECORD, options, path_of, recorded, used
-from ringlog.stack.java import find_java
+from ringlog.stack import java
+from ringlog.stack.java import BROKER, RECORD, find_java, options, path_of, recorded, used
 
 
 @pytest.fixture(autouse=True)
 def environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(class_archives.sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(java.sys, "prefix", str(tmp_path))
     monkeypatch.delenv(RECORD, raising=False)
 
 

@@ -15,8 +15,11 @@ import pytest
 from typer.testing import CliRunner
 
 from ringlog.cli.stack import app
-from ringlog.stack import Stack, StackError, broker, layout, ports, processes
-from ringlog.stack.layout import Child, StackLayout, StackSettings, State
+from ringlog.runtime.kafka.options import read_kafka_config
+from ringlog.stack import Stack, StackError, broker, layout, log_in, processes
+from ringlog.stack.cli import _show_info, _show_status
+from ringlog.stack.layout import Child, ChildStatus, StackInfo, StackLayout, StackSettings, StackStatus, State
+from tests.plain_stack import PLAIN
 
 SETTINGS = StackSettings("cluster", 20_001, 20_002, profile="default", request=7)
 
@@ -88,12 +91,42 @@ def test_broker_settings(tmp_path: Path) -> None:
         "broker.session.timeout.ms": "3000",
         "broker.heartbeat.interval.ms": "500",
         "unclean.leader.election.enable": "false",
-        "listeners": "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002",
         "controller.quorum.voters": "1@127.0.0.1:20002",
         "message.max.bytes": "2097152",
         "group.min.session.timeout.ms": "1000",
     }
     assert wanted.items() <= found.items()
+
+
+def test_the_broker_asks_for_the_log_in_that_is_in_the_file_of_its_clients(tmp_path: Path) -> None:
+    where = StackLayout(tmp_path)
+    assert not log_in.has_log_in(where, SETTINGS), "it has never been started"
+    for _ in range(2):
+        log_in.make_client_file(where)
+        broker.write_files(where, SETTINGS)
+        assert log_in.has_log_in(where, SETTINGS)
+    found = log_in.read_log_in(where)
+    client = read_kafka_config(where.client_properties).security.librdkafka()
+    assert client == found.as_client()
+    assert found.client not in where.server_properties.read_text(), "the broker keeps what SCRAM makes of it"
+    assert [path.stat().st_mode & 0o777 for path in (where.client_properties, where.server_properties)] == [0o600] * 2
+    assert found.client not in repr(found)
+    assert found.broker not in repr(found)
+    broker.write_files(where, SETTINGS)
+    assert log_in.read_log_in(where).client == found.client
+    assert log_in.read_log_in(where).broker != found.broker, "it is of one start"
+    where.client_properties.write_text("security.protocol=PLAINTEXT\n")
+    with pytest.raises(StackError, match="does not hold the password") as refused:
+        log_in.read_log_in(where)
+    assert refused.value.code == "bad_settings"
+
+
+@pytest.mark.parametrize("own", [PLAIN, {"listeners": "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"}])
+def test_listeners_of_the_users_own_go_without_the_stacks_log_in(tmp_path: Path, own: dict[str, str]) -> None:
+    where = StackLayout(tmp_path)
+    where.own_properties.write_text("".join(f"{name}={value}\n" for name, value in own.items()))
+    broker.write_files(where, SETTINGS)
+    assert not log_in.has_log_in(where, SETTINGS)
 
 
 def test_cluster_ids_are_what_kafka_takes() -> None:
@@ -103,17 +136,35 @@ def test_cluster_ids_are_what_kafka_takes() -> None:
 
 
 def test_chosen_ports_are_free_different_and_out_of_the_way() -> None:
-    chosen = ports.choose(20)
+    chosen = processes.choose(20)
     assert len(set(chosen)) == 20
-    assert all(ports.FIRST <= port <= ports.LAST and ports.is_free(port) for port in chosen)
-    assert not set(ports.choose(5, avoid=frozenset(chosen))) & set(chosen)
+    assert all(processes.FIRST <= port <= processes.LAST and processes.is_free(port) for port in chosen)
+    assert not set(processes.choose(5, avoid=frozenset(chosen))) & set(chosen)
+
+
+@pytest.mark.parametrize(("family", "host"), [(socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::")])
+def test_a_process_that_listens_at_a_port_is_known(family: socket.AddressFamily, host: str) -> None:
+    with socket.socket(family, socket.SOCK_STREAM) as server:
+        server.bind((host, 0))
+        port = server.getsockname()[1]
+        assert not processes.listens(os.getpid(), port)
+        server.listen(1)
+        assert processes.listens(os.getpid(), port)
+        other = subprocess.Popen(["sleep", "60"])
+        try:
+            assert not processes.listens(other.pid, port)
+        finally:
+            other.kill()
+            other.wait()
+        assert not processes.listens(other.pid, port), "it is gone"
+    assert not processes.listens(os.getpid(), port)
 
 
 def test_a_port_in_use_is_not_free_and_becomes_so() -> None:
-    (port,) = ports.choose(1)
-    with socket.create_server((ports.HOST, port)):
-        assert not ports.is_free(port)
-    assert ports.becomes_free(port)
+    (port,) = processes.choose(1)
+    with socket.create_server((processes.HOST, port)):
+        assert not processes.is_free(port)
+    assert processes.becomes_free(port)
 
 
 def test_a_lock_is_seen_while_held_and_only_then(tmp_path: Path) -> None:
@@ -228,3 +279,33 @@ def test_reset_asks_first(tmp_path: Path) -> None:
     assert kept is not None
     assert kept.broker_port == SETTINGS.broker_port
     assert kept.kafka_cluster_id != SETTINGS.kafka_cluster_id
+
+
+# What ``ringlog stack`` shows at the terminal: places are there to be copied, so none is cut off.
+
+
+FOLDER = "/srv/far/from/the/root/of/the/disk/where/somebody/has/a/folder/for/it/ringlog/stack"
+SOCKET = f"{FOLDER}/redis/redis.sock"
+
+
+def test_up_shows_whole_places(capsys: pytest.CaptureFixture[str]) -> None:
+    info = StackInfo("127.0.0.1:9092", f"unix://{SOCKET}", FOLDER, 1, 2, 3, "default", 10.0)
+    places = [["kafka", "127.0.0.1:9092"], ["redis", f"unix://{SOCKET}"], ["data", FOLDER]]
+    _show_info(info, 1.0)
+    told = capsys.readouterr()
+    assert [line.split()[:2] for line in told.out.splitlines()[1:]] == places
+    assert told.err.startswith("note: the broker has no log-in")
+    login = f"{FOLDER}/client.properties"
+    _show_info(dataclasses.replace(info, kafka_config=login), 1.0)
+    told = capsys.readouterr()
+    assert [line.split()[:2] for line in told.out.splitlines()[1:]] == [places[0], ["login", login], *places[1:]]
+    assert told.err == ""
+
+
+def test_status_shows_whole_places(capsys: pytest.CaptureFixture[str]) -> None:
+    broker, redis = (
+        ChildStatus(name, True, True, place, 1, None) for name, place in (("broker", ""), ("redis", SOCKET))
+    )
+    _show_status(StackStatus(True, FOLDER, "default", 1, broker, redis, 10))
+    rows = [line.split("│")[3].strip() for line in capsys.readouterr().out.splitlines() if line.count("│") == 5]
+    assert SOCKET in "".join(rows)

@@ -15,13 +15,14 @@ from tests.waiting import DEADLINE_S, until
 
 from ringlog.agents.status import StatusReader
 from ringlog.client.client import Client
-from ringlog.client.founding import found_cluster
+from ringlog.client.creation.creation import found_cluster
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.topics import METADATA, RESULTS, TopicSpec
-from ringlog.runtime.figures import FIGURES
+from ringlog.kernel.model.outcome import Entry, OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA, RESULTS, TopicSpec
+from ringlog.runtime.kafka.config import QUIET
+from ringlog.runtime.monitoring.metrics import FIGURES
 from ringlog.stack import StackInfo
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import Result, decode_result
@@ -218,7 +219,9 @@ class AgentsWorld:
 
     def await_acknowledged(self, role: str, spec: TopicSpec) -> None:
         """Wait until faust has acknowledged all that is in the topic of a role now."""
-        group = Consumer({"bootstrap.servers": self.stack.bootstrap_servers, "group.id": f"{self.cluster}.{role}"})
+        group = Consumer(
+            {**QUIET, "bootstrap.servers": self.stack.bootstrap_servers, "group.id": f"{self.cluster}.{role}"}
+        )
         log = KafkaLog(self.stack.bootstrap_servers, self.cluster, spec)
         place = TopicPartition(log.name, 0)
         try:

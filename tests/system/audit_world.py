@@ -11,24 +11,31 @@ from tests.cdc.images.memory import MemoryStates
 from tests.node.world import cluster as nodes_and_table
 from tests.node.world import write
 
-from ringlog.audit.report import AuditReport
-from ringlog.audit.topics import records
-from ringlog.audit.verify import Expected, audit
-from ringlog.client.schemas import publish_schemas
-from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, EPOCHS, SCHEMA, ChangeRecord, project
+from ringlog.client.creation.schemas import publish_schemas
+from ringlog.kernel.changes import EPOCHS, ChangeRecord, project
+from ringlog.kernel.generations.acceptance import generation_at, stream_of
 from ringlog.kernel.generations.admission import refusal, rules_of
 from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.generations.lookup import generation_at, stream_of
 from ringlog.kernel.generations.statements import is_compound
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, Generation
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS, SCHEMA
 from ringlog.kernel.values import CdcOptions
-from ringlog.log.topics import CDC, DEAD_LETTERS, METADATA, MUTATIONS, SCHEMAS, TOPICS, admin_client, create_topics
+from ringlog.log.kafka.topics import (
+    CDC,
+    DEAD_LETTERS,
+    METADATA,
+    MUTATIONS,
+    SCHEMAS,
+    TOPICS,
+    admin_client,
+    create_topics,
+)
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.errors import WireError
-from ringlog.wire.partitions import dead_letter_key, mutation_key, mutation_partition
 from ringlog.wire.records import (
     Bounds,
     CdcRow,
@@ -36,15 +43,21 @@ from ringlog.wire.records import (
     DeadLetter,
     Mutation,
     MutationStatement,
+    dead_letter_key,
     decode_mutation,
     encode_cdc_row,
     encode_dead_letter,
     encode_mutation,
+    mutation_key,
+    mutation_partition,
 )
+from ringlog_audit.report import AuditReport
+from ringlog_audit.sources.topics import KafkaTopics, records
+from ringlog_audit.verify import Expected, audit
+from ringlog_cdc.bulk.compound_writes import plain_piece
+from ringlog_cdc.definition.image_tables import image_tables, images_context
+from ringlog_cdc.definition.split import Piece, split
 from ringlog_cdc.images.define import imaged
-from ringlog_cdc.images.tables import image_tables, images_context
-from ringlog_cdc.pieces import plain_piece
-from ringlog_cdc.split import Piece, split
 
 HOUR_US = 3_600_000_000
 LEEWAY = "cdc_leeway_us"
@@ -152,7 +165,7 @@ class World:
         self._admin = admin_client(self.bootstrap)
         create_topics(self._admin, cluster, specs=[spec for spec in TOPICS if spec.suffix in names])
         publish_schemas(self.bootstrap, cluster)
-        self._producer = Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True})
+        self._producer = Producer({**QUIET, "bootstrap.servers": self.bootstrap, "enable.idempotence": True})
         self.changes = [
             ChangeRecord(topic, key, value) for (topic, key), value in project(self.state).items() if topic in names
         ]
@@ -259,4 +272,4 @@ class World:
     def audited(self, *, by_log: bool = False, **expected: int) -> AuditReport:
         """The audit's report on what was published. ``by_log``: there is a metadata log."""
         leeway = None if by_log else setting(self.state, LEEWAY)
-        return audit(self.bootstrap, self.cluster, Expected(leeway_us=leeway, **expected), lambda _: None)
+        return audit(KafkaTopics(self.bootstrap, self.cluster), Expected(leeway_us=leeway, **expected), lambda _: None)

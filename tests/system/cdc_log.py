@@ -15,14 +15,14 @@ from tests.system.cdc_world import SEED, World, now_us
 from tests.time_uuids import timeuuid
 
 from ringlog.kernel.changes import diff
-from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.generations.lookup import generation_at, stream_of
-from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.generations.acceptance import generation_at, stream_of
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.kernel.values import Position
-from ringlog.log.topics import admin_client, topic_name
+from ringlog.log.kafka.topics import admin_client, topic_name
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.wire.changes import encode_change_record
 from ringlog.wire.records import CdcRow, Cell, encode_cdc_row
 
@@ -39,7 +39,9 @@ class CdcLog:
     def __init__(self, world: World) -> None:
         self.world = world
         self._published: ClusterState = EMPTY_STATE
-        self._producer = Producer({"bootstrap.servers": world.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+        self._producer = Producer(
+            {**QUIET, "bootstrap.servers": world.bootstrap, "enable.idempotence": True, "linger.ms": 5}
+        )
         self._offset = 0
         self._incarnation = SEED.hex()
         world.apply(RegisterCdcWriter(WRITER, self._incarnation, "nowhere"))

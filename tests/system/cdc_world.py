@@ -17,25 +17,25 @@ from typing import TypeVar
 from confluent_kafka import Consumer, Producer, TopicPartition
 from tests import waiting
 
+from ringlog.client.creation.creation import found_cluster
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found_cluster
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cdc import CommitCdcGeneration, PublishCdcGeneration, parts_of
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.operations import AdvanceOperation
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration, PublishCdcGeneration, parts_of
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.generations.describe import generate_for, ranges_digest, to_prepare
+from ringlog.kernel.model.state import ClusterState, Generation
 from ringlog.kernel.operations.kinds import next_stage
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, WRITE_BOTH_READ_OLD, is_ended
-from ringlog.kernel.ring.partition_key import compose
-from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.ring.murmur3 import compose
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, StreamReport, Witness
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.replica import LogReplica
-from ringlog.log.topics import topic_name
-from ringlog.wire.partitions import mutation_key, mutation_partition
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import topic_name
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import AppliedResult
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.wire.records import (
     CdcRow,
     Cell,
@@ -44,6 +44,8 @@ from ringlog.wire.records import (
     decode_cdc_row,
     decode_dead_letter,
     encode_mutation,
+    mutation_key,
+    mutation_partition,
 )
 
 T = TypeVar("T")
@@ -107,7 +109,7 @@ class World:
 
     @cached_property
     def _producer(self) -> Producer:
-        return Producer({"bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 5})
+        return Producer({**QUIET, "bootstrap.servers": self.bootstrap, "enable.idempotence": True, "linger.ms": 5})
 
     @property
     def state(self) -> ClusterState:
@@ -165,11 +167,18 @@ class World:
             self.apply(part)
         return name
 
+    def alter(self, command: AlterTable) -> None:
+        """Change a table, and wait until writes that are appended now fall under the change."""
+        self.apply(command)
+        since = self.state.settled.until
+        until(lambda: now_us() > since, "the settled time to pass")
+
     def commit_generation(self, start: int) -> Generation:
-        """Commit and publish the prepared generation, to operate from ``start``."""
+        """Commit and publish the prepared generation, to operate from ``start``, at least from the settled time."""
         wanted = to_prepare(self.state)
         assert wanted is not None
         name, seed = wanted
+        start = max(start, self.state.settled.until + 1)
         self.apply(CommitCdcGeneration(name, start, ranges_digest(generate_for(self.state, seed))))
         self.apply(PublishCdcGeneration(name))
         return self.state.generations[-1]
@@ -216,7 +225,9 @@ class World:
     def read(self, suffix: str) -> list[Found]:
         """All records of a topic, by partition and offset."""
         topic = topic_name(self.cluster, suffix)
-        consumer = Consumer({"bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False})
+        consumer = Consumer(
+            {**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False}
+        )
         try:
             partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
             ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in partitions}

@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.plain_stack import plain_stack
 from tests.system.guarded_kafka import Guarded, guarded_kafka
 from tests.system.user import User
 
-from ringlog.stack import Stack, StackInfo
+from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackInfo]:
     """A running stack with 2 s session time-outs; stopped at the end of the run."""
-    own = Stack(tmp_path_factory.mktemp("stack"))
+    own = plain_stack(tmp_path_factory.mktemp("stack"))
     try:
         yield own.up("quick")
     finally:
@@ -44,8 +45,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
     from tests.system.spark_cluster import QUICK
 
-    from ringlog.stack import class_archives
-    from ringlog.stack.class_archives import SPARK
+    from ringlog.stack import java
+    from ringlog.stack.java import SPARK
     from ringlog_cdc.lake import delta
 
     folder = tmp_path_factory.mktemp("spark")
@@ -58,7 +59,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.jars", ",".join(str(jar) for jar in (*jars("spark"), *jars("lake"))))
             .config(map=delta.SETTINGS)
             .config("spark.driver.memory", "1g")
-            .config("spark.driver.extraJavaOptions", " ".join((QUICK, *class_archives.options(SPARK))))
+            .config("spark.driver.extraJavaOptions", " ".join((QUICK, *java.options(SPARK))))
             .config("spark.driver.host", "127.0.0.1")
             .config("spark.driver.bindAddress", "127.0.0.1")
             .config("spark.ui.enabled", "false")

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING
 from pyspark.sql import SparkSession
 
 from ringlog_cdc import read_cdc
+from ringlog_cdc.driver.job import CdcJob
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.job import CdcJob
 from ringlog_cdc.settings import JobSettings
 
 if TYPE_CHECKING:

@@ -30,15 +30,15 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from ringlog.log.acls import BrokerUser
-from ringlog.runtime.kafka_config import connection
-from ringlog.runtime.kafka_security import Security
+from ringlog.log.kafka.acls import BrokerUser
+from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.security import Security
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.java import find_java
 from ringlog.stack.layout import StackLayout, StackSettings, write_settings
-from ringlog.stack.ports import HOST, choose
 from ringlog.stack.probes import PROBE_TOPIC
+from ringlog.stack.processes import HOST, choose
 
 PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
@@ -108,6 +108,7 @@ def guarded_kafka(folder: Path) -> Iterator[Guarded]:
             f"sasl.password={words[name]}\nssl.ca.location={certificate.name}\n",
             encoding="utf-8",
         )
+        path.chmod(0o600)
     own = Stack(data)
     try:
         # The stack is up once its probe is taken, and that needs a right that is given while it starts.
@@ -125,6 +126,7 @@ def _write_login(path: Path, user: str, words: dict[str, str]) -> None:
     jaas = f'{SCRAM_MODULE} required username="{user}" password="{words[user]}";'
     lines = f"security.protocol=SASL_PLAINTEXT\nsasl.mechanism=SCRAM-SHA-512\nsasl.jaas.config=\\\n  {jaas}\n"
     path.write_text(lines, encoding="utf-8")
+    path.chmod(0o600)
 
 
 def _broker_lines(ports: dict[str, int], words: dict[str, str], keystore: Path) -> dict[str, str]:

@@ -6,19 +6,18 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import httpx
 from tests.system.agents_world import AgentsWorld, figures, until
 
-from ringlog.kernel.state import Node
+from ringlog.kernel.model.state import Node
 
 
 class NodeProcess:
-    """One node, started and restarted with the same folder. ``release``: an earlier one, which had no features;
-    ``earlier``: the environment of an earlier package; ``prefix``: begins its command line; ``options``: more of the
-    node's own.
+    """One node, started and restarted with the same folder. ``prefix``: begins its command line; ``options``: more of
+    the node's own.
     """
 
     def __init__(
@@ -30,16 +29,12 @@ class NodeProcess:
         join: bool = True,
         port: int = 0,
         datacenter: str = "dc1",
-        release: str = "",
-        earlier: Mapping[str, str] | None = None,
         prefix: Sequence[str] = (),
         options: Sequence[str] = (),
     ) -> None:
         self.name = name
         self._prefix = prefix
         self.log = folder / f"{name}.log"
-        self._release = release
-        self._earlier = earlier or {}
         self._command = ["node", "run", name]
         self._command += ["--join", "--tokens", "3"] if join else []
         self._command += ["--bootstrap", world.stack.bootstrap_servers, "--cluster", world.cluster]
@@ -48,14 +43,10 @@ class NodeProcess:
         self.process = self.again()
 
     def again(self, program: Sequence[str] = ()) -> subprocess.Popen[bytes]:
-        program = program or ["-m", "ringlog.cli"]
-        if self._release:
-            earlier = f"import ringlog; ringlog.__version__, ringlog.FEATURES = {self._release!r}, ()"
-            program = ["-c", f"{earlier}; from ringlog.cli.main import main; main()"]
         with self.log.open("ab") as log:
             return subprocess.Popen(
-                [*self._prefix, sys.executable, *program, *self._command],
-                env=self._environment | self._earlier,
+                [*self._prefix, sys.executable, *(program or ["-m", "ringlog.cli"]), *self._command],
+                env=self._environment,
                 stdout=log,
                 stderr=subprocess.STDOUT,
             )
@@ -63,12 +54,6 @@ class NodeProcess:
     def restart(self, program: Sequence[str] = ()) -> None:
         """``program``: what Python runs in place of the command line's module."""
         self.process = self.again(program)
-
-    def upgrade(self) -> None:
-        """Stopped, and started with this release."""
-        self.terminate()
-        self._release, self._earlier = "", {}
-        self.restart()
 
     def kill(self) -> None:
         self.process.kill()
@@ -106,12 +91,8 @@ class NodesWorld:
         self.http.close()
         self.agents.close()
 
-    def begin(
-        self, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1", release: str = ""
-    ) -> NodeProcess:
-        self.nodes[name] = NodeProcess(
-            self.agents, self.folder, name, join=join, port=port, datacenter=datacenter, release=release
-        )
+    def begin(self, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1") -> NodeProcess:
+        self.nodes[name] = NodeProcess(self.agents, self.folder, name, join=join, port=port, datacenter=datacenter)
         return self.nodes[name]
 
     def member(self, name: str) -> Node | None:

@@ -19,13 +19,13 @@ from tests.system.nodes_world import NodesWorld
 from tests.system.registers_load import KEYSPACE, Load
 
 from ringlog.client.client import Client
-from ringlog.client.coordinator import Coordinator
-from ringlog.client.plans import Level
-from ringlog.client.results import AppliedResult
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.client.data.plans import Level
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import is_ended
-from ringlog.kernel.outcome import Entry, Outcome, UnreadableEntry
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
+from ringlog.protocol.submission.results import AppliedResult
 
 FILLERS = 8
 VALUE = b"x" * 400

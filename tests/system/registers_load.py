@@ -14,18 +14,18 @@ from contextlib import ExitStack
 from pathlib import Path
 
 from ringlog.client.client import Client
-from ringlog.client.coordinator import Coordinator
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.client.data.plans import counts, met, plan
+from ringlog.client.data.registers import RegisterResult
 from ringlog.client.errors import RequestTimedOut
-from ringlog.client.plans import counts, met, plan
-from ringlog.client.protocol import Told
-from ringlog.sim.histories.check import check
-from ringlog.sim.histories.events import Op
-from ringlog.sim.histories.porcupine import Unavailable, ask, build
-from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.recorder import FileSink, Recorder
-from ringlog.sim.histories.verdict import Linearizability
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import cache_root
+from ringlog_testing.histories.check import check
+from ringlog_testing.histories.events import Op
+from ringlog_testing.histories.operations import read
+from ringlog_testing.histories.porcupine import Unavailable, ask, build
+from ringlog_testing.histories.recorder import FileSink, Recorder
+from ringlog_testing.histories.verdict import Linearizability
 
 KEYSPACE = "shop"
 REGISTERS_EACH = 6
@@ -138,7 +138,7 @@ class Load:
         """Operations of which nobody knows."""
         return self.told["write", "timed out"] + self.told["read", "timed out"]
 
-    def verify(self, client: Client, told: Told) -> None:
+    def verify(self, client: Client, told: RegisterResult) -> None:
         """What counted for a success, judged once more from what it says of itself, on the state that it names."""
         state = client.replica.state
         if state.epoch == told.epoch:
@@ -166,6 +166,6 @@ class Load:
             assert opinion.verdict is Linearizability.LINEARIZABLE
 
 
-def value_of(told: Told) -> int | None:
+def value_of(told: RegisterResult) -> int | None:
     """What a register holds."""
     return None if told.cell is None or told.cell.deleted else int(told.cell.value)

@@ -8,11 +8,11 @@ from tests.system.agents_world import until
 from tests.system.registers_cluster import DEADLINE_S, OPERATIONS_BETWEEN, Harm, RegistersCluster, Watch
 from tests.system.registers_load import Load
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap
 from ringlog.kernel.tablets.stages import MIGRATION
 from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
 

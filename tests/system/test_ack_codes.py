@@ -17,10 +17,10 @@ from tests.system.agents_world import until
 from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.user import User
 
-from ringlog.log.acls import BrokerUser
-from ringlog.runtime.kafka_config import connection
-from ringlog.runtime.kafka_options import read_kafka_config
-from ringlog.wire.ack_codes import coded, key_of
+from ringlog.log.kafka.acls import BrokerUser
+from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.options import read_kafka_config
+from ringlog.wire.acks import coded, key_of
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -39,7 +39,8 @@ class Thief:
 
     def acknowledge(self, node: str, epoch: int, *keys: str) -> None:
         """For a node, whichever, once by each key; an empty one: without a code."""
-        ack = encode_node_ack(NodeAck(self._cluster_id, node, "9@thief", epoch, epoch, (), 0, 0))
+        state = json.loads(self._user.run("log", "at", str(epoch), "--json"))["state_id"]
+        ack = encode_node_ack(NodeAck(self._cluster_id, node, "9@thief", epoch, epoch, (), 0, 0, (), state))
         for key in keys:
             self._producer.produce(self._topic, coded(ack, key) if key else ack, key=node)
         assert self._producer.flush(60) == 0

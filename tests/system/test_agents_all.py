@@ -15,13 +15,13 @@ import pytest
 from tests.agents.finish import acks_of
 
 from ringlog.agents.status import StatusReader
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.values import Command
-from ringlog.log.producer import AckedProducer
-from ringlog.log.topics import ACKS, topic_name
+from ringlog.log.kafka.producer import AckedProducer
+from ringlog.log.kafka.topics import ACKS, topic_name
 from ringlog.protocol import roles
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 from ringlog.wire.records import encode_node_ack
 

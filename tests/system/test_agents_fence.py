@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from ringlog.agents.exits import Superseded
-from ringlog.agents.fenced import RECORD_BYTES_MOST, FencedProducer, TransactionRecord
-from ringlog.agents.shells.results import ResultsLog
+from ringlog.agents.fenced_producer import RECORD_BYTES_MOST, FencedProducer, TransactionRecord
+from ringlog.agents.roles.results import ResultsLog
 from ringlog.log.errors import LogTruncated, RecordTooLarge
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.topics import METADATA, RECORD_BYTES_MAX, RESULTS, admin_client, create_topics
-from ringlog.protocol.validator import is_needed
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA, RECORD_BYTES_MAX, RESULTS, admin_client, create_topics
+from ringlog.protocol.validator.validator import is_needed
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.stack import StackInfo
 from ringlog.wire.records import APPLIED, REJECTED, Result, encode_result

@@ -13,14 +13,14 @@ import pytest
 from tests.system.topic_settings import alter
 
 from ringlog.agents.exits import HALTED
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.topics import METADATA, REQUESTS, admin_client, topic_name
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA, REQUESTS, admin_client, topic_name
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 from ringlog.wire.commands import encode_command
 from ringlog.wire.records import REJECTED, CommandRequest, encode_request

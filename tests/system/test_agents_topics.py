@@ -12,11 +12,13 @@ from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
+from tests.plain_stack import plain_stack
 
 from ringlog.agents.exits import HALTED, STOPPED
-from ringlog.log.topics import METADATA, admin_client, create_topics, topic_name
+from ringlog.agents.status import read_said, view
+from ringlog.log.kafka.topics import METADATA, admin_client, create_topics, topic_name
 from ringlog.protocol.roles import ROLES
-from ringlog.stack import Stack, StackInfo
+from ringlog.stack import StackInfo
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
 
@@ -98,6 +100,8 @@ def test_every_agent_halts_when_the_metadata_topic_was_made_again(
     again = supervise("acting")
     assert again.process.wait(DEADLINE_S) == HALTED
     assert again.text.count("halted and stays down") == 2 * len(ROLES)
+    said = read_said(world.stack.bootstrap_servers, world.cluster)
+    assert {view(one, 0, one.at).shown_state for one in said.values()} == {"halted: log_replaced"}
 
 
 @pytest.mark.soak("the topic that was made again; tests/log/test_identity.py for every other kind of loss")
@@ -116,7 +120,7 @@ def test_the_same_name_on_another_kafka_and_on_one_that_was_wiped_is_another_clu
             agent.ask_to_stop()
         assert [agent.exit_code() for agent in agents] == [STOPPED, STOPPED]
 
-    own = Stack(tmp_path / "stack")
+    own = plain_stack(tmp_path / "stack")
     try:
         act(world, 1)
         for _ in range(2):

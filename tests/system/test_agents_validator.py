@@ -13,13 +13,13 @@ import httpx
 import pytest
 
 from ringlog.agents.exits import SUPERSEDED
-from ringlog.client.results import AppliedResult, RejectedResult, Submitted
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
 from ringlog.kernel.values import Command
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.topics import REQUESTS
-from ringlog.stack import StackInfo, ports
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import REQUESTS
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
+from ringlog.stack import StackInfo, processes
 from ringlog.wire.records import REJECTED, CommandRequest, encode_request
 
 from .agents_world import DEADLINE_S, AgentsWorld, figures, until
@@ -34,7 +34,7 @@ def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterato
     """One cluster for all tests of this file; each finds or starts a validator."""
     world = AgentsWorld(stack, f"validated-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("agents"))
     # One port for all: who stands by has it once the one before is gone, and does its work without it.
-    world.environment["RINGLOG_METRICS_PORT"] = str(ports.choose(1)[0])
+    world.environment["RINGLOG_METRICS_PORT"] = str(processes.choose(1)[0])
     yield world
     world.close()
 

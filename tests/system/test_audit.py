@@ -15,10 +15,7 @@ import pytest
 from tests.cdc.partitions import cdc_partition
 from tests.system.audit_world import Out, World, timeuuid
 
-from ringlog.audit import topics
-from ringlog.audit.report import AuditReport
-from ringlog.audit.topics import AuditError, records
-from ringlog.kernel.changes import CDC_STREAMS
+from ringlog.kernel.sections import CDC_STREAMS
 from ringlog.kernel.values import CdcOptions
 from ringlog.stack import StackInfo
 from ringlog.wire.records import (
@@ -27,6 +24,9 @@ from ringlog.wire.records import (
     DeadLetter,
     decode_mutation,
 )
+from ringlog_audit.report import AuditReport
+from ringlog_audit.sources import topics
+from ringlog_audit.sources.topics import AuditError, records
 
 pytestmark = pytest.mark.system
 
@@ -110,7 +110,10 @@ def _part_missing(world: World) -> None:
 
 
 def _part_twice(world: World) -> None:
-    world.outgoing += [o for o in world.rows() if isinstance(o.row, CdcRow) and o.row.batch_seq_no == 1]
+    again = [replace(o) for o in world.rows() if isinstance(o.row, CdcRow) and o.row.batch_seq_no == 1]
+    for out in again:
+        world.change(out, epoch=7)
+    world.outgoing += again
 
 
 def _part_changed(world: World) -> None:
@@ -119,7 +122,8 @@ def _part_changed(world: World) -> None:
 
 
 def _twice(world: World) -> None:
-    world.outgoing.append(world.rows()[0])
+    world.outgoing.append(again := replace(world.rows()[0]))
+    world.change(again, epoch=7)
 
 
 def _missing(world: World) -> None:
@@ -199,7 +203,8 @@ def _other_bytes(world: World) -> None:
 
 
 def _letter_twice(world: World) -> None:
-    world.outgoing.append(next(iter(_letters(world))))
+    world.outgoing.append(again := replace(next(iter(_letters(world)))))
+    world.change(again, writer="another")
 
 
 def _written_and_rejected(world: World) -> None:
@@ -256,6 +261,15 @@ PLANTED: dict[str, tuple[Callable[[World], None], set[str]]] = {
     "written though refused": (_refused_but_written, {"stream"}),
     "two rows with one identity": (_identity, {"exactly_once"}),
 }
+
+
+def test_a_batch_that_a_job_wrote_again_is_counted_and_right(world: World) -> None:
+    letters = [out for out in world.outgoing if out.topic == "dead-letters"]
+    world.outgoing += [*world.rows()[-40:], *letters[-5:]]
+    world.publish()
+    report = world.audited()
+    assert failed(report) == set()
+    assert report.counts["repeated_rows"] == 40
 
 
 @pytest.mark.parametrize("what", PLANTED)

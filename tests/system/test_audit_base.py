@@ -12,16 +12,17 @@ from tests.node.world import TABLE, name_of, write
 from tests.system.audit_world import World
 from tests.system.test_audit import _cell, failed
 
-from ringlog.audit import base
-from ringlog.audit.report import AuditReport
-from ringlog.audit.topics import records
-from ringlog.kernel.changes import NODES, ChangeRecord, project
-from ringlog.node.holder import Holder
-from ringlog.node.server import HttpServer, make_api
-from ringlog.node.store import RowVersion
+from ringlog.kernel.changes import ChangeRecord, project
+from ringlog.kernel.sections import NODES
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.runtime.clock import SystemClock
 from ringlog.stack import StackInfo
+from ringlog.wire.data import RowVersion
 from ringlog.wire.records import encode_mutation
+from ringlog_audit import base
+from ringlog_audit.report import AuditReport
+from ringlog_audit.sources.topics import records
 
 pytestmark = pytest.mark.system
 
@@ -31,14 +32,14 @@ class Served:
 
     def __init__(self, stack: StackInfo) -> None:
         self.world = World(stack, f"based-{uuid.uuid4().hex[:8]}", also=(NODES,))
-        self.holders: dict[str, Holder] = {}
+        self.holders: dict[str, RowReplica] = {}
         self.servers: list[HttpServer] = []
         state = self.world.state
         for name in sorted(state.nodes):
             listening = socket.create_server(("127.0.0.1", 0))
             node = replace(state.nodes[name], address=f"127.0.0.1:{listening.getsockname()[1]}")
             state = replace(state, nodes=state.nodes.set(name, node))
-            self.holders[name] = Holder(name)
+            self.holders[name] = RowReplica(name)
             api = make_api(self.holders[name], node.name, SystemClock())
             self.servers.append(HttpServer(api, listening))
             self.servers[-1].start()
@@ -49,14 +50,14 @@ class Served:
     def read(self) -> None:
         """Every node judges the mutations that there are."""
         written = list(records(self.world.bootstrap, f"{self.world.cluster}.mutations"))
-        for holder in self.holders.values():
-            holder.adopt(self.world.state)
-            holder.caught_up = True
+        for row_replica in self.holders.values():
+            row_replica.adopt(self.world.state)
+            row_replica.caught_up = True
             for message in written:
                 partition, offset = message.partition() or 0, message.offset() or 0
-                if offset >= holder.positions.get(partition, 0):
-                    holder.judge(message.value() or b"", message.timestamp()[1] * 1_000)
-                    holder.passed(partition, offset + 1)
+                if offset >= row_replica.positions.get(partition, 0):
+                    row_replica.judge(message.value() or b"", message.timestamp()[1] * 1_000)
+                    row_replica.passed(partition, offset + 1)
 
     def audited(self, count: int = 0) -> AuditReport:
         return self.world.audited(base=count)
@@ -88,9 +89,9 @@ def test_nodes_that_have_what_the_log_makes(served: Served) -> None:
 
 
 def test_a_row_that_a_node_lost_made_up_or_changed_is_named(served: Served) -> None:
-    holder = served.holders[name_of(2)]
-    version = next(version for version in holder.store.versions([(0, 0)]) if version.table == TABLE)
-    holder.store.drop(TABLE, [(version.token - 1, version.token)])
+    row_replica = served.holders[name_of(2)]
+    version = next(version for version in row_replica.store.versions([(0, 0)]) if version.table == TABLE)
+    row_replica.store.drop(TABLE, [(version.token - 1, version.token)])
     report, node = served.audited(), served.world.state.nodes[name_of(2)].name
     assert failed(report) == {"base"}
     start = f"table {TABLE}, key {version.partition_key.hex()}, {node}: row ["
@@ -98,17 +99,17 @@ def test_a_row_that_a_node_lost_made_up_or_changed_is_named(served: Served) -> N
     assert "which only the log has" in found(report)[0]
     for name in (name_of(1), name_of(3)):
         for held in served.holders[name].store.versions([(version.token - 1, version.token)]):
-            holder.store.add(held)
+            row_replica.store.add(held)
     assert served.audited().ok
     changed = write(version.partition_key.decode(), 8_000)
     made_up = RowVersion(
         TABLE, version.token, version.partition_key, changed.clustering_key, 1, encode_mutation(changed)
     )
-    holder.store.add(made_up)
+    row_replica.store.add(made_up)
     assert found(served.audited()) == [f"{start}{changed.clustering_key[0].hex()}], which the log has not"]  # type: ignore[union-attr]
-    holder.store.drop(TABLE, [(version.token - 1, version.token)])
+    row_replica.store.drop(TABLE, [(version.token - 1, version.token)])
     for held in served.holders[name_of(1)].store.versions([(version.token - 1, version.token)]):
-        holder.store.add(held)
+        row_replica.store.add(held)
 
 
 def test_a_row_of_the_log_that_says_something_else_is_named(served: Served) -> None:
@@ -121,10 +122,10 @@ def test_a_row_of_the_log_that_says_something_else_is_named(served: Served) -> N
 
 def test_a_node_that_is_behind_or_silent_is_named(served: Served, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(base, "SILENCE_S", 0.0)
-    holder = served.holders[name_of(3)]
-    before = dict(holder.positions)
-    holder.positions[0] -= 1
+    row_replica = served.holders[name_of(3)]
+    before = dict(row_replica.positions)
+    row_replica.positions[0] -= 1
     assert "stays at" in found(served.audited())[0]
-    holder.positions.update(before)
+    row_replica.positions.update(before)
     served.servers[2].stop()
     assert any("does not answer" in example for example in found(served.audited()))

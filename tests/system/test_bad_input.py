@@ -22,15 +22,15 @@ from tests.system.test_recovery import World
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.encoding import digest
-from ringlog.log import beginning
-from ringlog.log.kafka import KafkaLog
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.opening import open_snapshots
+from ringlog.log.replicas import start_point as beginning
 from ringlog.log.snapshots import cut
 from ringlog.node.identity import NodeFolder, NodeOptions, folder_of
 from ringlog.operator.certificates import make_certificates
-from ringlog.runtime.kafka_config import VARIABLE, connection
+from ringlog.runtime.kafka.config import VARIABLE, connection
 from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.stack import StackInfo
 

@@ -19,20 +19,20 @@ from confluent_kafka import Producer
 from tests.system.agents_world import AgentsWorld, until
 from tests.system.nodes_world import NodesWorld
 
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.tablets import MigrateTablets
-from ringlog.kernel.outcome import Entry
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.placement.tablets import MigrateTablets
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions
-from ringlog.log.topics import LOAD, MUTATIONS
-from ringlog.protocol.balancer import ROLE
+from ringlog.log.kafka.topics import LOAD, MUTATIONS
+from ringlog.protocol.balancer.balancer import ROLE
+from ringlog.protocol.submission.results import AppliedResult
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
-from ringlog.wire.partitions import mutation_key, mutation_partition
-from ringlog.wire.records import Cell, Mutation, decode_node_load, encode_mutation
+from ringlog.wire.records import Cell, Mutation, decode_node_load, encode_mutation, mutation_key, mutation_partition
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -52,7 +52,9 @@ class BalancerWorld(NodesWorld):
 
     def __init__(self, agents: AgentsWorld, folder: Path) -> None:
         super().__init__(agents, folder)
-        self._producer = Producer({"bootstrap.servers": agents.stack.bootstrap_servers, "enable.idempotence": True})
+        self._producer = Producer(
+            {**QUIET, "bootstrap.servers": agents.stack.bootstrap_servers, "enable.idempotence": True}
+        )
         self.keys: list[bytes] = []
 
     def submit(self, command: Command) -> None:
@@ -208,7 +210,7 @@ def explained(world: BalancerWorld) -> None:
     assert {row["node"]: row["tablets"] for row in shown["nodes"]} == world.held()
     assert all(sum(row["shards"]) == row["tablets"] for row in shown["nodes"])
     assert all(row["bytes"] for row in shown["nodes"])
-    assert (shown["moving"], shown["pauses"], shown["migrations"], shown["ignored"]) == ([], [], [], {})
+    assert (shown["moving"], shown["pauses"], shown["migrations"], shown["ignored"]) == ([], [], [], [])
     why = world.run("balance", "--why")
     assert why["migrations"] == why["refused"] == why["obstacles"] == why["resizes"] == []
     assert [stop["code"] for stop in why["stops"] if stop["what"] == "dc1"] in (["balanced"], ["load_inversion"])

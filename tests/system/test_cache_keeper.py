@@ -12,10 +12,10 @@ import pytest
 import redis
 
 from ringlog.cache.reader import CachedReader, CachedView, TryAgain
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.encoding import digest
-from ringlog.log.topics import METADATA
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.log.kafka.topics import METADATA
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import Stack, StackInfo
 
 from .agents_world import AgentsWorld, until

@@ -17,10 +17,10 @@ import redis
 from ringlog.cache.port import CacheUnavailable
 from ringlog.cache.reader import CachedReader, CachedView, TryAgain
 from ringlog.cache.redis_cache import RedisCache
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
-from ringlog.stack.ports import HOST, choose
+from ringlog.stack.processes import HOST, choose
 from ringlog.stack.redis_server import find_redis
 
 from .agents_world import DEADLINE_S, AgentsWorld, until

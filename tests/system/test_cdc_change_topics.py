@@ -13,13 +13,13 @@ from tests.system.cdc_world import founded
 from ringlog.client.cdc import CdcReader
 from ringlog.client.cdc.errors import UnreadableChange
 from ringlog.kernel.changes import diff
-from ringlog.kernel.state import EMPTY_STATE
-from ringlog.log.topics import topic_name
+from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.log.kafka.topics import topic_name
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
-from ringlog.wire.binary import RecordCodec
+from ringlog.wire.avro.binary import RecordCodec
+from ringlog.wire.avro.codec import HEADER_BYTES, header, layout
 from ringlog.wire.changes import encode_change_record
-from ringlog.wire.codec import layout
-from ringlog.wire.single_object import HEADER_BYTES, header
 from ringlog_schemas import current, fingerprint_of
 
 pytestmark = pytest.mark.system
@@ -32,7 +32,7 @@ def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
 
 
 def put(log: CdcLog, suffix: str, key: bytes, value: bytes | None) -> None:
-    producer = Producer({"bootstrap.servers": log.world.bootstrap})
+    producer = Producer({**QUIET, "bootstrap.servers": log.world.bootstrap})
     producer.produce(topic_name(log.world.cluster, suffix), value, key, 0)
     assert producer.flush(60) == 0
 

@@ -12,9 +12,9 @@ from tests.system.cdc_world import World, now_us, write
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
-from ringlog.log.appended import newest_append
-from ringlog.log.topics import admin_client, topic_name
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.log.kafka.topic_state import newest_append
+from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.stack import StackInfo
 
 pytestmark = pytest.mark.system

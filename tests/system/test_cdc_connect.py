@@ -14,7 +14,7 @@ from tests.system.spark_cluster import ROOT, driver_environment, submit
 
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
-from ringlog.stack.ports import choose
+from ringlog.stack.processes import choose
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 

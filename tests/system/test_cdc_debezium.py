@@ -13,17 +13,18 @@ from tests.cdc.debezium.samples import AT_US, postgres, scylla
 from tests.system.cdc_world import World, founded, now_us
 from typer.testing import CliRunner
 
-from ringlog.audit.topics import records
 from ringlog.cli.main import app
 from ringlog.client.client import Client
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column, Replication
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Mutation, decode_dead_letter, decode_mutation
-from ringlog_cdc.debezium.envelope import Form
-from ringlog_cdc.debezium.mutations import ImportRules, mutation_id
-from ringlog_cdc.debezium.stage import Import, ImportSettings
+from ringlog_audit.sources.topics import records
+from ringlog_debezium.envelope import Form
+from ringlog_debezium.mutations import ImportRules, mutation_id
+from ringlog_debezium.stage import Import, ImportSettings
 
 pytestmark = pytest.mark.system
 
@@ -67,10 +68,10 @@ def committed(world: World) -> list[Mutation]:
 
 def test_every_event_is_one_mutation_whatever_happens_in_between(stack: StackInfo, cluster_name: str) -> None:
     people, readings = f"{cluster_name}-people", f"{cluster_name}-readings"
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    admin = AdminClient({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
     for made in admin.create_topics([NewTopic(people, 1), NewTopic(readings, 2)]).values():
         made.result(30)
-    producer = Producer({"bootstrap.servers": stack.bootstrap_servers})
+    producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
 
     def send(topic: str, event: dict[str, object] | None, partition: int = 0) -> None:
         producer.produce(topic, None if event is None else json.dumps(event).encode(), b'{"id": 1}', partition)

@@ -15,10 +15,11 @@ import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_kill import HOUR_US, alive, driver
 
-from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.state import CdcWriter
-from ringlog.log.rights import (
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.model.state import CdcWriter
+from ringlog.log.errors import TopicMissing
+from ringlog.log.kafka.permissions import (
     NoListener,
     NoRights,
     Rights,
@@ -28,13 +29,13 @@ from ringlog.log.rights import (
     principals,
     takes_records,
 )
-from ringlog.log.topics import admin_client
+from ringlog.log.kafka.topics import admin_client
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
 from ringlog.stack import Stack, StackInfo
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.layout import StackLayout, StackSettings, write_settings
-from ringlog.stack.ports import HOST, choose
+from ringlog.stack.processes import HOST, choose
 from ringlog.wire.records import decode_cdc_row
 
 PROTOCOL = "SASL_PLAINTEXT"
@@ -44,14 +45,17 @@ A_WRITER = CdcWriter("nobody", "none", 1, 0, 0, 0, (), ())
 
 SENDER = """
 import sys
-from confluent_kafka import Producer
+from confluent_kafka import KafkaException, Producer
 listener, topic, user, password = sys.argv[1:]
 refused = []
 producer = Producer({"bootstrap.servers": listener, "security.protocol": "SASL_PLAINTEXT", "sasl.mechanism":
     "SCRAM-SHA-256", "sasl.username": user, "sasl.password": password, "linger.ms": 50, "log_level": 2})
 number = 0
 while not refused:
-    producer.produce(topic, b"row %d" % number, on_delivery=lambda error, _: error and refused.append(error.name()))
+    try:
+        producer.produce(topic, b"row %d" % number, on_delivery=lambda error, _: error and refused.append(error.name()))
+    except KafkaException as error:  # the client knows already
+        refused.append(error.args[0].name())
     producer.poll(0.001)
     number += 1
     if number == 200:
@@ -74,6 +78,7 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackInf
         "listeners": f"PLAINTEXT://{HOST}:{plain},CONTROLLER://{HOST}:{controller},WRITERS://{listener}",
         "advertised.listeners": f"PLAINTEXT://{HOST}:{plain},WRITERS://{listener}",
         "listener.security.protocol.map": f"PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT,WRITERS:{PROTOCOL}",
+        "inter.broker.listener.name": "PLAINTEXT",
         "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
         "super.users": "User:ANONYMOUS",
         "sasl.enabled.mechanisms": "SCRAM-SHA-256",
@@ -235,3 +240,10 @@ def test_nothing_is_fenced_that_could_not_be_made_sure_of(guarded: tuple[StackIn
         fence(context, writer, "gone", None, PROTOCOL)
     sworn = fence(context, writer, "gone", None, PROTOCOL, "its disk is in my hands")
     assert sworn.reason == "gone; without the broker: its disk is in my hands"
+
+
+def test_a_cdc_topic_that_is_missing_ends_nowhere(guarded: tuple[StackInfo, str], cluster_name: str) -> None:
+    """Without its ends nobody knows which rows the writer left."""
+    context = ClusterContext(guarded[0].bootstrap_servers, cluster_name, "")
+    with pytest.raises(TopicMissing):
+        fence(context, A_WRITER, "gone", None, PROTOCOL, "it is switched off")

@@ -12,17 +12,17 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, write
+from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_compound import MAP, items
 from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, run_to_idle
 
-from ringlog.audit.compound import AuditColumns, elements, is_compound, log_rows, plain_row
-from ringlog.audit.images import Images, Wanted
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
-from ringlog.wire.codec import decode
+from ringlog.wire.avro.codec import decode
 from ringlog.wire.records import Bounds, CdcRow, Cell, Mutation, MutationStatement, decode_mutation
+from ringlog_audit.rules.compound import AuditColumns, elements, is_compound, log_rows, plain_row
+from ringlog_audit.rules.images import Images, Wanted
 from ringlog_cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -114,6 +114,12 @@ def test_images_are_switched_on_and_off_and_lost(
             run_to_idle(stack, cluster_name, tmp_path, spark, **options)
             return sorted(row.operation for row in world.rows() if row.mutation_id == one.mutation_id)
 
+        def switch(options: CdcOptions) -> None:
+            """Other images, which count for what is written from now on."""
+            world.apply(AlterTable("shop", "carts", cdc=options))
+            since = world.state.table_lives["shop.carts"][-1].versions[-1].since
+            until(lambda: now_us() > since, "the options count")
+
         assert codes() == [2, 9]
         assert codes() == [0, 2, 9]
         stored = {item.value for item in world.read("cdc")}
@@ -122,9 +128,10 @@ def test_images_are_switched_on_and_off_and_lost(
         repeated = [item.value for item in world.read("cdc")]
         assert (set(repeated), len(repeated)) == (stored, len(stored) + 3)
         world.apply(AlterTable("shop", "carts", cdc=CdcOptions(True)))
+        assert codes() == [0, 2, 9], "until the settled time the options before count"
+        switch(CdcOptions(True))
         assert codes() == [2]
-        assert not (tmp_path / "images").exists()
-        world.apply(AlterTable("shop", "carts", cdc=IMAGES))
+        switch(IMAGES)
         assert codes() == [2, 9]
         for path in (tmp_path / "images").glob("*.db"):
             path.unlink()

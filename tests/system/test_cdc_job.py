@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import threading
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import Callable
@@ -12,15 +13,19 @@ from typing import TYPE_CHECKING
 
 import fastavro
 import pytest
+from confluent_kafka import Producer
+from confluent_kafka.admin import NewPartitions
 from tests.cdc.partitions import cdc_partition
-from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.cdc_world import PARTITIONS, World, founded, now_us, until, write
 
-from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.generations.acceptance import stream_of
+from ringlog.kernel.model.state import Generation
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.state import Generation
+from ringlog.log.kafka.topics import admin_client, topic_name
+from ringlog.runtime.kafka.config import connection
 from ringlog.stack import StackInfo
+from ringlog.wire.avro.codec import header
 from ringlog.wire.records import CdcRow, Cell, encode_mutation
-from ringlog.wire.single_object import header
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.settings import JobSettings
 from ringlog_schemas import current
@@ -28,7 +33,7 @@ from ringlog_schemas import current
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ringlog_cdc.job import CdcJob
+    from ringlog_cdc.driver.job import CdcJob
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
@@ -40,7 +45,7 @@ CDC_PARTITIONS = 8
 
 def start(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession, **changes: object) -> CdcJob:
     """A job that runs in this process and appends its promises itself."""
-    from ringlog_cdc.job import CdcJob
+    from ringlog_cdc.driver.job import CdcJob
 
     values = {"direct": True, "trigger_seconds": 0.1} | changes
     return CdcJob(JobSettings(stack.bootstrap_servers, cluster, checkpoint, **values), spark).start()  # type: ignore[arg-type]
@@ -208,6 +213,7 @@ def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_
 
             second = world.commit_generation(now_us())
             world.finish(operation)
+            until(lambda: now_us() > second.timestamp, "the second generation to begin", job.writer.check)
             count += world.send(write(f"customer-{number % 37}", number) for number in range(200)) + 200
             until(lambda: len(world.read("cdc")) == count, "all rows", job.writer.check)
             world.send([write("one", 1)])
@@ -231,7 +237,7 @@ def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_
 
 def check_checkpoint_rules(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession) -> None:
     """While a job runs: no second one on its checkpoint, nor one of its name on another."""
-    from ringlog_cdc.job import CdcJob
+    from ringlog_cdc.driver.job import CdcJob
 
     for folder, code in ((checkpoint, "checkpoint_in_use"), (checkpoint / "other", "checkpoint_lost")):
         job = CdcJob(JobSettings(stack.bootstrap_servers, cluster, folder, direct=True), spark)
@@ -281,6 +287,36 @@ def test_a_replayed_batch_writes_the_same_bytes_whatever_happened_since(
 
         run_to_idle(stack, cluster_name, tmp_path, spark)
         assert len(world.read("cdc")) == 600
+
+
+def test_partitions_that_are_added_under_a_running_job_are_read(
+    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    from ringlog_cdc.driver.job import CdcJob, StopSignal, run_jobs
+
+    settings = JobSettings(stack.bootstrap_servers, cluster_name, tmp_path, direct=True, trigger_seconds=0.1)
+    with founded(stack.bootstrap_servers, cluster_name) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        stopping = StopSignal()
+        running = threading.Thread(target=run_jobs, args=(lambda: CdcJob(settings, spark), stopping))
+        running.start()
+        try:
+            world.send([write("a", 1)])
+            until(lambda: len(world.rows()) == 1, "a row")
+            added = NewPartitions(topic_name(cluster_name, "mutations"), PARTITIONS + 1)
+            admin = admin_client(stack.bootstrap_servers)
+            for done in admin.create_partitions([added]).values():
+                done.result()
+            until(lambda: len(lines(tmp_path, "started")) == 2, "the next job")
+            producer = Producer(connection(stack.bootstrap_servers))  # the other one knows the partitions of before
+            producer.produce(added.topic, encode_mutation(write("b", 2)), partition=PARTITIONS)
+            assert producer.flush(30) == 0
+            until(lambda: len(world.rows()) == 2, "a row of the added partition")
+        finally:
+            stopping.set()
+            running.join()
+        assert {identity(row) for row in world.rows()} >= {(PARTITIONS, 0)}
 
 
 def check_replay_order(again: list[bytes], rows: list[bytes]) -> None:

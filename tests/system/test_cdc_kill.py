@@ -22,8 +22,8 @@ from tests.system.test_cdc_images import carts, demanded, history, logged
 from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
 from ringlog.wire.records import decode_cdc_row
-from ringlog_cdc.pace import FIRST
-from ringlog_cdc.plan_store import PlanStore
+from ringlog_cdc.plan.plan import FIRST
+from ringlog_cdc.plan.store import PlanStore
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 

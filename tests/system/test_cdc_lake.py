@@ -16,14 +16,15 @@ from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_job import run_to_idle, start
 from tests.system.test_cdc_kill import alive, driver, in_hand
 
-from ringlog.audit.lake import audit_lake
-from ringlog.audit.report import AuditReport
-from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import Column
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell
+from ringlog_audit.lake import audit_lake
+from ringlog_audit.report import AuditReport
+from ringlog_audit.sources.topics import KafkaTopics
 from ringlog_cdc.errors import CdcError
 
 if TYPE_CHECKING:
@@ -93,7 +94,7 @@ def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_
     context = ClusterContext(shop.bootstrap, shop.cluster, "")
     shop.apply(fence(context, shop.state.writers["spark"], "lost", None, "", "the test has killed it"))
     before = rows_of_topic(shop)
-    shop.apply(AlterTable("shop", "orders", (Column("extra", "int"),)))
+    shop.alter(AlterTable("shop", "orders", (Column("extra", "int"),)))
     shop.send(
         replace(item, cells=(*item.cells, Cell("extra", b"\0\0\0\5")))
         for item in (write("altered", number) for number in range(10))
@@ -149,5 +150,5 @@ def test_a_running_job_notices_that_its_lake_is_gone_before_it_acknowledges_more
 def audited(shop: World, lake: Path, failures: dict[str, int]) -> None:
     """The audit of the lake finds so many failures."""
     report = AuditReport()
-    audit_lake(shop.bootstrap, shop.cluster, str(lake), report, lambda _: None)
+    audit_lake(KafkaTopics(shop.bootstrap, shop.cluster), str(lake), report, lambda _: None)
     assert {check.name: check.failures for check in report.checks} == failures, report.as_json()

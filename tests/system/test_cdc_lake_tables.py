@@ -14,9 +14,9 @@ from tests.system.cdc_world import now_us
 from tests.system.test_cdc_lake import table_in
 
 from ringlog.kernel.generations.describe import size_of
-from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.model.state import ClusterState, Generation
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.wire.records import encode_cdc_row
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import pytest
 from tests.system.cdc_world import founded, now_us, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, identity, run_to_idle
 
-from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import CdcOptions
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
@@ -34,7 +34,7 @@ def test_what_was_skipped_stays_skipped_and_no_second_job_logs_anything_again(
         # The table keeps no log yet; writes of another one lie between.
         world.send(write(f"k{number % 7}", number, table=("quiet", "orders")[number % 2]) for number in range(80))
         run_to_idle(stack, cluster_name, first, spark)
-        world.apply(AlterTable("shop", "quiet", (), CdcOptions(enabled=True)))
+        world.alter(AlterTable("shop", "quiet", (), CdcOptions(enabled=True)))
         world.send(write(f"k{number % 7}", number, table=("quiet", "orders")[number % 2]) for number in range(80, 120))
         run_to_idle(stack, cluster_name, first, spark)
         before = Counter(identity(row) for row in world.rows())

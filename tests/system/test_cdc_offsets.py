@@ -6,8 +6,8 @@ import pytest
 from tests.system.cdc_world import founded, now_us, write
 
 from ringlog.stack import StackInfo
-from ringlog_cdc.plan import append_limits
-from ringlog_cdc.source import Offsets
+from ringlog_cdc.plan.plan import append_limits
+from ringlog_cdc.topics.source import Offsets
 
 pytestmark = [pytest.mark.system]
 

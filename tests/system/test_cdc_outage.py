@@ -12,15 +12,16 @@ from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
+from tests.plain_stack import plain_stack
 from tests.system.cdc_world import founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, start
 
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.topics import admin_client
+from ringlog.log.kafka.topics import admin_client
 from ringlog.stack import Stack
 from ringlog_cdc.errors import CdcError, StopRequested
 from ringlog_cdc.protocol.batch import WriteRows
-from ringlog_cdc.source import Offsets
+from ringlog_cdc.topics.source import Offsets
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +32,7 @@ pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack for these tests alone: nobody else's broker is killed here."""
-    stack = Stack(tmp_path_factory.mktemp("away"))
+    stack = plain_stack(tmp_path_factory.mktemp("away"))
     try:
         stack.up("quick")
         yield stack

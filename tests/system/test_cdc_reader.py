@@ -22,7 +22,7 @@ from tests.system.cdc_world import founded, until
 from ringlog.client.cdc import CdcChange, CdcReader
 from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
 from ringlog.client.cdc.stores import MemoryProgress
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
 from ringlog.wire.records import CdcRow, Cell

@@ -10,10 +10,10 @@ import pytest
 from tests.system.cdc_world import PARTITIONS, Found, World, founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, start
 
-from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.ring.murmur3 import compose
 from ringlog.stack import StackInfo
-from ringlog.wire.partitions import mutation_key, mutation_partition
-from ringlog_cdc.plan import PlanEntry, decode
+from ringlog.wire.records import mutation_key, mutation_partition
+from ringlog_cdc.plan.plan import PlanEntry, decode
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

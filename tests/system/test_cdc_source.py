@@ -14,7 +14,7 @@ import pytest
 from tests.system.cdc_log import CdcLog, Story, drop_all
 from tests.system.cdc_world import founded, until
 
-from ringlog.kernel.commands.schema import DropTable
+from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell
 from ringlog_cdc import read_cdc

@@ -14,7 +14,7 @@ import pytest
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.spark_cluster import ROOT, SparkCluster, driver_environment, spark_cluster, submit, worker_python
 
-from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import CdcOptions
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell, Mutation, decode_cdc_row

@@ -13,11 +13,12 @@ from confluent_kafka.admin import NewTopic
 from tests.system.cdc_world import PARTITIONS, World, founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, lines
 
-from ringlog.client.results import RejectedResult
-from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.generations.lookup import stream_of
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
+from ringlog.kernel.generations.acceptance import stream_of
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.log.topics import admin_client, topic_name
+from ringlog.log.kafka.topics import admin_client, topic_name
+from ringlog.protocol.submission.results import RejectedResult
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
 from ringlog.wire.records import CdcRow, encode_mutation
 from ringlog_cdc.settings import JobSettings
@@ -25,7 +26,7 @@ from ringlog_cdc.settings import JobSettings
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from ringlog_cdc.job import CdcJob
+    from ringlog_cdc.driver.job import CdcJob
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
@@ -46,7 +47,7 @@ def running(
     stack: StackInfo, cluster: str, folder: Path, spark: SparkSession, kind: type[JobSettings], writer: str
 ) -> Iterator[CdcJob]:
     """A job until the end of the block."""
-    from ringlog_cdc.job import CdcJob
+    from ringlog_cdc.driver.job import CdcJob
 
     settings = kind(stack.bootstrap_servers, cluster, folder / writer, writer, trigger_seconds=0.1, direct=True)
     job = CdcJob(settings, spark).start()
@@ -58,7 +59,7 @@ def running(
 
 def send_others(world: World, first: int, count: int) -> None:
     """Writes into the other topic."""
-    producer = Producer({"bootstrap.servers": world.bootstrap, "linger.ms": 5})
+    producer = Producer({**QUIET, "bootstrap.servers": world.bootstrap, "linger.ms": 5})
     for number in range(first, first + count):
         value = encode_mutation(write(f"other-{number % 37}", number))
         producer.produce(topic_name(world.cluster, OTHERS), value, b"k", number % PARTITIONS)

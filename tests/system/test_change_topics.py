@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import json
 import signal
 import threading
 import uuid
@@ -14,51 +15,46 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.agents.finish import known
+from tests.wire.test_next_version import next_version
 
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED
-from ringlog.agents.shells import publisher
+from ringlog.agents.roles import publisher
 from ringlog.agents.status import read_status
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.changes import (
-    CHANGE_TOPICS,
-    EPOCHS,
-    HEAD,
-    NODES,
-    PLACEMENTS,
-    SCHEMA,
-    Change,
-    EpochChange,
-    diff,
-    project,
-)
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.schema import CreateTable, DropTable
+from ringlog.client.creation.schemas import publish_schemas
+from ringlog.client.errors import SchemasIncompatible
+from ringlog.kernel.changes import CHANGE_TOPICS, CHANGES_OF, EPOCHS, HEAD, Change, EpochChange, diff, project
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable, DropTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.kernel.sections import NODES, PLACEMENTS, SCHEMA
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
-from ringlog.log.kafka import reader_config
-from ringlog.log.producer import AckedProducer
-from ringlog.log.topics import (
+from ringlog.log.kafka.adapter import reader_config
+from ringlog.log.kafka.compacted import held
+from ringlog.log.kafka.producer import AckedProducer
+from ringlog.log.kafka.topics import (
     RECORD_BYTES_MAX,
     SCHEMAS,
     admin_client,
     create_topics,
     topic_name,
 )
-from ringlog.protocol.coordinator_core import propose
+from ringlog.protocol.coordinator.core import propose
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.stack import StackInfo
 from ringlog.wire.changes import decode_change, encode_change, encode_change_record
+from ringlog_schemas import CatalogueSchema, fingerprint_of
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
 from .topic_settings import alter
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-NODE = "11111111-1111-4111-8111-111111111111"
+NODE, NODE_CHANGE = "11111111-1111-4111-8111-111111111111", "ringlog.changes.NodeChange"
 
 
 @pytest.fixture
@@ -304,3 +300,46 @@ def test_what_change_topics_lack_is_written_in_several_transactions(
     offsets = [offset for offset, _, _ in placed(world, PLACEMENTS)]
     assert len(offsets) == 3
     assert [later - sooner for sooner, later in itertools.pairwise(offsets)] == [1, 2], "a marker after every two"
+
+
+def test_the_next_publisher_restores_what_others_wrote(world: AgentsWorld) -> None:
+    """Another process writes a new key, a tombstone, and another value."""
+    publisher = world.start("publisher")
+    begin(world)
+    check(world)
+    wanted = compacted(world)
+    publisher.stop()
+    features, nodes, schema = (topic_name(world.cluster, suffix) for suffix in ("features", NODES, SCHEMA))
+    key, value = next(iter(read(world, NODES)))
+    assert value is not None
+    other: Any = decode_change(value)
+    producer = AckedProducer(world.stack.bootstrap_servers)
+    for topic, name, written in (
+        (features, "ghost", encode_change(CHANGES_OF["features"](1, "ghost", 1, 1))),
+        (schema, read(world, SCHEMA)[0][0], None),
+        (nodes, key, encode_change(replace(other, address="elsewhere:1"))),
+    ):
+        producer.send(topic, written, key=name.encode(), partition=0).result(DEADLINE_S)
+    assert compacted(world) != wanted
+    world.start("publisher")
+    world.await_term("publisher", 2)
+    check(world)
+
+
+def test_a_later_version_of_a_schema_is_published_once_and_only_if_it_fits(world: AgentsWorld) -> None:
+    servers, topic = world.stack.bootstrap_servers, topic_name(world.cluster, SCHEMAS.suffix)
+    there = held(servers, topic, bytes)
+    fits = next_version(NODE_CHANGE)
+    fields = [{name: said for name, said in field.items() if name != "default"} for field in fits.json["fields"][-1:]]
+    json_of = dict(fits.json) | {"fields": [*fits.json["fields"][:-1], *fields]}
+    other = CatalogueSchema(NODE_CHANGE, json_of, fingerprint_of(json_of))
+
+    def publish(schema: CatalogueSchema) -> int:
+        texts = ((schema.hex, json.dumps(schema.json)),)
+        return publish_schemas(servers, world.cluster, own={NODE_CHANGE: schema}, texts=texts)
+
+    with pytest.raises(SchemasIncompatible, match=r"schemas_incompatible: .*NodeChange\.why"):
+        publish(other)
+    assert held(servers, topic, bytes) == there
+    assert [publish(fits) for _ in range(2)] == [1, 0]
+    assert held(servers, topic, bytes).keys() == {*there, fits.hex}

@@ -11,19 +11,20 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.client.mini_validator import MiniValidator
+from tests.plain_stack import plain_stack
 
-from ringlog.cli.node_discovery import founded_id, in_cluster
+from ringlog.cli.node.discovery import founded_id, in_cluster
 from ringlog.client.client import Client, Logs
-from ringlog.client.founding import Founding, found_cluster
-from ringlog.client.results import AppliedResult, RejectedResult, Submitted
+from ringlog.client.creation.creation import Founding, found_cluster
 from ringlog.client.watch import MetadataWatch
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.history import find_request
-from ringlog.kernel.state import ClusterState
-from ringlog.log.kafka import reader_config
-from ringlog.stack import Stack, StackInfo
+from ringlog.kernel.model.state import ClusterState
+from ringlog.log.kafka.adapter import reader_config
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
+from ringlog.stack import StackInfo
 from ringlog_schemas import published
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -125,7 +126,7 @@ def test_answers_through_a_validator_with_direct_authors_in_between(stack: Stack
 
 def test_submissions_outlive_a_killed_broker(tmp_path: Path, cluster_name: str) -> None:
     """SIGKILL of the broker with submissions in flight: after it is back, each is applied exactly once."""
-    own = Stack(tmp_path / "stack")
+    own = plain_stack(tmp_path / "stack")
     try:
         info = own.up("quick")
         found_cluster(info.bootstrap_servers, cluster_name)

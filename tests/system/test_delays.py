@@ -13,12 +13,12 @@ from tests.system.test_node_cluster import World
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.model.state import Operation
 from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW
-from ringlog.kernel.state import Operation
 from ringlog.kernel.values import Replication
-from ringlog.log.delays_control import FolderDelays
+from ringlog.log.delays.control import FolderDelays
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]

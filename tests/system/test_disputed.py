@@ -11,11 +11,11 @@ from tests.system.nodes_world import NodesWorld
 
 from ringlog.agents.exits import HALTED
 from ringlog.agents.status import StatusReader
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.log_ends import confirmed_snapshots
-from ringlog.log.agreement import EVIDENCE
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.history import confirmed_snapshots
+from ringlog.log.replicas.state_agreement import EVIDENCE
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -23,7 +23,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 FAILS = """
 import sys
 from dataclasses import replace
-from ringlog.log.agreement import Agreement
+from ringlog.log.replicas.state_agreement import Agreement
 
 real = Agreement.folded
 

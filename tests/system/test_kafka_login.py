@@ -19,16 +19,15 @@ from tests.system.cdc_world import PARTITIONS, write
 from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.user import User
 
-from ringlog.kernel.ring.partition_key import compose
-from ringlog.log.acls import NEEDS, BrokerUser
-from ringlog.log.topics import RECORD_BYTES_MAX, TOPICS
+from ringlog.kernel.ring.murmur3 import compose
+from ringlog.log.kafka.acls import NEEDS, BrokerUser
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX, TOPICS
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime.kafka_config import connection
-from ringlog.runtime.kafka_options import read_kafka_config
+from ringlog.runtime.kafka.config import QUIET, connection
+from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.stack.artifacts import jars
 from ringlog.stack.java import find_java
-from ringlog.wire.partitions import mutation_key, mutation_partition
-from ringlog.wire.records import encode_mutation
+from ringlog.wire.records import encode_mutation, mutation_key, mutation_partition
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -51,7 +50,7 @@ TABLE = {
 
 
 def test_nobody_does_anything_without_logging_in(guarded: Guarded, user: User) -> None:
-    anonymous = AdminClient({"bootstrap.servers": guarded.stack.bootstrap_servers})
+    anonymous = AdminClient({**QUIET, "bootstrap.servers": guarded.stack.bootstrap_servers})
     with pytest.raises(KafkaException):
         anonymous.create_topics([NewTopic(f"{PREFIX}open", 1, 1)])[f"{PREFIX}open"].result()
     user.run("cluster", "found", f"{PREFIX}none", "--bootstrap", guarded.users, status=1)
@@ -61,6 +60,7 @@ def test_nobody_does_anything_without_logging_in(guarded: Guarded, user: User) -
 def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded, user: User, tmp_path: Path) -> None:
     wrong = tmp_path / "wrong.properties"
     wrong.write_text(guarded.login.read_text().replace(guarded.secrets[1], "not-the-password"))
+    wrong.chmod(0o600)
     where = ["--bootstrap", guarded.users, "--kafka-config", str(wrong)]
     user.run("cluster", "found", f"{PREFIX}none", *where, status=1)
     assert "why: " in user.told
@@ -73,6 +73,7 @@ def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guard
     trusting = tmp_path / "trusting.properties"
     lines = guarded.tls_login.read_text().splitlines()
     trusting.write_text("\n".join(line for line in lines if not line.startswith("ssl.ca")))
+    trusting.chmod(0o600)
     user.run("cluster", "found", f"{PREFIX}none", "--kafka-config", str(trusting), status=1)
     assert f"named by bootstrap.servers of {trusting}" in user.told
     assert "certificate" in user.told

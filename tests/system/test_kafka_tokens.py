@@ -21,7 +21,7 @@ import pytest
 from tests.system.guarded_kafka import PREFIX, Guarded
 from tests.system.user import User
 
-from ringlog.runtime.kafka_options import read_kafka_config
+from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.stack.artifacts import jars
 from ringlog.stack.java import find_java
 

@@ -14,15 +14,15 @@ import pytest
 from tests.system.agents_world import AgentProcess, AgentsWorld, until
 from tests.system.nodes_world import NodesWorld
 
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.service import ReconfigureService
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.cluster.service import ReconfigureService
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.service import GONE, JOINING, LEAVING, MEMBER, read_group
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.log.topics import METADATA
-from ringlog.node.log_copy import COPY, held_of
+from ringlog.log.kafka.topics import METADATA
+from ringlog.node.log.log_copy import COPY, held_of
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 from ringlog.wire.entries import decode_entry
 
@@ -31,11 +31,11 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 DEADLINE_S = 120.0
 BEFORE, AFTER = (0, 1, 1, 1), (0, 0, 0, 0)
 """After how many steps of its own each process dies that comes next: before each of the four, or right after it."""
-ASKS = "ringlog.agents.shells.asking", "AskingThread", "_submit"
+ASKS = "ringlog.agents.roles.asking", "AskingThread", "_submit"
 VALIDATOR = """
 import os, signal, sys
 from ringlog.agents.worker import run
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
 
 moment, left, role = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 real = KafkaLog.hand_over
@@ -59,7 +59,7 @@ run(role)
 NODE = """
 import importlib, os, signal, sys
 from ringlog.cli.main import main
-from ringlog.node import member_copy
+from ringlog.node.log import member_copy
 
 module, owner, name = sys.argv[1:4]
 del sys.argv[1:4]
@@ -83,10 +83,10 @@ main()
 """
 """A node that dies before a step on its way to be a member."""
 MEMBER_STEPS = (
-    ("ringlog.node.log_copy", "", "write_frames"),  # there is a file for the copy
-    ("ringlog.node.log_copy", "CopyFile", "take"),  # entries are in it
+    ("ringlog.node.log.log_copy", "", "write_frames"),  # there is a file for the copy
+    ("ringlog.node.log.log_copy", "CopyFile", "take"),  # entries are in it
     ("ringlog.node.identity", "NodeFolder", "keep"),  # the epoch that is about to be acknowledged is on the disk
-    ("ringlog.node.acks", "Acks", "_publish"),  # what makes it a member
+    ("ringlog.node.reports.acks", "Acks", "_publish"),  # what makes it a member
 )
 
 

@@ -10,26 +10,26 @@ import pytest
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 from tests.system.test_truncation import known_snapshot
 
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import TruncateLog
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import TruncateLog
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.values import Command
-from ringlog.log.archive import Archive, whole
+from ringlog.log.archive.archive import Archive, whole
 from ringlog.log.folding import follow
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
-TOPIC = "ringlog.log.beginning", "SnapshotTopic"
-SUBMITS = "ringlog.agents.snapshots", "SnapshotThread", "_submit_once"
+TOPIC = "ringlog.log.replicas.start_point", "SnapshotTopic"
+SUBMITS = "ringlog.agents.maintenance.snapshots", "SnapshotThread", "_submit_once"
 SNAPSHOT: tuple[tuple[str, str, str, str, int], ...] = (
     ("keeper", *TOPIC, "_put", 0),  # the first chunk
     ("keeper", *TOPIC, "_put", 1),  # the head
     ("publisher", *TOPIC, "confirm", 0),
     ("publisher", *SUBMITS, 0),  # that it is confirmed
-    ("keeper", "ringlog.log.archive", "Archive", "_write", 0),
+    ("keeper", "ringlog.log.archive.archive", "Archive", "add", 0),
     ("keeper", *SUBMITS, 0),  # that it is archived
 )
 """Role, and the function before whose call it dies, after so many."""
@@ -56,7 +56,7 @@ def test_whoever_comes_next_has_a_whole_snapshot_and_truncates(
             head = known_snapshot(agents)
 
         agents.running("keeper").kill()
-        dying = agents.start_dying("keeper", "ringlog.agents.shells.keeper", "", "delete_entries")
+        dying = agents.start_dying("keeper", "ringlog.agents.roles.keeper", "", "delete_entries")
         _submit(agents, TruncateLog(head.epoch))
         assert dying.exit_code() == -signal.SIGKILL
         with closing(KafkaLog(stack.bootstrap_servers, cluster_name)) as log:

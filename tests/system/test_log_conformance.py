@@ -10,18 +10,18 @@ from collections.abc import Callable, Iterator
 import pytest
 from tests.sim.simulated_log import SimulatedLog
 
-from ringlog.log.delayable import DelayableLog
-from ringlog.log.delays import HOLD, PLACES, Match, Rule
-from ringlog.log.delays_control import MemoryDelays
+from ringlog.log.delays.control import MemoryDelays
+from ringlog.log.delays.delayable import DelayableLog
+from ringlog.log.delays.rules import HOLD, PLACES, Match, Rule
 from ringlog.log.errors import LogTruncated
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA, admin_client, create_topics
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
-from ringlog.log.topics import METADATA, admin_client, create_topics
-from ringlog.sim.broker import METADATA as SIMULATED_METADATA
-from ringlog.sim.broker import SimBroker
-from ringlog.sim.world import SimWorld
 from ringlog.stack import StackInfo
+from ringlog_sim.devices.broker import METADATA as SIMULATED_METADATA
+from ringlog_sim.devices.broker import SimBroker
+from ringlog_sim.devices.world import SimWorld
 
 DEADLINE_S = 60.0
 MakeLog = Callable[[], MetadataLog]

@@ -12,16 +12,16 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Producer, TopicPartition
 from tests.log.committing import FateOpen, commit, settle
+from tests.plain_stack import plain_stack
 from tests.stopping import stop
 from tests.system.agents_world import until
 
-from ringlog.client.founding import found
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.encoding import digest
+from ringlog.client.creation.creation import found
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import ClusterState
-from ringlog.log import replica as replicas
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import ClusterState
 from ringlog.log.author import Author
 from ringlog.log.errors import (
     LogReplaced,
@@ -31,15 +31,17 @@ from ringlog.log.errors import (
     ReplicaHalted,
     TopicMissing,
 )
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.producer import AckedProducer
+from ringlog.log.kafka.topics import METADATA, RESULTS, TopicSpec, admin_client, create_topics, topic_name
 from ringlog.log.port import LogRecord
-from ringlog.log.producer import AckedProducer
-from ringlog.log.replica import LogReplica
-from ringlog.log.topics import METADATA, RESULTS, TopicSpec, admin_client, create_topics, topic_name
-from ringlog.protocol.fates import EntryChain, Fate, fates
+from ringlog.log.replicas import replica as replicas
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import CommitOutcome, EntryChain, commit_outcomes
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
-from ringlog.stack import Stack, StackInfo
+from ringlog.runtime.kafka.config import QUIET
+from ringlog.stack import StackInfo
 from ringlog.wire.entries import EncodedEntry
 
 pytestmark = pytest.mark.system
@@ -59,7 +61,7 @@ def test_positions_pass_control_records_and_aborted_transactions(
     stack: StackInfo, cluster_name: str, log: KafkaLog
 ) -> None:
     results = KafkaLog(stack.bootstrap_servers, cluster_name, RESULTS, isolation="read_committed")
-    producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": cluster_name})
+    producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers, "transactional.id": cluster_name})
     producer.init_transactions(DEADLINE_S)
     for data, kept in ((b"kept", True), (b"dropped", False), (b"last", True)):
         producer.begin_transaction()
@@ -82,7 +84,7 @@ def test_a_replica_reads_past_a_gap_at_the_end(stack: StackInfo, log: KafkaLog) 
     """A stray transaction on the metadata topic leaves control records: barriers pass them, and so does a commit."""
     with LogReplica(log) as replica:
         found(log, replica, "c")
-        producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "transactional.id": log.name})
+        producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers, "transactional.id": log.name})
         producer.init_transactions(DEADLINE_S)
         producer.begin_transaction()
         producer.produce(log.name, b"stray", partition=0)
@@ -90,7 +92,9 @@ def test_a_replica_reads_past_a_gap_at_the_end(stack: StackInfo, log: KafkaLog) 
         producer.abort_transaction(DEADLINE_S)
         state = replica.read_barrier()
         assert state.epoch == 1
-        assert commit(log, replica, EntryChain(1, (AUTHOR.entry(state, Noop()),))).fates == (Fate.APPLIED,)
+        assert commit(log, replica, EntryChain(1, (AUTHOR.entry(state, Noop()),))).commit_outcomes == (
+            CommitOutcome.APPLIED,
+        )
         assert replica.counts[OutcomeKind.UNREADABLE] == 1
         with LogReplica(log) as second:
             assert digest(second.read_barrier()) == digest(replica.read_barrier())
@@ -103,10 +107,10 @@ def test_a_rival_in_the_middle_of_a_batch(log: KafkaLog) -> None:
         one, two, three = _three(replica)
         rival = AUTHOR.entry(_after(replica, one), Noop())
         log.append([one.data, rival.data])
-        assert commit(log, replica, EntryChain(state.epoch, (one, two, three))).fates == (
-            Fate.APPLIED,
-            Fate.LOST,
-            Fate.LOST,
+        assert commit(log, replica, EntryChain(state.epoch, (one, two, three))).commit_outcomes == (
+            CommitOutcome.APPLIED,
+            CommitOutcome.LOST,
+            CommitOutcome.LOST,
         )
         assert replica.state.state_id == rival.entry.state_id
 
@@ -176,7 +180,7 @@ def test_a_running_replica_halts_when_the_log_loses_its_beginning(stack: StackIn
 
 def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_path: Path, cluster_name: str) -> None:
     """What the page cache had and the disk had not is gone, and others write before the reader comes back."""
-    own, record = Stack(tmp_path / "stack"), tmp_path / "metadata.json"
+    own, record = plain_stack(tmp_path / "stack"), tmp_path / "metadata.json"
     try:
         info = own.up("quick")
         create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
@@ -185,7 +189,8 @@ def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_pa
             found(log, replica, "c")
             for _ in range(4):
                 assert (
-                    commit(log, replica, EntryChain(replica.state.epoch, _three(replica))).fates == (Fate.APPLIED,) * 3
+                    commit(log, replica, EntryChain(replica.state.epoch, _three(replica))).commit_outcomes
+                    == (CommitOutcome.APPLIED,) * 3
                 )
         log.close()
         own.down()
@@ -200,7 +205,10 @@ def test_a_log_that_lost_its_end_in_a_power_cut_and_has_grown_again_halts(tmp_pa
             left = first.read_barrier().epoch
             assert left < 13, "the log has lost entries"
             for _ in range(4):
-                assert commit(log, first, EntryChain(first.state.epoch, _three(first))).fates == (Fate.APPLIED,) * 3
+                assert (
+                    commit(log, first, EntryChain(first.state.epoch, _three(first))).commit_outcomes
+                    == (CommitOutcome.APPLIED,) * 3
+                )
             assert first.state.epoch > 13, "and it is longer than it was"
         with LogReplica(log, record=record) as replica, pytest.raises(ReplicaHalted, match="epoch 13 was") as caught:
             replica.wait_for(lambda state: state.epoch > 13, DEADLINE_S, "the halt")
@@ -221,7 +229,7 @@ def batches_of(segment: bytes) -> list[bytes]:
 
 def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_path: Path, cluster_name: str) -> None:
     """The broker is stopped in the middle: the answer is lost, the entry may be in the log. It is applied once."""
-    own = Stack(tmp_path / "stack")
+    own = plain_stack(tmp_path / "stack")
     try:
         info = own.up("quick")
         create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
@@ -236,14 +244,14 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
                     log.append([encoded.data for encoded in chain.entries])
                 with pytest.raises(FateOpen):
                     commit(log, replica, chain, timeout_s=0.5)
-                assert fates(replica.state, chain) == (Fate.OPEN,) * 3
+                assert commit_outcomes(replica.state, chain) == (CommitOutcome.OPEN,) * 3
             finally:
                 os.kill(info.broker_pid, signal.SIGCONT)
-            assert commit(log, replica, chain, timeout_s=DEADLINE_S).fates == (Fate.APPLIED,) * 3
+            assert commit(log, replica, chain, timeout_s=DEADLINE_S).commit_outcomes == (CommitOutcome.APPLIED,) * 3
             assert replica.read_barrier().epoch == state.epoch + 3
             assert replica.halted is None
             given_up = EntryChain(replica.state.epoch, _three(replica))
-            assert settle(log, replica, AUTHOR, given_up).fates == (Fate.LOST,) * 3
+            assert settle(log, replica, AUTHOR, given_up).commit_outcomes == (CommitOutcome.LOST,) * 3
             # Whoever gave up comes back with them, and with more patience.
             late = KafkaLog(info.bootstrap_servers, cluster_name, delivery_timeout_s=DEADLINE_S)
             late.append([encoded.data for encoded in given_up.entries])

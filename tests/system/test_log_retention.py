@@ -11,12 +11,12 @@ from tests.system.cdc_world import World, founded, now_us, until
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
-from ringlog.kernel.commands.schema import AlterTable
+from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import CdcOptions
-from ringlog.log.retention import Retention, keep_at_least, retention_of
-from ringlog.log.topics import admin_client, topic_name
+from ringlog.log.kafka.retention import Retention, keep_at_least, retention_of
+from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.stack import StackInfo
-from ringlog_cdc.retention import RetentionKeeper
+from ringlog_cdc.topics.sink import RetentionKeeper
 
 pytestmark = pytest.mark.system
 

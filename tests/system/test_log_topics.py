@@ -11,12 +11,11 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Re
 from tests.system.agents_world import until
 from tests.system.topic_settings import alter
 
-from ringlog.client.founding import found_cluster
-from ringlog.log.errors import CopiesUndecided, TopicMisconfigured, TopicMissing
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.producer import producer_config
-from ringlog.log.replica import LogReplica
-from ringlog.log.topics import (
+from ringlog.client.creation.creation import found_cluster
+from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.producer import producer_config
+from ringlog.log.kafka.topics import (
     ACKS,
     METADATA,
     MUTATIONS,
@@ -27,6 +26,9 @@ from ringlog.log.topics import (
     topic_name,
     verify_topics,
 )
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.rows.store import RowsMark
+from ringlog.node.streams import mutation_tail as tail
 from ringlog.stack import StackInfo
 
 pytestmark = pytest.mark.system
@@ -160,6 +162,46 @@ def test_more_than_one_partition_is_refused(stack: StackInfo, admin: AdminClient
     until(lambda: describe(admin, [topic])[topic].partitions == 2, "the broker to hear of the second partition")
     with pytest.raises(TopicMisconfigured, match=r"partitions is 2, wanted 1 .*under another name"):
         verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
+
+
+def _is_assigned(reading: tail.MutationsTail) -> bool:
+    try:
+        reading.assign(RowsMark())
+    except LogUnavailable:
+        return False
+    return True
+
+
+def test_a_running_node_reads_partitions_that_are_added_to_the_mutations(
+    stack: StackInfo, admin: AdminClient, cluster_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Producers use them at once, so nodes that begin later read them, too. Agents take the topic as it is."""
+    monkeypatch.setattr(tail, "COUNT_S", 0.0)
+    topic = topic_name(cluster_name, "mutations")
+    create_topics(admin, cluster_name, specs=[MUTATIONS])
+    reading = tail.MutationsTail(stack.bootstrap_servers, cluster_name, "n1")
+    found: list[tuple[int, bytes]] = []
+
+    def taken(value: bytes) -> bool:
+        found.extend((one.partition, one.value) for one in reading.take() if one.value is not None)
+        return value in [each for _, each in found]
+
+    try:
+        until(lambda: _is_assigned(reading), "leaders of the new partitions")
+        until(lambda: not taken(b"none") and len(reading.ends) == 4, "the partitions that it begins with")
+        for future in admin.create_partitions([NewPartitions(topic, 6)]).values():
+            future.result(DEADLINE_S)
+        until(lambda: describe(admin, [topic])[topic].partitions == 6, "the broker to hear of the partitions")
+        producer = Producer({"bootstrap.servers": stack.bootstrap_servers})
+        for partition in range(6):
+            producer.produce(topic, b"write %d" % partition, partition=partition)
+        assert producer.flush(DEADLINE_S) == 0
+        for partition in range(6):
+            until(lambda partition=partition: taken(b"write %d" % partition), f"a write of partition {partition}")
+        assert sorted(found) == [(partition, b"write %d" % partition) for partition in range(6)]
+        verify_topics(admin, cluster_name, stack.bootstrap_servers, [MUTATIONS])
+    finally:
+        reading.close()
 
 
 def test_too_few_partitions_can_be_mended(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:

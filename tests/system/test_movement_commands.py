@@ -14,7 +14,7 @@ from tests.system.test_node_cluster import World
 from typer.testing import CliRunner, Result
 
 from ringlog.cli.main import app
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
 

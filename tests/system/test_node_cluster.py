@@ -23,29 +23,29 @@ from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, m
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 from tests.system.nodes_world import NodeProcess, NodesWorld
 
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.service import AddServiceMember
+from ringlog.kernel.commands.cluster.service import AddServiceMember
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.history import state_id_at
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import Operation
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_OLD
-from ringlog.kernel.outcome import Entry
 from ringlog.kernel.ownership.placements import group_at, nodes_of
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.rows.reading import SeenRow
 from ringlog.kernel.service import read_group
-from ringlog.kernel.state import Operation
 from ringlog.kernel.values import CdcOptions, Column, Replication
-from ringlog.log.copied import end_of
+from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import CopyInUse
-from ringlog.log.topics import MUTATIONS
-from ringlog.node.identity import alone_in
-from ringlog.node.log_copy import COPY, copy_of_member
+from ringlog.log.kafka.topics import MUTATIONS
+from ringlog.node.identity import exclusive_folder
+from ringlog.node.log.log_copy import COPY, copy_of_member
+from ringlog.protocol.submission.results import AppliedResult
+from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
 from ringlog.wire.data import SERVICE, EntriesReply, EntriesRequest, pack, unpack
 from ringlog.wire.entries import decode_entry
-from ringlog.wire.partitions import mutation_key, mutation_partition
-from ringlog.wire.records import Mutation, encode_mutation
+from ringlog.wire.records import Mutation, encode_mutation, mutation_key, mutation_partition
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -61,7 +61,7 @@ class World(NodesWorld):
         self.written: list[Mutation] = []
         self.statements: dict[bytes, list[Statement]] = {}
         self._dice = Random(6)
-        self._producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "enable.idempotence": True})
+        self._producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers, "enable.idempotence": True})
 
     def join(self) -> Operation | None:
         return next((op for op in self.agents.state.operations.values() if op.stage != FINISHED), None)
@@ -207,7 +207,7 @@ def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None
     assert isinstance(client.submit(AddServiceMember(node), timeout_s=DEADLINE_S), AppliedResult)
     client.replica.wait_for(lambda state: read_group(state) == (node,), DEADLINE_S, "the node to be a member")
     (path,) = world.folder.glob(f"**/n1/{COPY}")
-    with pytest.raises(CopyInUse), alone_in(path.parent):
+    with pytest.raises(CopyInUse), exclusive_folder(path.parent):
         pass
     ended = end_of(copy_of_member(path.parent))
     service = world.agents.state.service[node]

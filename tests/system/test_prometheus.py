@@ -19,7 +19,7 @@ from tests.system.nodes_world import NodesWorld
 from tests.tidy.files import ROOT
 
 from ringlog.stack import StackInfo
-from ringlog.stack.ports import HOST, choose
+from ringlog.stack.processes import HOST, choose
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 

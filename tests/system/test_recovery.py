@@ -12,33 +12,34 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import Result
 from tests.log.test_snapshots import confirmation
 from typer.testing import CliRunner
 
 from ringlog.cli.main import app
+from ringlog.client.creation.creation import found_cluster
 from ringlog.client.direct import DirectAuthor
-from ringlog.client.founding import found_cluster
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.recovery import LeaveRecovery
-from ringlog.kernel.commands.snapshots import TakeSnapshot
-from ringlog.kernel.commands.truncation import ConfirmSnapshot
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.log_ends import allowed_begin
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot
+from ringlog.kernel.commands.control.recovery import LeaveRecovery
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.history import allowed_begin
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.service import in_recovery
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.log import replica as replicas
-from ringlog.log.archive import Archive, grown
-from ringlog.log.errors import LogDamaged, LogError, ReplicaHalted, TopicMissing
+from ringlog.log.archive.archive import Archive, grown
+from ringlog.log.errors import ArchiveTooLate, LogDamaged, LogError, ReplicaHalted, TopicMissing
 from ringlog.log.folding import follow
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA, admin_client, create_topics, delete_topic, topic_name
 from ringlog.log.opening import beginning_of, delete_entries, open_snapshots
 from ringlog.log.reading import read_to_end
-from ringlog.log.replica import LogReplica
-from ringlog.log.topics import METADATA, admin_client, create_topics, delete_topic, topic_name
-from ringlog.node.log_copy import COPY
-from ringlog.node.member_copy import opened
+from ringlog.log.replicas import replica as replicas
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.log.log_copy import COPY
+from ringlog.node.log.member_copy import opened
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -47,11 +48,11 @@ STEPS_LEAST = 8
 """Durable ones of a recovery from a snapshot on: room, topics, notes, batches, records of the snapshot, beginning."""
 KILLED = """
 import os, signal, sys
-from ringlog.cli import recover
+from ringlog.cli.metadata import recover
 from ringlog.cli.main import app
-from ringlog.client import recovering
-from ringlog.client.recovery_place import KafkaPlace
-from ringlog.log.kafka import KafkaLog
+from ringlog.client.creation import recovery as recovering
+from ringlog.client.creation.recovery_place import KafkaPlace
+from ringlog.log.kafka.adapter import KafkaLog
 
 def counted(owner, name):
     real = getattr(owner, name)
@@ -219,6 +220,30 @@ def test_each_loss_is_seen_and_the_log_comes_back(
         world.keep()
     with closing(KafkaLog(*world.place)) as log:
         assert log.begin_offset() == allowed_begin(after) > 0, "the last one was rebuilt from a snapshot on"
+
+
+def test_a_rebuilt_log_begins_an_archive_if_it_has_its_first_entry(
+    stack: StackInfo, cluster_name: str, tmp_path: Path
+) -> None:
+    """It has after a recovery from an archive, and not from a copy that begins with a snapshot."""
+    world = World(stack, cluster_name, tmp_path)
+
+    def archived(to: Path) -> Result:
+        where = ("--bootstrap", world.place[0], "--cluster", world.place[1], "--json")
+        return CliRunner().invoke(app, ["log", "archive", "--to", str(to), "--no-record", *where])
+
+    world.emptied()
+    view = world.recover(world.archive)
+    assert json.loads(archived(tmp_path / "whole").stdout)["epoch"] == view["then_epoch"]
+    world.memory.unlink()
+    world.snapshot()
+    world.keep()
+    world.emptied()
+    world.recover(world.member)
+    refused = archived(tmp_path / "late").exception
+    assert isinstance(refused, ArchiveTooLate)
+    assert "start the keeper without RINGLOG_ARCHIVE" in refused.hint
+    assert Archive(tmp_path / "late").segments() == ()
 
 
 def test_a_recovery_that_sigkill_ends_before_each_step_is_finished_by_the_same_command(

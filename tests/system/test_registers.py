@@ -15,10 +15,10 @@ from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import Harm, RegistersCluster
 from tests.system.registers_load import KEYSPACE, Load
 
-from ringlog.client.coordinator import Coordinator
-from ringlog.client.plans import Level
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace
-from ringlog.kernel.commands.movements import Leave, Move
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.client.data.plans import Level
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Leave, Move
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.values import Replication
 from ringlog.stack import StackInfo

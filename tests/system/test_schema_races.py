@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from ringlog.client.client import Client
-from ringlog.client.results import AppliedResult, RejectedResult, Submitted
 from ringlog.kernel.invariants.check import violations
-from ringlog.operator.author_json import from_json
 from ringlog.operator.ddl.reading import batch_json, read_ddl
-from ringlog.operator.intents import InvalidCommand
+from ringlog.operator.intents.intents import InvalidCommand
+from ringlog.operator.intents.json_commands import from_json
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.runtime.draw import SystemDraw
 from ringlog.stack import StackInfo
 

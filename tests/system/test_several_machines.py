@@ -27,12 +27,12 @@ from tests.system.machines import Machines, why_none
 from tests.system.nodes_world import NodeProcess, NodesWorld
 from tests.system.test_cdc_job import start
 
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.operator.certificates import make_certificates
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.trust import TRUST_VARIABLE, name_of_node, read_trust
 from ringlog.stack import StackInfo
 

@@ -11,15 +11,15 @@ import pytest
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 
 from ringlog.agents.status import StatusReader
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
-from ringlog.kernel.commands.snapshots import TakeSnapshot, last_snapshot
-from ringlog.kernel.encoding import digest
-from ringlog.log.beginning import ListedSnapshot, SnapshotTopic
-from ringlog.log.kafka import KafkaLog
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot, last_snapshot
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA
 from ringlog.log.opening import beginning_of, open_snapshots
-from ringlog.log.replica import LogReplica
-from ringlog.log.topics import METADATA
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import ListedSnapshot, SnapshotTopic
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]

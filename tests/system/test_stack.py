@@ -13,15 +13,18 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from ringlog.runtime.kafka.config import QUIET, connection
+from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.stack import Stack, StackError, StackInfo, redis_server
 from ringlog.stack.commands import addresses
-from ringlog.stack.layout import StackLayout, read_state
+from ringlog.stack.layout import StackAddress, StackLayout, read_state
 from ringlog.stack.processes import is_locked, start_tick, wait_until
 from ringlog.stack.redis_server import COMMANDS_OFF
 
@@ -52,11 +55,16 @@ def up_in_a_process_that_ends(path: Path) -> StackInfo:
     return StackInfo(**json.loads(answer.stdout))
 
 
+def client_options(info: StackInfo) -> dict[str, Any]:
+    """What a client of this stack begins with."""
+    return connection(info.bootstrap_servers, read_kafka_config(Path(info.kafka_config)).security)
+
+
 def put_data(info: StackInfo) -> None:
     """A record in a topic and a key in Redis, both answered."""
-    admin = AdminClient({"bootstrap.servers": info.bootstrap_servers})
+    admin = AdminClient(client_options(info))
     admin.create_topics([NewTopic("kept", 1, 1)])["kept"].result()
-    producer = Producer({"bootstrap.servers": info.bootstrap_servers, "acks": "all"})
+    producer = Producer({**client_options(info), "acks": "all"})
     producer.produce("kept", b"still here")
     assert producer.flush(60) == 0
     with redis.Redis.from_url(info.redis_url) as client:
@@ -64,9 +72,7 @@ def put_data(info: StackInfo) -> None:
 
 
 def assert_data_kept(info: StackInfo) -> None:
-    consumer = Consumer(
-        {"bootstrap.servers": info.bootstrap_servers, "group.id": "reader", "enable.auto.commit": False}
-    )
+    consumer = Consumer({**client_options(info), "group.id": "reader", "enable.auto.commit": False})
     consumer.assign([TopicPartition("kept", 0, 0)])
     found: list[bytes | None] = []
 
@@ -238,7 +244,7 @@ def test_reset_deletes_the_data_and_starts_afresh(tmp_path: Path) -> None:
         assert all(is_gone(pid) for pid in pids(info))
         after = stack.up()
         assert after.bootstrap_servers == info.bootstrap_servers
-        assert "kept" not in AdminClient({"bootstrap.servers": after.bootstrap_servers}).list_topics(timeout=30).topics
+        assert "kept" not in AdminClient(client_options(after)).list_topics(timeout=30).topics
         with redis.Redis.from_url(after.redis_url) as client:
             assert client.dbsize() == 0
     finally:
@@ -252,7 +258,8 @@ def test_nobody_else_reaches_the_data(folder: Path) -> None:
         assert client.info("server")["tcp_port"] == 0, "no port, so no password either"
     kept = [folder, *folder.rglob("*")]
     names = {path.name for path in kept}
-    assert {"redis.sock", "settings.json", "state.json", "broker.log", "server.properties"} <= names
+    secret = {"client.properties", "server.properties"}
+    assert {"redis.sock", "settings.json", "state.json", "broker.log", *secret} <= names
     assert [str(path) for path in kept if stat.S_IMODE(path.lstat().st_mode) & 0o077] == []
 
 
@@ -300,20 +307,20 @@ def test_a_broker_is_found_with_its_own_redis(folder: Path, tmp_path: Path, monk
     monkeypatch.delenv("RINGLOG_STACK_DATA", raising=False)
     assert addresses() == ()
     info = up_in_a_process_that_ends(folder)
-    assert addresses() == ((info.bootstrap_servers, info.redis_url),)
+    assert addresses() == (StackAddress(info.bootstrap_servers, info.redis_url, info.kafka_config),)
     Stack(folder).down()
     assert addresses() == ()
 
 
 def test_broker_settings_are_the_promised_ones(stack: StackInfo, cluster_name: str) -> None:
-    admin = AdminClient({"bootstrap.servers": stack.bootstrap_servers})
+    admin = AdminClient({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
     assert cluster_name not in admin.list_topics(topic=cluster_name, timeout=60).topics or (
         admin.list_topics(topic=cluster_name, timeout=60).topics[cluster_name].error is not None
     ), "asking for a topic does not create it"
     topic = f"{cluster_name}.big"
     admin.create_topics([NewTopic(topic, 1, 1)])[topic].result()
     errors: list[object] = []
-    producer = Producer({"bootstrap.servers": stack.bootstrap_servers, "message.max.bytes": 4_000_000})
+    producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers, "message.max.bytes": 4_000_000})
     producer.produce(topic, b"x" * 1_900_000, on_delivery=lambda error, _: errors.append(error))
     producer.produce(topic, b"x" * 2_200_000, on_delivery=lambda error, _: errors.append(error and error.name()))
     assert producer.flush(60) == 0

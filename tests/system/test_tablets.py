@@ -20,22 +20,22 @@ from tests.system.agents_world import AgentsWorld, until
 from tests.system.registers_cluster import DEADLINE_S, Harm
 from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster
 
-from ringlog.client.coordinator import Coordinator
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.rebalances import SwitchStable
-from ringlog.kernel.commands.resizes import DecideResize
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.tablets import Shard, TabletMigration
-from ringlog.kernel.commands.zones import AlterZone, CreateZone
-from ringlog.kernel.state import ClusterState
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.placement.rebalances import SwitchStable
+from ringlog.kernel.commands.placement.resizes import DecideResize
+from ringlog.kernel.commands.placement.tablets import Shard, TabletMigration
+from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.tablets.stages import INTRANODE, REPAIR, STREAMING
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import targets
-from ringlog.operator.replication import in_zone
-from ringlog.protocol.rebalancer_core import ROLE
+from ringlog.operator.intents.replication import in_zone
+from ringlog.protocol.rebalancer.core import ROLE
 from ringlog.stack import StackInfo
 from ringlog.wire.ids import time_of
 
@@ -94,7 +94,7 @@ def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: T
     assert set(titles) == {*PANELS, *world.nodes}
 
 
-ASKS = "ringlog.agents.shells.asking", "AskingThread", "_submit"
+ASKS = "ringlog.agents.roles.asking", "AskingThread", "_submit"
 ZONE, PARTITIONS = "stock", 8
 ROWS, ROWS_FILLED = "store.parts", 40
 

@@ -20,8 +20,8 @@ from tests.system.three_brokers import NUMBERS, Copies, ThreeBrokers
 
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
-from ringlog.client.results import AppliedResult
-from ringlog.kernel.commands.cluster import Noop
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.protocol.submission.results import AppliedResult
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 

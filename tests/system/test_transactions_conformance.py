@@ -11,14 +11,14 @@ import pytest
 from tests.sim.carrying import carry_out
 
 from ringlog.agents.exits import Superseded
-from ringlog.agents.fenced import FencedProducer, TransactionRecord
-from ringlog.agents.transactions import TransactionalProducer
+from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
+from ringlog.agents.ports import TransactionalProducer
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.kafka import KafkaLog
-from ringlog.log.topics import METADATA, RESULTS, admin_client, create_topics
-from ringlog.sim.broker import SimBroker
-from ringlog.sim.transactions import SimTransactions
-from ringlog.sim.world import SECOND, SimWorld
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA, RESULTS, admin_client, create_topics
+from ringlog_sim.actors.role import SimTransactions
+from ringlog_sim.devices.broker import SimBroker
+from ringlog_sim.devices.world import SECOND, SimWorld
 
 from .agents_world import until
 

@@ -20,16 +20,16 @@ from ringlog.agents.status import StatusReader
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.cli.main import app
 from ringlog.client.client import Client
-from ringlog.client.results import AppliedResult
 from ringlog.client.watch import MetadataWatch
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.log_ends import ARCHIVED, allowed_begin, confirmed_snapshots
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.history import ARCHIVED, allowed_begin, confirmed_snapshots
+from ringlog.kernel.model.state import ClusterState
 from ringlog.log.errors import LogTruncated, ReplicaHalted
-from ringlog.log.kafka import KafkaLog, KafkaTail
+from ringlog.log.kafka.adapter import KafkaLog, KafkaTail
 from ringlog.log.opening import beginning_of, delete_entries, open_snapshots
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 from ringlog.wire.records import StoredSnapshot
 

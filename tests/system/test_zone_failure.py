@@ -13,15 +13,15 @@ import pytest
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 from tests.system.registers_cluster import RegistersCluster
 
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.rebalances import CancelRebalance, FinishCancel, TriggerRebalance
-from ringlog.kernel.commands.zones import AlterZone, CreateZone
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import ZonePartition, partition_key
-from ringlog.node.disk_rows import ROWS
-from ringlog.operator.balancing import said
-from ringlog.protocol.rebalancer_core import ROLE
-from ringlog.protocol.zone_groups import FAILED, HAS, session, words_of
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.placement.rebalances import CancelRebalance, FinishCancel, TriggerRebalance
+from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import ZonePartition, partition_key
+from ringlog.node.rows.disk_rows import ROWS
+from ringlog.operator.balancing import read_acks
+from ringlog.protocol.rebalancer.core import ROLE
+from ringlog.protocol.rebalancer.zone_groups import FAILED, HAS, session, session_reports
 from ringlog.stack import StackInfo
 
 pytestmark = [
@@ -77,7 +77,8 @@ def test_a_step_to_a_node_whose_disk_fails_is_cancelled_and_its_cause_is_shown(w
     assert cancel.reason == "the replica on n2 can never follow it: rows_damaged"
     assert finish.result == "rolled_back"
     (row,) = json.loads(run(world, "zone", "show", ZONE, "--json"))["partitions"]
-    assert (row["stable"], row["pending"], row["waits"]) == (["n1"], [], None)
+    assert (row["stable"], row["pending"]) == (["n1"], [])
+    assert row["waits"].startswith("stuck: not where its zone puts it, on n2")
     assert row["cancelled"] == cancel.reason
     assert "rows_damaged" in " ".join(run(world, "zone", "show", ZONE).split())
 
@@ -88,9 +89,9 @@ def of_zone(state: ClusterState) -> ZonePartition:
 
 def world_says(world: RegistersCluster, word: str) -> set[str]:
     """Who says a word of the step that is pending, as of the newest acknowledgements."""
-    acks = said(world.agents.stack.bootstrap_servers, world.agents.cluster)
+    acks = read_acks(world.agents.stack.bootstrap_servers, world.agents.cluster)
     state = world.agents.client.read_barrier()
-    return set(words_of(state, acks).get(session(of_zone(state), word), {}))
+    return set(session_reports(state, acks).get(session(of_zone(state), word), {}))
 
 
 def gone_on(world: RegistersCluster) -> bool:

@@ -12,18 +12,18 @@ import pytest
 from tests.system.agents_world import AgentsWorld
 from tests.system.registers_cluster import DEADLINE_S, RegistersCluster
 
-from ringlog.client.coordinator import Coordinator
-from ringlog.client.plans import Level
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.zones import CreateZone
-from ringlog.kernel.state import ClusterState
+from ringlog.client.data.coordinator import Coordinator
+from ringlog.client.data.plans import Level
+from ringlog.kernel.commands.placement.zones import CreateZone
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import HIGH_AVAILABILITY
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY
-from ringlog.operator.replication import in_zone
-from ringlog.protocol.rebalancer_core import ROLE
+from ringlog.operator.intents.replication import in_zone
+from ringlog.protocol.rebalancer.core import ROLE
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]

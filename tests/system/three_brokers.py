@@ -13,7 +13,7 @@ from confluent_kafka import KafkaException
 from confluent_kafka.admin import ClusterMetadata
 from tests.system.machines import Machines
 
-from ringlog.log.topics import METADATA, admin_client, topic_name
+from ringlog.log.kafka.topics import METADATA, admin_client, topic_name
 from ringlog.stack import StackInfo, broker
 from ringlog.stack.broker import new_cluster_id
 from ringlog.stack.layout import StackLayout, StackSettings
@@ -113,5 +113,7 @@ class ThreeBrokers:
             "controller.quorum.voters": ",".join(voters),
             "listeners": f"PLAINTEXT://{address}:{PORT},CONTROLLER://{address}:{CONTROLLER}",
             "advertised.listeners": f"PLAINTEXT://{address}:{PORT}",
+            "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+            "inter.broker.listener.name": "PLAINTEXT",
             **QUICK,
         }

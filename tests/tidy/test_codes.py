@@ -3,15 +3,23 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Iterator
+from functools import cache
 
 from ringlog.cli.codes import PROGRAM_CODES
-from tests.tidy.files import ROOT
+from ringlog.runtime.monitoring.metrics import FIGURES, JOB
+from tests.tidy.files import ROOT, python_files
 
 RAISERS = {"CdcError", "Refused", "StackError", "fail"}
 """Whose first argument is a code."""
-WHERE = ("services/ringlog", "streaming/ringlog_cdc")
-OWN = ("services/ringlog/sim/", "services/ringlog/kernel/", "services/ringlog/wire/")
+WHERE = ("services", "streaming")
+OWN = (
+    "services/ringlog_sim/",
+    "services/ringlog_testing/quorums/",
+    "services/ringlog/kernel/",
+    "services/ringlog/wire/",
+)
 """The simulator raises what the others do; kernel and wire have sets of their own."""
 
 
@@ -59,7 +67,7 @@ def test_no_code_of_the_program_is_of_nobody() -> None:
     assert [code for table in PROGRAM_CODES.values() for code in table if sources.count(f'"{code}') < 2] == []
 
 
-WORDS_OF_ITS_OWN = ("services/ringlog/kernel/balance/", "services/ringlog/sim/histories/")
+WORDS_OF_ITS_OWN = ("services/ringlog/kernel/balance/", "services/ringlog_testing/histories/")
 """Reasons of the planner, and of a reader of histories."""
 
 
@@ -97,3 +105,38 @@ def test_a_code_that_is_not_on_the_page_would_be_found() -> None:
     assert set(raised(ast.parse(text))) == {"a_b", "c_d"}
     text = 'LATER = frozenset({"e_f", "g"})\nanswer.code in LATER or code == "h"\nother == "i"'
     assert set(compared(ast.parse(text))) == {"e_f", "g", "h"}
+
+
+# Figures are declared once: what the sources show is in the table, and what the table has is shown.
+
+
+@cache
+def shown_names() -> frozenset[str]:
+    """First arguments of ``Sample`` in the sources."""
+
+    def found() -> Iterator[str]:
+        for path in python_files("services", "streaming"):
+            content = path.read_text(encoding="utf-8")
+            for node in ast.walk(ast.parse(content)) if "Sample(" in content else ():
+                if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Sample":
+                    name = node.args[0]
+                    assert isinstance(name, ast.Constant), f"{path}: names are written where they are shown"
+                    yield str(name.value)
+
+    return frozenset(found())
+
+
+def test_what_is_shown_is_in_the_table() -> None:
+    assert shown_names() - FIGURES.keys() == set()
+
+
+def test_what_the_table_has_is_shown() -> None:
+    assert {name for name, figure in FIGURES.items() if figure.by != JOB} - shown_names() == set()
+
+
+def test_the_job_shows_what_the_table_has_of_it() -> None:
+    source = next(path for path in python_files("streaming") if path.name == "metrics.py")
+    names = re.findall(r'(?:_counter|_gauge)\("([a-z_]+)"\)|\("([a-z_]+_seconds)", [a-z_]+\)', source.read_text())
+    assert {f"ringlog_cdc_{one or other}" for one, other in names} == {
+        name for name, figure in FIGURES.items() if figure.by == JOB
+    }

@@ -36,6 +36,7 @@ HOOKS = {
         "block_on_close",
         "daemon_threads",
         "do_GET",
+        "service_actions",
         "handle_error",
         "log_message",
         "redirect_request",
@@ -44,7 +45,7 @@ HOOKS = {
     },
     "called by faust": {"spinner", "on_start", "_sentinel_task"},
     "read by uvicorn": {"should_exit"},
-    "read by pydantic": {"model_config", "_empty_is_none", "_empty_is_not"},
+    "read by pydantic": {"model_config", "_empty_is_default", "_empty_is_none", "_empty_is_not"},
     "read by the Java gateway of Spark": {"implements"},
     "called by Spark": {
         "onQueryProgress",
@@ -84,9 +85,6 @@ HOOKS = {
     },
 }
 FOR_TESTS = {
-    "history_problems": "the gate of released schemas, for whoever releases",
-    "MemoryKeyed": "the topic of snapshots in memory, also of benchmarks",
-    "compact": "what a broker may do to it at any time",
     "decode_state": "the inverse of ``encode`` as a whole: parts of a snapshot are decoded one by one",
 }
 

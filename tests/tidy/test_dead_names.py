@@ -18,7 +18,6 @@ FOUND_BY_NAME = re.compile(r"services/ringlog/cli/|services/ringlog/kernel/comma
 """Verbs of the program, and what the registry finds."""
 HERE = {
     "encode": "of a record of any schema: what ships writes with functions that are made of the schema",
-    "project": "the definition that differences are held against",
     "rebalance": "a role's steps, by their name in its row",
 }
 

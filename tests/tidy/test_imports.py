@@ -6,7 +6,11 @@ import ast
 import re
 from collections.abc import Iterator
 from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
+
+import grimp
+import pytest
 
 from tests.tidy.files import ROOT, python_files, shown, text
 
@@ -41,8 +45,6 @@ def _defined(body: list[ast.stmt]) -> Iterator[str]:
 
 IMPORT = re.compile(rf"^ *from (?:{'|'.join(FOLDERS)})\b[\w.]* import (?:\([^)]*\)|[^\n(]*)", re.MULTILINE)
 """One statement, also of a program that a test has as text. To parse whole files takes many times as long."""
-EARLIER = "tests/system/test_upgrade.py"
-"""Its programs run in an earlier release."""
 
 
 def missing(content: str) -> Iterator[str]:
@@ -62,7 +64,6 @@ def _python_of(*folders: str) -> Iterator[tuple[Path, str]]:
 
 def test_what_is_imported_of_the_product_is_there() -> None:
     found = {shown(path): list(missing(content)) for path, content in _python_of("tests", "bench")}
-    assert found.pop(EARLIER) != []
     assert {name: lost for name, lost in found.items() if lost} == {}
 
 
@@ -71,3 +72,57 @@ def test_a_name_that_is_gone_would_be_missed() -> None:
         "from ringlog.wire.ids import (\n    gone,  # for good\n    new_state_id,\n)\n  from ringlog.nowhere import x\n"
     )
     assert list(missing(content)) == ["ringlog.wire.ids.gone", "ringlog.nowhere.x"]
+
+
+# No circle of imports anywhere: each module can be read after those that it stands on.
+
+
+PACKAGES = (
+    "ringlog",
+    "ringlog_audit",
+    "ringlog_demo",
+    "ringlog_sim",
+    "ringlog_testing",
+    "ringlog_cdc",
+    "ringlog_cdc_reader",
+    "ringlog_debezium",
+    "ringlog_schemas",
+)
+
+
+def order(imports: dict[str, set[str]]) -> tuple[str, ...]:
+    """The modules, each behind those that it imports. Raises CycleError."""
+    return tuple(TopologicalSorter(imports).static_order())
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Imports for types alone count, too."""
+    graph = grimp.build_graph(*PACKAGES, cache_dir=None)
+    imports = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
+    assert len(order(imports)) == len(imports) > 700
+
+
+def test_a_circle_would_be_seen() -> None:
+    with pytest.raises(CycleError):
+        order({"a": {"b"}, "b": {"c"}, "c": {"a"}})
+
+
+def _arrows(package: str) -> set[tuple[str, str]]:
+    """(folder, folder that it imports) of those right below a package."""
+    graph = grimp.build_graph(package.split(".")[0], cache_dir=None)
+
+    def folder(module: str) -> str:
+        place, _, rest = module.removeprefix(f"{package}.").partition(".")
+        return place if rest and module.startswith(f"{package}.") else ""
+
+    pairs = ((one, other) for one in graph.modules for other in graph.find_modules_directly_imported_by(one))
+    arrows = {(folder(one), folder(other)) for one, other in pairs}
+    return {(one, other) for one, other in arrows if one and other and one != other}
+
+
+@pytest.mark.parametrize("package", ["ringlog.kernel", "ringlog_cdc"])
+def test_folders_have_an_order(package: str) -> None:
+    """The import linter checks the other packages."""
+    arrows = _arrows(package)
+    assert len(arrows) > 3
+    assert order({one: {to for of, to in arrows if of == one} for one, _ in arrows})

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 
 import pytest
 
+from ringlog.kernel.model import zones
 from ringlog.kernel.operations import kinds
 from ringlog.kernel.ownership import kinds as strategies
 from ringlog.kernel.tablets import stages
-from ringlog.kernel.zones import model as zones
 from tests.tidy.files import python_files, shown, text
 
 NAMES = frozenset((*kinds.KINDS, *strategies.STRATEGIES, *stages.KINDS, *zones.MODES))
@@ -22,7 +22,7 @@ CONSTANTS = frozenset(
     if isinstance(value, kinds.OperationKind | strategies.Strategy | stages.TransitionKind)
     or name in ("STRONG", "HIGH_AVAILABILITY")
 )
-RETELLS = "services/ringlog/sim/checks/"
+RETELLS = "services/ringlog_sim/checks/"
 """The simulator's own record of movements shares nothing with the kernel, so that it can contradict it."""
 
 

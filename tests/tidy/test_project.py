@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
+import shutil
 import subprocess
 import sys
 import tomllib
+from configparser import RawConfigParser
 from pathlib import Path
 
 import pytest
 
+from ringlog.protocol.roles import ROLES
 from ringlog.stack.bootstrap import lock_blocks
 from tests.tidy.files import ROOT, files, shown, text
+from tests.tidy.test_compose import parse
 
 ADDRESS = re.compile(r"\bhttps?://|\bgit\+|--(?:extra-)?index-url|--find-links")
 
@@ -84,3 +89,53 @@ def test_small_text_files_end_with_a_newline() -> None:
         return content is not None and content != "" and not content.endswith("\n")
 
     assert [shown(path) for path in files() if is_torn(path)] == []
+
+
+# The systemd units start commands that the program knows, again after a crash, with enough file descriptors.
+
+
+UNITS = sorted((ROOT / "compose" / "systemd").glob("*.service"))
+INSTANCES = {"ringlog-agent@": tuple(ROLES), "ringlog-node@": ("n1",), "ringlog-cdc@": ("orders",)}
+FILES_MIN = 65_536
+
+
+def service(path: Path) -> dict[str, str]:
+    """The options of the section Service; of one that is given twice, the last."""
+    found = RawConfigParser(strict=False)
+    found.optionxform = str  # type: ignore[assignment, method-assign]
+    found.read_string(path.read_text(encoding="utf-8"))
+    return dict(found["Service"])
+
+
+def test_each_kind_of_process_has_a_unit() -> None:
+    assert {path.stem for path in UNITS} == set(INSTANCES)
+
+
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_a_unit_starts_a_known_command_again_and_again(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for line in (path.parent / "ringlog.env").read_text(encoding="utf-8").splitlines():
+        if line and not line.startswith("#") and "/etc/" not in line:  # those files are not on this machine
+            monkeypatch.setenv(*line.split("=", 1))
+    options = service(path)
+    assert options["Restart"] == "always"
+    assert int(options["LimitNOFILE"]) >= FILES_MIN
+    assert options["KillMode"] == "mixed"
+    for instance in INSTANCES[path.stem]:
+        program, *command = shlex.split(options["ExecStart"].replace("%i", instance))
+        assert Path(program).name == "ringlog"
+        parse(command)
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize("path", UNITS, ids=lambda path: path.stem)
+def test_systemd_understands_every_line(path: Path, tmp_path: Path) -> None:
+    """The program of the unit is not installed here, so another one takes its place."""
+    instance = path.stem + INSTANCES[path.stem][0] + ".service"
+    text = path.read_text(encoding="utf-8").replace("/opt/ringlog/bin/ringlog", "/bin/true")
+    (tmp_path / instance).write_text(text, encoding="utf-8")
+    ended = subprocess.run(
+        ["systemd-analyze", "verify", "--man=no", "--recursive-errors=no", str(tmp_path / instance)],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    complaints = [line for line in ended.stderr.splitlines() if instance in line]
+    assert (ended.returncode, complaints) == (0, [])

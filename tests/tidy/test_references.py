@@ -9,6 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from ringlog_schemas import catalog
+from ringlog_sim.cli import mutants as sim_mutants
+from ringlog_sim.mutants import MUTANTS
 from tests.tidy.files import ROOT, python_files, shown, text
 
 SOURCES = ("services", "streaming", "schemas", "bench")
@@ -16,6 +18,11 @@ REFERENCE = re.compile(r"``([a-z_]+(?:\.[A-Za-z_]+)+)(?:\(\))?``")
 OTHERS = {
     "ringlog.oauth.hook": "a property of Kafka clients",
     "client.properties": "a file",
+    "avro.compatibility": "a module of the Avro library",
+    "data.undecoded": "an attribute",
+    "encoding.digest": "a function of this folder",
+    "placement.py": "a file of bench/",
+    "report.rule": "an attribute",
     "ringlog.Uuid": "a type within schemas",
     "ringlog.commands.Position": "a type within schemas",
 }
@@ -76,3 +83,84 @@ def test_what_is_referred_to_is_there() -> None:
 def test_what_is_gone_would_be_missed() -> None:
     words = "``kernel.fold.fold``, ``ringlog.kernel.nowhere``, ``keyspace.table``, ``tablets.groups.gone()``"
     assert list(missing(words)) == ["ringlog.kernel.nowhere", "tablets.groups.gone"]
+
+
+# The walk in docs/architecture.md names functions that are there, in their files.
+
+
+STEP = re.compile(r"^\| (\d+) \| `([a-z_/]+\.py)` \| `(\w+)` \|", re.MULTILINE)
+
+
+def test_each_step_of_the_walk_is_a_function_of_its_file() -> None:
+    steps = STEP.findall((ROOT / "docs/architecture.md").read_text(encoding="utf-8"))
+    assert [int(number) for number, _, _ in steps] == list(range(1, len(steps) + 1))
+    assert len(steps) > 20
+    for _, path, name in steps:
+        tree = ast.parse((ROOT / "services/ringlog" / path).read_text(encoding="utf-8"))
+        assert name in {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}, f"{path}: {name}"
+
+
+# The page of planted bugs has each of them, as the code has it, and no other.
+
+
+PAGE = "docs/reference/mutants.md"
+HOW = f"measure a new one (ringlog sim mutants NAMES --page {PAGE})"
+
+
+def test_the_page_has_each_planted_bug_with_its_bound() -> None:
+    rows = [line.strip("| ").split(" | ") for line in (ROOT / PAGE).read_text().splitlines() if line.startswith("| ")]
+    shown = {(row[0], row[1], row[2], row[4]) for row in rows if len(row) == 6}
+    planted = {(one.name, one.bug, one.profile, str(one.seeds)) for one in MUTANTS}
+    assert planted - shown == set(), HOW
+    assert {name for name, *_ in shown} - {"bug"} == {one.name for one in MUTANTS}
+
+
+def test_the_page_is_as_its_command_writes_it() -> None:
+    page = ROOT / PAGE
+    known = [one.name for one in MUTANTS]
+    assert sim_mutants._page(sim_mutants._rows([], page, known), known, None) == page.read_text()
+
+
+# Each bound in the guide about growth names the test that shows it, and the test is there.
+
+
+GUIDE = ROOT / "docs" / "guide" / "growth.md"
+SECTIONS = "Topics", "The state", "Memory and files of processes"
+YOURS = {("Topics", "`dead-letters`"), ("Memory and files of processes", "node: registers")}
+"""What is the user's own to bound."""
+
+
+def rows() -> Iterator[tuple[str, str, str]]:
+    """(section, what grows, what shows the bound) of each row."""
+    text = GUIDE.read_text(encoding="utf-8")
+    for section in SECTIONS:
+        lines = text.split(f"## {section}\n")[1].split("\n## ")[0].splitlines()
+        head, *body = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines if line[:2] == "| "]
+        assert head[-1] == "shown by", section
+        assert {len(row) for row in body} == {len(head)}, section
+        yield from ((section, row[0], row[-1]) for row in body)
+
+
+def fault(named: str) -> str:
+    """What is wrong with the name of a test, empty: it is there."""
+    path, _, name = named.partition("::")
+    file = ROOT / "tests" / path
+    if not file.is_file():
+        return f"no file tests/{path}"
+    found = {node.name for node in ast.walk(ast.parse(file.read_text(encoding="utf-8"))) if hasattr(node, "name")}
+    return "" if name.startswith("test_") and name in found else f"no {name} in tests/{path}"
+
+
+def test_each_bound_has_the_test_that_shows_it() -> None:
+    found = list(rows())
+    assert len(found) >= 50
+    assert {(section, what) for section, what, shown in found if shown == "yours"} == YOURS
+    assert [(what, why) for _, what, shown in found if shown != "yours" and (why := fault(shown.strip("`")))] == []
+
+
+def test_a_test_that_is_gone_would_be_missed() -> None:
+    here = "tidy/test_references.py"
+    assert fault(f"{here}::test_each_bound_has_the_test_that_shows_it") == ""
+    assert fault(f"{here}::test_each_bound") == f"no test_each_bound in tests/{here}"
+    assert fault(f"{here}::fault") == f"no fault in tests/{here}"
+    assert fault("tidy/test_gone.py::test_gone") == "no file tests/tidy/test_gone.py"

@@ -115,10 +115,10 @@ def test_no_test_is_switched_off() -> None:
 
 KAFKA_ADDRESS = re.compile(r"""["'](?:kafka\.)?bootstrap\.servers["']|kafka://""")
 MAKES_CLIENTS = {
-    "services/ringlog/runtime/kafka_config.py": "the one place",
-    "services/ringlog/runtime/kafka_options.py": "reads what that is told",
+    "services/ringlog/runtime/kafka/config.py": "the one place",
+    "services/ringlog/runtime/kafka/options.py": "reads what that is told",
     "services/ringlog/stack/probes.py": "the stack's own broker, which the stack has set up itself",
-    "services/ringlog/cli/cdc_rights.py": "writes a file for a client",
+    "services/ringlog/cli/cdc/permissions.py": "writes a file for a client",
     "services/ringlog/agents/app.py": "faust, with the log-in of the one place beside it",
 }
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from ringlog.agents.watched import STATES
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.agents.monitoring.health_view import STATES
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.protocol.coordinator.waits import WAITS
 from ringlog.protocol.roles import ROLES
-from ringlog.protocol.waits import WAITS
-from ringlog.runtime.figures import FIGURES
+from ringlog.runtime.monitoring.metrics import FIGURES
 from tests.cli.test_docs import anchors
 from tests.tidy.files import ROOT
 
@@ -86,6 +86,7 @@ def test_what_an_operator_must_hear_of_has_an_alert() -> None:
     assert alarmed >= {
         "ringlog_agent_ready",
         "ringlog_node_ready",
+        "ringlog_node_heard_seconds",
         "ringlog_log_halted",
         "ringlog_log_behind_records",
         "ringlog_validator_waiting_requests",

@@ -19,10 +19,6 @@ from tests.tidy.files import ROOT, files, python_files, shown, text
 
 GLOSSARY = "docs/glossary.md"
 SOURCES = ("services", "streaming", "schemas", "bench")
-FROZEN = ("schemas/ringlog_schemas/v1/", "schemas/ringlog_schemas/earlier/")
-"""Schemas of released versions, which nobody may change."""
-DECISIONS = "docs/decisions/"
-"""Each is as it was written when the decision was made."""
 NOT_IN_WORDS = re.compile(r"``.*?``|`[^`\n]*`|\{[^{}]*\}")
 FENCED = re.compile(r"^ *```.*?^ *```", re.MULTILINE | re.DOTALL)
 
@@ -78,8 +74,8 @@ def checked() -> tuple[Path, ...]:
     pages = (
         path for path in files() if path.suffix == ".md" and shown(path).startswith(("docs/", "README", "CHANGELOG"))
     )
-    pages = (path for path in pages if shown(path) != GLOSSARY and not shown(path).startswith(DECISIONS))
-    schemas = (path for path in files() if path.suffix == ".avsc" and not shown(path).startswith(FROZEN))
+    pages = (path for path in pages if shown(path) != GLOSSARY)
+    schemas = (path for path in files() if path.suffix == ".avsc")
     return (*python_files(*SOURCES), *schemas, *pages)
 
 

@@ -7,14 +7,14 @@ import hmac
 
 import pytest
 
-from ringlog.wire.ack_codes import (
+from ringlog.wire.acks import (
     WRONG_CODE,
-    believed_ack,
-    believed_load,
     coded,
     coded_load,
     has_code_of,
     key_of,
+    verified_ack,
+    verified_load,
 )
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
@@ -43,7 +43,7 @@ def ack_of(node: str, epoch: int = 5) -> bytes:
 
 def refused(data: bytes, masters: tuple[str, ...]) -> WireError:
     with pytest.raises(WireError) as error:
-        believed_ack(data, masters)
+        verified_ack(data, masters)
     return error.value
 
 
@@ -54,11 +54,11 @@ def test_the_key_is_what_the_guide_says() -> None:
 
 def test_a_node_is_believed_for_itself_only() -> None:
     mine = coded(ack_of(ONE), key_of(MASTER, ONE))
-    assert believed_ack(mine, (MASTER,)) == decode_node_ack(mine) == decode_node_ack(ack_of(ONE))
+    assert verified_ack(mine, (MASTER,)) == decode_node_ack(mine) == decode_node_ack(ack_of(ONE))
     for forged in (ack_of(OTHER), coded(ack_of(OTHER), key_of(MASTER, ONE)), coded(ack_of(OTHER), MASTER)):
         error = refused(forged, (MASTER,))
         assert (error.code, error.field) == (WRONG_CODE, OTHER)
-        assert believed_ack(forged, ()).node == OTHER, "without a master everything counts"
+        assert verified_ack(forged, ()).node == OTHER, "without a master everything counts"
 
 
 def test_no_byte_of_what_was_said_can_be_another_one() -> None:
@@ -72,7 +72,7 @@ def test_no_byte_of_what_was_said_can_be_another_one() -> None:
 def test_keys_change_while_all_run() -> None:
     before, after = (coded(ack_of(ONE), key_of(master, ONE)) for master in (MASTER, LATER))
     for data in (before, after):
-        assert believed_ack(data, (MASTER, LATER)).node == ONE
+        assert verified_ack(data, (MASTER, LATER)).node == ONE
     assert refused(before, (LATER,)).code == WRONG_CODE
     assert has_code_of(before, (key_of(LATER, ONE), key_of(MASTER, ONE)))
     assert not has_code_of(before, (key_of(LATER, ONE),))
@@ -90,13 +90,13 @@ def load_of(node: str) -> bytes:
 
 def refused_load(data: bytes) -> WireError:
     with pytest.raises(WireError) as error:
-        believed_load(data, (MASTER,))
+        verified_load(data, (MASTER,))
     return error.value
 
 
 def test_a_node_reports_load_for_itself_only() -> None:
     mine = coded_load(load_of(ONE), key_of(MASTER, ONE))
-    assert believed_load(mine, (LATER, MASTER)) == decode_node_load(mine) == decode_node_load(load_of(ONE))
+    assert verified_load(mine, (LATER, MASTER)) == decode_node_load(mine) == decode_node_load(load_of(ONE))
     code = load_in(mine).code
     others = (
         load_of(OTHER),
@@ -106,7 +106,7 @@ def test_a_node_reports_load_for_itself_only() -> None:
     for forged in others:
         error = refused_load(forged)
         assert (error.code, error.field) == (WRONG_CODE, OTHER)
-        assert believed_load(forged, ()).node == OTHER, "without a master everything counts"
+        assert verified_load(forged, ()).node == OTHER, "without a master everything counts"
 
 
 def test_a_code_of_the_one_is_none_of_the_other() -> None:

@@ -4,65 +4,56 @@ from __future__ import annotations
 
 import random
 from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel import carried
-from ringlog.kernel.carried import CHANGE_BYTES_MAX, too_large, weight_of
-from ringlog.kernel.changes import (
-    CDC_GENERATIONS,
-    TELLINGS,
-    ChangeRecord,
-    EpochChange,
-    PlacementChange,
-    TableChange,
-    diff,
-)
-from ringlog.kernel.commands.cdc_writers import POSITIONS_MAX, AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.functions import ARGUMENTS_MAX, BODY_BYTES_MAX
-from ringlog.kernel.commands.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX, CreateKeyspace
-from ringlog.kernel.commands.nodes import FEATURES_MAX
-from ringlog.kernel.commands.operations import FAILURES_KEPT_MAX
-from ringlog.kernel.commands.recovery import FORCED_KEPT_MAX, OPERATOR_LENGTH_MAX
+from ringlog.kernel import size_limits as carried
+from ringlog.kernel.changes import PUBLICATIONS, ChangeRecord, EpochChange, PlacementChange, TableChange, diff
+from ringlog.kernel.commands.cdc.writers import POSITIONS_MAX, AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.control.recovery import FORCED_KEPT_MAX, OPERATOR_LENGTH_MAX
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
-from ringlog.kernel.commands.schema import COLUMNS_MAX, AlterTable, CreateTable
-from ringlog.kernel.commands.user_types import FIELDS_MAX, AlterType, CreateType
+from ringlog.kernel.commands.schema.functions import ARGUMENTS_MAX, BODY_BYTES_MAX
+from ringlog.kernel.commands.schema.keyspaces import DATACENTERS_MAX, FACTOR_MAX, REPLICATION_BYTES_MAX, CreateKeyspace
+from ringlog.kernel.commands.schema.tables import COLUMNS_MAX, AlterTable, CreateTable
+from ringlog.kernel.commands.schema.user_types import FIELDS_MAX, AlterType, CreateType
+from ringlog.kernel.commands.topology.nodes import FEATURES_MAX
+from ringlog.kernel.commands.topology.operations import FAILURES_KEPT_MAX
+from ringlog.kernel.cql.collections import LENGTH_MAX
+from ringlog.kernel.cql.literals import LITERAL_MAX
 from ringlog.kernel.fold import fold
-from ringlog.kernel.operations.admission import requested
-from ringlog.kernel.operations.kinds import ASSASSINATE
-from ringlog.kernel.operations.moving import RangeChange, ServedRange
-from ringlog.kernel.operations.stages import STAGES
-from ringlog.kernel.outcome import EntryContext, OutcomeKind
-from ringlog.kernel.ownership.strategies import replication_key
-from ringlog.kernel.ring.shards import SHARDS_MAX
-from ringlog.kernel.schema.collections import LENGTH_MAX
-from ringlog.kernel.schema.literals import LITERAL_MAX
-from ringlog.kernel.settings import SETTINGS
-from ringlog.kernel.state import (
+from ringlog.kernel.model.modes import Feature, Recovery, ServiceMember
+from ringlog.kernel.model.outcome import EntryContext, OutcomeKind
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.kernel.model.state import (
     EMPTY_STATE,
     CdcWriter,
     ClusterState,
     Failure,
-    Feature,
     Generation,
-    Keyspace,
     Node,
     Placement,
     RangeGroup,
-    Recovery,
     Replica,
     Retry,
-    ServiceMember,
     StageMark,
-    Table,
-    UserType,
 )
-from ringlog.kernel.tables import Aggregate, Function, TableIndex, View
-from ringlog.kernel.tablets.map import Resize, TabletReplica
-from ringlog.kernel.tablets.told import TabletChange, TabletsChange
+from ringlog.kernel.model.tables import Aggregate, Function, Keyspace, Table, TableIndex, UserType, View
+from ringlog.kernel.model.tablet_map import Resize, TabletReplica
+from ringlog.kernel.movements.admission import requested
+from ringlog.kernel.operations.kinds import ASSASSINATE
+from ringlog.kernel.operations.moving import RangeChange, ServedRange
+from ringlog.kernel.operations.stages import STAGES
+from ringlog.kernel.ownership.strategies import replication_key
+from ringlog.kernel.ring.shards import SHARDS_MAX
+from ringlog.kernel.schema import sizes as schema_sizes
+from ringlog.kernel.schema.sizes import weight_of, weight_of_part
+from ringlog.kernel.sections import CDC_GENERATIONS
+from ringlog.kernel.size_limits import CHANGE_BYTES_MAX, too_large
+from ringlog.kernel.tablets.change_records import TabletChange, TabletsChange
 from ringlog.kernel.values import (
     TOKEN_MAX,
     TOKEN_MIN,
@@ -76,10 +67,10 @@ from ringlog.kernel.values import (
     StreamReport,
     TypeField,
 )
-from ringlog.log.topics import RECORD_BYTES_MAX
-from ringlog.node.protocol.groups import WORDS_MAX
-from ringlog.node.tries import REASON_LENGTH_MAX as TRIED_LENGTH_MAX
-from ringlog.node.tries import TOLD_MAX
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX
+from ringlog.node.protocol.groups import REPORTS_MAX
+from ringlog.node.stream_attempts import REASON_LENGTH_MAX as TRIED_LENGTH_MAX
+from ringlog.node.stream_attempts import TRIES_REPORTED_MAX
 from ringlog.wire.records import FailedTries, NodeAck, encode_node_ack
 from tests.kernel.entries import applied, entry, founded, random_command, uuid, with_normal_nodes
 from tests.wire import test_zones_carried
@@ -226,7 +217,7 @@ def test_the_largest_user_type_fits() -> None:
     names = tuple(TypeField(f"f{number}".ljust(48, "n"), "int") for number in range(FIELDS_MAX))
     found = UserType("k" * 48, "t" * 48, names, uuid(1), LATEST)
     state = replace(EMPTY_STATE, types=EMPTY_STATE.types.set("k.t", found))
-    assert sizes(state)["schema"] < CHANGE_BYTES_MAX
+    assert sizes(state)["schema"] <= weight_of_part(found) < CHANGE_BYTES_MAX
 
 
 def test_the_largest_parts_of_the_schema_that_are_not_weighed_fit() -> None:
@@ -246,6 +237,10 @@ def test_the_largest_parts_of_the_schema_that_are_not_weighed_fit() -> None:
         aggregates=EMPTY_STATE.aggregates.set(aggregate.signature, aggregate),
     )
     assert CHANGE_BYTES_MAX // 3 < sizes(state)["schema"] < CHANGE_BYTES_MAX
+    for section in ("views", "functions", "aggregates"):
+        (item,) = getattr(state, section).values()
+        alone: dict[str, Any] = {section: getattr(state, section)}
+        assert sizes(replace(EMPTY_STATE, **alone))["schema"] <= weight_of_part(item)
 
 
 def test_the_largest_range_of_a_generation_fits() -> None:
@@ -292,13 +287,14 @@ def test_the_largest_of_what_is_small_fits() -> None:
         epoch=LATEST,
         cluster_id=uuid(1),
         name=name,
-        features=EMPTY_STATE.features.set(name, Feature(name, LATEST)),
+        features=EMPTY_STATE.features.set(name, Feature(name, LATEST, LATEST)),
         indexes=EMPTY_STATE.indexes.set(table, TableIndex(*("n" * 48,) * 4, uuid(1), LATEST)),
         service=EMPTY_STATE.service.set(uuid(1), ServiceMember(uuid(1), "joining", LATEST)),
         recoveries=EMPTY_STATE.recoveries.set(
             str(LATEST), Recovery(LATEST, LATEST, operator, worst, forced, LATEST, operator)
         ),
     )
+    assert sizes(replace(EMPTY_STATE, indexes=state.indexes))["schema"] <= weight_of_part(state.indexes[table])
     found = sizes(state)
     assert {"features", "schema", "service", "epochs"} <= found.keys()
     assert max(found.values()) < CHANGE_BYTES_MAX // 100
@@ -311,8 +307,8 @@ def test_the_largest_acknowledgement_fits() -> None:
     table = f"{'k' * 48}.{'t' * 48}"
     report = StreamReport(uuid(1), f"{table}/{2**20}@{LATEST}/returned", LATEST, "f" * 64)
     worst = chr(0x10FFFF) * TRIED_LENGTH_MAX
-    tries = (FailedTries(f"{table}/{2**20}@{LATEST}", uuid(2), 2**31, LATEST, LATEST, worst),) * TOLD_MAX
-    ack = NodeAck(uuid(1), uuid(1), "i" * 100, LATEST, LATEST, (report,) * WORDS_MAX, LATEST, LATEST, tries, uuid(3))
+    tries = (FailedTries(f"{table}/{2**20}@{LATEST}", uuid(2), 2**31, LATEST, LATEST, worst),) * TRIES_REPORTED_MAX
+    ack = NodeAck(uuid(1), uuid(1), "i" * 100, LATEST, LATEST, (report,) * REPORTS_MAX, LATEST, LATEST, tries, uuid(3))
     assert RECORD_BYTES_MAX // 2 < len(encode_node_ack(ack)) + FRAMING_BYTES < RECORD_BYTES_MAX
 
 
@@ -343,7 +339,7 @@ HELD = {
 
 def test_every_kind_of_change_record_has_its_largest() -> None:
     """Who adds a part of the state says how large a record of it can be, before somebody else finds out."""
-    assert HELD.keys() == {telling.change.__name__ for telling in TELLINGS} | {EpochChange.__name__}
+    assert HELD.keys() == {publication.change.__name__ for publication in PUBLICATIONS} | {EpochChange.__name__}
     assert set(HELD.values()) <= {*globals(), *vars(test_zones_carried)}
 
 
@@ -386,6 +382,7 @@ def test_no_sequence_of_accepted_commands_makes_a_record_too_large(seed: int, mo
     draw = random.Random(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(carried, "CHANGE_BYTES_MAX", most)
+        patch.setattr(schema_sizes, "RECORD_BYTES_MAX", most)
         state = applied(with_normal_nodes(founded(), 2), CreateKeyspace("a", Replication("simple", 1)))
         for _ in range(100):
             folded = fold(state, entry(state, growing(draw, state)))

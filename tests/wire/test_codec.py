@@ -1,13 +1,19 @@
 """Single objects: whose schema they name decides how they are read."""
 
+from __future__ import annotations
+
 import copy
 import json
 import pickle
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ringlog.wire.binary import RecordCodec
-from ringlog.wire.codec import decode, encode, layout, learn
+from ringlog.kernel.changes import EPOCHS, HEAD, ChangeRecord, EpochChange
+from ringlog.wire.avro.binary import RecordCodec
+from ringlog.wire.avro.codec import decode, encode, header, layout, learn, split
+from ringlog.wire.changes import CHANGES, decode_change, encode_change, encode_change_record, mapper
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     CdcRow,
@@ -25,8 +31,8 @@ from ringlog.wire.records import (
     encode_mutation,
     encode_result,
 )
-from ringlog.wire.single_object import header, split
 from ringlog_schemas import catalog, current, fingerprint_of
+from tests.wire.strategies import records
 
 UUID = "0190a5dc-ac96-774b-bcce-b302099a8057"
 MUTATION = Mutation(
@@ -152,3 +158,30 @@ def test_learning_a_known_schema_changes_nothing():
 def test_the_error_survives_a_process_boundary():
     error = pickle.loads(pickle.dumps(WireError("code", "field", "rule")))
     assert (error.code, error.field, error.rule, str(error)) == ("code", "field", "rule", "code: field: rule")
+
+
+# Change records travel by field names, whatever kind they are.
+
+
+def test_every_change_has_a_schema_and_every_schema_a_class():
+    assert sorted(CHANGES) == sorted(name for name, schema in current().items() if schema.family == "changes")
+
+
+@pytest.mark.parametrize("name", sorted(CHANGES))
+@given(data=st.data())
+def test_changes_come_back(name, data):
+    value = mapper(name).from_record(data.draw(records(name)))
+    assert isinstance(value, CHANGES[name])
+    assert decode_change(encode_change(value)) == value
+
+
+def test_a_record_is_topic_key_and_value():
+    value = EpochChange(3, "c", "s", 17)
+    assert encode_change_record(ChangeRecord(EPOCHS, HEAD, value)) == ("epochs", b"head", encode_change(value))
+    assert encode_change_record(ChangeRecord("nodes", "ü", None)) == ("nodes", "ü".encode(), None)
+
+
+def test_other_records_are_no_changes():
+    status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
+    with pytest.raises(WireError, match="wrong_record"):
+        decode_change(encode("ringlog.agents.AgentStatus", status))

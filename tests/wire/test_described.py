@@ -9,15 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.cdc import PutCdcGenerationData
+from ringlog.kernel.commands.cdc.generations import PutCdcGenerationData
 from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange
-from ringlog.wire import described, reading
-from ringlog.wire.binary import RecordCodec
-from ringlog.wire.codec import layout
+from ringlog.wire.avro import generation_columns as described
+from ringlog.wire.avro import reading
+from ringlog.wire.avro.binary import RecordCodec
+from ringlog.wire.avro.codec import layout
+from ringlog.wire.avro.generation_columns import ranges_reader
+from ringlog.wire.avro.mapping import Mapper
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.described import ranges_reader
-from ringlog.wire.mapping import Mapper
 
 ITEM: Any = {"fields": [{"name": "end"}, {"name": "ignore_msb"}, {"name": "streams"}]}
 ENDS = st.integers(TOKEN_MIN - 1, TOKEN_MAX) | st.integers(-(2**50), 2**50) | st.integers(-300, 300)

@@ -1,17 +1,31 @@
 """Entries and commands: what is authored is what is read, and what cannot be read is a value."""
 
+from __future__ import annotations
+
 import random
+import uuid
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.encoding.encoder import command_digest
+from ringlog.kernel.model.outcome import Entry, Undecodable, UnknownCommand, UnreadableEntry
 from ringlog.kernel.registry import COMMANDS, VERSIONS
-from ringlog.wire import entries
-from ringlog.wire.codec import encode, layout
-from ringlog.wire.commands import decode_command, encode_command
+from ringlog.wire import commands, entries
+from ringlog.wire.avro import mapping
+from ringlog.wire.avro.codec import encode, layout
+from ringlog.wire.avro.mapping import IDS_CACHED_MAX, id_bytes, id_text, uncached_id_text, uuid_bytes, uuid_text
+from ringlog.wire.commands import (
+    CACHED_BYTES_MAX,
+    CACHED_MAX,
+    cached_command,
+    decode_command,
+    digest_of,
+    encode_command,
+)
 from ringlog.wire.entries import author_entry, decode_entry, encode_entry
 from ringlog.wire.errors import WireError
 from ringlog_schemas import VERSION, current
@@ -156,3 +170,55 @@ def test_bytes_that_are_no_entry_are_unreadable(data, word):
 def test_another_record_on_the_log_is_unreadable():
     status = {"role": "r", "instance": "i", "term": 1, "epoch": 2, "state": "active", "at": 3, "refused": [], "why": ""}
     assert isinstance(decode_entry(encode("ringlog.agents.AgentStatus", status)), UnreadableEntry)
+
+
+# What is remembered of ids and commands is what is worked out anew, and never more than a bound.
+
+
+@given(st.binary(min_size=16, max_size=16))
+def test_an_id_is_the_same_both_ways_before_and_after_it_was_met(data: bytes) -> None:
+    text = uuid_text(data)
+    for _ in range(2):
+        assert uncached_id_text(data) == text
+        assert id_bytes(text) == data == uuid_bytes(text)
+        assert id_text(data) == text
+
+
+def test_what_is_no_id_is_refused_as_before() -> None:
+    for text in ("", "x", str(uuid.uuid4()).upper()):
+        with pytest.raises(WireError, match="bad_uuid"):
+            id_bytes(text)
+
+
+def test_ids_that_were_met_are_bounded() -> None:
+    for number in range(2 * IDS_CACHED_MAX):
+        id_text(number.to_bytes(16, "big"))
+        assert len(mapping._texts) <= IDS_CACHED_MAX
+        assert len(mapping._bytes) <= IDS_CACHED_MAX
+
+
+@given(st.sampled_from(("Noop", "CreateKeyspace", "Unheard")), st.integers(0, 3), st.binary(max_size=40))
+def test_a_known_command_is_the_decoded_one(kind: str, version: int, payload: bytes) -> None:
+    for _ in range(2):
+        assert cached_command(kind, version, payload) == (
+            command_digest(kind, version, payload),
+            decode_command(kind, version, payload),
+        )
+
+
+def test_large_commands_are_not_remembered_and_small_ones_are_bounded() -> None:
+    kind, version, payload = encode_command(Noop())
+    assert cached_command(kind, version, payload)[1] is cached_command(kind, version, payload)[1]
+    before = commands._cached.cache_info()
+    assert before.maxsize == CACHED_MAX
+    cached_command(kind, version, b"x" * (CACHED_BYTES_MAX + 1))
+    assert commands._cached.cache_info() == before
+
+
+def test_a_large_command_is_not_decoded_for_its_digest(monkeypatch: pytest.MonkeyPatch) -> None:
+    kind, version, payload = "Noop", 1, b"x" * (CACHED_BYTES_MAX + 1)
+    monkeypatch.setattr(commands, "decode_command", lambda *_: pytest.fail("it is decoded"))
+    assert digest_of(kind, version, payload) == command_digest(kind, version, payload)
+    kind, version, payload = encode_command(Noop())
+    monkeypatch.undo()
+    assert digest_of(kind, version, payload) == cached_command(kind, version, payload)[0]

@@ -1,14 +1,18 @@
 """Ids: always above, never twice, and exact in what they hold."""
 
+from __future__ import annotations
+
 import uuid
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ringlog.wire.acks import ReceivedAck, incarnation, newest_ack, order_of
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import derived_request_id, new_request_id, new_state_id
-from ringlog.wire.partitions import dead_letter_key, mutation_key, mutation_partition
+from ringlog.wire.records import NodeAck, dead_letter_key, mutation_key, mutation_partition
 
 NOW = 1_700_000_000_123_456
 clocks = st.integers(-(2**62), 2**62)
@@ -83,3 +87,41 @@ def test_keys_and_partitions():
     assert dead_letter_key("c.mutations", 3, 99) == b"c.mutations/3/99"
     assert mutation_partition(b"123456789", 2**32) == 0xCBF43926
     assert {mutation_partition(bytes([n]) * 16, 8) for n in range(200)} == set(range(8))
+
+
+# Runs of a node in their order, and which of its acknowledgements counts.
+
+
+ACK = NodeAck("c", "n", "", 0, 0, (), 0, 0)
+
+
+def heard(offset: int, name: str) -> ReceivedAck:
+    return offset, replace(ACK, incarnation=name, applied=offset)
+
+
+def test_a_later_start_is_the_greater_one() -> None:
+    assert order_of(incarnation(10, "a")) > order_of(incarnation(9, "z"))
+    assert order_of(incarnation(9, "b")) > order_of(incarnation(9, "a"))
+
+
+@pytest.mark.parametrize(
+    "earlier", ["", "12345678-0000-4000-8000-000000000001", "@", "x@y", "²@y", "-1@y", "9" * 40 + "@y"]
+)
+def test_what_has_no_number_comes_first(earlier: str) -> None:
+    assert order_of(earlier) < order_of(incarnation(1, ""))
+
+
+def test_of_one_incarnation_the_later_record_counts_in_any_order() -> None:
+    one, two = heard(1, "3@a"), heard(2, "3@a")
+    assert newest_ack(None, one) == one
+    assert newest_ack(one, two) == newest_ack(two, one) == two
+
+
+def test_a_run_that_was_overtaken_says_nothing_any_more() -> None:
+    new, old = heard(1, "4@a"), heard(9, "3@z")
+    assert newest_ack(new, old) == newest_ack(old, new) == new
+
+
+def test_a_record_that_is_sent_again_puts_nothing_back() -> None:
+    newest, again = (2, replace(ACK, incarnation="3@a", applied=7)), (9, replace(ACK, incarnation="3@a", applied=6))
+    assert newest_ack(newest, again) == newest_ack(again, newest) == newest

@@ -8,9 +8,9 @@ from avro.schema import make_avsc_object
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.outcome import Undecodable
+from ringlog.kernel.model.outcome import Undecodable
 from ringlog.kernel.registry import COMMANDS, VERSIONS
-from ringlog.wire.codec import decode, encode, layout
+from ringlog.wire.avro.codec import decode, encode, layout
 from ringlog.wire.commands import decode_command
 from ringlog.wire.commands import mapper as command_mapper
 from ringlog.wire.entries import decode_entry

@@ -8,14 +8,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.columns.ack_columns import AckColumns
 from ringlog.kernel.commands.rules import bad_witnesses
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.operations.gates import Gate, acknowledged
 from ringlog.kernel.values import Witness
-from ringlog.kernel.witnessed import PackedWitnesses
-from ringlog.wire import reading, witnessed
+from ringlog.wire.avro import ack_columns as witnessed
+from ringlog.wire.avro import reading
+from ringlog.wire.avro.ack_columns import witnesses_reader
 from ringlog.wire.commands import decode_command, encode_command
-from ringlog.wire.witnessed import witnesses_reader
 from tests.kernel.ownership.rings import a_cluster
 
 ITEM: Any = {"fields": [{"name": "node"}, {"name": "applied"}, {"name": "drained"}]}
@@ -75,7 +76,7 @@ def test_a_command_brings_those_of_many_nodes_packed_and_is_written_as_before() 
     encoded = encode_command(command)
     found = decode_command(*encoded)
     assert isinstance(found, AdvanceOperation)
-    assert isinstance(found.witnesses, PackedWitnesses)
+    assert isinstance(found.witnesses, AckColumns)
     assert found == command
     assert hash(found.witnesses) == hash(command.witnesses)
     assert found.witnesses[1:3] == command.witnesses[1:3]
@@ -90,7 +91,7 @@ def test_they_are_refused_and_counted_as_one_by_one(witnesses: list[Witness]) ->
         [one.applied for one in witnesses],
         [one.drained for one in witnesses],
     ]
-    packed = PackedWitnesses(tuple(columns[0]), *map(witnessed.np.array, columns[1:]))
+    packed = AckColumns(tuple(columns[0]), *map(witnessed.np.array, columns[1:]))
     assert packed == tuple(witnesses)
     state = a_cluster({"A": [100], "B": [200], "C": [300]})
     assert bad_witnesses(state, packed) == bad_witnesses(state, tuple(witnesses))

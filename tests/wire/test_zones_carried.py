@@ -9,11 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel import carried
-from ringlog.kernel.carried import CHANGE_BYTES_MAX, weight_of_partition
+from ringlog.kernel import size_limits as carried
 from ringlog.kernel.changes import ChangeRecord, diff
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.rebalances import (
+from ringlog.kernel.commands.placement.rebalances import (
     CancelRebalance,
     FinishCancel,
     ResetPartitions,
@@ -21,7 +19,7 @@ from ringlog.kernel.commands.rebalances import (
     TriggerRebalance,
     ZoneCopy,
 )
-from ringlog.kernel.commands.zones import (
+from ringlog.kernel.commands.placement.zones import (
     DATA_NODES_MAX,
     PROFILES_MAX,
     AlterZone,
@@ -29,12 +27,11 @@ from ringlog.kernel.commands.zones import (
     DropZone,
     SetDataNodes,
 )
+from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.values import Command
-from ringlog.kernel.zones.filter import LENGTH_MAX
-from ringlog.kernel.zones.model import (
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.zones import (
     HIGH_AVAILABILITY,
     NEVER,
     REPLICAS_MAX,
@@ -46,10 +43,14 @@ from ringlog.kernel.zones.model import (
     ZoneStep,
     partition_key,
 )
+from ringlog.kernel.size_limits import CHANGE_BYTES_MAX, weight_of_partition
+from ringlog.kernel.values import Command
+from ringlog.kernel.zones.filter import LENGTH_MAX
 from ringlog.kernel.zones.queue import STEPS_MAX
 from ringlog.kernel.zones.rebalance import CHAIN_MAX, RESULTS
 from ringlog.wire.changes import encode_change_record
 from tests.kernel.entries import applied, entry, founded, node, uuid
+from tests.kernel.tablets.lives import normal
 
 LATEST = 2**62
 NAME = "z" * 48
@@ -149,7 +150,7 @@ def test_no_sequence_of_accepted_commands_changes_more_of_zones_than_readers_car
         patch.setattr(carried, "PARTITIONS_BYTES_MAX", most)
         patch.setattr(carried, "NAMED_NODES_MAX", 9)
         patch.setattr("ringlog.kernel.zones.resets.REPLICAS_MAX", 3)
-        state = applied(founded(), *(node(number) for number in range(1, 7)))
+        state = normal(founded(), *(node(number) for number in range(1, 7)))
         for _ in range(60):
             command = drawn(draw, state)
             folded = fold(state, entry(state, command))
@@ -165,7 +166,7 @@ def test_no_sequence_of_accepted_commands_changes_more_of_zones_than_readers_car
 
 
 def test_too_much_at_once_is_refused_with_its_size_and_passes_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
-    state = applied(founded(), *(node(number) for number in range(1, 5)))
+    state = normal(founded(), *(node(number) for number in range(1, 5)))
     ids = tuple(sorted(state.nodes))
     state = applied(state, CreateZone("z", ids[:2], 40, 2), SetDataNodes("z", ids, state.epoch))
     monkeypatch.setattr(carried, "PARTITIONS_BYTES_MAX", 20_000)
@@ -180,7 +181,7 @@ def test_too_much_at_once_is_refused_with_its_size_and_passes_in_parts(monkeypat
 
 def test_data_nodes_of_all_zones_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(carried, "NAMED_NODES_MAX", 5)
-    state = applied(founded(), *(node(number) for number in range(1, 5)))
+    state = normal(founded(), *(node(number) for number in range(1, 5)))
     ids = tuple(sorted(state.nodes))
     state = applied(state, CreateZone("y", ids[:3], 1), CreateZone("z", ids[:2], 1))
     for command in (CreateZone("x", ids[:1], 1), SetDataNodes("z", ids, 1), AlterZone("z", filter="$[0]", nodes=ids)):
@@ -192,7 +193,7 @@ def test_data_nodes_of_all_zones_are_bounded(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_of_many_with_data_those_with_the_longest_logs_go_on(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog.kernel.zones.resets.REPLICAS_MAX", 2)
-    state = applied(founded(), *(node(number) for number in range(1, 7)))
+    state = normal(founded(), *(node(number) for number in range(1, 7)))
     ids = tuple(sorted(state.nodes))
     state = applied(state, CreateZone("z", ids[:2], 1, 2), *(DeclareDown(one, "") for one in ids[:2]))
     copies = tuple(ZoneCopy(0, one, length) for length, one in enumerate(ids[2:]))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from ringlog.runtime.collector import load_undisturbed
+from ringlog.runtime.process import load_undisturbed
 
 if __name__ == "__main__":
     load_undisturbed()

@@ -34,19 +34,21 @@ from faust.tables.manager import TableManager
 from faust.types import TP, EventT
 from faust.types.auth import CredentialsT
 
-from ringlog.agents.contract import MakeWorker, RoleWorker
-from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, say_end
-from ringlog.agents.outage import Outage, take_over_logs
-from ringlog.agents.watch import end_of
-from ringlog.agents.watched import ProcessView
-from ringlog.log.watch import Lost, TopicWatch
-from ringlog.runtime.kafka_config import SILENCE_MS, current
-from ringlog.runtime.kafka_oauth import NoToken, OAuth
-from ringlog.runtime.kafka_security import BadKafkaConfig, Security
+from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, end_of, say_end
+from ringlog.agents.monitoring.health_view import ProcessView
+from ringlog.agents.monitoring.outage import Outage, take_over_logs
+from ringlog.agents.ports import MakeWorker, RoleWorker
+from ringlog.log.replicas.topic_watch import Lost, TopicWatch
+from ringlog.runtime.kafka.config import SILENCE_MS, current
+from ringlog.runtime.kafka.oauth import NoToken, OAuth
+from ringlog.runtime.kafka.security import BadKafkaConfig, Security
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.settings import ProcessSettings
 
-PENDING_MAX = 5_000
+PENDING_MAX, PENDING_BYTES_MAX = 5_000, 64 << 20
+"""Records that are not acknowledged yet, and their bytes: above either, faust hands over no more."""
+BUFFERED_MAX = 256
+"""Records that faust fetches ahead: a request may have two megabytes."""
 KEEP_UP_S = 1.0
 GOODBYE_S = 10.0
 """How long faust may take to let go of the broker once the role has ended by itself."""
@@ -79,6 +81,7 @@ class AgentApp:
         self._acked = self._noted = self._delivered = -1
         self._rests = False
         self._pending: deque[EventT[Any]] = deque()
+        self._pending_bytes = 0
         self._room = asyncio.Condition()
         self._over = threading.Event()
         topic = self.app.topic(source, key_serializer="raw", value_serializer="raw", value_type=bytes, key_type=bytes)
@@ -119,13 +122,17 @@ class AgentApp:
             message = event.message
             assert message.partition == 0, "the role's topic has one partition"
             self._pending.append(event)
+            self._pending_bytes += len(message.value or b"")
             self._delivered = max(self._delivered, message.offset)
             if self._worker is not None and not self._worker.offer(message.offset, message.value):
                 self._rests = True
                 self.app.consumer.pause_partitions({self._source})
                 await self._acknowledge(self._assignment, max(self._acked, self._noted))
             async with self._room:
-                await self._room.wait_for(lambda: len(self._pending) < PENDING_MAX)
+                await self._room.wait_for(self._has_room)
+
+    def _has_room(self) -> bool:
+        return len(self._pending) < PENDING_MAX and self._pending_bytes < PENDING_BYTES_MAX
 
     async def _on_assigned(self, _app: Any, assigned: set[TP], **_: Any) -> None:
         if self.end.code != STOPPED:
@@ -179,6 +186,7 @@ class AgentApp:
         worker, self._worker = self._worker, None
         self._assignment += 1
         self._pending.clear()
+        self._pending_bytes = 0
         async with self._room:
             self._room.notify_all()
         if worker is not None:
@@ -199,7 +207,9 @@ class AgentApp:
             return
         self._acked = max(self._acked, offset)
         while self._pending and self._pending[0].message.offset <= offset:
-            self._pending.popleft().ack()
+            event = self._pending.popleft()
+            self._pending_bytes -= len(event.message.value or b"")
+            event.ack()
         async with self._room:
             self._room.notify_all()
 
@@ -315,7 +325,7 @@ def make_app(role: str, settings: ProcessSettings, reset: str) -> faust.App:
         broker_request_timeout=max(settings.session_timeout_s, SILENCE_MS / 1000),
         broker_commit_interval=1.0,
         stream_wait_empty=False,
-        stream_buffer_maxsize=4096,
+        stream_buffer_maxsize=BUFFERED_MAX,
         TableManager=_NoTables,
         worker_redirect_stdouts=False,
     )

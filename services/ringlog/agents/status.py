@@ -1,21 +1,28 @@
-"""Is each agent at work, and how far is it? From the agents' heartbeats and the log itself."""
+"""Status of agents: whether each works, how far it is, and when it reports. Source: the heartbeats and the log.
+
+An agent reports soon after each change, and each second in any case. A new epoch is reported once no other follows for
+a moment: during many commits, each status record would be another one for the broker.
+"""
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import AGENTS
 from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.log.port import LogTail
 from ringlog.log.reading import read_to_end
-from ringlog.log.replay import Tell, catch_up, say
-from ringlog.log.replica import LogReplica
-from ringlog.log.topics import AGENTS
+from ringlog.log.replicas.replay import Tell, catch_up, say
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import AgentStatus, RefusedProposal, decode_agent_status
 
+_CODE = re.compile(r"\b([a-z]+(?:_[a-z]+)+):")
+"""The code in a reason, such as ``not started: log_replaced: …``."""
 SILENT_S = 5.0
 """An agent that was not heard of for so long is not called caught up, whatever it said last."""
 
@@ -41,12 +48,20 @@ class AgentView:
     @property
     def caught_up(self) -> bool:
         """It works, has handled the newest epoch, and was heard of just now."""
-        return self.state == "active" and self.lag == 0 and self.age_s < SILENT_S
+        return self.is_at_work and self.lag == 0
+
+    @property
+    def is_at_work(self) -> bool:
+        """It acts in its role, and was heard of just now."""
+        return self.state == "active" and self.age_s < SILENT_S
 
     @property
     def shown_state(self) -> str:
-        """``state`` for people: who was asked to stop has stopped, and nothing is wrong."""
-        return "stopped" if self.state == "halted" and not self.why else self.state
+        """``state`` for people: "stopped" if nothing is wrong, else "halted" with the code of the reason."""
+        if self.state != "halted":
+            return self.state
+        code = _CODE.search(self.why)
+        return "stopped" if not self.why else "halted" if code is None else f"halted: {code[1]}"
 
     @property
     def standing(self) -> str:
@@ -158,3 +173,25 @@ def read_status(bootstrap_servers: str, cluster: str, tell: Tell = say) -> tuple
     """One look: every role that was ever heard of, by name. Raises TopicMissing, LogUnavailable."""
     with StatusReader(bootstrap_servers, cluster, tell) as reader:
         return reader.read()
+
+
+HEARTBEAT_S = 1.0
+
+
+class Reporting:
+    """What was reported last, and when. ``epoch``: up to which the agent is; ``rest``: all else of its status."""
+
+    def __init__(self) -> None:
+        self._reported: tuple[int, object] | None = None
+        self._seen = -1
+        self._silent_s = 0.0
+
+    def is_due(self, epoch: int, rest: object, passed_s: float) -> bool:
+        """True if the status is to be reported now; it counts as reported then. ``passed_s``: since the last look."""
+        self._silent_s += passed_s
+        rests, self._seen = epoch == self._seen, epoch
+        is_new = self._reported is None or rest != self._reported[1] or (rests and epoch != self._reported[0])
+        if not is_new and self._silent_s < HEARTBEAT_S:
+            return False
+        self._reported, self._silent_s = (epoch, rest), 0.0
+        return True

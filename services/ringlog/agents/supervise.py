@@ -18,8 +18,8 @@ from dataclasses import dataclass
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED
 from ringlog.agents.worker import PARENT_VARIABLE
 from ringlog.protocol.roles import ROLES
+from ringlog.runtime.process import stop_on_signals
 from ringlog.runtime.settings import ProcessSettings
-from ringlog.runtime.signals import stop_on_signals
 
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 10.0

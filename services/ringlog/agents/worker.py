@@ -11,43 +11,48 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringlog.agents.contract import Acknowledge, Ended, RoleWorker
-from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, say_end
-from ringlog.agents.watch import end_of, records_of
-from ringlog.agents.watched import AgentWatch
+from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, end_of, records_of, say_end
+from ringlog.agents.monitoring.health_view import AgentWatch
+from ringlog.agents.ports import Acknowledge, Ended, RoleWorker
+from ringlog.agents.status import read_said, view
 from ringlog.cache.redis_url import BadRedisUrl, redis_address
-from ringlog.log.archive_places import place_of
-from ringlog.log.diagnosis import why_no_answer
+from ringlog.files import FolderUnusable, private_folder, private_process, refused_by_files
+from ringlog.log.archive.locations import place_of
 from ringlog.log.errors import (
     ArchivePlaceUnknown,
     ArchiveUnavailable,
     LogDamaged,
+    LogError,
     LogUnavailable,
     TopicMisconfigured,
     TopicMissing,
 )
-from ringlog.log.identity import ClusterRecords, Topic
-from ringlog.log.replica import MISSING_S
-from ringlog.log.topics import (
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.diagnosis import why_no_answer
+from ringlog.log.kafka.topics import (
+    AGENTS,
     METADATA,
     admin_client,
     kafka_id,
     topic_name,
     verify_topics,
 )
-from ringlog.log.watch import Lost
-from ringlog.private import FolderUnusable, private_folder, private_process, refused_by_files
+from ringlog.log.replicas.identity import ClusterRecords, Topic
+from ringlog.log.replicas.replica import MISSING_S
+from ringlog.log.replicas.topic_watch import Lost
 from ringlog.protocol.roles import ROLES, Role
 from ringlog.runtime.clock import SystemClock
-from ringlog.runtime.collector import rarely_collect
-from ringlog.runtime.kafka_security import BadKafkaConfig
+from ringlog.runtime.kafka.security import BadKafkaConfig
 from ringlog.runtime.logs import get_logger, setup_logs
+from ringlog.runtime.monitoring.health import WHY_CHARS_MAX
+from ringlog.runtime.process import rarely_collect
 from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig, current, guard
+from ringlog.wire.records import AgentStatus, encode_agent_status
 
 if TYPE_CHECKING:
     from ringlog.agents.app import AgentApp
@@ -61,13 +66,13 @@ PARENT_VARIABLE = "RINGLOG_AGENTS_PARENT"
 log = get_logger(__name__)
 
 
-_SHELLS = "ringlog.agents.shells"
+_SHELLS = "ringlog.agents.roles"
 
 
 def _worker_of(role: Role) -> Callable[[ProcessSettings, Acknowledge, Ended], RoleWorker]:
     """What makes a worker of a role. A process loads the role that it is, and nothing of the others."""
     if role.steps:
-        from ringlog.agents.shells.acks import PlainThread
+        from ringlog.agents.roles.acks import PlainThread
 
         return partial(PlainThread, role)
     module = importlib.import_module(f"{_SHELLS}.{role.name}")
@@ -106,13 +111,29 @@ def main(role: str, settings: ProcessSettings) -> int:
     return end.code
 
 
+def _halted_at_start(role: str, settings: ProcessSettings, why: str) -> End:
+    """Have ``agents status`` show it, unless another instance acts in the role."""
+    end, now = End(HALTED, why), SystemClock().now_us()
+    try:
+        last = read_said(settings.bootstrap_servers, settings.cluster).get(role)
+        if last is not None and view(last, last.epoch, now).is_at_work:
+            return end
+        epoch = 0 if last is None else last.epoch
+        status = AgentStatus(role, "", 0, epoch, "halted", now, why=why[:WHY_CHARS_MAX])
+        with closing(KafkaLog(settings.bootstrap_servers, settings.cluster, AGENTS)) as agents:
+            agents.put(role, encode_agent_status(status))
+    except LogError as error:
+        log.warning("halt_not_reported", role=role, why=error.message)
+    return end
+
+
 @contextmanager
 def _shown(watch: AgentWatch, settings: ProcessSettings) -> Iterator[None]:
     """Figures and health of the agent, if a port is set for them; who sets none loads nothing for it."""
     if settings.metrics_port is None:
         yield
         return
-    from ringlog.runtime.watch_server import WatchServer
+    from ringlog.runtime.monitoring.server import WatchServer
 
     server = WatchServer(watch, settings.metrics_host, settings.metrics_port)
     server.start()
@@ -133,9 +154,9 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
     except (ArchiveUnavailable, TopicMissing, LogUnavailable) as error:
         return End(CRASHED, f"not started: {error.code}: {error}")
     except (TopicMisconfigured, LogDamaged) as error:
-        return End(HALTED, f"not started: {error.code}: {error}")
+        return _halted_at_start(role, settings, f"not started: {error.code}: {error}")
     except Diverged as error:
-        return End(HALTED, str(error))
+        return _halted_at_start(role, settings, str(error))
     except (ArchivePlaceUnknown, BadKafkaConfig, BadRedisUrl, FolderUnusable) as error:
         return End(HALTED, f"not started: {error.code}: {error}")
     except OSError as error:

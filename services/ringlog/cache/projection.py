@@ -10,7 +10,7 @@ What grows with the number of ranges has a field for each of them, in parts of t
 grows with the cluster, and a stage writes the ranges that it changes.
 ``whole`` puts them together again.
 
-Which parts, fields and pieces there are is declared in ``kernel.parts``.
+``kernel.sections`` declares the parts, their fields and their split fields.
 """
 
 from __future__ import annotations
@@ -21,9 +21,10 @@ from dataclasses import dataclass, fields, is_dataclass
 from functools import cache, partial
 from typing import Any
 
-from ringlog.kernel import parts as declared
-from ringlog.kernel.blocks import apart
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel import sections
+from ringlog.kernel.columns.blocks import apart
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.state_section import WHOLE, SplitField, StateSection
 
 Fields = dict[str, str]
 """Field name to JSON text."""
@@ -122,16 +123,16 @@ def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
     Raises KeyError for ranges of what is not there.
     """
-    found = {name: dict(table) for name, table in parts.items() if name not in _PIECES}
-    for name, (part, field) in _PIECES.items():
+    found = {name: dict(table) for name, table in parts.items() if name not in _SPLIT_FIELDS}
+    for name, (part, field) in _SPLIT_FIELDS.items():
         owners = found.setdefault(part, {})
         if field:
             owners.update({key: value | {field: []} for key, value in owners.items()})
-        for key, piece in _by_end(parts[name]):
+        for key, element in _by_end(parts[name]):
             if field:
-                owners[key.partition("/")[0]][field].append(piece)
+                owners[key.partition("/")[0]][field].append(element)
             else:
-                owners.setdefault(key.rpartition("/")[0], []).append(piece)
+                owners.setdefault(key.rpartition("/")[0], []).append(element)
     return found
 
 
@@ -166,61 +167,62 @@ class _Part:
     values, but for what both share; ``show``: the JSON of a value; ``is_same``: two values have the same.
     """
 
-    of: declared.StatePart
+    of: StateSection
     fields: Callable[[str, Any, Any], tuple[dict[str, Any], dict[str, Any]]]
     show: Callable[[Any], str]
     is_same: Callable[[Any, Any], bool]
 
 
-def _alone(key: str, before: object, after: object) -> tuple[dict[str, Any], dict[str, Any]]:
+def _whole_item(key: str, before: object, after: object) -> tuple[dict[str, Any], dict[str, Any]]:
     return {} if before is None else {key: before}, {} if after is None else {key: after}
 
 
-def _pieces(
-    pieces: declared.PartPieces, key: str, before: object, after: object
-) -> tuple[dict[str, Any], dict[str, Any]]:
-    was, now = (() if item is None else pieces.of(item) for item in (before, after))
-    old, new = ({f"{key}/{pieces.key(piece)}": piece for piece in some} for some in apart(was, now))
+def _elements_of(split: SplitField, key: str, before: object, after: object) -> tuple[dict[str, Any], dict[str, Any]]:
+    was, now = (() if item is None else split.of(item) for item in (before, after))
+    old, new = ({f"{key}/{split.key(element)}": element for element in some} for some in apart(was, now))
     return old, new
 
 
-def _shown(part: declared.StatePart) -> Callable[[Any], str]:
+def _shown(section: StateSection) -> Callable[[Any], str]:
     """The JSON of an item: all of its fields but those that are hidden, or that have parts of their own."""
-    if not is_dataclass(part.item):
+    if not is_dataclass(section.item):
         return to_json
-    apart = {pieces.field for pieces in part.pieces}
-    names = [name for name in part.fields if name not in apart]
+    apart = {split.field for split in section.split_fields}
+    names = [name for name in section.fields if name not in apart]
     return lambda item: to_json({name: getattr(item, name) for name in names})
 
 
-def _parts_of(part: declared.StatePart) -> Iterable[tuple[str, _Part]]:
+def _parts_of(section: StateSection) -> Iterable[tuple[str, _Part]]:
     """The parts of a projection that one part of the state becomes."""
-    if all(pieces.field for pieces in part.pieces):
-        show = _shown(part)
-        yield part.name, _Part(part, _alone, show, partial(_have_one_text, show))
-    for pieces in part.pieces:
-        yield pieces.name, _Part(part, partial(_pieces, pieces), partial(_piece_json, pieces), partial(_same, pieces))
+    if all(split.field for split in section.split_fields):
+        show = _shown(section)
+        yield section.name, _Part(section, _whole_item, show, partial(_have_one_text, show))
+    for split in section.split_fields:
+        yield (
+            split.name,
+            _Part(section, partial(_elements_of, split), partial(_element_json, split), partial(_same, split)),
+        )
 
 
 def _have_one_text(show: Callable[[Any], str], before: Any, after: Any) -> bool:
     return show(before) == show(after)
 
 
-def _same(pieces: declared.PartPieces, before: Any, after: Any) -> bool:
-    """What is shown of a piece is all fields of a value, so values that differ have different texts."""
-    return bool(pieces.show(before) == pieces.show(after))
+def _same(split: SplitField, before: Any, after: Any) -> bool:
+    """True if two elements have the same text: all their fields are shown, so the values are compared."""
+    return bool(split.show(before) == split.show(after))
 
 
-def _piece_json(pieces: declared.PartPieces, piece: Any) -> str:
-    return to_json(pieces.show(piece))
+def _element_json(split: SplitField, element: Any) -> str:
+    return to_json(split.show(element))
 
 
 _PARTS: dict[str, _Part] = {
-    name: shown for part in declared.PARTS if declared.WHOLE not in part.hidden for name, shown in _parts_of(part)
+    name: shown for part in sections.PARTS if WHOLE not in part.hidden for name, shown in _parts_of(part)
 }
 
-_PIECES = {pieces.name: (part.name, pieces.field) for part in declared.PARTS for pieces in part.pieces}
-"""A part of pieces to the part that they belong to, and to the field of its items; empty: they are the item."""
+_SPLIT_FIELDS = {split.name: (part.name, split.field) for part in sections.PARTS for split in part.split_fields}
+"""Part of a split field to the part of its items and to the field; empty: the elements are the item."""
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))
 """The parts of a projection, in the order in which caches store them."""

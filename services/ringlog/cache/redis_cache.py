@@ -159,21 +159,21 @@ class RedisCache:
         ]
         keys = [self._meta, *self._parts]
         rows: list[_Row] = [*put, *((0, f"{part}/{key}", "") for part, key in remove)]
-        if len(next(_pieces(rows), ())) == len(rows):
+        if len(next(_chunks(rows), ())) == len(rows):
             inline = [item for row in (*put, *remove) for item in row]
             answer = self._ask(lambda: self._script(keys=keys, args=[*arguments, len(put), *inline]))
         else:
-            answer = self._in_pieces(keys, arguments, rows)
+            answer = self._apply_in_chunks(keys, arguments, rows)
         return WriteOutcome(answer)
 
-    def _in_pieces(self, keys: list[str], arguments: list[str | int], rows: Sequence[_Row]) -> str:
+    def _apply_in_chunks(self, keys: list[str], arguments: list[str | int], rows: Sequence[_Row]) -> str:
         """Bring the rows to hashes of their own, then put them in place; what was brought goes in any case."""
         token = uuid.uuid4().hex
         staged = [f"{self._staged}:{token}:{part}" for part in ("removed", *PARTS)]
         counted = [sum(number == index for number, _, _ in rows) for index in range(len(staged))]
         try:
-            for piece in _pieces(rows):
-                self._ask(partial(self._stage, staged, piece))
+            for chunk in _chunks(rows):
+                self._ask(partial(self._stage, staged, chunk))
             answer = self._ask(lambda: self._script(keys=[*keys, *staged], args=[*arguments, *counted]))
         finally:
             with suppress(CacheUnavailable):
@@ -182,10 +182,10 @@ class RedisCache:
             raise CacheUnavailable("Redis has lost a part of what was just brought; is its memory full?")
         return str(answer)
 
-    def _stage(self, staged: Sequence[str], piece: Sequence[_Row]) -> None:
+    def _stage(self, staged: Sequence[str], chunk: Sequence[_Row]) -> None:
         """Bring one piece. All that was brought before it stays as long as this."""
         tables: dict[str, dict[str, str]] = {}
-        for number, field, value in piece:
+        for number, field, value in chunk:
             tables.setdefault(staged[number], {})[field] = value
         with self._redis.pipeline(transaction=False) as pipeline:
             for key, table in tables.items():
@@ -243,7 +243,7 @@ def _opened(address: RedisAddress, timeout_s: float) -> tuple[redis.Redis, Senti
     return sentinel.master_for(address.service, ssl=address.encrypted, **options), sentinel
 
 
-def _pieces(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
+def _chunks(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
     """The rows in their order, cut where one command would bring too much; a row by itself is never cut."""
     begin = size = 0
     for index, (_, field, value) in enumerate(rows):
@@ -279,15 +279,15 @@ def _stamp(meta: Mapping[str, str]) -> Stamp:
     try:
         return Stamp(meta["cluster_id"], int(meta["epoch"]), meta["state_id"])
     except (KeyError, ValueError) as error:
-        raise _not_ours(error) from error
+        raise _foreign_cache_error(error) from error
 
 
 def _confirmation(meta: Mapping[str, str]) -> Confirmation:
     try:
         return Confirmation(meta["digest"], int(meta["offset"]), int(meta["confirmed_at"]))
     except (KeyError, ValueError) as error:
-        raise _not_ours(error) from error
+        raise _foreign_cache_error(error) from error
 
 
-def _not_ours(error: Exception) -> CacheUnavailable:
+def _foreign_cache_error(error: Exception) -> CacheUnavailable:
     return CacheUnavailable(f"the meta data in Redis is not what a keeper writes: {type(error).__name__}: {error}")

@@ -100,10 +100,10 @@ def _hosts(parts: SplitResult) -> tuple[tuple[str, int], ...]:
         return (("localhost", 0),)
     found = []
     for one in named.split(","):
-        alone = urlsplit(f"//{one}")
-        if not alone.hostname:
+        single = urlsplit(f"//{one}")
+        if not single.hostname:
             raise ValueError("a host without a name")
-        found.append((alone.hostname, alone.port or 0))
+        found.append((single.hostname, single.port or 0))
     return tuple(found)
 
 

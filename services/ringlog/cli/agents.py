@@ -1,23 +1,45 @@
-"""``ringlog agents`` and ``ringlog agent ROLE``: run the agents, and see that each is caught up."""
+"""``ringlog agents`` and ``ringlog agent ROLE``: run the agents, and see that each is caught up.
+
+After a command without an answer they also show when the validator was last heard.
+"""
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from typing import Annotated, Any
 
 import typer
 
-from ringlog.agents.status import read_status
+from ringlog.agents.exits import accept_recovery
+from ringlog.agents.status import read_said, read_status
 from ringlog.agents.supervise import supervise
 from ringlog.agents.worker import run
-from ringlog.cli.connection import Bootstrap, Cluster, fail, out, process_settings, resolve, tell_replay
-from ringlog.cli.verbs import looks, show_table
-from ringlog.operator import views
-from ringlog.operator.shown import printable
-from ringlog.private import private_process
+from ringlog.cli.shared.connection import (
+    Bootstrap,
+    Cluster,
+    Json,
+    asked,
+    asked_cluster,
+    fail,
+    out,
+    process_settings,
+    report_replay,
+    resolve,
+)
+from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.files import private_process, process_data_dir
+from ringlog.log.errors import LogError
+from ringlog.log.opening import open_metadata
+from ringlog.operator.views import views
+from ringlog.operator.views.words import printable, span
 from ringlog.protocol.roles import ROLES
+from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
+from ringlog.runtime.monitoring.open_connections import raise_file_limit
+from ringlog.wire.records import AgentStatus
 
 app = typer.Typer(invoke_without_command=True)
 
@@ -31,6 +53,7 @@ def all_agents(
     """Run one agent of each role until stopped, each in a process of its own."""
     if context.invoked_subcommand is None:
         private_process()
+        raise_file_limit()
         raise typer.Exit(supervise(process_settings(resolve(bootstrap, cluster))))
 
 
@@ -47,11 +70,30 @@ def one(
     run(role)
 
 
+@app.command("accept-recovery")
+def accept(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
+    """Have the agents of this machine follow a log that was rebuilt.
+
+    Removes what they remember of the lost topic. `ringlog recover` does this on its own machine.
+    """
+    context = resolve(bootstrap, cluster)
+    state = newest(context)
+    if not state.recoveries:
+        fail("not_recovered", f"the log of {state.name} was never rebuilt: see ringlog recover")
+    with closing(open_metadata(context.bootstrap, context.cluster, "cli")) as log:
+        topic_id = log.identity()
+    gone = list(map(str, accept_recovery(process_data_dir(), context.cluster, state.cluster_id, topic_id)))
+    if as_json:
+        typer.echo(json.dumps({"removed": gone}))
+    for path in () if as_json else gone or ["nothing: the agents of this machine remember no other log"]:
+        out.print(f"removed {path}" if gone else path, markup=False)
+
+
 @app.command("status")
-@looks
+@view_command
 def status(context: ClusterContext) -> Iterator[Any]:
     """Who acts in each role, and how far it is behind the log."""
-    found = read_status(context.bootstrap, context.cluster, tell_replay)
+    found = read_status(context.bootstrap, context.cluster, report_replay)
     yield [views.agent_at_work(a) for a in found]
     columns = ("agent", "term", "epoch", "state", "behind", "last heard")
     rows = []
@@ -62,3 +104,27 @@ def status(context: ClusterContext) -> Iterator[Any]:
     for a in found:
         if a.why:
             out.print(f"{a.role}{' ended' if a.state == 'halted' else ''}: {printable(a.why)}", markup=False)
+
+
+VALIDATOR = "validator"
+SEE_STATUS = "see: ringlog agents status"
+
+
+def ways_out() -> tuple[str, ...]:
+    """Return the next things to do, with the validator that should have answered."""
+    broker, cluster = asked(), asked_cluster()
+    found = None
+    with suppress(LogError):
+        if broker is not None and cluster is not None:
+            found = read_said(broker.bootstrap, cluster).get(VALIDATOR)
+    withdraw = "from the command line: ringlog withdraw REQUEST_ID EPOCH, with the two above"
+    return format_validator(found, SystemClock().now_us()), withdraw
+
+
+def format_validator(found: AgentStatus | None, now: int) -> str:
+    """Return when the validator was last heard, and in which state."""
+    if found is None:
+        return f"no validator has reported; start the agents: ringlog agents; {SEE_STATUS}"
+    subject = f"validator {found.instance[:8]} of term {found.term}"
+    state = "stopped" if found.state == "halted" and not found.why else found.state
+    return f"the {subject} was last heard {span(now - found.at)} ago as {state}; {SEE_STATUS}"

@@ -1,7 +1,7 @@
 """What the program says before a command is one of the log, by code, the first word on standard error.
 
 A code that is released keeps its meaning. ``tests/tidy/test_codes.py`` compares with what is raised. Codes of refused
-commands are those of ``kernel.codes``, errors of the log and of the client stand beside their classes.
+commands are those of ``kernel.registry``, errors of the log and of the client stand beside their classes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ COMMAND_CODES: Final = {
     "bad_text": "An argument has bytes that are no text in UTF-8.",
     "bad_usage": "Options contradict each other, or one lacks another.",
     "checkers_disagree": "Two checkers judge a history differently: one of them has a defect.",
+    "decision_undone": "The balancer would undo the decision to split or merge. Set the hint that the message names.",
     "epoch_unknown": "The log ends before this epoch, or begins after it.",
     "extra_missing": "The installation lacks an extra: which one, and how to get it.",
     "import_failed": "Kafka refused what the import did; nothing is lost or twice.",
@@ -30,14 +31,18 @@ COMMAND_CODES: Final = {
     "no_rule": "No rule is named that is to be released.",
     "no_script": "The file is no script that `sim run` has saved.",
     "not_confirmed": "What cannot be undone was not confirmed; nothing was done.",
+    "not_explored": "`ringlog sim quorums` failed by a defect of its own: nothing is proven.",
+    "not_recovered": "The log of this cluster was never rebuilt.",
     "not_repaired": "The repair of the CDC generation ended in another way than was asked for.",
     "nothing_there": "Nothing is stored under the key.",
     "operation_cancelled": "The operation that was watched was cancelled.",
     "replica_halted": "The log has an entry at which replicas halt: offset, code and reason.",
+    "settings_ignored": "The cluster exists already, and has other settings than those that were given.",
     "state_file_refused": "The edited state does not fit the copy of the log, or breaks a rule.",
     "still_in_flight": "The operation goes on; the time to watch it is over.",
     "try_again": "The cache does not know one whole epoch just now.",
-    "type_mismatch": "A value is not of its column's type, or the table has no such column.",
+    "type_mismatch": "A value is not of its column's type.",
+    "unknown_column": "The table has no such column outside its key. The message lists the columns.",
     "unknown_cluster": "No known cluster has this name, nor an id that begins so.",
     "unknown_mutant": "No planted bug has this name.",
     "unknown_profile": "No profile has this name.",
@@ -77,6 +82,7 @@ JOB_CODES: Final = {
     "lake_of_another": "The lake is that of another cluster.",
     "lake_unreadable": "The lake cannot be read: is Delta among Spark's jars?",
     "not_registered": "The log refuses the writer's registration, for the reason that it names.",
+    "partitions_added": "The mutations topic has more partitions than the job reads: start it again.",
     "partitions_changed": "The CDC topic has another number of partitions than the checkpoint knows.",
     "plan_chain_broken": "Stored plans contradict each other or the source.",
     "plan_chain_moved": "Somebody else works on the checkpoint.",

@@ -2,8 +2,9 @@
 
 A sub-command's module is imported only when it is asked for, so that small commands answer at once; so is what draws.
 
-Exit status: 0 done; 1 refused or failed (the error's stable code comes first on standard error); 2 wrong usage or an
-invalid input line; 3 something must be installed first; 130 interrupted.
+Exit status: 0 done; 1 refused or failed (the error's stable code comes first on standard error; with ``--json`` the
+error is JSON on standard output); 2 wrong usage or an invalid input line; 3 something must be installed first; 130
+interrupted.
 """
 
 from __future__ import annotations
@@ -20,13 +21,14 @@ import typer
 from typer.core import TyperGroup
 
 from ringlog import __version__
-from ringlog.private import refused_by_files
-from ringlog.runtime.collector import end_undisturbed, load_undisturbed
-from ringlog.runtime.kafka_config import VARIABLE, use
+from ringlog.files import refused_by_files
+from ringlog.runtime.json_errors import print_exception, print_usage, wants_json
+from ringlog.runtime.kafka.config import VARIABLE, use
+from ringlog.runtime.process import end_undisturbed, load_undisturbed
 from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
 
-class Word(NamedTuple):
+class Subcommand(NamedTuple):
     """A sub-command: where it is, and what the help of ``ringlog`` says of it, so that it need not be loaded for that.
 
     ``help`` repeats the beginning of the sub-command's own help (``tests/cli/test_imports.py`` compares them).
@@ -37,101 +39,117 @@ class Word(NamedTuple):
     help: str
 
 
-COMMANDS: dict[str, Word] = {
-    "demo": Word(
-        "ringlog.cli.demo",
+COMMANDS: dict[str, Subcommand] = {
+    "demo": Subcommand(
+        "ringlog_demo.cli",
         "demo",
         "The whole system once, on real components and real data, with a node joining in the middle; then the audit.",
     ),
-    "stack": Word("ringlog.cli.stack", "app", "A real Kafka broker and Redis on this machine."),
-    "cluster": Word("ringlog.cli.cluster", "app", "Found a cluster, choose one, and look at it."),
-    "status": Word(
+    "stack": Subcommand("ringlog.cli.stack", "app", "A real Kafka broker and Redis on this machine."),
+    "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Found a cluster, choose one, and look at it."),
+    "status": Subcommand(
         "ringlog.cli.status",
         "status",
-        "The cluster at a glance: epoch, nodes, operations, generations, and whether each agent is caught up.",
+        "The cluster at a glance: OK or WARN with the reasons, then nodes, operations, stuck partitions and agents.",
     ),
-    "agents": Word("ringlog.cli.agents", "app", "The agents: all of them in the foreground, one process each."),
-    "agent": Word(
+    "agents": Subcommand("ringlog.cli.agents", "app", "The agents: all of them in the foreground, one process each."),
+    "agent": Subcommand(
         "ringlog.cli.agents",
         "one",
         "Run one agent until stopped. A second one of a role stands by and takes over when the first is gone.",
     ),
-    "node": Word("ringlog.cli.node", "app", "Nodes: run one, list, join, leave, move, replace, remove."),
-    "operation": Word("ringlog.cli.operation", "app", "Range movements: list, watch, show, cancel, retry."),
-    "keyspace": Word("ringlog.cli.keyspace", "app", "Keyspaces: create, alter, drop, list, placements."),
-    "table": Word("ringlog.cli.table", "app", "Tables: create, drop, list."),
-    "ddl": Word(
-        "ringlog.cli.ddl",
+    "node": Subcommand("ringlog.cli.node.app", "app", "Nodes: run one, list, join, leave, move, replace, remove."),
+    "operation": Subcommand("ringlog.cli.node.operation", "app", "Range movements: list, watch, show, cancel, retry."),
+    "keyspace": Subcommand("ringlog.cli.schema.keyspace", "app", "Keyspaces: create, alter, drop, list, placements."),
+    "table": Subcommand("ringlog.cli.schema.table", "app", "Tables: create, drop, list."),
+    "ddl": Subcommand(
+        "ringlog.cli.schema.ddl",
         "ddl",
         "Change the schema by CREATE, ALTER and DROP of keyspaces, tables and types in CQL: all statements or none.",
     ),
-    "schema": Word("ringlog.cli.schema", "app", "The schema: describe."),
-    "tablet": Word("ringlog.cli.tablet", "app", "Tablets: list, show, move, split, merge, repair, explain."),
-    "zone": Word(
-        "ringlog.cli.zone", "app", "Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel."
+    "schema": Subcommand("ringlog.cli.schema.ddl", "app", "The schema: describe."),
+    "tablet": Subcommand(
+        "ringlog.cli.placement.tablet", "app", "Tablets: list, show, move, split, merge, repair, explain."
     ),
-    "balance": Word("ringlog.cli.balance", "app", "The balancer of tablets: status, plan, picture, pause, resume."),
-    "data": Word("ringlog.cli.data", "app", "Registers and rows on the reference nodes: read and write them."),
-    "cdc": Word("ringlog.cli.cdc", "app", "Change data capture: generations, writers, the Spark job."),
-    "audit": Word(
-        "ringlog.cli.audit",
+    "zone": Subcommand(
+        "ringlog.cli.placement.zone",
+        "app",
+        "Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel.",
+    ),
+    "balance": Subcommand(
+        "ringlog.cli.placement.balance", "app", "The balancer of tablets: status, plan, picture, pause, resume."
+    ),
+    "data": Subcommand(
+        "ringlog.cli.data.app", "app", "Registers and rows on the reference nodes: read and write them."
+    ),
+    "cdc": Subcommand("ringlog.cli.cdc.app", "app", "Change data capture: generations, writers, the Spark job."),
+    "audit": Subcommand(
+        "ringlog_audit.cli",
         "audit",
         "Prove the CDC log right against the mutations, sharing no routing code with the job.",
     ),
-    "submit": Word(
-        "ringlog.cli.submit",
+    "submit": Subcommand(
+        "ringlog.cli.json_commands",
         "submit",
         "Submit one command through the validator and print what became of it, as JSON.",
     ),
-    "withdraw": Word(
-        "ringlog.cli.submit",
+    "withdraw": Subcommand(
+        "ringlog.cli.json_commands",
         "withdraw",
         "End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON.",
     ),
-    "pause": Word(
-        "ringlog.cli.pause",
+    "pause": Subcommand(
+        "ringlog.cli.metadata.pause",
         "pause",
         "Hold up changes of these scopes; what runs goes on to its end. `ringlog status` shows what is paused.",
     ),
-    "resume": Word(
-        "ringlog.cli.pause", "resume", "Let changes of these scopes go on, as they were paused. Other pauses stay."
+    "resume": Subcommand(
+        "ringlog.cli.metadata.pause",
+        "resume",
+        "Let changes of these scopes go on, as they were paused. Other pauses stay.",
     ),
-    "log": Word("ringlog.cli.log", "app", "Show the log: epoch, time, who, what, and for records without effect why."),
-    "snapshot": Word("ringlog.cli.snapshot", "app", "Snapshots of the metadata: take, list."),
-    "service": Word("ringlog.cli.service", "app", "The metadata service: show, add, remove, size."),
-    "recover": Word(
-        "ringlog.cli.recover", "recover", "Rebuild a log that was lost from a copy of it: a member's or the archive."
+    "log": Subcommand(
+        "ringlog.cli.metadata.log", "app", "Show the log: epoch, time, who, what, and for records without effect why."
     ),
-    "sim": Word("ringlog.cli.sim", "app", "Simulate whole clusters, search for faults, check quorums and histories."),
-    "rehearse": Word(
-        "ringlog.cli.rehearse",
+    "snapshot": Subcommand("ringlog.cli.metadata.log", "snapshots", "Snapshots of the metadata: take, list."),
+    "service": Subcommand("ringlog.cli.metadata.service", "app", "The metadata service: show, add, remove, size."),
+    "recover": Subcommand(
+        "ringlog.cli.metadata.recover",
+        "recover",
+        "Rebuild a log that was lost from a copy of it: a member's or the archive.",
+    ),
+    "sim": Subcommand(
+        "ringlog_sim.cli.app", "app", "Simulate whole clusters, search for faults, check quorums and histories."
+    ),
+    "rehearse": Subcommand(
+        "ringlog.cli.json_commands",
         "rehearse",
         "Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid.",
     ),
-    "token": Word(
+    "token": Subcommand(
         "ringlog.cli.scripts",
         "token",
         "Token of each partition key given in hex, one a line on standard input (an empty line is the empty key).",
     ),
-    "stream-id": Word(
+    "stream-id": Subcommand(
         "ringlog.cli.scripts",
         "stream_id",
         "Fields of each CDC stream id given in hex, one a line on standard input, as JSON.",
     ),
-    "shard": Word(
+    "shard": Subcommand(
         "ringlog.cli.scripts", "shard", "Shard of each ``TOKEN SHARDS IGNORE_MSB``, one a line on standard input."
     ),
 }
 """By name, in the order of the help."""
 
 
-class RoomGroup(TyperGroup):
+class LazyGroup(TyperGroup):
     """Loads a sub-command when it is named, and none to list them all."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """What ``COMMANDS`` says of each."""
         with formatter.section("Commands"):
-            formatter.write_dl([(name, word.help) for name, word in COMMANDS.items()])
+            formatter.write_dl([(name, subcommand.help) for name, subcommand in COMMANDS.items()])
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
         """The names, in the order of the help."""
@@ -141,11 +159,11 @@ class RoomGroup(TyperGroup):
         """The sub-command of that name, None if there is none."""
         if cmd_name not in COMMANDS:
             return None
-        word = COMMANDS[cmd_name]
-        found = getattr(import_module(word.module), word.attribute)
+        subcommand = COMMANDS[cmd_name]
+        found = getattr(import_module(subcommand.module), subcommand.attribute)
         command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
         if isinstance(found, typer.Typer):
-            command.help = word.help
+            command.help = subcommand.help
         command.name = cmd_name
         _add_configs(command)
         return command
@@ -205,7 +223,7 @@ def _single(function: Callable[..., Any]) -> typer.Typer:
     return one
 
 
-app = typer.Typer(cls=RoomGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
+app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
 """Plain text where nothing but help and errors is shown: to draw boxes, nine tenths of the time went into loading."""
 
 
@@ -246,6 +264,33 @@ def main() -> None:
         end_undisturbed()
 
 
+def _run() -> None:
+    """The command; a mistake in its words is printed as JSON where JSON was asked for."""
+    if not wants_json():
+        app()
+        return
+    try:
+        status = app(standalone_mode=False)
+    except typer.Abort:
+        sys.exit(1)
+    except Exception as error:
+        message = getattr(error, "format_message", None)  # of errors of usage alone, whose class typer does not export
+        if message is None:
+            raise
+        context = getattr(error, "ctx", None)
+        print_usage(message(), "ringlog" if context is None else context.command_path)
+        sys.exit(2)
+    sys.exit(status if isinstance(status, int) else 0)
+
+
+def _say(code: str, error: BaseException, *ways_out: str) -> None:
+    if wants_json():
+        print_exception(code, error, ways_out)
+        return
+    for text in (f"{code}: {error}", *ways_out):
+        typer.echo(text, err=True)
+
+
 def _main() -> None:
     _streams()
     if isinstance(sys.stdout, TextIOWrapper):  # what the terminal's alphabet lacks is shown by its number
@@ -253,23 +298,24 @@ def _main() -> None:
     try:
         "".join(sys.argv).encode()
     except UnicodeEncodeError as error:  # bytes that are no text come as halves of signs, and crash Kafka's client
-        wrong = next(word for word in sys.argv if error.object[error.start] in word)
-        typer.echo(f"bad_text: {wrong[:40]!a} is no text: give it in UTF-8", err=True)
+        wrong = next(subcommand for subcommand in sys.argv if error.object[error.start] in subcommand)
+        _say("bad_text", ValueError(f"{wrong[:40]!a} is no text: give it in UTF-8"))
         sys.exit(2)
     try:
-        app()
+        _run()
     except KeyboardInterrupt:
         sys.exit(130)
     except Exception as error:
-        said = refused_by_files(error) if isinstance(error, OSError) else error
-        code = getattr(said, "code", None)
-        if not isinstance(code, str):
+        expected: BaseException | None = refused_by_files(error) if isinstance(error, OSError) else error
+        code = getattr(expected, "code", None)
+        if expected is None or not isinstance(code, str):
             raise
-        typer.echo(f"{code}: {said}", err=True)
-        if "ringlog.cli.connection" in sys.modules:  # a command that asks no broker does not load it
-            import_module("ringlog.cli.connection").say_broker(code)
-        if code == "submission_timed_out":
-            typer.echo("from the command line: ringlog withdraw REQUEST_ID EPOCH, with the two above", err=True)
+        unanswered = code == "submission_timed_out"
+        ways_out = import_module("ringlog.cli.agents").ways_out() if unanswered else ()
+        connection = sys.modules.get("ringlog.cli.shared.connection")  # absent if the command asks no broker
+        _say(code, expected if connection is None else connection.with_way_out(expected), *ways_out)
+        if connection is not None:
+            connection.print_broker(code)
         sys.exit(1)
 
 

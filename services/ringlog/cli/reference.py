@@ -10,42 +10,44 @@ from __future__ import annotations
 import inspect
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from enum import Enum
 from inspect import formatannotation
 from pathlib import Path
 from typing import Any
 
 import typer
 
-from ringlog import private
+from ringlog import files as private
 from ringlog.cache import redis_url
 from ringlog.cache.redis_url import BadRedisUrl
 from ringlog.cli.codes import PROGRAM_CODES
 from ringlog.cli.main import app
 from ringlog.client import errors as client_errors
 from ringlog.client.cdc import errors as cdc_errors
-from ringlog.kernel import codes
-from ringlog.kernel.changes import TELLINGS
+from ringlog.files import FileUnusable
+from ringlog.kernel import registry as codes
+from ringlog.kernel.changes import PUBLICATIONS
+from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.registry import COMMANDS, RULES, VERSIONS
-from ringlog.kernel.settings import SETTINGS
 from ringlog.log import errors as log_errors
-from ringlog.log import rights
 from ringlog.log.errors import LogError
-from ringlog.log.topics import TOPICS, TopicSpec
+from ringlog.log.kafka import permissions as rights
+from ringlog.log.kafka.topics import TOPICS, TopicSpec
 from ringlog.node import errors as node_errors
 from ringlog.node.errors import NodeFailed
 from ringlog.operator import certificates
 from ringlog.operator.certificates import CertificatesFailed
-from ringlog.private import FileUnusable
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime import kafka_security, settings, trust
-from ringlog.runtime.figures import FIGURES
-from ringlog.runtime.kafka_security import BadKafkaConfig
+from ringlog.runtime import settings, trust
+from ringlog.runtime.kafka import security as kafka_security
+from ringlog.runtime.kafka.security import BadKafkaConfig
+from ringlog.runtime.monitoring.metrics import FIGURES
 from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig
-from ringlog.wire.avsc import documented
+from ringlog.wire.avro.avsc import documented
 from ringlog.wire.data import REFUSALS
-from ringlog_cdc.debezium.mutations import REASONS as IMPORT_REASONS
-from ringlog_cdc.verdicts import REASONS
+from ringlog_cdc.columnar.routing import REASONS
+from ringlog_debezium.mutations import REASONS as IMPORT_REASONS
 
 READ_BY: Mapping[str, str] = {
     "kafka_config": "every client of Kafka",
@@ -59,11 +61,11 @@ READ_BY: Mapping[str, str] = {
 HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
 
 
-def _told(suffix: str) -> tuple[str, str]:
+def _change_topic(suffix: str) -> tuple[str, str]:
     """The keys of a change topic and the schemas of its values."""
-    told = [telling for telling in TELLINGS if telling.topic == suffix]
-    schemas = (f"`ringlog.changes.{telling.change.__name__}`" for telling in told)
-    return "; ".join(telling.key for telling in told), "; ".join(schemas)
+    declarations = [declaration for declaration in PUBLICATIONS if declaration.topic == suffix]
+    schemas = (f"`ringlog.changes.{declaration.change.__name__}`" for declaration in declarations)
+    return "; ".join(declaration.key for declaration in declarations), "; ".join(schemas)
 
 
 RECORDS: Mapping[str, tuple[str, str]] = {
@@ -82,7 +84,7 @@ RECORDS: Mapping[str, tuple[str, str]] = {
         "`ringlog.snapshots.SnapshotChunk`",
     ),
     "schemas": ("fingerprint, 16 hex digits", "the schema as JSON text"),
-    **{telling.topic: _told(telling.topic) for telling in TELLINGS},
+    **{declaration.topic: _change_topic(declaration.topic) for declaration in PUBLICATIONS},
     "epochs": ("`head`", "`ringlog.changes.EpochChange`"),
 }
 """Suffix of a topic to (key, schema of the value)."""
@@ -92,6 +94,9 @@ _ABOUT_PROGRAM = """\
 Options come before `RINGLOG_*` variables, and those before the cluster in use (`ringlog cluster found`, `ringlog
 cluster use` and `ringlog demo` choose it). Exit status: 0 done; 1 refused or failed, with a stable code first on
 standard error; 2 wrong usage or an invalid line; 3 something must be installed first; 130 interrupted.
+
+With `--json` standard output has one JSON value, a result or an error: `{"code", "detail", "ways_out"}`. A rejected
+command has `outcome` as well. `ways_out` has what to do next, often a command.
 """
 _ABOUT_LOG_COMMANDS = """\
 Every change of the metadata is one of these. Field names are those of the Avro records, of the JSON that
@@ -187,11 +192,11 @@ def _leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ..
         yield from _leaves((*path, name), command.get_command(None, name))
 
 
-def _program_command(words: str, command: Any) -> Iterator[str]:
+def _program_command(call: str, command: Any) -> Iterator[str]:
     parameters = [p for p in command.params if p.name not in ("help", "install_completion", "show_completion")]
     arguments = [p for p in parameters if p.param_type_name == "argument"]
-    usage = " ".join([words, *(_argument(p) for p in arguments)])
-    yield from (f"## {words}", "", f"    {usage}", "", _prose(command.help), "")
+    usage = " ".join([call, *(_argument(p) for p in arguments)])
+    yield from (f"## {call}", "", f"    {usage}", "", _prose(command.help), "")
     if parameters:
         rows = [(_names(p), _meaning(p)) for p in parameters]
         yield from _table(("argument or option", "meaning"), rows)
@@ -208,11 +213,16 @@ def _names(parameter: Any) -> str:
     return ", ".join(f"`{name}`" for name in (*parameter.opts, *parameter.secondary_opts))
 
 
+def _is_of_machine(parameter: Any) -> bool:
+    """Return True if the default is a number of this machine, which the help says in words."""
+    return "for each core" in (parameter.help or "")
+
+
 def _meaning(parameter: Any) -> str:
     text = parameter.help or ""
-    default = parameter.default
+    default = parameter.default.value if isinstance(parameter.default, Enum) else parameter.default
     shown = default is not None and not callable(default) and not isinstance(default, bool) and str(default) != ""
-    if shown and not parameter.required:
+    if shown and not parameter.required and not _is_of_machine(parameter):
         text += f" Default: `{default}`."
     if getattr(parameter, "envvar", None):
         text += f" Variable: `{parameter.envvar}`."
@@ -263,9 +273,9 @@ def _codes() -> Iterator[str]:
     )
     rows = sorted((f"`{kind.code}`", f"`{kind.__name__}`", _prose(kind.__doc__)) for kind in _errors())
     yield from _table(("code", "exception", "meaning"), rows)
-    for title, known in PROGRAM_CODES.items():
+    for title, table in PROGRAM_CODES.items():
         yield from (f"## {title}", "", "First word on standard error.", "")
-        yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(known.items())])
+        yield from _table(("code", "meaning"), [(f"`{code}`", text) for code, text in sorted(table.items())])
 
 
 def _errors() -> Iterator[
@@ -316,20 +326,20 @@ def _settings() -> Iterator[str]:
 def _process_variables() -> Iterator[tuple[str, str, str]]:
     for name, field in ProcessSettings.model_fields.items():
         default = "`$XDG_STATE_HOME/ringlog`" if field.default_factory is not None else f"`{field.default}`"
-        users = READ_BY.get(name, f"agents ({', '.join(ROLES)}) and nodes")
-        yield f"`RINGLOG_{name.upper()}`", default, users
+        readers = READ_BY.get(name, f"agents ({', '.join(ROLES)}) and nodes")
+        yield f"`RINGLOG_{name.upper()}`", default, readers
 
 
 def _command_variables() -> set[tuple[str, str, str]]:
     """Variables that options of the program are read from, beside those of every process."""
-    known = {f"RINGLOG_{name.upper()}" for name in ProcessSettings.model_fields}
-    users: dict[str, set[str]] = {}
+    table = {f"RINGLOG_{name.upper()}" for name in ProcessSettings.model_fields}
+    readers: dict[str, set[str]] = {}
     for path, command in _leaves(("ringlog",), typer.main.get_command(app)):
         for parameter in command.params:
             variable = getattr(parameter, "envvar", None)
-            if variable and variable not in known:
-                users.setdefault(variable, set()).add(" ".join(path))
-    return {(f"`{variable}`", "", ", ".join(f"`{user}`" for user in sorted(by))) for variable, by in users.items()}
+            if variable and variable not in table:
+                readers.setdefault(variable, set()).add(" ".join(path))
+    return {(f"`{variable}`", "", ", ".join(f"`{user}`" for user in sorted(by))) for variable, by in readers.items()}
 
 
 # ------------------------------------------------------------------------------------------------------ topics

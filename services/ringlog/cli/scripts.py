@@ -1,12 +1,56 @@
-"""``ringlog token``, ``stream-id`` and ``shard``: one line in, one line out, for scripts."""
+"""``ringlog token``, ``stream-id`` and ``shard``: one line in, one line out, for scripts. They need no cluster."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable
 
 import typer
 
-from ringlog.operator.scripts import BadScriptLine, shard_line, stream_id_line, token_line
+from ringlog.kernel.model.stream_id import StreamIdError, decode
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX, shard_of
+from ringlog.kernel.values import is_token
+
+
+class BadScriptLine(ValueError):
+    """A line that can't be answered; the text names what was expected."""
+
+
+def token_line(line: str) -> str:
+    """Hex of a partition key (empty: the empty key) to its token."""
+    return str(token_of(_hex(line)))
+
+
+def stream_id_line(line: str) -> str:
+    """Hex of a stream id to its fields."""
+    try:
+        found = decode(_hex(line))
+    except StreamIdError as error:
+        raise BadScriptLine(str(error)) from None
+    return json.dumps({"token": found.token, "random": found.random, "index": found.index, "version": found.version})
+
+
+def shard_line(line: str) -> str:
+    """``TOKEN SHARDS IGNORE_MSB`` to the shard that owns the token."""
+    try:
+        token, shards, ignore_msb = (int(part) for part in line.split())
+    except ValueError:
+        raise BadScriptLine("expected three whole numbers: TOKEN SHARDS IGNORE_MSB") from None
+    if not (is_token(token) or token == -(2**63)):
+        raise BadScriptLine(f"token {token} is no signed 64-bit number")
+    if not 1 <= shards <= SHARDS_MAX:
+        raise BadScriptLine(f"shards must be 1 to {SHARDS_MAX}")
+    if not 0 <= ignore_msb <= IGNORE_MSB_MAX:
+        raise BadScriptLine(f"ignore_msb must be 0 to {IGNORE_MSB_MAX}")
+    return str(shard_of(token, shards, ignore_msb))
+
+
+def _hex(line: str) -> bytes:
+    try:
+        return bytes.fromhex(line.strip())
+    except ValueError:
+        raise BadScriptLine("expected hexadecimal bytes") from None
 
 
 def answer_lines(lines: Iterable[bytes], answer: Callable[[str], str]) -> int:

@@ -10,24 +10,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from ringlog.log.agreement import EVIDENCE
+from ringlog.files import process_data_dir
+from ringlog.log.replicas.state_agreement import EVIDENCE
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime.context import ClusterContext, forget, known
-from ringlog.runtime.folders import default_data_dir
-from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.context import ClusterContext, remove_clusters, stored_clusters
 from ringlog.stack.cli import Data, Json, app, fail
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError
 
 __all__ = ["app"]
-
-ACKNOWLEDGED = "acknowledged.json"
 
 
 @app.command()
@@ -40,7 +36,7 @@ def reset(
     stack = Stack(data)
     try:
         folder, address = stack.status().data_dir, stack.bootstrap_servers
-        lost = tuple(context for context in known().clusters if context.bootstrap == address)
+        lost = tuple(context for context in stored_clusters().clusters if context.bootstrap == address)
         paths = [path for context in lost for path in belongings(context)]
         if not yes:
             also = "".join(f"\n  {path}" for path in paths)
@@ -51,7 +47,7 @@ def reset(
         fail(error)
     for path in paths:
         shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)
-    forget(lambda context: context in lost)
+    remove_clusters(lambda context: context in lost)
     if as_json:
         names = [{"cluster": context.cluster, "cluster_id": context.cluster_id} for context in lost]
         gone = [str(path) for path in paths]
@@ -63,31 +59,10 @@ def reset(
 
 
 def belongings(context: ClusterContext) -> list[Path]:
-    """Files and folders, in their usual places, of a cluster that is about to be gone.
-
-    What release 0.1.0 kept by name only is the cluster's if it says so, or if no other known cluster has the name.
-    """
-    agents, nodes = ProcessSettings().data_dir / "agents", default_data_dir() / "nodes"
-    with_id = f"{context.cluster}.{context.cluster_id}"
-    found: list[Path] = []
-    if context.cluster_id:
-        found += [agents / f"{with_id}.{role}.{kept}" for role in ROLES for kept in ("json", EVIDENCE)]
-        found.append(nodes / with_id)
-    namesakes = [other for other in known().clusters if other.cluster == context.cluster and other != context]
-    if not namesakes:
-        found += [agents / f"{context.cluster}.{role}.json" for role in ROLES]
-    found += [node for node in _folders(nodes / context.cluster) if _is_of(node, context, bool(namesakes))]
-    return [path for path in found if path.exists()]
-
-
-def _folders(parent: Path) -> Iterator[Path]:
-    return (path for path in sorted(parent.glob("*")) if path.is_dir())
-
-
-def _is_of(node: Path, context: ClusterContext, has_namesakes: bool) -> bool:
-    """Is it a node of this cluster? One that acknowledged nothing yet does not say."""
-    try:
-        found: Any = json.loads((node / ACKNOWLEDGED).read_bytes())["cluster_id"]
-    except (OSError, ValueError, KeyError, TypeError, RecursionError):
-        return not has_namesakes
-    return bool(found == context.cluster_id) if context.cluster_id else not has_namesakes
+    """Return the existing files and folders, in their usual places, of a cluster that is about to be gone."""
+    agents, nodes = process_data_dir() / "agents", process_data_dir() / "nodes"
+    if not context.cluster_id:
+        return []
+    name = f"{context.cluster}.{context.cluster_id}"
+    found = [agents / f"{name}.{role}.{kept}" for role in ROLES for kept in ("json", EVIDENCE)]
+    return [path for path in (*found, nodes / name) if path.exists()]

@@ -3,60 +3,87 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Annotated, Any
 
 import typer
 from rich.text import Text
 
-from ringlog.agents.status import read_said, views_of
-from ringlog.agents.watched import ACTIVE
-from ringlog.cli.connection import asked, fail, out
-from ringlog.cli.verbs import looks, newest, show_table
+from ringlog.agents.monitoring.health_view import ACTIVE
+from ringlog.agents.status import AgentView, read_said, views_of
+from ringlog.cli.shared.connection import asked, fail, out
+from ringlog.cli.shared.options import newest, show_table, view_command
 from ringlog.kernel.generations.packed import streams_in
-from ringlog.kernel.operations.node_states import node_statuses
-from ringlog.kernel.state import ClusterState
-from ringlog.operator import views
-from ringlog.operator.clocks import clock_lines, seen_until
-from ringlog.operator.service import recovery_lines
-from ringlog.operator.shown import printable
-from ringlog.operator.words import pause_words, refused_words
-from ringlog.operator.zones import timers_view
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.operator.balancing import last_heard, read_acks
+from ringlog.operator.views import views
+from ringlog.operator.views.clocks import clock_lines, lapsed_leases, seen_until
+from ringlog.operator.views.service import recovery_lines
+from ringlog.operator.views.summary import OK, format_truncation, summary, truncation_view
+from ringlog.operator.views.words import (
+    OPERATION_COLUMNS,
+    format_node_state,
+    format_pause,
+    format_refused,
+    is_in_flight,
+    operation_rows,
+    printable,
+)
+from ringlog.operator.views.zones import standing_view, timers_view
+from ringlog.protocol.balancer.load_book import LastHeard
+from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
+from ringlog.wire.acks import ACK_REJECTED
+from ringlog.wire.records import NodeAck
 
 
-@looks
+@view_command
 def status(
     context: ClusterContext,
     cached: Annotated[bool, typer.Option("--cached", help="Read the state from Redis instead of the log.")] = False,
 ) -> Iterator[Any]:
-    """The cluster at a glance: epoch, nodes, operations, generations, and whether each agent is caught up."""
+    """The cluster at a glance: OK or WARN with the reasons, then nodes, operations, stuck partitions and agents."""
     if cached:
         _cached_status(context)
         return
-    with ThreadPoolExecutor() as beside:  # three questions to the broker, each with connections of its own
-        said = beside.submit(read_said, context.bootstrap, context.cluster)
-        seen = beside.submit(seen_until, context.bootstrap, context.cluster)
+    with ThreadPoolExecutor(5) as pool:  # five questions to the broker, each with connections of its own
+        acks = pool.submit(read_acks, context.bootstrap, context.cluster)
+        agent_reports = pool.submit(read_said, context.bootstrap, context.cluster)
+        loads = pool.submit(last_heard, context.bootstrap, context.cluster)
+        seen = pool.submit(seen_until, context.bootstrap, context.cluster)
         state = newest(context)
+    if any(ack.applied > state.epoch for ack in acks.result().values()):
+        state = newest(context)  # what is said of an epoch counts once the log has it
     now = SystemClock().now_us()
-    agents = views_of(said.result(), state.epoch, now)
+    agents = views_of(agent_reports.result(), state.epoch, now)
     clocks = clock_lines(state, now, seen.result())
     timers = timers_view(state)
-    whole = views.cluster(state) | {"agents": [views.agent(a) for a in agents], "directory": views.nodes(state)}
-    yield whole | {"clocks": clocks, "zone_timers": timers, "bootstrap": context.bootstrap}
+    truncation = truncation_view(state)
+    whole = _view_of(state, acks.result(), loads.result(), agents, now)
+    whole |= {"clocks": clocks, "lapsed_leases": lapsed_leases(state, seen.result())}
+    whole |= {"zone_timers": timers, "truncation": truncation, "bootstrap": context.bootstrap}
+    whole["summary"] = summary(whole, agents, now)
+    yield whole
+    _print_summary(whole["summary"])
     broker = asked()
     assert broker is not None, "the context came from it"
     out.print(f"broker {broker.bootstrap}, named by {broker.origin}")
-    _print_status(state)
+    _print_status(state, whole["directory"])
     for pause in whole["pauses"]:
-        out.print(printable(pause_words(pause)))
+        out.print(printable(format_pause(pause)))
+    if whole["operations"]:
+        show_table(OPERATION_COLUMNS, operation_rows(whole["operations"], now))
+    for zone in whole["zones"]:
+        for row in zone["stuck"]:
+            out.print(printable(f"zone {zone['zone']}, partition {row['partition']}: {row['waits']}"), markup=False)
     shown = (a.standing if a.caught_up else Text(a.standing, "yellow") for a in agents)
     rows = ((a.role, str(a.term), str(a.epoch), standing) for a, standing in zip(agents, shown, strict=True))
     show_table(("agent", "term", "epoch", "state"), rows)
     for one in (refused for a in agents for refused in a.refused):
-        out.print(printable(refused_words(one)), markup=False)
+        out.print(printable(format_refused(one)), markup=False)
     for agent in agents:
         if agent.state == ACTIVE and agent.why:
             out.print(f"{agent.role}: {printable(agent.why)}", markup=False)
@@ -64,6 +91,30 @@ def status(
         out.print(printable(f"zone {timer['zone']}: {timer['text']}"), markup=False)
     for line in clocks:
         out.print(line, markup=False)
+    if truncation is not None:
+        out.print(format_truncation(truncation), markup=False)
+
+
+def _view_of(
+    state: ClusterState, acks: Mapping[str, NodeAck], reports: LastHeard, agents: Sequence[AgentView], now: Micros
+) -> dict[str, Any]:
+    """What the state, nodes and agents say, as JSON."""
+    doubted = [one.subject for a in agents for one in a.refused if one.code == ACK_REJECTED]
+    found = views.operations(state, acks, now, doubted, reports)
+    return views.cluster(state) | {
+        "agents": [views.agent(a) for a in agents],
+        "directory": views.nodes(state, reports),
+        "features": views.features(state),
+        "operations": [view for view in found if is_in_flight(view)],
+        "zones": standing_view(state, session_reports(state, acks)),
+    }
+
+
+def _print_summary(found: dict[str, Any]) -> None:
+    """The level, and each reason in a line."""
+    out.print(Text(found["level"], "green" if found["level"] == OK else "yellow"))
+    for reason in found["reasons"]:
+        out.print(printable(f"  {reason}"), markup=False)
 
 
 def _cached_status(context: ClusterContext) -> None:
@@ -79,7 +130,7 @@ def _cached_status(context: ClusterContext) -> None:
     typer.echo(json.dumps({"epoch": view.epoch, "age_s": view.age_s, "nodes": view.nodes}))
 
 
-def _print_status(state: ClusterState) -> None:
+def _print_status(state: ClusterState, directory: list[dict[str, Any]]) -> None:
     for line in recovery_lines(state):
         out.print(line, style="red", markup=False)
     generation = state.generations[-1] if state.generations else None
@@ -87,9 +138,8 @@ def _print_status(state: ClusterState) -> None:
     if generation is not None:
         streams = streams_in(generation.ranges)
         out.print(f"CDC generation {generation.id} ({generation.status}), {streams} streams")
-    rows = []
-    statuses = node_statuses(state)
-    for node in sorted(state.nodes.values(), key=lambda n: n.name):
-        state_shown = statuses[node.id].state + (", down" if node.down else "")
-        rows.append((node.name, state_shown, str(len(node.tokens)), node.address, node.datacenter, node.rack))
-    show_table(("node", "state", "tokens", "address", "datacenter", "rack"), rows)
+    rows = [
+        (row["name"], *format_node_state(row), str(len(row["tokens"])), row["address"], row["datacenter"], row["rack"])
+        for row in directory
+    ]
+    show_table(("node", "state", "heard", "tokens", "address", "datacenter", "rack"), rows)

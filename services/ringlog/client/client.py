@@ -19,23 +19,23 @@ from pathlib import Path
 from ringlog.client.direct import DirectAuthor
 from ringlog.client.engine import RESEND_S, Engine, RefusedHere
 from ringlog.client.errors import ClientError, InvalidSubmission, NotFounded, SubmissionTimedOut
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
-from ringlog.log.beginning import Beginning
-from ringlog.log.identity import Memory, Seen
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
 from ringlog.log.opening import beginning_of, open_metadata
-from ringlog.log.pace import Pace
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
-from ringlog.log.replay import Tell, catch_up, say
-from ringlog.log.replica import LogReplica
-from ringlog.log.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
-from ringlog.protocol.draw import Draw
-from ringlog.protocol.submission import Question, question
+from ringlog.log.replicas.identity import Memory, Seen
+from ringlog.log.replicas.poll_policy import Pace
+from ringlog.log.replicas.replay import Tell, catch_up, say
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning
+from ringlog.protocol.effects import Draw
+from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
+from ringlog.protocol.submission.submission import Question, question
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.errors import WireError
@@ -167,7 +167,7 @@ class Client:
         return self.replica.state
 
     def catch_up(self, silence_s: float = SILENCE_S) -> ClusterState:
-        """As ``read_barrier``, without a deadline while the replica gets on: see ``ringlog.log.replay``."""
+        """As ``read_barrier``, without a deadline while the replica gets on: see ``ringlog.log.replicas.replay``."""
         return catch_up(self.replica, silence_s=silence_s, tell=self._tell)
 
     def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
@@ -202,10 +202,10 @@ class Client:
         is open), InvalidSubmission, WireError (a value that does not fit its field), ReplicaHalted.
         """
         started = time.monotonic()
-        patience_s = timeout_s if direct_after_s is None else min(direct_after_s, timeout_s)
+        wait_s = timeout_s if direct_after_s is None else min(direct_after_s, timeout_s)
         try:
             return self.submit_future(
-                command, timeout_s=patience_s, request_id=request_id, since_epoch=since_epoch
+                command, timeout_s=wait_s, request_id=request_id, since_epoch=since_epoch
             ).result()
         except SubmissionTimedOut as error:
             left = timeout_s - (time.monotonic() - started)

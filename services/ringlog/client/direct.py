@@ -1,4 +1,6 @@
-"""Submission without a validator, in the thread that asks: ``ringlog.protocol.direct`` on a log, with its time-outs."""
+"""Submission without a validator, in the thread that asks: ``ringlog.protocol.submission.direct`` on a log, with its
+time-outs.
+"""
 
 from __future__ import annotations
 
@@ -7,17 +9,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from ringlog.client.errors import InvalidSubmission, NotFounded, SubmissionTimedOut, TakeOverRefused
-from ringlog.kernel.state import Term
+from ringlog.kernel.model.modes import Term
 from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
-from ringlog.log.driver import LogDriver, micros
 from ringlog.log.port import MetadataLog
-from ringlog.log.replica import LogReplica
-from ringlog.protocol.answers import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
-from ringlog.protocol.commit import Undecided
-from ringlog.protocol.direct import AheadOfLog, Direct, NoCluster, RoleRefused
-from ringlog.protocol.draw import Draw
-from ringlog.protocol.submission import change_way
+from ringlog.log.replicas.driver import LogDriver, micros
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.effects import Draw
+from ringlog.protocol.submission.commit import Undecided
+from ringlog.protocol.submission.direct import AheadOfLog, Direct, NoCluster, RoleRefused
+from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
+from ringlog.protocol.submission.submission import change_way
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
 
@@ -40,7 +42,7 @@ class DirectAuthor:
     ) -> None:
         self._name = metadata.name
         author = Author(submitter, clock or SystemClock(), draw or SystemDraw())
-        self.protocol = Direct(author, patience=micros(TIMEOUT_S))
+        self.protocol = Direct(author, timeout=micros(TIMEOUT_S))
         self.driver = LogDriver(metadata, replica)
 
     def submit(

@@ -1,4 +1,5 @@
-"""The part of a client that keeps at it: performs ``ringlog.protocol.submission`` for all requests that are under way.
+"""The part of a client that keeps at it: performs ``ringlog.protocol.submission.submission`` for all requests that are
+under way.
 
 Each request is a protocol of its own that stands at one of its waits. It is taken on, one step at a time and by one
 thread at a time, by whatever ends that wait:
@@ -24,12 +25,10 @@ from typing import Any
 
 from ringlog.client.errors import ClientBroken, InvalidSubmission, SubmissionTimedOut
 from ringlog.client.outbox import GROUP, Outbox
-from ringlog.client.results import Submitted
-from ringlog.client.together import Seat, Together
-from ringlog.kernel.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
-from ringlog.kernel.state import ClusterState
+from ringlog.client.together import ResultBatch, ResultSlot
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.log.driver import micros
 from ringlog.log.errors import (
     LogDamaged,
     LogError,
@@ -40,9 +39,11 @@ from ringlog.log.errors import (
     WaitTimedOut,
 )
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.driver import micros
+from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.effects import Newest, Now
-from ringlog.protocol.submission import (
+from ringlog.protocol.submission.results import Submitted
+from ringlog.protocol.submission.submission import (
     RESEND,
     Asked,
     Fresh,
@@ -74,18 +75,18 @@ log = get_logger(__name__)
 class _Pending:
     """A question without an answer. ``waits``: the effect that it stands at; ``until``: when that ends by itself.
 
-    ``heard``: results that came in; ``noted``: an entry of it was applied; ``place``: where the answer goes.
+    ``results_seen``: results that came in; ``noted``: an entry of it was applied; ``place``: where the answer goes.
     """
 
-    __slots__ = ("heard", "noted", "place", "question", "started", "steps", "until", "waits")
+    __slots__ = ("noted", "place", "question", "results_seen", "started", "steps", "until", "waits")
 
     def __init__(
-        self, question: Question, patience: Micros, resend: Micros, place: Future[Submitted] | Seat[Submitted]
+        self, question: Question, timeout: Micros, resend: Micros, place: Future[Submitted] | ResultSlot[Submitted]
     ) -> None:
         self.question = question
-        self.steps = ask(question, patience, resend)
+        self.steps = ask(question, timeout, resend)
         self.place = place
-        self.heard: list[Result] = []
+        self.results_seen: list[Result] = []
         self.noted = False
         self.waits: Hear | Fresh | None = None
         self.until: Micros = 0
@@ -114,7 +115,7 @@ class Engine:
     def start(self) -> None:
         """Place the reader at the end of the results, then begin. Raises LogUnavailable, TopicMissing."""
         tail = self._results.tail(self._results.end_offset())
-        self._unsubscribe = self._replica.subscribe(self._follow).close
+        self._unsubscribe = self._replica.subscribe(self._follow, self._replica.halt_on_defect).close
         self._listener = threading.Thread(
             target=self._guard, args=(self._listen, tail), name="client-listener", daemon=True
         )
@@ -140,7 +141,7 @@ class Engine:
         with self._lock:
             busy = self._pending.get(asked.request_id)
             if busy is not None and self._broken is None:
-                if busy.question.asked != asked or isinstance(busy.place, Seat):
+                if busy.question.asked != asked or isinstance(busy.place, ResultSlot):
                     raise InvalidSubmission(f"request id {asked.request_id} is in use", "take another one")
                 return busy.place
             future: Future[Submitted] = Future()
@@ -155,15 +156,15 @@ class Engine:
 
         They go out in groups that double, the first ones while the last are still made; and the rest at the end.
         """
-        together: Together[Submitted] = Together()
-        patience, coming, size = micros(timeout_s), iter(questions), GROUP
+        together: ResultBatch[Submitted] = ResultBatch()
+        timeout, coming, size = micros(timeout_s), iter(questions), GROUP
         with self._lock:
             self._outbox.more_follow()
         try:
             while group := list(islice(coming, size)):
                 size = min(2 * size, GROUP_MAX)
                 with self._lock:
-                    settles = [self._seated(question, patience, together.seat()) for question in group]
+                    settles = [self._begin_in_slot(question, timeout, together.slot()) for question in group]
                 for settle in settles:
                     settle()
                 if self._outbox.is_ready():
@@ -175,30 +176,32 @@ class Engine:
                 self._guard(self._send)
         return together.results()
 
-    def _seated(self, question: Question | RefusedHere, patience: Micros, seat: Seat[Submitted]) -> Callable[[], None]:
+    def _begin_in_slot(
+        self, question: Question | RefusedHere, timeout: Micros, slot: ResultSlot[Submitted]
+    ) -> Callable[[], None]:
         """As ``_begin``; what cannot be asked has that for its answer."""
         if isinstance(question, Question):
-            return self._begin(question, patience, seat)
-        return partial(seat.set_exception, question)
+            return self._begin(question, timeout, slot)
+        return partial(slot.set_exception, question)
 
     def _begin(
-        self, question: Question, patience: Micros, place: Future[Submitted] | Seat[Submitted]
+        self, question: Question, timeout: Micros, place: Future[Submitted] | ResultSlot[Submitted]
     ) -> Callable[[], None]:
-        """Take on a question, under the lock; as ``_go_on``. Raises ClientBroken."""
+        """Take on a question, under the lock; as ``_advance``. Raises ClientBroken."""
         if self._broken is not None:
             raise self._broken
-        pending = _Pending(question, patience, self._resend, place)
+        pending = _Pending(question, timeout, self._resend, place)
         if self._stopping.is_set():  # nobody looks at the times any more
             error = _timed_out(pending, "an answer, of a client that is closed")
             return lambda: place.set_exception(error)
         if not self._pending:
             self._replica.pace.begin_hurry()
         self._pending[question.asked.request_id] = pending
-        return self._go_on(pending, None)
+        return self._advance(pending, None)
 
     # -------------------------------------------------------------------------------------- one question
 
-    def _go_on(self, pending: _Pending, outcome: Any) -> Callable[[], None]:
+    def _advance(self, pending: _Pending, outcome: Any) -> Callable[[], None]:
         """Perform the protocol up to its next wait, or its end, under the lock; returns what is to be done without it.
 
         The holder of the future may do anything in its callbacks.
@@ -215,11 +218,11 @@ class Engine:
                     case Send():
                         outcome = None
                         self._outbox.put(effect, _now())
-                    case Hear() if pending.heard or pending.noted:
-                        outcome = self._taken(pending)
+                    case Hear() if pending.results_seen or pending.noted:
+                        outcome = self._is_taken(pending)
                     case _:
                         pending.waits = effect
-                        pending.until = effect.until if isinstance(effect, Hear) else _now() + effect.patience
+                        pending.until = effect.until if isinstance(effect, Hear) else _now() + effect.timeout
                         return _nothing
         except StopIteration as done:
             answer: Submitted = done.value
@@ -239,17 +242,17 @@ class Engine:
         self._outbox.ended(request_id)
 
     @staticmethod
-    def _taken(pending: _Pending) -> list[Result]:
-        heard, pending.heard, pending.noted = pending.heard, [], False
-        return heard
+    def _is_taken(pending: _Pending) -> list[Result]:
+        results_seen, pending.results_seen, pending.noted = pending.results_seen, [], False
+        return results_seen
 
-    def _rouse(self, pending: _Pending) -> None:
+    def _wake(self, pending: _Pending) -> None:
         """Something has come in for the question, or its time has come."""
         with self._lock:
             if pending.waits is None:
                 return
-            is_heard = isinstance(pending.waits, Hear)
-            settle = self._go_on(pending, self._taken(pending) if is_heard else None)
+            awaits_result = isinstance(pending.waits, Hear)
+            settle = self._advance(pending, self._is_taken(pending) if awaits_result else None)
         self._end(settle)
 
     def _end(self, settle: Callable[[], None]) -> None:
@@ -291,14 +294,14 @@ class Engine:
             pending = self._pending.get(item.request_id)
             if pending is not None:
                 pending.noted = True
-                self._rouse(pending)
+                self._wake(pending)
 
     # ----------------------------------------------------------------------------------------------- sending
 
     def _send(self) -> None:
         """Hand over what waits, if it is time for that."""
         with self._lock:
-            is_time = self._outbox.is_ready() or self._outbox.is_due(_now())
+            is_time = self._outbox.is_ready() or self._outbox.is_overdue(_now())
             waiting = self._outbox.take() if is_time and not self._stopping.is_set() else []
             if waiting:
                 made = parcels(waiting)
@@ -310,14 +313,14 @@ class Engine:
         """The requests' topic has answered."""
         error = answer.exception()
         if isinstance(error, RecordTooLarge):
-            self._take_apart([parcel for parcel in made if len(parcel.data) >= error.size], error)
+            self._split([parcel for parcel in made if len(parcel.data) >= error.size], error)
         elif isinstance(error, LogUnavailable):
             count = sum(len(parcel.sent) for parcel in made)
             self._seldom.warn("requests_unanswered", requests=count, error=error.message)
         elif error is not None:
             raise error
 
-    def _take_apart(self, refused: Sequence[Parcel], error: RecordTooLarge) -> None:
+    def _split(self, refused: Sequence[Parcel], error: RecordTooLarge) -> None:
         """What the topic does not take in one record goes out in several; what is alone already never gets there."""
         for parcel in refused:
             if len(parcel.sent) > 1:
@@ -333,9 +336,9 @@ class Engine:
         while not self._stopping.is_set():
             try:
                 self._hear(tail.poll(LISTEN_S))
-                self._send_due()
+                self._send_overdue()
                 self._judge()
-                self._look_at_times()
+                self._check_deadlines()
             except LogDamaged as error:
                 log.warning("results_lost", error=error.message)
                 tail = self._from_the_end(tail)
@@ -364,8 +367,10 @@ class Engine:
             pending = self._pending.get(result.request_id)
             if pending is not None and may_answer(result):
                 with self._lock:
-                    pending.heard.append(result)
-                    settle = self._go_on(pending, self._taken(pending)) if isinstance(pending.waits, Hear) else _nothing
+                    pending.results_seen.append(result)
+                    settle = (
+                        self._advance(pending, self._is_taken(pending)) if isinstance(pending.waits, Hear) else _nothing
+                    )
                 self._end(settle)
 
     def _judge(self) -> None:
@@ -383,13 +388,13 @@ class Engine:
             log.debug("answers_not_judged_yet", error=error.message)
         for pending in asking:
             with self._lock:
-                settle = self._go_on(pending, state) if isinstance(pending.waits, Fresh) else _nothing
+                settle = self._advance(pending, state) if isinstance(pending.waits, Fresh) else _nothing
             self._end(settle)
 
-    def _barrier(self, patience_s: float) -> ClusterState:
+    def _barrier(self, wait_s: float) -> ClusterState:
         """As ``LogReplica.read_barrier``; while the replica is behind, what has waited for long enough goes out."""
-        until = time.monotonic() + patience_s
-        replica, end = self._replica, self._replica.end_offset(patience_s)
+        until = time.monotonic() + wait_s
+        replica, end = self._replica, self._replica.end_offset(wait_s)
         while True:
             left_s = max(until - time.monotonic(), 0.0)
             try:
@@ -401,20 +406,20 @@ class Engine:
             except WaitTimedOut:
                 if left_s <= LISTEN_S or self._stopping.is_set():
                     raise
-            self._send_due()
+            self._send_overdue()
 
-    def _look_at_times(self) -> None:
+    def _check_deadlines(self) -> None:
         halt = self._replica.halted
         now = _now()
         for pending in self._all():
             if halt is not None:
                 self._fail(pending, ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint))
             elif now >= pending.until:
-                self._rouse(pending)
-        self._send_due()
+                self._wake(pending)
+        self._send_overdue()
 
-    def _send_due(self) -> None:
-        if self._outbox.is_due(_now()):
+    def _send_overdue(self) -> None:
+        if self._outbox.is_overdue(_now()):
             self._send()
 
 

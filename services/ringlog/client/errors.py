@@ -75,6 +75,21 @@ class NotFounded(ClientError):
         super().__init__(f"no cluster was founded on {name}", "found it first")
 
 
+class LeftoversFound(ClientError):
+    """Another cluster of that name has left topics with records, or is known here, and its log is lost."""
+
+    code = "remains_of_another_cluster"
+
+    def __init__(self, cluster: str, topics: tuple[str, ...], stored_id: str) -> None:
+        shown = ", ".join(topics[:4]) + (f" and {len(topics) - 4} more" if len(topics) > 4 else "")
+        subject = [f"these topics of it hold records: {shown}"] if topics else []
+        subject += [f"this machine knows it by the id {stored_id}"] if stored_id else []
+        super().__init__(
+            f"a cluster {cluster} was here, and its log is missing or empty: {'; '.join(subject)}",
+            "rebuild its log from a copy: ringlog recover. For a new cluster take another name, or pass --anew",
+        )
+
+
 class SchemasIncompatible(ClientError):
     """A schema of this release does not fit one that the cluster has; readers of the other could not read it.
 
@@ -113,12 +128,12 @@ class RequestTimedOut(ClientError):
     code = "request_timed_out"
 
     def __init__(
-        self, what: str, waited_s: float, waited_for: tuple[str, ...], epoch: Epoch, refused: tuple[str, ...] = ()
+        self, subject: str, waited_s: float, waited_for: tuple[str, ...], epoch: Epoch, refused: tuple[str, ...] = ()
     ) -> None:
         nodes = ", ".join(waited_for) or "a plan that can succeed"
-        told = f"; refused: {', '.join(refused)}" if refused else ""
+        refusals = f"; refused: {', '.join(refused)}" if refused else ""
         super().__init__(
-            f"{what}: {waited_s:.1f} s waited for {nodes} at epoch {epoch}{told}",
+            f"{subject}: {waited_s:.1f} s waited for {nodes} at epoch {epoch}{refusals}",
             "ask again; a write with the same timestamp and value has the same effect once or twice",
         )
         self.waited_for = waited_for
@@ -134,8 +149,8 @@ class RequestImpossible(ClientError):
 
     code = "request_impossible"
 
-    def __init__(self, what: str, reason: str, detail: str) -> None:
-        super().__init__(f"{what}: {reason}: {detail}", "choose another level, or create what is missing")
+    def __init__(self, subject: str, reason: str, detail: str) -> None:
+        super().__init__(f"{subject}: {reason}: {detail}", "choose another level, or create what is missing")
         self.reason = reason
 
 

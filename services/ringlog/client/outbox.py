@@ -19,7 +19,7 @@ Not safe from threads: its owner has a lock.
 from __future__ import annotations
 
 from ringlog.kernel.values import Micros
-from ringlog.protocol.submission import Send
+from ringlog.protocol.submission.submission import Send
 
 GROUP = 64
 HOLD: Micros = 100_000
@@ -62,7 +62,7 @@ class Outbox:
         enough = GROUP if self._more_follow else min(len(self._under_way), GROUP)
         return self._is_whole or len(self._waiting) >= enough
 
-    def is_due(self, now: Micros) -> bool:
+    def is_overdue(self, now: Micros) -> bool:
         """Has something waited for long enough, whatever is under way?"""
         return bool(self._waiting) and now >= self._since + HOLD
 

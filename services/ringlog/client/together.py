@@ -12,28 +12,28 @@ from typing import Generic, TypeVar
 T = TypeVar("T")
 
 
-class Together(Generic[T]):
-    """Seats for answers, in their order. ``seat`` and ``results``: for one thread; the seats are filled by any."""
+class ResultBatch(Generic[T]):
+    """Seats for answers, in their order. ``slot`` and ``results``: for one thread; the seats are filled by any."""
 
     def __init__(self) -> None:
-        self._seats: list[Seat[T]] = []
+        self._seats: list[ResultSlot[T]] = []
         self._lock = threading.Lock()
         self._open = 1
         self._whole = threading.Event()
 
-    def seat(self) -> Seat[T]:
+    def slot(self) -> ResultSlot[T]:
         """A place for one more answer."""
         with self._lock:
             self._open += 1
-        seat = Seat(self)
-        self._seats.append(seat)
-        return seat
+        slot = ResultSlot(self)
+        self._seats.append(slot)
+        return slot
 
     def results(self) -> tuple[T, ...]:
         """All answers, once they are there; there are no more seats. Raises the first error, in the order of seats."""
         self.filled()
         self._whole.wait()
-        return tuple([seat.result() for seat in self._seats])
+        return tuple([slot.result() for slot in self._seats])
 
     def filled(self) -> None:
         """One seat has what it was for."""
@@ -44,13 +44,13 @@ class Together(Generic[T]):
         self._whole.set()
 
 
-class Seat(Generic[T]):
+class ResultSlot(Generic[T]):
     """The place of one answer; it is filled once, as a future is."""
 
     __slots__ = ("_answer", "_error", "_together")
 
-    def __init__(self, together: Together[T]) -> None:
-        self._together = together
+    def __init__(self, batch: ResultBatch[T]) -> None:
+        self._together = batch
         self._answer: T | None = None
         self._error: BaseException | None = None
 

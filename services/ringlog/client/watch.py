@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import TypeVar
 
 from ringlog.client.errors import NotFounded
-from ringlog.kernel.state import ClusterState
-from ringlog.log.beginning import Beginning
-from ringlog.log.following import Follower, Halt, Subscription
-from ringlog.log.identity import Memory
+from ringlog.kernel.model.state import ClusterState
 from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
-from ringlog.log.replay import Tell, catch_up, say
-from ringlog.log.replica import LogReplica
+from ringlog.log.replicas.identity import Memory
+from ringlog.log.replicas.replay import Tell, catch_up, say
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.subscribers import Follower, Halt, Subscription
 
 TIMEOUT_S = 30.0
 T = TypeVar("T")
@@ -89,10 +89,10 @@ class MetadataWatch:
         """A state with everything that was in the log when this was called."""
         return self.replica.read_barrier(timeout_s)
 
-    def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, what: str) -> T:
+    def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, awaited: str) -> T:
         """See ``Replica.wait_for``."""
-        return self.replica.wait_for(predicate, timeout_s, what)
+        return self.replica.wait_for(predicate, timeout_s, awaited)
 
-    def subscribe(self, follower: Follower) -> Subscription:
-        """See ``Replica.subscribe``."""
-        return self.replica.subscribe(follower)
+    def subscribe(self, follower: Follower, on_failure: Callable[[Exception], None] | None = None) -> Subscription:
+        """See ``LogReplica.subscribe``."""
+        return self.replica.subscribe(follower, on_failure)

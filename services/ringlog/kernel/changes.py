@@ -3,7 +3,7 @@
 Each topic holds one record for each key; the last one counts, and a record without value says that the key is gone.
 So a compacted topic is the current state, and a consumer that reads it from its beginning has it.
 
-Which parts are published, under which topic and key, and which fields are not, is declared in ``kernel.parts``. A
+Which parts are published, under which topic and key, and which fields are not, is declared in ``kernel.sections``. A
 change record has the other fields of its item by their names, and a few that are made of it; that none is missing is
 checked as this module is imported.
 
@@ -21,35 +21,23 @@ from inspect import getdoc
 from operator import attrgetter, is_not
 from typing import Annotated, Any, Final, TypeVar, get_type_hints
 
-from ringlog.kernel.blocks import apart
-from ringlog.kernel.declared import declared
+from ringlog.kernel.columns.blocks import apart
 from ringlog.kernel.generations.describe import size_of
-from ringlog.kernel.generations.tablet_streams import DescribedTable, ranges_of
-from ringlog.kernel.operations.failures import stopped_by
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Generation, Node, Operation, RangeGroup, Replica
+from ringlog.kernel.model.state_section import StateSection, sections_of
+from ringlog.kernel.model.tables import Keyspace, Table, UserType
+from ringlog.kernel.model.tablet_map import TabletMap
+from ringlog.kernel.model.tablet_streams import DescribedTable, ranges_of
+from ringlog.kernel.operations.gates import stopped_by
 from ringlog.kernel.operations.moving import RangeChange, ServedRange, as_served
 from ringlog.kernel.ownership.placements import placement_key
-from ringlog.kernel.parts import BY_NAME, StatePart
-from ringlog.kernel.parts import CDC_GENERATIONS as CDC_GENERATIONS
-from ringlog.kernel.parts import CDC_STREAMS as CDC_STREAMS
-from ringlog.kernel.parts import NODES as NODES
-from ringlog.kernel.parts import OPERATIONS as OPERATIONS
-from ringlog.kernel.parts import PLACEMENTS as PLACEMENTS
-from ringlog.kernel.parts import SCHEMA as SCHEMA
-from ringlog.kernel.parts import TABLETS as TABLETS
-from ringlog.kernel.state import (
-    EMPTY_STATE,
-    ClusterState,
-    Generation,
-    Keyspace,
-    Node,
-    Operation,
-    RangeGroup,
-    Replica,
-    Table,
-    UserType,
+from ringlog.kernel.sections import (
+    BY_NAME,
+    CDC_STREAMS,
+    PLACEMENTS,
+    TABLETS,
 )
-from ringlog.kernel.tablets.map import TabletMap
-from ringlog.kernel.tablets.told import TabletChange, TabletsChange, changed_tablets, tablet_change
+from ringlog.kernel.tablets.change_records import TabletChange, TabletsChange, changed_tablets, tablet_change
 from ringlog.kernel.values import (
     DatacenterReplication,
     Epoch,
@@ -130,14 +118,14 @@ class TypeChange(UserType):
     epoch: Epoch
 
 
-def _change_of(part: StatePart, own: Iterable[tuple[str, Any]] = ()) -> type[Any]:
+def _change_of(part: StateSection, own: Iterable[tuple[str, Any]] = ()) -> type[Any]:
     """The change record of a part: what is published of an item, and its docs, and ``own`` fields besides."""
-    hints = get_type_hints(part.item, include_extras=True)
-    told = [(name, hints[name]) for name in part.fields if name not in part.untold]
-    what = (getdoc(part.item) or "").split("\n\n")[0].rstrip(".")
+    field_types = get_type_hints(part.item, include_extras=True)
+    published = [(name, field_types[name]) for name in part.fields if name not in part.unpublished]
+    summary = (getdoc(part.item) or "").split("\n\n")[0].rstrip(".")
     name = f"{part.item.__name__}Change"
-    made = make_dataclass(name, [*told, *own], bases=(ItemChange,), frozen=True, slots=True)
-    made.__module__, made.__doc__ = __name__, f"{what}. Topic {part.topic}, key: {part.prefix}{part.key}."
+    made = make_dataclass(name, [*published, *own], bases=(ItemChange,), frozen=True, slots=True)
+    made.__module__, made.__doc__ = __name__, f"{summary}. Topic {part.topic}, key: {part.prefix}{part.key}."
     return made
 
 
@@ -234,9 +222,9 @@ def diff(before: ClusterState, after: ClusterState) -> tuple[ChangeRecord, ...]:
     if not any(map(is_not, _published(before), _published(after))):  # of most epochs this is all that is asked
         return (ChangeRecord(EPOCHS, HEAD, head),)
     records: list[ChangeRecord] = []
-    for telling in TELLINGS:
-        if not telling.part.is_same(before, after):
-            records += _difference(telling, telling.part.of(before), telling.part.of(after), after.epoch)
+    for publication in PUBLICATIONS:
+        if not publication.part.is_same(before, after):
+            records += _difference(publication, publication.part.of(before), publication.part.of(after), after.epoch)
     return (*records, ChangeRecord(EPOCHS, HEAD, head))
 
 
@@ -255,10 +243,10 @@ def table_change(table: Table, epoch: Epoch) -> TableChange:
 
 
 @dataclass(frozen=True, slots=True)
-class Telling:
-    """How a part is published: the class of its records in a topic, their keys in words, the records of an item."""
+class Publication:
+    """The publication of a part: its topic, the class of its records, their keys, and the records of an item."""
 
-    part: StatePart
+    part: StateSection
     topic: str
     change: type[Any]
     key: str
@@ -266,16 +254,16 @@ class Telling:
 
 
 def _difference(
-    telling: Telling, before: Mapping[str, Any], after: Mapping[str, Any], epoch: Epoch
+    publication: Publication, before: Mapping[str, Any], after: Mapping[str, Any], epoch: Epoch
 ) -> Iterator[ChangeRecord]:
     """Records of the items that differ, in the order of the part: first what is gone, then what is new or changed."""
     for key, item in before.items():
         if key not in after:
-            yield from telling.records(key, item, None, epoch)
+            yield from publication.records(key, item, None, epoch)
     for key, item in after.items():
         known = before.get(key)
         if item is not known and item != known:
-            yield from telling.records(key, known, item, epoch)
+            yield from publication.records(key, known, item, epoch)
 
 
 def _maker(
@@ -289,10 +277,10 @@ def _maker(
     Raises TypeError if the class has other fields.
     """
     part = BY_NAME[name]
-    told = set(part.fields).difference(part.untold)
+    published = set(part.fields).difference(part.unpublished)
     own = {one.name for one in fields(change)}.difference(extra, ("epoch",))  # type: ignore[arg-type]
-    if told != own:
-        raise TypeError(f"{change} and {part.item} differ in {sorted(told ^ own)}: see kernel.parts")
+    if published != own:
+        raise TypeError(f"{change} and {part.item} differ in {sorted(published ^ own)}: see kernel.parts")
     names = sorted(own)
 
     def make(item: Any, epoch: Epoch) -> C:
@@ -302,7 +290,7 @@ def _maker(
     return make
 
 
-def _single(name: str, change: type[C], make: Callable[[Any, Epoch], C]) -> Telling:
+def _single(name: str, change: type[C], make: Callable[[Any, Epoch], C]) -> Publication:
     """An item has one record."""
     part = BY_NAME[name]
 
@@ -311,7 +299,7 @@ def _single(name: str, change: type[C], make: Callable[[Any, Epoch], C]) -> Tell
         return (ChangeRecord(part.topic, f"{part.prefix}{key}", value),)
 
     prefix = f"`{part.prefix}` " if part.prefix else ""
-    return Telling(part, part.topic, change, f"{prefix}{part.key}", records)
+    return Publication(part, part.topic, change, f"{prefix}{part.key}", records)
 
 
 def _ranges(
@@ -338,10 +326,10 @@ def _streams(key: str, before: Generation | None, after: Generation | None, epoc
             for described in ranges:
                 yield ChangeRecord(CDC_STREAMS, _streams_key(key, table, described.end), None)
     elif after is not None and after.ranges:
-        is_told = before is not None and before.expired == after.expired
-        for table, ranges in _ranges_by_table(after, before.tables if before is not None and is_told else ()):
+        is_published = before is not None and before.expired == after.expired
+        for table, ranges in _ranges_by_table(after, before.tables if before is not None and is_published else ()):
             start = ranges[-1].end
-            for described in ranges if table or not is_told else ():
+            for described in ranges if table or not is_published else ():
                 value = StreamsChange(
                     epoch=epoch,
                     generation=key,
@@ -400,7 +388,7 @@ def _size(generation: Generation) -> tuple[object, ...]:
     return size.ranges, size.streams, size.digest, _expired(generation)
 
 
-CHANGES_OF: Final = {part.name: _change_of(part) for part in declared(ClusterState) if part.topic}
+CHANGES_OF: Final = {part.name: _change_of(part) for part in sections_of(ClusterState) if part.topic}
 """Part that is declared with its field to the class of its change records."""
 
 _node = _maker("nodes", NodeChange)
@@ -411,25 +399,25 @@ _operation = _maker("operations", OperationChange, ("stopped",), _stopped)
 _table_tablets = _maker("tablets", TabletsChange, ("count",), lambda tablets: (tablets.count,))
 _generation = _maker("generations", GenerationChange, ("ranges", "streams", "digest", "expired"), _size)
 
-TELLINGS: Final = (
+PUBLICATIONS: Final = (
     _single("nodes", NodeChange, _node),
-    Telling(BY_NAME["placements"], PLACEMENTS, PlacementChange, BY_NAME["placements"].key, _ranges),
+    Publication(BY_NAME["placements"], PLACEMENTS, PlacementChange, BY_NAME["placements"].key, _ranges),
     _single("keyspaces", KeyspaceChange, _keyspace),
     _single("tables", TableChange, _table),
     _single("types", TypeChange, _type),
     _single("operations", OperationChange, _operation),
     _single("tablets", TabletsChange, _table_tablets),
-    Telling(BY_NAME["tablets"], TABLETS, TabletChange, "keyspace.table `/` number", _tablets),
-    Telling(BY_NAME["generations"], CDC_STREAMS, StreamsChange, STREAM_KEYS, _streams),
+    Publication(BY_NAME["tablets"], TABLETS, TabletChange, "keyspace.table `/` number", _tablets),
+    Publication(BY_NAME["generations"], CDC_STREAMS, StreamsChange, STREAM_KEYS, _streams),
     _single("generations", GenerationChange, _generation),
     *(_single(name, change, _maker(name, change)) for name, change in CHANGES_OF.items()),
 )
 """In the order of the records of a difference."""
 
-_published: Final = attrgetter(*sorted({name for one in TELLINGS for name in one.part.uses or (one.part.name,)}))
+_published: Final = attrgetter(*sorted({name for one in PUBLICATIONS for name in one.part.uses or (one.part.name,)}))
 """The values of a state that the change topics tell of."""
 
-assert {telling.part.name for telling in TELLINGS} == {name for name, part in BY_NAME.items() if part.topic}
+assert {publication.part.name for publication in PUBLICATIONS} == {name for name, part in BY_NAME.items() if part.topic}
 
-CHANGE_TOPICS: Final = (*dict.fromkeys(telling.topic for telling in TELLINGS), EPOCHS)
+CHANGE_TOPICS: Final = (*dict.fromkeys(publication.topic for publication in PUBLICATIONS), EPOCHS)
 """The suffixes of the topics' names, in the order of the records of a difference."""

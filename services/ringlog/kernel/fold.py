@@ -24,19 +24,40 @@ Defects: when a rule raises, no replica knows what the entry should have done. T
 wrong one wherever the failure has a local cause (memory, recursion) or a later release repairs the rule: those
 replicas would fold on to another state. To stop before it is never wrong. It is also rare: authors decide with the
 same function before they append, and there a defect is a plain rejection.
+
+From a command to its decision.
+
+What operators have paused, and what a recovery does not allow, is refused for all commands in one place
+(``commands.control.pauses``, ``commands.control.recovery``).
+
+Rules check the command's own fields first (code ``bad_field``), then what they need of the state, and only then make
+the next state. What that makes larger than readers can carry is refused here, for all of them (``kernel.size_limits``).
+
+An entry gives its state id to the schema and to each table that it changes. In a recovery the log does not vouch for
+the state, so these versions are SHA-256 digests of what they stand for, in hex, and a table says so
+(``committed_by_log`` false) until an entry outside a recovery changes it again. ``by_log_or_digest`` runs behind every
+rule, so no rule has to know of it.
+
+Source: ScyllaDB, ``docs/dev`` on Raft, "Group 0 schema versioning": recovery mode forces the old behaviour, hashes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final
 
 from ringlog.kernel import history
-from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.decide import DEFECT, decide
-from ringlog.kernel.memory import Applied
-from ringlog.kernel.outcome import (
+from ringlog.kernel.cardinality_limits import too_many
+from ringlog.kernel.columns.fast_dataclass import maker_of, replacer_of
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.control.pauses import paused
+from ringlog.kernel.commands.control.recovery import held_by_recovery
+from ringlog.kernel.encoding.encoder import encode, sha256_of
+from ringlog.kernel.model.applied_history import Applied
+from ringlog.kernel.model.outcome import (
     Accepted,
+    Decision,
     Entry,
     EntryContext,
     Folded,
@@ -47,10 +68,76 @@ from ringlog.kernel.outcome import (
     UnknownCommand,
     UnreadableEntry,
 )
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.swift import maker_of, replacer_of
-from ringlog.kernel.values import is_uuid
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, advance, in_order
+from ringlog.kernel.model.tables import Table, TableLifetime
+from ringlog.kernel.registry import RULES
+from ringlog.kernel.sections import PARTS, SCHEMA
+from ringlog.kernel.service import in_recovery
+from ringlog.kernel.size_limits import too_large
+from ringlog.kernel.values import Command, is_uuid
+
+SCHEMA_PARTS: Final = tuple(part.name for part in PARTS if part.topic == SCHEMA)
+"""All that the version of the schema is one of: whatever changes there has another version, also in a recovery."""
+
+
+def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryContext) -> ClusterState:
+    """The state that a command made, its new versions as they are to be in or outside a recovery."""
+    if after.schema_version != context.state_id:
+        return after
+    recovery = in_recovery(before) is not None
+    tables, lifetimes = after.tables, after.table_lives
+    for name, table in in_order(after.tables) if after.tables is not before.tables else ():
+        if table.version == context.state_id and table.committed_by_log == recovery:
+            marked = digested(table) if recovery else replace(table, committed_by_log=True)
+            tables = tables.set(name, marked)
+            if name in lifetimes:
+                lifetimes = lifetimes.set(name, tuple(_with(lifetime, table, marked) for lifetime in lifetimes[name]))
+    if not recovery:
+        return advance(after, context.epoch, tables=tables, table_lives=lifetimes)
+    after = advance(after, context.epoch, tables=tables, table_lives=lifetimes)
+    whole = tuple(getattr(after, name) for name in SCHEMA_PARTS)
+    return advance(after, context.epoch, schema_version=sha256_of(encode(whole)))
+
+
+def digested(table: Table) -> Table:
+    """The table under its digest, which no other table has, nor this one with another epoch of its change."""
+    return replace(table, version=sha256_of(encode(replace(table, version=""))), committed_by_log=False)
+
+
+def _with(lifetime: TableLifetime, table: Table, marked: Table) -> TableLifetime:
+    versions = tuple(replace(one, table=marked) if one.table == table else one for one in lifetime.versions)
+    return replace(lifetime, versions=versions)
+
+
+DEFECT: Final = "broken_rule"
+"""The code of a decision that failed: an author answers it as a rejection, a fold halts on it."""
+
+
+def decide(state: ClusterState, command: Command, context: EntryContext) -> Decision:
+    """What ``command`` does to ``state``; never raises.
+
+    A rule that raises has a defect. Who authors must survive it, or one request could stop every validator that reads
+    it, so it becomes a rejection (code ``broken_rule``): nothing is appended.
+    """
+    try:
+        if state.pauses and (held := paused(state, command)) is not None:
+            return held
+        if state.recoveries and (held := held_by_recovery(state, command)) is not None:
+            return held
+        decision = RULES[type(command)](state, command, context)
+        if isinstance(decision, Accepted):
+            if decision.state is state:
+                return decision
+            assert decision.state.epoch == state.epoch, "the epoch belongs to the fold"
+            assert decision.state.history is state.history, "the history belongs to the fold"
+            if state.recoveries:
+                decision = Accepted(by_log_or_digest(state, decision.state, context))
+            return too_many(state, decision.state) or too_large(state, decision.state, command) or decision
+        return decision
+    except Exception as defect:
+        return Rejected(DEFECT, f"{type(command).__name__}: {type(defect).__name__}: {defect}")
+
 
 FOUNDING = InitializeCluster.__name__
 ID_STEP_MAX_MS = 2**42

@@ -4,6 +4,11 @@ A family file has, for each of its commands, the class (a frozen dataclass below
 function ``decide_…(state, command, context) -> Decision``; the class of the second argument says which command it
 decides. ``CODES`` of the file are the reasons for refusal that the family brings, with their meaning. All that needs
 to know what there is (payloads, JSON, reference pages, fuzzing, the simulator) asks here.
+
+The closed set of reasons for which a command is refused: a stable code and what it means.
+
+Codes are part of the interface: programs branch on them, so a released code keeps its meaning. Every ``Rejected``
+carries one of these and a sentence of its own that names field and rule. Those of a family are declared in its file.
 """
 
 from __future__ import annotations
@@ -11,35 +16,20 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, get_type_hints
 
-from ringlog.kernel.commands import (
-    cdc,
-    cdc_clock,
-    cdc_expiry,
-    cdc_writers,
-    cluster,
-    features,
-    functions,
-    keyspaces,
-    movements,
-    nodes,
-    operations,
-    pauses,
-    rebalances,
-    recovery,
-    resizes,
-    schema,
-    schema_batch,
-    service,
-    snapshots,
-    tablets,
-    truncation,
-    user_types,
-    verdicts,
-    views,
-    zones,
-)
-from ringlog.kernel.outcome import Decision, EntryContext
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.cdc import clock as cdc_clock
+from ringlog.kernel.commands.cdc import expiry as cdc_expiry
+from ringlog.kernel.commands.cdc import generations as cdc
+from ringlog.kernel.commands.cdc import verdicts
+from ringlog.kernel.commands.cdc import writers as cdc_writers
+from ringlog.kernel.commands.cluster import cluster, features, service, snapshots, truncation
+from ringlog.kernel.commands.control import pauses, recovery
+from ringlog.kernel.commands.placement import rebalances, resizes, tablets, zones
+from ringlog.kernel.commands.schema import batch as schema_batch
+from ringlog.kernel.commands.schema import functions, keyspaces, user_types, views
+from ringlog.kernel.commands.schema import tables as schema
+from ringlog.kernel.commands.topology import movements, nodes, operations
+from ringlog.kernel.model.outcome import Decision, EntryContext
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 
 FAMILIES: Final = (
@@ -84,8 +74,8 @@ def _rules() -> dict[type[Command], Rule]:
                 assert kind.__module__ == family.__name__, f"{kind.__name__} and its rule are in one file"
                 assert kind not in found, f"{kind.__name__} has one rule"
                 found[kind] = rule
-        declared = {kind for kind in vars(family).values() if isinstance(kind, type) and issubclass(kind, Command)}
-        assert {kind for kind in declared if kind.__module__ == family.__name__} <= found.keys(), "each has a rule"
+        commands = {kind for kind in vars(family).values() if isinstance(kind, type) and issubclass(kind, Command)}
+        assert {kind for kind in commands if kind.__module__ == family.__name__} <= found.keys(), "each has a rule"
     return found
 
 
@@ -96,3 +86,28 @@ COMMANDS: Final[dict[str, type[Command]]] = {kind.__name__: kind for kind in RUL
 
 VERSIONS: Final[dict[str, int]] = {name: kind.VERSION for name, kind in COMMANDS.items()}
 """Kind to the version that this release writes."""
+
+
+_PROTOCOL: Final = {
+    "answer_forgotten": "Too many requests were rejected to remember each answer; ask under a new request id.",
+    "bad_field": "A field breaks its own rule, whatever the state.",
+    "bad_json": "The text is not a JSON command.",
+    "broken_rule": "A rule of this release has a defect and failed: an author appends nothing, a reader halts.",
+    "request_expired": "The request was made before the oldest epoch still remembered: a copy would not be known.",
+    "request_id_reused": "The request id belongs to another applied command.",
+    "state_id_not_above": "The state id is not above the one that it follows.",
+    "too_many": "There are as many of them as there may be; see docs/guide/growth.md.",
+    "too_large": "What would follow is larger than its readers can carry.",
+    "undecodable": "The payload of a known command could not be read.",
+    "unknown_command": "This release does not know the command or its version.",
+    "unknown_field": "The command has no such field.",
+    "unreadable_entry": "A record of the log is no entry: the detail says what its bytes break.",
+}
+"""Of the log itself, and of every command."""
+
+_CODE_TABLES: Final = (_PROTOCOL, *(getattr(family, "CODES", {}) for family in FAMILIES))
+
+CODES: Final[dict[str, str]] = {code: meaning for codes in _CODE_TABLES for code, meaning in codes.items()}
+"""Code to its meaning, one sentence each."""
+
+assert len(CODES) == sum(map(len, _CODE_TABLES)), "each code is declared once"

@@ -6,9 +6,12 @@ There are two groups. The log goes to the *write group*; the *read group* is who
     stage     read  write   entered                         before it is left
     joining   no    yes     to become a member              a quorum of the write group, and the node itself, know it
     member    yes   yes     when it has the log             -
-    leaving   no    yes     when others are to go on        a quorum of the write group knows it; then it is in none
+    leaving   no    yes     when others are to go on        a quorum of those that stay knows it; then it is in none
 
 One node at a time is on its way in or out: two following groups differ by one node, and any two quorums of them meet.
+A step needs a quorum of the write group that it leads to. An acknowledgement covers all earlier entries, so each entry
+on a quorum of the group before is on a quorum of that group. The acknowledgement of a node that leaves would not show
+this.
 Additions come before removals: who leaves the cluster hands over first, and its operation waits in ``requested`` for
 that (``holds_place``). The last member of the read group never leaves it.
 
@@ -30,7 +33,8 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.state import STAYS, ClusterState, Node, Recovery, ServiceMember, in_order
+from ringlog.kernel.model.modes import Recovery, ServiceMember
+from ringlog.kernel.model.state import STAYS, ClusterState, Node, in_order
 from ringlog.kernel.values import Epoch, NodeId, Witness
 
 JOINING: Final = "joining"
@@ -128,14 +132,15 @@ def _begun(state: ClusterState) -> ServiceStep | None:
 
 def _to_leave(state: ClusterState, members: Sequence[Node], fit: Sequence[Node], wanted: int) -> Node | None:
     """Who goes: nodes that leave the cluster or are excluded; those that are down once others have their place; then
-    the one in the fullest rack, while there are more than are wanted.
+    the one in the fullest rack, while there are more than are wanted. A node that is down goes earlier if the others
+    could not go before it.
     """
     outside = [node for node in members if not _stays(node) or node.id in state.service_goal.excluded]
+    down = [node for node in members if node.down]
     if outside:
-        return outside[0]
+        return next((node for node in (*outside, *down) if not blocking_departure(state, node.id)), outside[0])
     if len(members) <= max(wanted, 1):
         return None
-    down = [node for node in members if node.down]
     return down[0] if down else _fullest(fit)
 
 
@@ -197,18 +202,34 @@ def _stays(node: Node) -> bool:
 def missing(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witness]) -> tuple[int, tuple[NodeId, ...]]:
     """(how many more, of whom) must have acknowledged the stage that the step leaves, sorted by id.
 
-    In a recovery a quorum is not asked for: only who becomes a member must have the log.
+    A node that leaves is not asked. In a recovery a quorum is not asked for: only who becomes a member must have the
+    log.
     """
     if step.to not in GATED:
         return 0, ()
     since = state.service[step.node].since
     known = {one.node for one in witnesses if one.applied >= since}
-    silent = tuple(name for name in sorted(state.service) if name not in known)
-    quorum = len(state.service) // 2 + 1 if in_recovery(state) is None else 0
-    lacking = quorum - (len(state.service) - len(silent))
+    group = _others(state, step.node) if step.to == GONE else tuple(sorted(state.service))
+    silent = tuple(name for name in group if name not in known)
+    quorum = len(group) // 2 + 1 if group and in_recovery(state) is None else 0
+    lacking = quorum - (len(group) - len(silent))
     if lacking > 0:
         return lacking, silent
     return (1, (step.node,)) if step.to == MEMBER and step.node in silent else (0, ())
+
+
+def blocking_departure(state: ClusterState, node: NodeId) -> tuple[NodeId, ...]:
+    """Return the other nodes of the write group that are down, if without ``node`` these are half of it or more.
+
+    If that node left, no quorum of the rest could acknowledge it.
+    """
+    others = _others(state, node)
+    down = tuple(name for name in others if state.nodes[name].down)
+    return down if 2 * len(down) >= len(others) and in_recovery(state) is None else ()
+
+
+def _others(state: ClusterState, node: NodeId) -> tuple[NodeId, ...]:
+    return tuple(name for name in sorted(state.service) if name != node)
 
 
 def explained(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witness]) -> str:

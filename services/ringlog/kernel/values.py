@@ -70,10 +70,12 @@ class Command:
 
     ``VERSION``: the version that this release writes; a released (kind, version) is frozen. The kind is the class's
     name, the fields are those of the Avro record ``ringlog.commands.<kind>`` and of the JSON that operators type.
-    ``CHANGES_ITS_TABLE``: of all tables it changes only the one that ``keyspace`` and ``name`` name.
+    ``PAUSED_BY``: the scope of pauses that holds it up (``kernel.model.modes``), empty: none does. Each command
+    declares it. ``CHANGES_ITS_TABLE``: of all tables it changes only the one that ``keyspace`` and ``name`` name.
     """
 
     VERSION = 1
+    PAUSED_BY = "all"
     CHANGES_ITS_TABLE = False
 
 

@@ -6,9 +6,9 @@ lags far behind the head of the log is worth a warning and nothing more.
 
 from __future__ import annotations
 
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch, Micros
-from ringlog.protocol.draw import Draw
+from ringlog.protocol.effects import Draw
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.draw import draw_uuid
 from ringlog.runtime.logs import get_logger

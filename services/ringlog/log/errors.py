@@ -184,6 +184,19 @@ class ArchiveGap(ArchiveRefused):
     code = "archive_gap"
 
 
+class ArchiveTooLate(ArchiveRefused):
+    """A new archive cannot begin: the log lacks its first entry, after a truncation or a recovery."""
+
+    code = "archive_too_late"
+
+    def __init__(self, name: str, begin: int) -> None:
+        super().__init__(
+            f"{name} begins at offset {begin}, and an archive begins with the first entry of a log",
+            "start the keeper without RINGLOG_ARCHIVE, or with the place of an archive that goes up to there. "
+            "Snapshots and copies of members cover the log",
+        )
+
+
 class ArchiveForged(ArchiveRefused):
     """A segment is not the one that was written: digests, names and contents do not fit one another."""
 
@@ -249,13 +262,18 @@ class LogNotEmpty(LogError):
         self.cluster_id = cluster_id
 
 
+LOG_MISSING = "look at the name of the cluster and at the broker; rebuild a lost log with ringlog recover"
+OTHER_MISSING = "look at the name of the cluster; make a lost topic again with ringlog cluster repair-topics"
+
+
 class TopicMissing(LogError):
     """The topic does not exist (or not yet)."""
 
     code = "topic_missing"
 
-    def __init__(self, topic: str, hint: str = "found the cluster first, or look at the name of the cluster") -> None:
-        super().__init__(f"topic {topic} does not exist", hint)
+    def __init__(self, topic: str, hint: str = "") -> None:
+        is_log = topic.endswith(".metadata")
+        super().__init__(f"topic {topic} does not exist", hint or (LOG_MISSING if is_log else OTHER_MISSING))
         self.topic = topic
 
 

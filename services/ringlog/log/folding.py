@@ -6,7 +6,7 @@ process runs it: what comes after it would be a guess.
 
 How a record is decoded and judged is a hook of the loop: by ``judge``, unless somebody remembers what that gave. The
 same bytes on the same state, the very object, make the same. An author folds its entries before it sends them
-(``Foreseen``): a reader of the same process need not do it again. Nor do the many readers of a simulated cluster.
+(``ReadAhead``): a reader of the same process need not do it again. Nor do the many readers of a simulated cluster.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol
 
+from ringlog.kernel.columns.fast_dataclass import maker_of
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Entry, Folded, Outcome, OutcomeKind, UnreadableEntry
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.kernel.swift import maker_of
+from ringlog.kernel.model.outcome import Entry, Folded, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogGap
 from ringlog.wire.entries import EncodedEntry, decode_entry
@@ -95,11 +95,11 @@ class FoldedRecord:
 
 
 _new_record = maker_of(FoldedRecord)
-FORESEEN_MAX = 2_000
+READ_AHEAD_MAX = 2_000
 
 
-class Foreseen:
-    """What entries that are still to be sent make of the states that they are decided on; at most ``FORESEEN_MAX``.
+class ReadAhead:
+    """What entries that are still to be sent make of the states that they are decided on; at most ``READ_AHEAD_MAX``.
 
     An author writes in its own thread, and the log's reader in another one.
     """
@@ -111,7 +111,7 @@ class Foreseen:
         """What the entry makes of the state; kept if it is applied there, until it is taken or others need the room."""
         folded = fold(state, encoded.entry)
         if folded.outcome.kind is OutcomeKind.APPLIED:
-            if len(self._made) >= FORESEEN_MAX:
+            if len(self._made) >= READ_AHEAD_MAX:
                 self._made.clear()  # they were lost: what is sent is soon read
             self._made[encoded.data] = state, encoded.entry, folded
         return folded

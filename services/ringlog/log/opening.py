@@ -4,17 +4,18 @@ its snapshots.
 
 from __future__ import annotations
 
-from ringlog.log.beginning import Beginning, SnapshotTopic
-from ringlog.log.delayable import DelayableLog
-from ringlog.log.delays_control import FolderDelays
-from ringlog.log.kafka import KafkaLog
+from ringlog.files import delays_folder
+from ringlog.log.delays.control import FolderDelays
+from ringlog.log.delays.delayable import DelayableLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import METADATA, SNAPSHOTS, admin_client, delete_before, topic_name
 from ringlog.log.port import MetadataLog
-from ringlog.log.topics import METADATA, SNAPSHOTS, admin_client, delete_before, topic_name
-from ringlog.runtime.folders import delays_folder
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 
 
 def open_metadata(bootstrap_servers: str, cluster: str, participant: str, *, is_at_ease: bool = False) -> MetadataLog:
-    """The cluster's metadata log, for a participant of that name (see ``ringlog.log.delays``); the caller closes it.
+    """The cluster's metadata log, for a participant of that name (see ``ringlog.log.delays.rules``); the caller closes
+    it.
 
     ``is_at_ease``: see ``KafkaLog``.
     """
@@ -29,12 +30,13 @@ def open_snapshots(bootstrap_servers: str, cluster: str) -> SnapshotTopic:
 
 
 def beginning_of(bootstrap_servers: str, cluster: str, *, warns: bool = True, oldest: bool = False) -> Beginning:
-    """Where a replica of the cluster begins; see ``ringlog.log.beginning``."""
+    """Where a replica of the cluster begins; see ``ringlog.log.replicas.start_point``."""
     return Beginning(lambda: open_snapshots(bootstrap_servers, cluster), warns=warns, oldest=oldest)
 
 
 def delete_entries(bootstrap_servers: str, cluster: str, offset: int) -> None:
-    """Have the broker delete the metadata log's entries before an offset; see ``ringlog.agents.truncation``.
+    """Have the broker delete the metadata log's entries before an offset; see
+    ``ringlog.agents.maintenance.truncation``.
 
     What is deleted already stays so. Raises LogUnavailable.
     """

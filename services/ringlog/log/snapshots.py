@@ -2,16 +2,16 @@
 
 A snapshot is the state behind the entry of a ``TakeSnapshot``: the canonical bytes of its parts, one after the other,
 cut into *chunks*, and a *head* with all digests, which comes last. The digest of a state is made of those of its parts
-(``kernel.encoding``), so it follows from the bytes before anything is decoded, and the decoder takes no bytes but
-those that the encoder gives: what comes back has the digest that the head says, byte for byte.
+(``kernel.encoding.encoder``), so it follows from the bytes before anything is decoded, and the decoder takes no bytes
+but those that the encoder gives: what comes back has the digest that the head says, byte for byte.
 
-A part may be stored in another way, which stands behind its name (``GENERATIONS``), where the setting
-``snapshot_columns`` says so. Its digest is that of its canonical bytes all the same, which its reader makes anew.
+The CDC generations are stored by their differences (``GENERATIONS``). The digest of that part is that of its
+canonical bytes, which its reader computes again.
 
 Who stored it may be wrong. So another reader, which has folded the log by itself, says afterwards what digest it has at
 that epoch (a *confirmation*). A reader begins with a snapshot only if
 
-- one confirmation of another role says the same, and none says something else;
+- one confirmation of another role says the same, and more roles say so than say something else;
 - every chunk is there, and bytes and digests fit one another;
 - it is of this very log: the same topic id, and the entry that made its state stands right before its position.
 
@@ -26,14 +26,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Sequence
 from typing import Final
 
-from ringlog.kernel.commands.snapshots import STORED_MAX
-from ringlog.kernel.decoding import StateUndecodable, decode_parts
-from ringlog.kernel.encoding import combined_digest, digest_of_pieces, digests_of, encoded_parts, sha256_of
-from ringlog.kernel.generations.stored import canonical_pieces, read_generations, stored_generations
-from ringlog.kernel.outcome import Entry
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, Generation
-from ringlog.kernel.swift import replaced
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.cluster.truncation import WITNESSES_MIN
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_parts
+from ringlog.kernel.encoding.encoder import combined_digest, digest_of_chunks, digests_of, encoded_parts, sha256_of
+from ringlog.kernel.encoding.stored_generations import canonical_chunks, read_generations, stored_generations
+from ringlog.kernel.history import STORED_MAX
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import ClusterState, Generation
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import (
     SnapshotDisputed,
@@ -52,7 +52,7 @@ CHUNK_BYTES: Final = 1 << 20
 """Half of what the topic takes in one record."""
 
 GENERATIONS: Final = "generations:columns"
-"""The part ``generations`` as ``kernel.generations.stored`` has it."""
+"""The part ``generations`` as ``kernel.encoding.stored_generations`` has it."""
 
 
 def cut(
@@ -60,13 +60,13 @@ def cut(
 ) -> tuple[StoredSnapshot, tuple[SnapshotChunk, ...]]:
     """The head and the chunks of a state and its position; the head still lacks where the chunks begin."""
     state = start.state
-    is_packed = bool(setting(state, "snapshot_columns") and state.generations)
+    is_packed = bool(state.generations)
     parts = encoded_parts(replaced(state, generations=()) if is_packed else state)
     digests = digests_of(parts)
     of_parts = dict(digests)
     if is_packed:
         parts[GENERATIONS] = stored_generations(state.generations)
-        of_parts[GENERATIONS] = digests["generations"] = digest_of_pieces(canonical_pieces(state.generations))
+        of_parts[GENERATIONS] = digests["generations"] = digest_of_chunks(canonical_chunks(state.generations))
     body = b"".join(parts.values())
     pieces = [body[begin : begin + chunk_bytes] for begin in range(0, len(body), chunk_bytes)]
     head = StoredSnapshot(
@@ -115,7 +115,7 @@ def _unpacked(head: StoredSnapshot, parts: dict[str, bytes], digests: dict[str, 
     if "generations" in parts:
         raise SnapshotForged(f"{named(head)}: it has the generations twice")
     generations = read_generations(stored)
-    digests["generations"] = digest_of_pieces(canonical_pieces(generations))
+    digests["generations"] = digest_of_chunks(canonical_chunks(generations))
     if digests["generations"] != next(part.digest for part in head.parts if part.name == GENERATIONS):
         raise SnapshotForged(f"{named(head)}: part {GENERATIONS} has another digest")
     return generations
@@ -151,17 +151,23 @@ def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
     return parts
 
 
-def confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> None:
-    """Raises SnapshotUnconfirmed or SnapshotDisputed unless another role has the same state, and none another one."""
-    said = [one for one in confirmations if (one.topic_id, one.epoch) == (head.topic_id, head.epoch)]
-    for one in said:
-        if _what(one) != _what(head):
-            raise SnapshotDisputed(
-                f"{named(head)}: {head.by} has digest {head.digest}, {one.by} has {one.digest}",
-                "a defect, or memory that failed: report it; `ringlog log verify` says which of them is right",
-            )
-    if all(one.by == head.by for one in said):
+def confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> tuple[str, ...]:
+    """Return the roles that have another state and are outvoted, normally none.
+
+    Raises SnapshotUnconfirmed unless another role has the same state, SnapshotDisputed unless more roles have this
+    state than another one.
+    """
+    said = {one.by: one for one in confirmations if (one.topic_id, one.epoch) == (head.topic_id, head.epoch)}
+    others = sorted(role for role, one in said.items() if _what(one) != _what(head))
+    agreed = ({head.by} | said.keys()).difference(others)
+    if others and len(agreed) <= len(others):
+        raise SnapshotDisputed(
+            f"{named(head)}: {head.by} has digest {head.digest}, {others[0]} has {said[others[0]].digest}",
+            "a defect, or memory that failed: report it; `ringlog log verify` says which of them is right",
+        )
+    if len(agreed) < WITNESSES_MIN:
         raise SnapshotUnconfirmed(f"{named(head)}: only {head.by} says so")
+    return tuple(others)
 
 
 def _what(said: StoredSnapshot | SnapshotConfirmation) -> tuple[str, str, int, str]:

@@ -1,4 +1,4 @@
-"""What a request must be like before anybody looks at what it asks for.
+"""Checks of the form of a request, before its content is considered.
 
 A process that reaches the port may send anything, and what is kept here goes on to other nodes, for years. So nothing
 is believed because of who says it: a token beside a name is computed again, sizes and orders are checked where a
@@ -6,7 +6,7 @@ message comes in, an epoch is only what the sender says it is. A refusal is a co
 none.
 
 What depends on the state (is this node a member, does the operation want that stream, is there such a keyspace) is
-decided under it, by ``ringlog.node.registers`` and ``ringlog.node.holder``.
+decided under it, by ``ringlog.node.registers.registers`` and ``ringlog.node.rows.replica``.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from typing import Any
 
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.values import Token
-from ringlog.wire.cells import Key, RegisterCell, key_of
 from ringlog.wire.data import (
     BAD_CELL,
     BAD_EPOCH,
@@ -29,11 +28,14 @@ from ringlog.wire.data import (
     TOO_LARGE,
     VALUE_BYTES_MAX,
     EntriesRequest,
+    Key,
     ReadRequest,
     ReadRowsRequest,
+    RegisterCell,
     RowsRequest,
     StreamRequest,
     WriteRequest,
+    key_of,
 )
 
 
@@ -43,7 +45,7 @@ def token_of_partition(key: bytes) -> Token:
     return token_of(key)
 
 
-def is_sound(key: Key) -> bool:
+def has_own_token(key: Key) -> bool:
     """True if the key names a register: its token is that of its name."""
     return key == key_of(key.keyspace, key.name)
 
@@ -52,7 +54,7 @@ def key_refusal(key: Key) -> str:
     """The code that refuses a key as such."""
     if len(key.name) > KEY_BYTES_MAX:
         return TOO_LARGE
-    return "" if is_sound(key) else BAD_TOKEN
+    return "" if has_own_token(key) else BAD_TOKEN
 
 
 def cell_refusal(cell: RegisterCell) -> str:

@@ -21,6 +21,22 @@ class RowsForeign(NodeFailed):
     code = "rows_foreign"
 
 
+class RegistersForeign(NodeFailed):
+    """The folder of registers belongs to another node."""
+
+    code = "registers_foreign"
+
+
+COPY = "it is a copy; give this node its own folder back"
+"""What to do about a folder or file of another node."""
+
+
+class RowsMixed(NodeFailed):
+    """The file of rows and the write-ahead log beside it are of different times: the file was restored from a copy."""
+
+    code = "rows_mixed"
+
+
 class RowsNewer(NodeFailed):
     """The file of rows was written by a later release."""
 

@@ -1,9 +1,9 @@
 """What a node keeps on disk: who it is, in which cluster, and the newest epoch that it acknowledged.
 
-Beside these files are its rows (see ``ringlog.node.disk_rows``) and the cells of its registers (see
-``ringlog.node.journal``). A folder belongs to one process at a time (a lock that the kernel of
+Beside these files are its rows (see ``ringlog.node.rows.disk_rows``) and the cells of its registers (see
+``ringlog.node.registers.journal``). A folder belongs to one process at a time (a lock that the kernel of
 the machine drops with the process, also with a killed one), so two processes of one machine never act as the same node;
-of processes on copies of a folder only the latest counts (``wire.incarnations``, ``node.rivals``).
+of processes on copies of a folder only the latest counts (``wire.acks``, ``node.duplicate_identity``).
 
 Invariant: the epoch is on the disk, with the id of its state, before an acknowledgement of it leaves the node, and
 never goes back; a restarted node that cannot get there again (another log, a log cut short, one that was cut and has
@@ -26,17 +26,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from ringlog.client.peers import PORT_MAX
-from ringlog.durable import replace_durably
-from ringlog.kernel.state import ClusterState
+from ringlog.client.data.peers import PORT_MAX
+from ringlog.files import private_folder, replace_durably
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.log.errors import CopyInUse
-from ringlog.log.identity import Seen
+from ringlog.log.replicas.identity import Seen
 from ringlog.node.errors import NodeFailed
-from ringlog.private import private_folder
-from ringlog.runtime.hosts import with_port
+from ringlog.runtime.monitoring.scrape import with_port
 from ringlog.runtime.trust import CertificateOfAnotherNode
-from ringlog.wire.incarnations import incarnation
+from ringlog.wire.acks import incarnation
 
 IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
 EPOCH_MAX = 2**63 - 1
@@ -72,14 +71,7 @@ class NodeOptions:
 
 
 def folder_of(nodes: Path, cluster: str, cluster_id: str, name: str) -> Path:
-    """Where node ``name`` of a cluster is kept under ``nodes``.
-
-    A folder of release 0.1.0 has only names in its path; it stays where it is if it is that cluster's.
-    Raises NodeFailed.
-    """
-    earlier = nodes / cluster / name
-    if earlier.is_dir() and _uuid(_read(earlier / ACKNOWLEDGED), "cluster_id") in ("", cluster_id):
-        return earlier
+    """Return where node ``name`` of a cluster is kept under ``nodes``."""
     return nodes / f"{cluster}.{cluster_id}" / name
 
 
@@ -137,7 +129,7 @@ class NodeFolder:
             )
 
     def seen(self) -> tuple[Seen, ...]:
-        """What was acknowledged: the log must have it. Nothing in a folder of 0.1.0, which has no state ids."""
+        """What was acknowledged: the log must have it."""
         return seen_in(self._folder)
 
     def keep(self, cluster_id: str, epoch: int, state_id: str) -> None:
@@ -204,8 +196,8 @@ def seen_in(folder: Path) -> tuple[Seen, ...]:
 
 
 @contextmanager
-def alone_in(folder: Path) -> Iterator[None]:
-    """While no node runs from a folder. Raises CopyInUse."""
+def exclusive_folder(folder: Path) -> Iterator[None]:
+    """Hold the folder's lock, so that no node runs from it. Raises CopyInUse."""
     try:
         lock = _locked(folder)
     except NodeFailed as failed:

@@ -18,50 +18,57 @@ from typing import Any
 
 from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
-from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.log.agreement import EVIDENCE, Agreement
-from ringlog.log.driver import LogDriver
 from ringlog.log.errors import LogError, TopicMissing, WaitTimedOut
-from ringlog.log.kafka import KafkaLog
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import ACKS
 from ringlog.log.opening import beginning_of, open_snapshots
-from ringlog.log.topics import ACKS
-from ringlog.log.watch import Lost, TopicWatch
-from ringlog.node.acks import Acks
-from ringlog.node.data_side import DataSide
-from ringlog.node.disk_rows import ROWS, DiskRows
+from ringlog.log.replicas.driver import LogDriver
+from ringlog.log.replicas.state_agreement import EVIDENCE, Agreement
+from ringlog.log.replicas.topic_watch import Lost, TopicWatch
+from ringlog.node.duplicate_identity import DuplicateCheck
 from ringlog.node.errors import NodeFailed, RowsDamaged
-from ringlog.node.holder import Holder
 from ringlog.node.identity import NodeFolder, NodeOptions
-from ringlog.node.loads import Loads
-from ringlog.node.log_copy import COPY
-from ringlog.node.member_copy import CopiedSide, MemberCopy
-from ringlog.node.patience import Patience, Stopped, reached
+from ringlog.node.log.log_copy import COPY
+from ringlog.node.log.member_copy import CopiedSide, MemberCopy
 from ringlog.node.protocol.acks import DiskFailed, acknowledge
 from ringlog.node.protocol.followers import Followers
 from ringlog.node.protocol.joining import After, Answered
-from ringlog.node.protocol.life import CompareDisk, FollowLog, OpenedMutations, OpenMutations, ServeRegisters, live
+from ringlog.node.protocol.lifecycle import (
+    CompareDisk,
+    FollowLog,
+    OpenedMutations,
+    OpenMutations,
+    ServeRegisters,
+    run_lifecycle,
+)
 from ringlog.node.protocol.turn import (
     Acknowledged,
     BeginStream,
-    Beside,
     CaughtUp,
     CountVerdicts,
     MayAcknowledge,
     Rest,
     SettlingRefused,
+    Spawn,
     Tailed,
     Take,
 )
-from ringlog.node.rivals import Rivals
-from ringlog.node.server import HttpServer, make_api
-from ringlog.node.tail import MutationsTail
-from ringlog.node.watching import NodeWatch
-from ringlog.operator.intents import join_with
-from ringlog.protocol.answers import AppliedResult, Submitted, describe
+from ringlog.node.reports.acks import Acks
+from ringlog.node.reports.loads import Loads
+from ringlog.node.reports.monitor import NodeWatch
+from ringlog.node.retry import BrokerRetry, Stopped, retry_until_answered
+from ringlog.node.rows.disk_rows import ROWS, DiskRows
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.data_side import DataSide
+from ringlog.node.servers.http_server import HttpServer, make_api
+from ringlog.node.streams.mutation_tail import MutationsTail
+from ringlog.operator.intents.intents import join_with
 from ringlog.protocol.effects import CatchUp, Steps, carry_out
-from ringlog.protocol.submission import AskFor
+from ringlog.protocol.submission.results import AppliedResult, Submitted, describe
+from ringlog.protocol.submission.submission import AskFor
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.logs import get_logger
@@ -72,10 +79,10 @@ __all__ = ["NodeFailed", "NodeOptions", "NodeProcess"]
 log = get_logger("ringlog.node")
 
 BARRIER_S = 10.0
-LOOK_S = 1.0
+POLL_INTERVAL_S = 1.0
 ANSWER_S = 3.0
 """How long to wait for an answer before looking whether the node is to stop."""
-LAST_WORD_S = 5.0
+LAST_ACK_S = 5.0
 """How long a node whose disk fails tries to say so."""
 IGNORE_MSB = 12
 
@@ -107,22 +114,24 @@ class NodeProcess:
         self._stopping = stopping
         self._verdicts: Counter[str] = Counter()
         self._rows = DiskRows(options.folder / ROWS, self._folder.node, cluster_id)
-        self._holder = Holder(self._folder.node, self._rows)
-        self._replicas = Followers(self._holder)
+        self._row_replica = RowReplica(self._folder.node, self._rows)
+        self._replicas = Followers(self._row_replica)
         self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
         self._data = DataSide(
-            self._folder, options, self._holder, clock, client.replica, lambda: self._copy.entries, stopping
+            self._folder, options, self._row_replica, clock, client.replica, lambda: self._copy.entries, stopping
         )
         self._acks = Acks(bootstrap, cluster, self._folder.keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
         self._agreement = Agreement(
             client.replica, lambda _: options.folder / EVIDENCE, partial(open_snapshots, bootstrap, cluster)
         )
-        self._loads = Loads(bootstrap, cluster, self._holder, lambda: self._data.cells, stopping)
+        self._loads = Loads(bootstrap, cluster, self._row_replica, lambda: self._data.cells, stopping)
         folder, acks = self._folder, KafkaLog(bootstrap, cluster, ACKS)
-        self._rivals = Rivals(acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.ack_keys)
-        self._rivals.keep = folder.keep_ack_keys
+        self._duplicate_check = DuplicateCheck(
+            acks, folder.node, folder.incarnation, lambda: current().ack_keys, folder.ack_keys
+        )
+        self._duplicate_check.keep = folder.keep_ack_keys
         self._draw = SystemDraw()
         self._server: HttpServer | None = None
         self._unanswered = ""
@@ -131,20 +140,20 @@ class NodeProcess:
         self._watched = NodeWatch(
             options,
             self._folder,
-            self._holder,
+            self._row_replica,
             self._data,
             client.replica,
             self._tail,
             self._verdicts,
             clock,
-            lambda: self._failure or self._rivals.failure,
+            lambda: self._failure or self._duplicate_check.failure,
             stopping.is_set,
         )
 
     @property
     def node(self) -> str:
         """This node's id."""
-        return self._holder.node
+        return self._row_replica.node
 
     # --------------------------------------------------------------------------------------- main loop
 
@@ -153,19 +162,23 @@ class NodeProcess:
 
         Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
         """
-        api = make_api(self._holder, self._options.name, self._clock, self._data, self._options.hosts, self._watched)
+        api = make_api(
+            self._row_replica, self._options.name, self._clock, self._data, self._options.hosts, self._watched
+        )
         server = self._server = HttpServer(api, self._folder.socket)
         server.start()
         try:
             self._watched.copy = self._copy
-            side = CopiedSide(self._data, self._copy, lambda: self._holder.state)
-            acks = acknowledge(self._holder, side, self._data.tries, self._folder.incarnation, self._replicas)
+            side = CopiedSide(self._data, self._copy, lambda: self._row_replica.state)
+            acks = acknowledge(self._row_replica, side, self._data.tries, self._folder.incarnation, self._replicas)
             wish = None if join_tokens is None else partial(self._wish, join_tokens)
             me = self._registration(release, features)
             peers = self._data.asking.steps(self._draw)
-            self._carry_out(live(me, self._holder, self._draw, acks, peers, wish), self._of_life())
+            self._carry_out(
+                run_lifecycle(me, self._row_replica, self._draw, acks, peers, wish), self._lifecycle_handlers()
+            )
         except RowsDamaged as damaged:
-            self._say_failed(damaged)
+            self._wait_for_last_ack(damaged)
             raise
         finally:
             self._stopping.set()
@@ -179,7 +192,7 @@ class NodeProcess:
             self._acks.close()
             self._loads.close()
             self._rows.close()
-            self._rivals.stop()
+            self._duplicate_check.stop()
             self._folder.close()
             log.info("stopped", node=self._options.name, **self._verdicts)
 
@@ -217,15 +230,15 @@ class NodeProcess:
 
     def _carry_out(self, steps: Steps[None], handlers: Handlers | None = None) -> None:
         """Perform steps in the thread that asks, until they end or the node is to stop."""
-        patience = Patience("the metadata log", self._stopping)
+        broker_retry = BrokerRetry("the metadata log", self._stopping)
         every: Handlers = {
             **LogDriver(self._client.replica.log, self._client.replica, self._clock).handlers,
-            CatchUp: lambda _: self._caught_up(patience),
+            CatchUp: lambda _: self._caught_up(broker_retry),
             AskFor: self._ask,
             Rest: lambda effect: self._stopping.wait(effect.time / 1e6),
             After: self._await_epoch,
-            Answered: self._note,
-            SettlingRefused: self._held,
+            Answered: self._report_answer,
+            SettlingRefused: self._report_held_writes,
             DiskFailed: self._disk_failed,
             **self._acks.handlers,
             **self._loads.handlers,
@@ -235,7 +248,7 @@ class NodeProcess:
         with contextlib.suppress(Stopped):
             carry_out(steps, lambda effect: every[type(effect)](effect))
 
-    def _of_life(self) -> Handlers:
+    def _lifecycle_handlers(self) -> Handlers:
         return {
             FollowLog: lambda _: self._follow(),
             CompareDisk: lambda effect: self._compare_disk(effect.state),
@@ -243,18 +256,19 @@ class NodeProcess:
             OpenMutations: lambda _: self._open_mutations(),
             Take: lambda _: self._take(),
             BeginStream: lambda effect: self._begin("stream", partial(self._data.pull_rows, effect.fetch)),
-            Beside: lambda effect: self._begin(effect.name, partial(self._carry_out, effect.steps)),
+            Spawn: lambda effect: self._begin(effect.name, partial(self._carry_out, effect.steps)),
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
             Acknowledged: lambda _: self._folder.acknowledged,
-            CaughtUp: lambda _: self._say_caught_up(),
+            CaughtUp: lambda _: self._report_caught_up(),
             MayAcknowledge: lambda _: self._acks.news.set(),
         }
 
     def _follow(self) -> ClusterState:
         self._client.replica.expect((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
-        if reached(self._client.follow, self._stopping) is None:
+        if retry_until_answered(self._client.follow, self._stopping) is None:
             raise Stopped
-        self._client.replica.subscribe(self._agreement.folded)
+        replica = self._client.replica
+        replica.subscribe(self._agreement.folded, replica.halt_on_defect)
         return self._client.state
 
     def _compare_disk(self, state: ClusterState) -> None:
@@ -262,16 +276,18 @@ class NodeProcess:
         self._folder.check(state)
         self._rows.check(state.cluster_id, self._folder.acknowledged)
         try:
-            reached(lambda _: self._rivals.look(state.cluster_id, self._folder.acknowledged), self._stopping)
+            retry_until_answered(
+                lambda _: self._duplicate_check.check(state.cluster_id, self._folder.acknowledged), self._stopping
+            )
         except TopicMissing as missing:  # acks that are missing have nothing against the folder
             log.warning("no acknowledgements to compare with", why=missing.message)
-        self._rivals.start()
+        self._duplicate_check.start()
 
     def _open_mutations(self) -> OpenedMutations:
-        Patience("the mutations topic", self._stopping).until_answered(partial(self._tail.assign, self._rows.mark))
+        BrokerRetry("the mutations topic", self._stopping).until_answered(partial(self._tail.assign, self._rows.mark))
         if self._stopping.is_set():
             raise Stopped
-        self._holder.topic_id = self._tail.topic_id
+        self._row_replica.topic_id = self._tail.topic_id
         self._watch = TopicWatch(self._bootstrap, self._tail.ids, self._topic_lost)
         self._watch.start()
         self._begin("log copy", self._copy.run)
@@ -283,16 +299,16 @@ class NodeProcess:
         if self._server is not None and not self._server.alive():
             raise NodeFailed(f"the server ended: {self._server.failure}")
         self._data.check()
-        failure = self._failure or self._rivals.failure
+        failure = self._failure or self._duplicate_check.failure
         if failure is not None:
             raise failure
         taken = self._tail.take()
-        self._watched.broker_clock.took(taken, self._holder.caught_up, self._clock.now_us())
+        self._watched.broker_clock.took(taken, self._row_replica.caught_up, self._clock.now_us())
         return taken
 
-    def _caught_up(self, patience: Patience) -> ClusterState:
+    def _caught_up(self, broker_retry: BrokerRetry) -> ClusterState:
         """Everything that is in the log, however long the broker takes."""
-        found = patience.until_answered(lambda: self._client.catch_up(BARRIER_S))
+        found = broker_retry.until_answered(lambda: self._client.catch_up(BARRIER_S))
         if found is None:
             raise Stopped
         return found
@@ -310,22 +326,24 @@ class NodeProcess:
                 log.warning("no answer yet", command=type(effect.command).__name__, detail=str(open_))
             return None
 
-    def _say_failed(self, damaged: RowsDamaged) -> None:
-        """Let the thread that acknowledges have the last word: steps that wait for this node can be cancelled."""
+    def _wait_for_last_ack(self, damaged: RowsDamaged) -> None:
+        """Wait for the last acknowledgement: it lets operators cancel steps that wait for this node."""
         self._replicas.fail(damaged.code)
         self._acks.news.set()
         for thread in self._threads:
             if thread.name == "acks":
-                thread.join(timeout=LAST_WORD_S)
+                thread.join(timeout=LAST_ACK_S)
 
     def _await_epoch(self, effect: After) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(WaitTimedOut):
-                self._client.replica.wait_for(lambda state: state.epoch > effect.epoch or None, LOOK_S, "a new epoch")
+                self._client.replica.wait_for(
+                    lambda state: state.epoch > effect.epoch or None, POLL_INTERVAL_S, "a new epoch"
+                )
                 return
         raise Stopped
 
-    def _note(self, effect: Answered) -> None:
+    def _report_answer(self, effect: Answered) -> None:
         command, answer = effect.command, effect.answer
         if isinstance(command, RegisterNode | UpdateNode):
             log.info("registration", node=self._options.name, id=self.node, answer=describe(answer))
@@ -334,12 +352,12 @@ class NodeProcess:
         else:
             log.info("join waits", node=self._options.name, answer=describe(answer))
 
-    def _held(self, effect: SettlingRefused) -> None:
+    def _report_held_writes(self, effect: SettlingRefused) -> None:
         log.warning("writes are held", why=describe(effect.answer) if effect.answer else "no answer")
 
-    def _say_caught_up(self) -> None:
-        holder = self._holder
-        log.info("caught up", node=self._options.name, epoch=holder.state.epoch, rows=len(holder.store))
+    def _report_caught_up(self) -> None:
+        row_replica = self._row_replica
+        log.info("caught up", node=self._options.name, epoch=row_replica.state.epoch, rows=len(row_replica.store))
 
     def _begin(self, name: str, work: Callable[[], None]) -> None:
         """Run ``work`` in a thread of its own; what it raises ends the node."""

@@ -1,27 +1,32 @@
-"""Asking for a command, and what became of it."""
+"""Submit a command and explain the answer."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from ringlog.client.client import Client
-from ringlog.client.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.kernel.decide import decide
-from ringlog.kernel.outcome import Accepted, EntryContext
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.admission import knows_every_row
+from ringlog.kernel.commands.topology.movements import Remove, Replace
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.groups import is_forfeited
+from ringlog.kernel.tablets.mutual_exclusion import knows_every_row
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.values import Command
 from ringlog.operator.errors import Refused
-from ringlog.operator.intents import Intent, InvalidCommand, resolved
-from ringlog.protocol.draw import Draw
-from ringlog.runtime.draw import SystemDraw
+from ringlog.operator.intents.intents import Intent, InvalidCommand, resolved
+from ringlog.operator.views import ways_out as advice
+from ringlog.operator.views.words import with_keyspaces, with_names
+from ringlog.protocol.effects import Draw
+from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
+from ringlog.runtime.draw import SeededDraw, SystemDraw
 
 TIMEOUT_S = 30.0
 
 
-class NoCommand(Refused):
+class InvalidIntent(Refused):
     """A wish that is no command: its author's mistake, whatever the state is."""
 
 
@@ -36,13 +41,34 @@ def submitted(
     """(answer, id of the operation that it began) of what an intent is on the newest state. Raises NoCommand."""
     command = _command(intent, client.read_barrier(), SystemDraw())
     answer = client.submit(command, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
+    if isinstance(answer, RejectedResult):
+        answer = replace(answer, detail=explained(client.replica.state, answer.code, answer.detail))
     return answer, operation_begun(client.replica.state, answer)
+
+
+def explained(state: ClusterState, code: str, detail: str) -> str:
+    """The detail of a rejection with the names of nodes, tables and keyspaces."""
+    named = with_names(state, detail)
+    return with_keyspaces(state, named) if code == "replication_impossible" else named
+
+
+def ways_after(state: ClusterState, intent: Intent, answer: Submitted) -> tuple[str, ...]:
+    """What is possible in the place of a command that was rejected: commands that the state accepts."""
+    if not isinstance(answer, RejectedResult) or answer.code != "too_few_replicas":
+        return ()
+    command = resolved(intent, state, SeededDraw(b"advice"))
+    dead = command.node if isinstance(command, Remove) else command.replaced if isinstance(command, Replace) else ""
+    if dead not in state.nodes:
+        return ()
+    node = state.nodes[dead]
+    text = f"no other node has all rows of {node.name}"
+    return tuple(advice.last_resort(state, node, *advice.down(node), text=text))
 
 
 def _command(intent: Intent, state: ClusterState, draw: Draw) -> Command:
     command = resolved(intent, state, draw)
     if isinstance(command, InvalidCommand):
-        raise NoCommand(command.code, command.detail)
+        raise InvalidIntent(command.code, command.detail)
     return command
 
 
@@ -54,16 +80,16 @@ def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
     return next(begun, None)
 
 
-def foretold(state: ClusterState, intent: Intent, draw: Draw) -> str:
+def dry_run(state: ClusterState, intent: Intent, draw: Draw) -> str:
     """What the operation of a command would say at its end, and of which tablets it would take rows away. Raises
     Refused if it would be.
     """
     decided = decide(state, _command(intent, state, draw), EntryContext(state.epoch + 1, state.state_id, state.time))
     if not isinstance(decided, Accepted):
-        raise Refused(decided.code, decided.detail)
-    told = max(decided.state.operations.values(), key=lambda operation: operation.marks[0].epoch).reason
+        raise Refused(decided.code, explained(state, decided.code, decided.detail))
+    prediction = max(decided.state.operations.values(), key=lambda operation: operation.marks[0].epoch).reason
     bare = _without_rows(decided.state) - _without_rows(state)
-    return f"{told}; tablets that may lose rows: {len(bare)}, the first is {min(bare)}" if bare else told
+    return f"{prediction}; tablets that may lose rows: {len(bare)}, the first is {min(bare)}" if bare else prediction
 
 
 def _without_rows(state: ClusterState) -> set[str]:
@@ -78,7 +104,7 @@ def _without_rows(state: ClusterState) -> set[str]:
     }
 
 
-def answer_json(answer: Submitted, began: str | None = None) -> dict[str, Any]:
+def answer_json(answer: Submitted, began: str | None = None, ways_out: Sequence[str] = ()) -> dict[str, Any]:
     """An answer as JSON: outcome, epoch, the operation that it began, and for a rejection its code and detail."""
     match answer:
         case AppliedResult():
@@ -86,6 +112,7 @@ def answer_json(answer: Submitted, began: str | None = None) -> dict[str, Any]:
         case RejectedResult():
             shown = {"outcome": "rejected", "epoch": answer.epoch}
             shown |= {"code": answer.code, "detail": answer.detail, "request_id": answer.request_id}
+            shown |= {"ways_out": list(ways_out)}
         case _:
             shown = {"outcome": "expired", "request_id": answer.request_id, "since_epoch": answer.since_epoch}
     return shown | ({"operation": began} if began else {})

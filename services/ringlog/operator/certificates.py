@@ -3,7 +3,7 @@ trials, and small clusters.
 
 Made by the machine's ``openssl``: keys on P-256, everything in one folder that is closed to others. ``ca.key`` signs
 whom the cluster believes, so it belongs on no machine that runs a part of it; ``acks.master`` makes the keys of nodes,
-so it belongs where agents run (``ringlog.wire.ack_codes``). What names a node is said in ``ringlog.runtime.trust``.
+so it belongs where agents run (``ringlog.wire.acks``). What names a node is said in ``ringlog.runtime.trust``.
 """
 
 from __future__ import annotations
@@ -11,7 +11,9 @@ from __future__ import annotations
 import re
 import secrets
 import shutil
+import ssl
 import subprocess
+import time
 import uuid
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -20,14 +22,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Final
 
+from ringlog.files import OWNER_ONLY_MASK, private_folder, write_private
 from ringlog.kernel.values import NodeId, is_uuid
-from ringlog.private import OWNER_ONLY_MASK, private_folder, write_private
 from ringlog.runtime.trust import ACK_KEY, ACK_MASTER, ANY_NODE, NODE_SUFFIX, TLS, TOKEN, name_of_node
-from ringlog.wire.ack_codes import key_of
+from ringlog.wire.acks import key_of
 
 CA, CA_KEY, TOKENS, MASTER = "ca.pem", "ca.key", "token", "acks.master"
+CA_DAYS: Final = 3650
+DAY_S: Final = 86_400
 OPENSSL_S: Final = 60.0
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,62}")
+_PEM: Final = re.compile(r"-----BEGIN CERTIFICATE-----\n[^-]+-----END CERTIFICATE-----\n")
 _NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nodes")
 
 
@@ -46,7 +51,7 @@ class MadeCertificate:
     config: Path
 
 
-class Whose(Enum):
+class CertificateUse(Enum):
     """What a certificate is for."""
 
     NODE = "node"
@@ -61,14 +66,19 @@ def make_certificates(
     days: int,
     agents: Iterable[str] = (),
     keys: Iterable[tuple[str, NodeId]] = (),
+    ca_days: int = CA_DAYS,
 ) -> tuple[MadeCertificate, ...]:
     """Certificates for nodes (name, id; no id: that of the last certificate of the name, or a new one), clients and
     agents. Authority, token and the master of nodes' keys are made where they are missing. ``keys``: nodes that get
     their key for acknowledgements alone, since their certificates come from elsewhere.
     Raises CertificatesFailed, FileUnusable.
     """
-    wanted = [(name, node, Whose.NODE) for name, node in nodes]
-    wanted += [(name, "", whose) for whose, them in ((Whose.AGENTS, agents), (Whose.CLIENT, clients)) for name in them]
+    wanted = [(name, node, CertificateUse.NODE) for name, node in nodes]
+    wanted += [
+        (name, "", use)
+        for use, them in ((CertificateUse.AGENTS, agents), (CertificateUse.CLIENT, clients))
+        for name in them
+    ]
     keys = tuple(keys)
     names = [name for name, _, _ in wanted] + [name for name, _ in keys]
     for name in names:
@@ -79,48 +89,99 @@ def make_certificates(
     _check_ids(keys)
     private_folder(folder, CA, MASTER, ours=True)
     if wanted and not (folder / CA).exists():
-        _make_authority(folder, days)
+        _make_authority(folder, ca_days)
+    if wanted:
+        _check_end(folder / CA, days)
     for path in (folder / TOKENS, folder / MASTER) if wanted else (folder / MASTER,):
         if not path.exists():
             write_private(path, f"{secrets.token_urlsafe(32)}\n")
     for name, node in keys:
         _write_ack_keys(folder, name, node)
-    return tuple(_make(folder, name, node, whose, days) for name, node, whose in wanted)
+    return tuple(_make(folder, name, node, use, days) for name, node, use in wanted)
+
+
+def add_authority(folder: Path, days: int = CA_DAYS) -> None:
+    """Make a new authority that signs from now on, and keep the old ones in ``ca.pem`` behind it.
+
+    Raises CertificatesFailed, FileUnusable.
+    """
+    authorities = _authorities(folder)
+    _make_authority(folder, days)
+    write_private(folder / CA, "".join([(folder / CA).read_text(encoding="ascii"), *authorities]))
+
+
+def retire_authorities(folder: Path) -> int:
+    """Leave in ``ca.pem`` only the authority that signs; return how many were removed.
+
+    Raises CertificatesFailed, FileUnusable.
+    """
+    newest, *old = _authorities(folder)
+    write_private(folder / CA, newest)
+    return len(old)
+
+
+def _authorities(folder: Path) -> list[str]:
+    """The certificates in ``ca.pem``, the one that signs first."""
+    try:
+        found = _PEM.findall((folder / CA).read_text(encoding="ascii"))
+    except (OSError, UnicodeDecodeError) as error:
+        raise CertificatesFailed(f"{folder / CA} cannot be read: {error}") from error
+    if not found:
+        raise CertificatesFailed(f"{folder / CA}: no certificate in it")
+    return found
+
+
+def _check_end(ca: Path, days: int) -> None:
+    """Refuse to sign for longer than the authority lasts. Raises CertificatesFailed."""
+    shown = _openssl("x509", "-in", ca, "-noout", "-enddate").strip().removeprefix("notAfter=")
+    left = int((ssl.cert_time_to_seconds(shown) - time.time()) / DAY_S)
+    if days > left:
+        raise CertificatesFailed(
+            f"the authority in {ca} expires on {shown}: pass --days {max(left, 0)} at most, or replace the authority "
+            "with --new-ca"
+        )
 
 
 def _make_authority(folder: Path, days: int) -> None:
     with TemporaryDirectory(dir=folder) as made:
         key, certificate = Path(made, CA_KEY), Path(made, CA)
-        extensions = ("-addext", "basicConstraints=critical,CA:TRUE", "-addext", "keyUsage=critical,keyCertSign")
+        extensions = (
+            "-addext",
+            "basicConstraints=critical,CA:TRUE,pathlen:0",
+            "-addext",
+            "keyUsage=critical,keyCertSign",
+        )
         where = ("-keyout", key, "-out", certificate, "-days", str(days), "-subj", "/CN=ringlog")
         _openssl("req", "-x509", *_NEW_KEY, *where, *extensions)
         key.replace(folder / CA_KEY)
         certificate.replace(folder / CA)
 
 
-def _make(folder: Path, name: str, node: NodeId, whose: Whose, days: int) -> MadeCertificate:
+def _make(folder: Path, name: str, node: NodeId, use: CertificateUse, days: int) -> MadeCertificate:
     if node and not is_uuid(node):
         raise CertificatesFailed(f"{name}={node}: the id of a node is a UUID, as ringlog node list shows it")
-    if whose is Whose.NODE:
+    if use is CertificateUse.NODE:
         node = node or _named_by(folder / f"{name}.pem") or str(uuid.uuid4())
     extensions = ["basicConstraints=CA:FALSE", "extendedKeyUsage=serverAuth,clientAuth"]
     names = (name_of_node(node), ANY_NODE) if node else (f"{name}.clients.ringlog",)
     extensions.append(f"subjectAltName={','.join(f'DNS:{each}' for each in names)}")
     with TemporaryDirectory(dir=folder) as made:
-        key, request, certificate, said = (Path(made, f"{name}.{end}") for end in ("key", "csr", "pem", "cnf"))
-        said.write_text("\n".join(extensions), encoding="utf-8")
+        key, request, certificate, extension_file = (
+            Path(made, f"{name}.{end}") for end in ("key", "csr", "pem", "cnf")
+        )
+        extension_file.write_text("\n".join(extensions), encoding="utf-8")
         _openssl("req", "-new", *_NEW_KEY, "-keyout", key, "-out", request, "-subj", f"/CN={name}")
         authority = ("-CA", folder / CA, "-CAkey", folder / CA_KEY, "-set_serial", f"0x{secrets.token_hex(16)}")
-        what = ("-in", request, "-out", certificate, "-days", str(days), "-extfile", said)
-        _openssl("x509", "-req", *what, *authority)
+        signing = ("-in", request, "-out", certificate, "-days", str(days), "-extfile", extension_file)
+        _openssl("x509", "-req", *signing, *authority)
         key.replace(folder / key.name)
         certificate.replace(folder / certificate.name)
     config = folder / f"{name}.properties"
     values = dict(zip((*TLS, TOKEN), (CA, certificate.name, key.name, TOKENS), strict=True))
-    if whose is Whose.NODE:
+    if use is CertificateUse.NODE:
         _write_ack_keys(folder, name, node)
         values[ACK_KEY] = f"{name}.acks"
-    elif whose is Whose.AGENTS:
+    elif use is CertificateUse.AGENTS:
         values[ACK_MASTER] = MASTER
     write_private(config, "".join(f"{option}={value}\n" for option, value in values.items()))
     return MadeCertificate(name, node, config)

@@ -5,20 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from confluent_kafka import Consumer, TopicPartition
-
-from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
-from ringlog.kernel.state import CdcWriter
+from ringlog.kernel.commands.cdc.writers import FenceCdcWriter
+from ringlog.kernel.model.state import CdcWriter
 from ringlog.kernel.values import Position
-from ringlog.log.rights import NoAuthorizer, NoListener, NoRights, await_gone, deny, principals
-from ringlog.log.topics import CDC, admin_client, topic_name
+from ringlog.log.kafka.permissions import NoAuthorizer, NoListener, NoRights, await_gone, deny, principals
+from ringlog.log.kafka.topic_state import ends_of
+from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.protocol import fencing as steps
 from ringlog.protocol.effects import carry_out
 from ringlog.protocol.fencing import EndsOfRows, TakeRights
 from ringlog.runtime.context import ClusterContext
-from ringlog.runtime.kafka_config import connection
-
-TIMEOUT_S = 15.0
 
 
 def fence(
@@ -61,12 +57,6 @@ def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | Non
 
 
 def _ends(context: ClusterContext) -> tuple[Position, ...]:
-    """Where each partition of the CDC topic ends now."""
-    topic = topic_name(context.cluster, CDC.suffix)
-    consumer = Consumer({**connection(context.bootstrap), "group.id": "ringlog-fence", "log_level": 2})
-    try:
-        partitions = sorted(consumer.list_topics(topic, timeout=TIMEOUT_S).topics[topic].partitions)
-        marks = [consumer.get_watermark_offsets(TopicPartition(topic, number), TIMEOUT_S) for number in partitions]
-    finally:
-        consumer.close()
-    return tuple(Position(number, high) for number, (_, high) in zip(partitions, marks, strict=True))
+    """Return where each partition of the CDC topic ends now. Raises TopicMissing, LogUnavailable."""
+    ends = ends_of(admin_client(context.bootstrap), topic_name(context.cluster, CDC.suffix))
+    return tuple(Position(number, end) for number, end in sorted(ends.items()))

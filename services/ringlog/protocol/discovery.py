@@ -26,8 +26,9 @@ later, when it knows *b*, and so has met it, by the same argument before *b* dec
 and only one of them is the lowest. (``tests/protocol/test_discovery.py`` walks all states of three processes.)
 
 What cannot be excluded are processes that never hear of each other, one that lost its disk, and one disk at two places:
-the log's first founding entry decides there, as always (``ringlog.client.founding``). No clock is looked at, and nobody
-is taken for dead: an address that never answers keeps everybody waiting until an operator founds the cluster himself.
+the log's first founding entry decides there, as always (``ringlog.client.creation.creation``). No clock is looked at,
+and nobody is taken for dead: an address that never answers keeps everybody waiting until an operator founds the cluster
+himself.
 
 Source: ScyllaDB, "Establishing group 0 in a fresh cluster"; decision 96.
 """
@@ -40,7 +41,7 @@ from typing import Final
 
 from ringlog.wire.data import DiscoveryView, MetPeer
 
-KNOWN_MAX: Final = 1_000
+ADDRESSES_MAX: Final = 1_000
 """Addresses; a view with more is not listened to, so nobody decides without them."""
 TEXT_MAX: Final = 255
 
@@ -54,66 +55,66 @@ def beginning(cluster: str, address: str, own_id: str, seeds: Iterable[str]) -> 
 
 def continued(kept: DiscoveryView, cluster: str, seeds: Iterable[str]) -> DiscoveryView:
     """The view of a process that starts again, with what it is given this time."""
-    known = tuple(sorted({*kept.known, *seeds}))
-    return decided(replace(kept, cluster=kept.cluster or cluster, known=known))
+    addresses = tuple(sorted({*kept.known, *seeds}))
+    return decided(replace(kept, cluster=kept.cluster or cluster, known=addresses))
 
 
-def hears(mine: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
+def hears(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
     """The view after a question or an answer of another one; None: it is not listened to, and must not be answered.
 
     ``asked_at``: the address that this is the answer of, which may be another name of its own.
     """
-    known = {*mine.known, *other.known, other.address, *filter(None, [asked_at])}
-    texts = (*known, other.id, other.cluster, other.founder, other.cluster_id)
+    addresses = {*view.known, *other.known, other.address, *filter(None, [asked_at])}
+    texts = (*addresses, other.id, other.cluster, other.founder, other.cluster_id)
     if (
-        differ(mine, other)
-        or (asked_at and mine.address not in other.known)
+        differ(view, other)
+        or (asked_at and view.address not in other.known)
         or not (other.address and other.id)
-        or len(known) > KNOWN_MAX
+        or len(addresses) > ADDRESSES_MAX
         or max(map(len, texts)) > TEXT_MAX
     ):
         return None
-    met = {one.address: one.id for one in mine.met} | {one: other.id for one in (other.address, asked_at) if one}
-    heard = replace(
-        mine,
-        cluster=mine.cluster or other.cluster,
-        known=tuple(sorted(known)),
+    met = {one.address: one.id for one in view.met} | {one: other.id for one in (other.address, asked_at) if one}
+    merged = replace(
+        view,
+        cluster=view.cluster or other.cluster,
+        known=tuple(sorted(addresses)),
         met=tuple(MetPeer(*one) for one in sorted(met.items())),
-        founder=mine.founder or other.founder,
-        cluster_id=mine.cluster_id or other.cluster_id,
+        founder=view.founder or other.founder,
+        cluster_id=view.cluster_id or other.cluster_id,
     )
-    return decided(heard)
+    return decided(merged)
 
 
-def differ(mine: DiscoveryView, other: DiscoveryView) -> bool:
+def differ(view: DiscoveryView, other: DiscoveryView) -> bool:
     """Whether they look for clusters of different names."""
-    return bool(mine.cluster and other.cluster and mine.cluster != other.cluster)
+    return bool(view.cluster and other.cluster and view.cluster != other.cluster)
 
 
-def decided(mine: DiscoveryView) -> DiscoveryView:
+def decided(view: DiscoveryView) -> DiscoveryView:
     """The same; with the decision to found, if nobody else can."""
-    if mine.founder or mine.cluster_id or not mine.cluster or unmet(mine):
-        return mine
-    is_lowest = all(mine.id <= one.id for one in mine.met)
-    return replace(mine, founder=mine.id) if is_lowest else mine
+    if view.founder or view.cluster_id or not view.cluster or unmet(view):
+        return view
+    is_lowest = all(view.id <= one.id for one in view.met)
+    return replace(view, founder=view.id) if is_lowest else view
 
 
-def settled(mine: DiscoveryView, cluster_id: str) -> DiscoveryView:
+def settled(view: DiscoveryView, cluster_id: str) -> DiscoveryView:
     """The view once its own log has shown the cluster, which is never another one than that."""
-    return replace(mine, cluster_id=cluster_id)
+    return replace(view, cluster_id=cluster_id)
 
 
-def founds(mine: DiscoveryView) -> bool:
+def founds(view: DiscoveryView) -> bool:
     """Whether it is this one that is to found."""
-    return mine.founder == mine.id and not mine.cluster_id
+    return view.founder == view.id and not view.cluster_id
 
 
-def others(mine: DiscoveryView) -> tuple[str, ...]:
+def others(view: DiscoveryView) -> tuple[str, ...]:
     """Whom it asks: again and again, until there is a cluster."""
-    return tuple(one for one in mine.known if one != mine.address)
+    return tuple(one for one in view.known if one != view.address)
 
 
-def unmet(mine: DiscoveryView) -> tuple[str, ...]:
+def unmet(view: DiscoveryView) -> tuple[str, ...]:
     """Addresses that it has heard of, and not from."""
-    met = {one.address for one in mine.met}
-    return tuple(one for one in others(mine) if one not in met)
+    met = {one.address for one in view.met}
+    return tuple(one for one in others(view) if one not in met)

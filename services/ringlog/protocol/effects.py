@@ -1,15 +1,17 @@
-"""Effects: what a protocol asks of the world, as values. Each says what its outcome is.
+"""Effects: the requests of a protocol to its driver, as values. Each docstring names the outcome.
 
-An effect is performed whole before the next one is asked for. ``carry_out`` is the loop for drivers that may block.
+An effect is performed completely before the next one is requested. ``carry_out`` is the loop for drivers that may
+block. ``Draw`` is the port for random bits. Its sources are ``ringlog.runtime.draw`` and
+``ringlog_sim.devices.world``; both pass ``tests/runtime/test_draw_conformance.py``.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Generator
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Protocol, TypeVar
 
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 
 T = TypeVar("T")
@@ -45,27 +47,27 @@ class Append:
 @dataclass(frozen=True, slots=True)
 class Barrier:
     """Outcome: a state that holds every entry which was in the log when this began. The driver raises after
-    ``patience``.
+    ``timeout``.
     """
 
-    patience: Micros
+    timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
     """Outcome: the offset after the last record of the metadata log now. The driver asks until it is answered, and
-    raises after ``patience``.
+    raises after ``timeout``.
     """
 
-    patience: Micros
+    timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
 class ReadUpTo:
-    """Wait until all before offset ``end`` is folded; outcome: that state. The driver raises after ``patience``."""
+    """Wait until all before offset ``end`` is folded; outcome: that state. The driver raises after ``timeout``."""
 
     end: int
-    patience: Micros
+    timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,38 +77,38 @@ class CatchUp:
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Wait for the folded state on which ``found`` gives a value; outcome: that value, or None after ``patience``.
+    """Wait for the folded state on which ``found`` gives a value; outcome: that value, or None after ``timeout``.
 
     ``what`` completes "waited 3 s for".
     """
 
     found: Callable[[ClusterState], Any]
-    patience: Micros
+    timeout: Micros
     what: str
 
 
 @dataclass(frozen=True, slots=True)
-class Alone:
-    """Perform ``steps`` while nobody else in this process decides; outcome: what they return. Not nested.
+class Exclusive:
+    """Perform ``steps`` under the decision lock of this process; outcome: their result. Not nested.
 
-    The driver raises if its turn has not come after ``patience``.
+    The driver raises if it does not get the lock within ``timeout``.
     """
 
     steps: Steps[Any]
-    patience: Micros
+    timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class At:
-    """A named point between two effects, where faults like to strike. Production passes by."""
+class FaultPoint:
+    """A named fault-injection point between two effects; a no-op in production."""
 
     moment: str
 
 
-def read_barrier(patience: Micros) -> Steps[ClusterState]:
+def read_barrier(timeout: Micros) -> Steps[ClusterState]:
     """What performs ``Barrier``: the end is asked for after this begins, since what is behind it was not yet there."""
-    deadline = (yield Now()) + patience
-    end: int = yield LogEnd(patience)
+    deadline = (yield Now()) + timeout
+    end: int = yield LogEnd(timeout)
     state: ClusterState = yield ReadUpTo(end, max(deadline - (yield Now()), 0))
     return state
 
@@ -123,3 +125,10 @@ def carry_out(steps: Steps[T], perform: Callable[[Any], Any]) -> T:
         return result
     finally:
         steps.close()
+
+
+class Draw(Protocol):
+    """A source of random bits."""
+
+    def take(self, count: int) -> bytes:
+        """The next ``count`` bytes. Raises ValueError if ``count`` is negative."""

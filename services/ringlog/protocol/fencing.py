@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.cdc_writers import FenceCdcWriter
-from ringlog.kernel.state import CdcWriter
+from ringlog.kernel.commands.cdc.writers import FenceCdcWriter
+from ringlog.kernel.model.state import CdcWriter
 from ringlog.kernel.values import Position
 from ringlog.protocol.effects import Steps
 

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.direct import Direct
-from ringlog.protocol.effects import FOREVER, At, CatchUp, Steps, Until
+from ringlog.protocol.effects import FOREVER, CatchUp, FaultPoint, Steps, Until
+from ringlog.protocol.submission.direct import Direct
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,8 +22,10 @@ class Acts:
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """The driver raises if this instance must not go on: another acts as far as was folded, or it was asked to stop."""
+class CheckSuperseded:
+    """Check that this instance may continue. The driver raises if the folded log names another active instance, or if
+    a stop was requested.
+    """
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,25 +40,25 @@ class Accept:
 
 def superseded(state: ClusterState, role: str, term: int) -> str | None:
     """Why the instance that acts in ``term`` (0: none yet) must end; None if no higher term is in ``state``."""
-    known = state.terms.get(role)
-    if known is None or not known.term > term > 0:
+    acting = state.terms.get(role)
+    if acting is None or not acting.term > term > 0:
         return None
-    return f"term {known.term} of {role} was taken by instance {known.instance}"
+    return f"term {acting.term} of {role} was taken by instance {acting.instance}"
 
 
-def take_role(direct: Direct, role: str, instance: str, patience: Micros | None = None) -> Steps[int]:
+def take_role(direct: Direct, role: str, instance: str, timeout: Micros | None = None) -> Steps[int]:
     """Wait for the cluster, read all of its log, and take the role over; gives the term. Raises as ``take_over``."""
     yield Until(lambda state: state.epoch > 0 or None, FOREVER, "the cluster to be founded")
     yield CatchUp()
-    taken = yield from direct.take_over(role, instance, patience)
+    taken = yield from direct.take_over(role, instance, timeout)
     yield Acts(taken.term)
-    yield Look()
-    yield At(f"took over {role}")
+    yield CheckSuperseded()
+    yield FaultPoint(f"took over {role}")
     return taken.term
 
 
 def take_id() -> Steps[None]:
     """Take the role's transactional id, unless another instance acts by now."""
     yield CatchUp()
-    yield Look()
+    yield CheckSuperseded()
     yield Initialise()

@@ -1,7 +1,7 @@
 """The roles of agents: a line each. Agents, supervisor, simulator, demo, status and clean-up take them from here.
 
 A role's protocol is a module of this room. One that hears acknowledgements and asks the validator needs nothing else.
-One with effects of its own has a shell of its name in ``agents.shells``, and a worker in the simulator.
+One with effects of its own has a shell of its name in ``agents.roles``, and a worker in the simulator.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ class Role:
 
     ``source``: the topic whose partition says which instance tries to act; ``reset``: where a new group begins to read
     it; ``uses``: the other topics that the role cannot do without. ``is_optional``: a cluster goes on without it, and
-    simulated ones have it only where a script asks for it. ``steps``: the generator in ``ringlog.protocol.<name>`` of a
-    role that hears acknowledgements and asks the validator, and needs no other effect; empty: it has a shell.
-    ``stores``: it stores snapshots, archives the log, and keeps the cache; ``confirms``: it says of each snapshot
-    whether its own fold gives the same.
+    simulated ones have it only where a script asks for it. ``steps``: the generator in
+    ``ringlog.protocol.<name>.<name>`` of a role that hears acknowledgements and asks the validator, and needs no other
+    effect; empty: it has a shell. ``stores``: it stores snapshots, archives the log, and keeps the cache; ``confirms``:
+    it says of each snapshot whether its own fold gives the same.
     """
 
     name: str
@@ -39,7 +39,8 @@ class Role:
     def protocol(self) -> Callable[[], Steps[None]]:
         """The steps of a role that has no shell, one term long."""
         assert self.steps, f"{self.name} has a shell"
-        made: Callable[[], Steps[None]] = getattr(importlib.import_module(f"ringlog.protocol.{self.name}"), self.steps)
+        module = importlib.import_module(f"ringlog.protocol.{self.name}.{self.name}")
+        made: Callable[[], Steps[None]] = getattr(module, self.steps)
         return made
 
 

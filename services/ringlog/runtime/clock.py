@@ -2,7 +2,7 @@
 
 Wall time goes into entries (``at``) and is shown to people; monotonic time drives retries and deadlines. Neither
 decides anything about safety: a wrong clock makes a process look too early or too late. What one that was ahead leaves
-in the log, an operator can take back (``kernel.commands.cdc_clock``).
+in the log, an operator can take back (``kernel.commands.cdc.clock``).
 
 A port: the clocks below and a simulated host's pass one suite (``tests/runtime/test_clock_conformance.py``).
 """

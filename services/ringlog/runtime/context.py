@@ -19,9 +19,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from ringlog.private import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, private_folder, write_private
-from ringlog.runtime.folders import default_data_dir
-from ringlog.runtime.kafka_config import VARIABLE, current, use
+from ringlog.files import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, default_data_dir, private_folder, write_private
+from ringlog.runtime.kafka.config import VARIABLE, current, use
 from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
 
@@ -42,49 +41,57 @@ class ClusterContext:
 
 
 @dataclass(frozen=True, slots=True)
-class KnownClusters:
+class StoredClusters:
     """All known clusters, and which of them is in use (None: no one)."""
 
     clusters: tuple[ClusterContext, ...] = ()
     current: ClusterContext | None = None
 
 
-def remember(context: ClusterContext) -> None:
-    """Know this cluster, and have later commands use it. Raises FileUnusable, FolderUnusable."""
-    _change(lambda known: KnownClusters((*_without(known.clusters, context), context), context))
+def store_cluster(context: ClusterContext, *, is_in_use: bool = True) -> None:
+    """Know this cluster, and have later commands use it if it ``is_in_use``. Raises FileUnusable, FolderUnusable."""
+
+    def changed(stored: StoredClusters) -> StoredClusters:
+        clusters = (*_except(stored.clusters, context), context)
+        current = context if is_in_use or stored.current not in clusters else stored.current
+        return StoredClusters(clusters, current)
+
+    _change(changed)
 
 
-def forget(gone: Callable[[ClusterContext], bool]) -> tuple[ClusterContext, ...]:
+def stored_id(bootstrap: str, cluster: str) -> str:
+    """The id of the cluster of that name at that broker, as far as is known; empty: none."""
+    return next((one.cluster_id for one in _at(bootstrap) if one.cluster == cluster), "")
+
+
+def remove_clusters(gone: Callable[[ClusterContext], bool]) -> tuple[ClusterContext, ...]:
     """Know these clusters no more; returns them. Where the one in use was among them, none is in use."""
-    lost = tuple(context for context in known().clusters if gone(context))
+    lost = tuple(context for context in stored_clusters().clusters if gone(context))
     if lost:
         _change(
-            lambda known: KnownClusters(
-                tuple(context for context in known.clusters if not gone(context)),
-                None if known.current is None or gone(known.current) else known.current,
+            lambda stored: StoredClusters(
+                tuple(context for context in stored.clusters if not gone(context)),
+                None if stored.current is None or gone(stored.current) else stored.current,
             )
         )
     return lost
 
 
-def recall() -> ClusterContext | None:
+def current_cluster() -> ClusterContext | None:
     """The cluster in use, if there is one and the file is readable."""
-    return known().current
+    return stored_clusters().current
 
 
-def known() -> KnownClusters:
-    """The clusters of the file; none where it is not there, or not readable. One that 0.1.0 left open is closed."""
+def stored_clusters() -> StoredClusters:
+    """The clusters of the file; none if it is missing or not readable. Closes a file that others can read."""
     try:
         _close_to_others(_path())
         found = json.loads(_path().read_text(encoding="utf-8"))
-        if "clusters" not in found:  # 0.1.0 knew one
-            only = _context(found)
-            return KnownClusters((only,), only)
         clusters = tuple(_context(fields) for fields in found["clusters"])
         number = found["current"]
-        return KnownClusters(clusters, None if number is None else clusters[int(number)])
+        return StoredClusters(clusters, None if number is None else clusters[int(number)])
     except (OSError, ValueError, AttributeError, LookupError, TypeError, RecursionError):
-        return KnownClusters()
+        return StoredClusters()
 
 
 def _close_to_others(path: Path) -> None:
@@ -99,9 +106,12 @@ def kafka_config_of(bootstrap: str) -> str:
     return next((context.kafka_config for context in _at(bootstrap) if context.kafka_config), "")
 
 
-def log_in_at(bootstrap: str) -> None:
-    """Use the file that the broker wants, if one is known and no other was given. Raises BadKafkaConfig."""
-    file = kafka_config_of(bootstrap)
+def log_in_at(bootstrap: str, of_stack: str = "") -> None:
+    """Use the file that the broker wants, if one is known and no other was given. Raises BadKafkaConfig.
+
+    ``of_stack``: the file of the stack of this user that has this broker.
+    """
+    file = of_stack or kafka_config_of(bootstrap)
     if file and VARIABLE not in os.environ:
         use(Path(file))
     current()  # what variables say is looked at before anything begins
@@ -129,7 +139,7 @@ def _at(bootstrap: str) -> list[ClusterContext]:
 
     Of several at one broker an older one may have the file, or the cache, of before these were moved.
     """
-    found = known()
+    found = stored_clusters()
     there = [context for context in reversed(found.clusters) if context.bootstrap == bootstrap]
     return sorted(there, key=lambda context: context != found.current)
 
@@ -139,7 +149,7 @@ def _context(fields: Any) -> ClusterContext:
     return ClusterContext(str(fields["bootstrap"]), str(fields["cluster"]), str(fields["redis"]), **optional)
 
 
-def _without(clusters: Sequence[ClusterContext], fresh: ClusterContext) -> tuple[ClusterContext, ...]:
+def _except(clusters: Sequence[ClusterContext], fresh: ClusterContext) -> tuple[ClusterContext, ...]:
     place = (fresh.bootstrap, fresh.cluster)
     return tuple(
         context
@@ -153,17 +163,17 @@ def _path() -> Path:
     return default_data_dir() / "context.json"
 
 
-def _change(change: Callable[[KnownClusters], KnownClusters]) -> None:
+def _change(change: Callable[[StoredClusters], StoredClusters]) -> None:
     private_folder(_path().parent, "context.json", "agents", "nodes", "stack", "demo")
-    with _alone():
-        after = change(known())
+    with _locked():
+        after = change(stored_clusters())
         number = None if after.current is None else after.clusters.index(after.current)
         found = {"current": number, "clusters": [asdict(context) for context in after.clusters]}
         write_private(_path(), json.dumps(found, indent=2) + "\n")
 
 
 @contextmanager
-def _alone() -> Iterator[None]:
+def _locked() -> Iterator[None]:
     """One command at a time changes the file."""
     path = _path().with_name("context.lock")
     try:

@@ -1,4 +1,4 @@
-"""Where authors take random bits from: the system, or a seed (``ringlog.protocol.draw`` is the port)."""
+"""Where authors take random bits from: the system, or a seed (``ringlog.protocol.effects`` is the port)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import os
 import threading
 from hashlib import blake2b
 
-from ringlog.protocol.draw import Draw
-from ringlog.wire.mapping import uuid_text
+from ringlog.protocol.effects import Draw
+from ringlog.wire.avro.mapping import uuid_text
 
 DRAWN_AT_ONCE = 4_096
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, MutableMapping
 from typing import TYPE_CHECKING, Any, Literal, TextIO
 
 if TYPE_CHECKING:
@@ -56,13 +56,13 @@ class Seldom:
 
     def warn(self, event: str, **details: object) -> bool:
         """Say it, or count it; whether it was said."""
-        count, said, at = self._seen.get(event, (0, 0, float("-inf")))
+        count, suppressed_last, at = self._seen.get(event, (0, 0, float("-inf")))
         count, now = count + 1, self._now()
         if now - at < SELDOM_S:
-            self._seen[event] = count, said, at
+            self._seen[event] = count, suppressed_last, at
             return False
         self._seen[event] = count, count, now
-        more = {"since_the_last": count - said, "so_far": count} if said else {}
+        more = {"since_the_last": count - suppressed_last, "so_far": count} if suppressed_last else {}
         self._log.warning(event, **details, **more)
         return True
 
@@ -79,11 +79,11 @@ def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: T
     if level.upper() not in numbers:
         raise ValueError(f"level is one of debug, info, warning, error, critical, not {level!r}")
     out = stream if stream is not None else sys.stderr
-    renderer: structlog.types.Processor
+    renderers: tuple[structlog.types.Processor, ...]
     if log_format == "json":
-        renderer = structlog.processors.JSONRenderer(sort_keys=True)
+        renderers = (structlog.processors.JSONRenderer(sort_keys=True),)
     else:
-        renderer = structlog.dev.ConsoleRenderer(colors=out.isatty())
+        renderers = (_escape_controls, structlog.dev.ConsoleRenderer(colors=out.isatty()))
     structlog.configure(
         processors=[
             structlog.contextvars.merge_contextvars,
@@ -91,10 +91,22 @@ def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: T
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
-            renderer,
+            *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(numbers[level.upper()]),
         # Line and end in one write: several agents share a file, and with PYTHONUNBUFFERED each write is its own.
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr if stream is None else stream),
         cache_logger_on_first_use=False,
     )
+
+
+def _escape_controls(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
+    """Escape control characters in values: a peer's text must not steer the terminal that shows the log."""
+    for name, value in event.items():
+        if isinstance(value, str) and not value.isprintable():
+            event[name] = "".join(each if each.isprintable() or each in "\n\t" else _escaped(each) for each in value)
+    return event
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode("ascii")

@@ -13,7 +13,7 @@ The file that ``RINGLOG_TRUST_CONFIG`` names; without it nodes and their clients
 it listens, and a node compares it with the node that somebody says to be. A client's certificate names no node.
 ``token.file`` has a token on each line: the first one is sent, each is taken, so that a token can be changed without a
 moment in which one is refused. ``ack.key`` has the node's key for codes of its acknowledgements, ``ack.master`` that of
-who believes them (``wire.ack_codes``); a line for each, the first one makes, each checks.
+who believes them (``wire.acks``); a line for each, the first one makes, each checks.
 
 Invariants: an address that other machines reach is listened on only with certificate and token, or where the operator
 says that it is meant to be open (``guard``); files that anybody may read are refused; a secret is in no error, log or
@@ -27,16 +27,17 @@ import os
 import re
 import socket
 import ssl
-import stat
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NoReturn
 
-from ringlog.runtime.properties import BadPropertyLine, read_properties
+from ringlog.files import exposure
+from ringlog.runtime.kafka.properties import BadPropertyLine, read_properties
 
 if TYPE_CHECKING:  # every command of the program loads this module
     from ringlog.kernel.values import NodeId
@@ -44,12 +45,15 @@ if TYPE_CHECKING:  # every command of the program loads this module
 TRUST_VARIABLE: Final = "RINGLOG_TRUST_CONFIG"
 NODE_SUFFIX: Final = ".nodes.ringlog"
 ANY_NODE: Final = "nodes.ringlog"
-"""In the certificates of all nodes: who looks for a cluster knows addresses only (``ringlog.client.discovering``)."""
+"""In the certificates of all nodes: who looks for a cluster knows addresses only
+(``ringlog.client.creation.discovery``).
+"""
 TLS: Final = ("tls.ca", "tls.certificate", "tls.key")
 TOKEN: Final = "token.file"
 ACK_KEY, ACK_MASTER = "ack.key", "ack.master"
 OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER)
-LOOK_S: Final = 1.0
+_NEVER: Final = 2**53
+RECHECK_S: Final = 1.0
 """How old what is known of the files may be."""
 FILE_BYTES_MAX: Final = 1024 * 1024
 _NODE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
@@ -76,9 +80,9 @@ class UnguardedAddress(BadTrustConfig):
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What the files say. ``node``: the one that the certificate names, empty: none; ``expires``: when it does, seconds
-    since 1970. ``server`` and ``client``: for Python's own TLS, None without; who connects to ``server`` shows a token,
-    no certificate.
+    """What the files say. ``node``: the one that the certificate names, empty: none; ``expires``: when it or an
+    authority that it depends on ends, seconds since 1970. ``server`` and ``client``: for Python's own TLS, None
+    without; who connects to ``server`` shows a token, no certificate.
     """
 
     ca: bytes = b""
@@ -140,12 +144,12 @@ def is_loopback(host: str) -> bool:
 
 def node_of_names(names: tuple[str, ...]) -> NodeId:
     """The node that the dNSNames of a certificate name; empty: none. Raises CertificateOfAnotherNode for two."""
-    ours = sorted({name.lower() for name in names if name.lower().endswith(NODE_SUFFIX)})
-    if not ours:
+    node_names = sorted({name.lower() for name in names if name.lower().endswith(NODE_SUFFIX)})
+    if not node_names:
         return ""
-    node = ours[0].removesuffix(NODE_SUFFIX)
-    if len(ours) > 1 or not _NODE.fullmatch(node):
-        raise CertificateOfAnotherNode(f"a certificate names one node, not {', '.join(ours)[:200]}")
+    node = node_names[0].removesuffix(NODE_SUFFIX)
+    if len(node_names) > 1 or not _NODE.fullmatch(node):
+        raise CertificateOfAnotherNode(f"a certificate names one node, not {', '.join(node_names)[:200]}")
     return node
 
 
@@ -189,11 +193,11 @@ def _file(path: str) -> TrustFile:
 class TrustFile:
     """A file that is looked at again and again. Safe from threads."""
 
-    def __init__(self, path: Path, look_s: float = LOOK_S) -> None:
+    def __init__(self, path: Path, recheck_s: float = RECHECK_S) -> None:
         self._path = path
-        self._look_s = look_s
+        self._recheck_s = recheck_s
         self._lock = threading.Lock()
-        self._known: Trust | None = None
+        self._current: Trust | None = None
         self._files: tuple[Path, ...] = (path,)
         self._seen: object = None
         self._looked = float("-inf")
@@ -201,28 +205,28 @@ class TrustFile:
     def now(self) -> Trust:
         """What it says: the same value until it says something else. Raises BadTrustConfig, the first time only."""
         with self._lock:
-            if self._known is not None and time.monotonic() - self._looked < self._look_s:
-                return self._known
+            if self._current is not None and time.monotonic() - self._looked < self._recheck_s:
+                return self._current
             self._looked = time.monotonic()
             seen = tuple(map(_mark, self._files))
-            if self._known is not None and seen == self._seen:
-                return self._known
+            if self._current is not None and seen == self._seen:
+                return self._current
             self._seen = seen
             try:
                 files, found = read_trust(self._path)
-                _follows(self._known, found)
+                _follows(self._current, found)
             except BadTrustConfig as bad:
-                if self._known is None:
+                if self._current is None:
                     raise
                 _log().error("trust_kept", why=str(bad))
-                return self._known
+                return self._current
             if set(files) != set(self._files):
                 self._files, self._seen = files, tuple(map(_mark, files))
-            if self._known is not None and found != self._known:
+            if self._current is not None and found != self._current:
                 _log().info("trust_renewed", file=str(self._path), node=found.node)
-            if found != self._known:
-                self._known = found
-            return self._known
+            if found != self._current:
+                self._current = found
+            return self._current
 
 
 def _log() -> Any:
@@ -231,9 +235,9 @@ def _log() -> Any:
     return get_logger(__name__)
 
 
-def _follows(known: Trust | None, found: Trust) -> None:
+def _follows(previous: Trust | None, found: Trust) -> None:
     """Raises BadTrustConfig for what a process that runs cannot become."""
-    if known is not None and (known.encrypts, known.node) != (found.encrypts, found.node):
+    if previous is not None and (previous.encrypts, previous.node) != (found.encrypts, found.node):
         raise BadTrustConfig("they are of another node, or TLS comes or goes: start the process again")
 
 
@@ -261,7 +265,7 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
     tls = given.keys() & set(TLS)
     if tls and len(tls) < len(TLS):
         raise BadTrustConfig(f"{path}: {', '.join(TLS)} belong together")
-    tokens, ack_keys, ack_masters = (_words(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER))
+    tokens, ack_keys, ack_masters = (_secrets(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER))
     found = _encrypting(tokens, *(given[name] for name in TLS)) if tls else Trust(tokens=tokens)
     return (path, *given.values()), replace(found, ack_keys=ack_keys, ack_masters=ack_masters)
 
@@ -269,9 +273,8 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
 def _bytes(path: Path, secret: bool = False) -> bytes:
     try:
         with path.open("rb") as file:
-            found = os.fstat(file.fileno())
-            if secret and found.st_mode & stat.S_IRWXO:
-                raise BadTrustConfig(f"{path} is open to everybody on this machine: chmod 600 {path}")
+            if why := exposure(path, os.fstat(file.fileno()).st_mode, is_secret=secret):
+                raise BadTrustConfig(why)
             data = file.read(FILE_BYTES_MAX + 1)
     except (OSError, ValueError) as error:
         raise BadTrustConfig(f"{path} cannot be read: {getattr(error, 'strerror', None) or error}") from error
@@ -280,7 +283,7 @@ def _bytes(path: Path, secret: bool = False) -> bytes:
     return data
 
 
-def _words(path: Path | None) -> tuple[str, ...]:
+def _secrets(path: Path | None) -> tuple[str, ...]:
     """The secrets of a file, tokens or keys; none without a file."""
     if path is None:
         return ()
@@ -309,7 +312,7 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
         client = context(ssl.PROTOCOL_TLS_CLIENT)
         shown = _shown_certificate(context)
         node = node_of_names(tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"))
-        expires = int(ssl.cert_time_to_seconds(shown["notAfter"]))
+        expires = min(_end(shown), _authorities_end(ca, certificate, key))
         if node:
             _shake_hands(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))
     except (OSError, ValueError) as error:  # SSLError is an OSError
@@ -322,6 +325,34 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
 
 def _refuse(why: str) -> NoReturn:
     raise BadTrustConfig(why)
+
+
+def _end(certificate: Any) -> int:
+    """Return when a certificate, as ``ssl`` describes it, ends: seconds since 1970."""
+    return int(ssl.cert_time_to_seconds(certificate["notAfter"]))
+
+
+def _authorities_end(ca: Path, certificate: Path, key: Path) -> int:
+    """Return when the authorities that sign our certificate end: the last root that does, and each intermediate.
+
+    While an authority is replaced, ``ca`` has several roots, and two of them may have one name: each is tried alone.
+    """
+    sending = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    sending.check_hostname, sending.verify_mode = False, ssl.CERT_NONE
+    sending.load_cert_chain(certificate, key)
+    roots, chain = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT), ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    roots.load_verify_locations(ca)
+    chain.load_verify_locations(certificate)
+    ends = []
+    for root, shown in zip(roots.get_ca_certs(binary_form=True), roots.get_ca_certs(), strict=True):
+        server_only = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        server_only.load_cert_chain(certificate, key)
+        server_only.load_verify_locations(cadata=root)
+        server_only.verify_mode = ssl.CERT_REQUIRED
+        with suppress(ssl.SSLError):
+            _shake_hands(sending, server_only)
+            ends.append(_end(shown))
+    return min(max(ends, default=_NEVER), *map(_end, chain.get_ca_certs()), _NEVER)
 
 
 def _shown_certificate(context: Callable[..., ssl.SSLContext]) -> Any:

@@ -8,6 +8,6 @@ installed; the Kafka client is imported when a broker is first asked whether it 
 
 from ringlog.stack.commands import Stack
 from ringlog.stack.errors import StackError
-from ringlog.stack.report import ChildStatus, StackInfo, StackStatus
+from ringlog.stack.layout import ChildStatus, StackInfo, StackStatus
 
 __all__ = ["ChildStatus", "Stack", "StackError", "StackInfo", "StackStatus"]

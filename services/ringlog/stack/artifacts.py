@@ -74,15 +74,15 @@ def file_hash(path: Path) -> str:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
-def unsound(set_name: str) -> tuple[Artifact, ...]:
+def damaged(set_name: str) -> tuple[Artifact, ...]:
     """Jars of a set that are absent or have the wrong bytes."""
     folder = jar_folder(set_name)
 
-    def is_sound(artifact: Artifact) -> bool:
+    def is_intact(artifact: Artifact) -> bool:
         path = folder / artifact.file_name
         return path.is_file() and file_hash(path) == artifact.sha256
 
-    return tuple(artifact for artifact in artifacts(set_name) if not is_sound(artifact))
+    return tuple(artifact for artifact in artifacts(set_name) if not is_intact(artifact))
 
 
 def jars(set_name: str) -> tuple[Path, ...]:

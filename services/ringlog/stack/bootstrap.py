@@ -29,7 +29,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlog.stack.artifacts import SETS, unsound
+from ringlog.stack.artifacts import SETS, damaged
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import WANTED, find_java
 from ringlog.stack.redis_server import installed_redis
@@ -56,7 +56,7 @@ class SetupFailedError(Exception):
         self.exit_status = exit_status
 
 
-def say(text: str) -> None:
+def print_progress(text: str) -> None:
     """One line of progress."""
     print(f"setup: {text}", flush=True)
 
@@ -65,7 +65,7 @@ def say(text: str) -> None:
 
 
 @dataclass(frozen=True, slots=True)
-class SystemNeed:
+class SystemDependency:
     """Something that no wheel brings: its name, and the packages that have it, by package manager.
 
     ``apt`` lists alternatives in the order in which they are tried; ``{python}`` stands for 3.13 and the like.
@@ -78,15 +78,17 @@ class SystemNeed:
 
 
 PYTHON_HERE = f"{sys.version_info.major}.{sys.version_info.minor}"
-JAVA = SystemNeed(
+JAVA = SystemDependency(
     WANTED,
     ("openjdk-17-jre-headless", "openjdk-21-jre-headless", "default-jre-headless"),
     "java-21-openjdk-headless",
     "openjdk@21",
 )
-REDIS = SystemNeed("A Redis server", ("redis-server", "valkey-server"), "valkey", "redis")
-VENV = SystemNeed("Python's venv module", ("python{python}-venv", "python3-venv"), "python{python}", "python@{python}")
-COMPILER = SystemNeed(
+REDIS = SystemDependency("A Redis server", ("redis-server", "valkey-server"), "valkey", "redis")
+VENV = SystemDependency(
+    "Python's venv module", ("python{python}-venv", "python3-venv"), "python{python}", "python@{python}"
+)
+COMPILER = SystemDependency(
     "A C compiler with Python's headers (the package immutables has no wheel for Python {python})",
     ("gcc libc6-dev python{python}-dev", "gcc libc6-dev python3-dev"),
     "gcc python{python}-devel",
@@ -99,7 +101,7 @@ def apt_commands(packages: str) -> tuple[tuple[str, ...], ...]:
     return (("apt-get", "update"), ("apt-get", "install", "-y", "--no-install-recommends", *packages.split()))
 
 
-def known_to_apt(packages: str) -> bool:
+def apt_has(packages: str) -> bool:
     """Does this distribution have them? Debian 12 has Java 17, Debian 13 has 21, and a command has to name one."""
     if shutil.which("apt-cache") is None:
         return False
@@ -107,9 +109,9 @@ def known_to_apt(packages: str) -> bool:
     return subprocess.run(command, capture_output=True, stdin=subprocess.DEVNULL, check=False).returncode == 0
 
 
-def how_to_install(need: SystemNeed) -> str:
+def how_to_install(need: SystemDependency) -> str:
     """The command for this machine's package manager, or, where we know none, the packages of three that we know."""
-    packages = next(filter(known_to_apt, need.apt), need.apt[0])
+    packages = next(filter(apt_has, need.apt), need.apt[0])
     apt = " && ".join(shlex.join(("sudo", *command)) for command in apt_commands(packages))
     ways = {"apt-get": apt, "dnf": f"sudo dnf install {need.dnf}", "brew": f"brew install {need.brew}"}
     here = next((way for manager, way in ways.items() if shutil.which(manager)), None)
@@ -122,14 +124,14 @@ def how_to_install(need: SystemNeed) -> str:
     ).replace("{python}", PYTHON_HERE)
 
 
-def install_from_distribution(need: SystemNeed) -> None:
+def install_from_distribution(need: SystemDependency) -> None:
     """As root and with apt, installs the first alternative that there is; otherwise raises with what to do."""
     missing = need.missing.replace("{python}", PYTHON_HERE)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise SetupFailedError(f"{missing} is missing. {how_to_install(need)}", EXIT_NEEDS_ADMINISTRATOR)
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     for packages in (one.replace("{python}", PYTHON_HERE) for one in need.apt):
-        say(f"{missing} is missing: installing {packages}")
+        print_progress(f"{missing} is missing: installing {packages}")
         update, install = apt_commands(packages)
         # An index that cannot be refreshed may still be good enough; whether it is, the installation shows.
         for command in (update, install):
@@ -184,7 +186,7 @@ def ensure_compiler() -> str:
 # -- the virtual environment -------------------------------------------------------------------------------------------
 
 
-def fitting(version: tuple[int, int]) -> bool:
+def is_supported(version: tuple[int, int]) -> bool:
     """Does the project take this Python? ``requires-python`` is ``>=3.11,<3.15`` and the like."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     least, below = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()  # type: ignore[union-attr]
@@ -200,7 +202,7 @@ def environment_version(venv: Path) -> str | None:
     found = re.search(r"^version\s*=\s*(\d+)\.(\d+)\.(\S+)", text, re.MULTILINE)
     if found is None or not (venv / "bin" / "python").exists() or not (venv / "bin" / "pip").exists():
         return None
-    return ".".join(found.groups()) if fitting((int(found.group(1)), int(found.group(2)))) else None
+    return ".".join(found.groups()) if is_supported((int(found.group(1)), int(found.group(2)))) else None
 
 
 def ensure_environment(venv: Path) -> str:
@@ -209,7 +211,7 @@ def ensure_environment(venv: Path) -> str:
     if version is None or not version.startswith(f"{PYTHON_HERE}."):
         if importlib.util.find_spec("ensurepip") is None:
             install_from_distribution(VENV)
-        say(f"making {venv.relative_to(ROOT)}")
+        print_progress(f"making {venv.relative_to(ROOT)}")
         made = subprocess.run([sys.executable, "-m", "venv", "--clear", str(venv)], check=False)
         if made.returncode:
             raise SetupFailedError(f"No virtual environment could be made in {venv}.")
@@ -265,20 +267,20 @@ def collected(count: int) -> Callable[[str], None]:
     """Turns pip's lines into one line of progress a package."""
     seen: set[str] = set()
 
-    def tell(line: str) -> None:
+    def report(line: str) -> None:
         found = re.match(r"(?:Collecting|Requirement already satisfied:) ([\w.-]+)==([^\s;]+)", line)
         if found and found.group(1) not in seen:
             seen.add(found.group(1))
-            say(f"  {len(seen)} of {count} {found.group(1)} {found.group(2)}")
+            print_progress(f"  {len(seen)} of {count} {found.group(1)} {found.group(2)}")
         elif line.startswith(("Building wheel", "Installing collected")):
-            say(f"  {line[:100]}")
+            print_progress(f"  {line[:100]}")
 
-    return tell
+    return report
 
 
-def pip(venv: Path, what: str, arguments: Sequence[str], tell: Callable[[str], None]) -> None:
+def pip(venv: Path, label: str, arguments: Sequence[str], report: Callable[[str], None]) -> None:
     """Runs pip in the environment; raises with the end of what it printed if it fails."""
-    say(f"installing {what}")
+    print_progress(f"installing {label}")
     command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     lines: list[str] = []
     with subprocess.Popen(
@@ -287,7 +289,7 @@ def pip(venv: Path, what: str, arguments: Sequence[str], tell: Callable[[str], N
         assert run.stdout is not None
         for line in (raw.decode(errors="replace").strip() for raw in run.stdout):
             lines.append(line)
-            tell(line)
+            report(line)
     if run.returncode:
         raise SetupFailedError("pip failed:\n" + "\n".join(lines[-_TAIL_LINES:]))
 
@@ -297,7 +299,7 @@ def pip(venv: Path, what: str, arguments: Sequence[str], tell: Callable[[str], N
 
 def ensure_jars(venv: Path) -> str:
     """Fetches the broker's and Spark's jars that are absent or not what they should be."""
-    if any(unsound(set_name) for set_name in SETS):
+    if any(damaged(set_name) for set_name in SETS):
         code = subprocess.run([str(venv / "bin" / "python"), "-m", "ringlog.stack.maven"], check=False).returncode
         if code:
             raise SetupFailedError("The jars could not be fetched (see above). Start again: what is there is kept.")
@@ -330,7 +332,7 @@ def main() -> int:
         print("\nsetup: interrupted; start again, it goes on from here", file=sys.stderr)
         return 130
     if not asked.quiet:
-        say(", ".join(done))
+        print_progress(", ".join(done))
     return 0
 
 

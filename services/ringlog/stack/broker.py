@@ -7,7 +7,8 @@ with all that uses it, so it has fewer threads than a broker for which Kafka's d
 handed from one to another costs more than what is done for it.
 
 A file ``broker.properties`` in the stack's folder holds settings of the user's own (``name=value`` lines, ``#`` for
-comments), which win over those made here: a second listener for a proxy, a smaller segment.
+comments), which win over those made here: a second listener for a proxy, a smaller segment. Its listeners want a log-in
+(``log_in``).
 """
 
 from __future__ import annotations
@@ -15,16 +16,15 @@ from __future__ import annotations
 import base64
 import os
 import secrets
-from pathlib import Path
 
-from ringlog.private import private_folder
-from ringlog.stack import class_archives
+from ringlog.files import private_folder, write_private
+from ringlog.stack import java
 from ringlog.stack.artifacts import jars
-from ringlog.stack.class_archives import BROKER
 from ringlog.stack.errors import StackError
-from ringlog.stack.java import WANTED, find_java
+from ringlog.stack.java import BROKER, WANTED, find_java
 from ringlog.stack.layout import StackLayout, StackSettings
-from ringlog.stack.ports import HOST
+from ringlog.stack.log_in import listener_properties
+from ringlog.stack.processes import HOST
 
 HEAP_MIB = 512
 MESSAGE_BYTES_MAX = 2 * 1024 * 1024
@@ -63,17 +63,11 @@ def new_cluster_id() -> str:
 
 
 def properties(layout: StackLayout, settings: StackSettings) -> dict[str, str]:
-    """The broker's settings, by Kafka's names."""
-    broker, controller = f"{HOST}:{settings.broker_port}", f"{HOST}:{settings.controller_port}"
+    """The broker's settings, by Kafka's names, without those of its listeners."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
-        "controller.quorum.voters": f"1@{controller}",
-        "listeners": f"PLAINTEXT://{broker},CONTROLLER://{controller}",
-        "advertised.listeners": f"PLAINTEXT://{broker}",
-        "listener.security.protocol.map": "PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT",
-        "inter.broker.listener.name": "PLAINTEXT",
-        "controller.listener.names": "CONTROLLER",
+        "controller.quorum.voters": f"1@{HOST}:{settings.controller_port}",
         "log.dirs": str(layout.broker / "data"),
         "broker.session.timeout.ms": str(SESSION_TIMEOUT_MS),
         "broker.heartbeat.interval.ms": str(HEARTBEAT_MS),
@@ -130,8 +124,8 @@ def own_properties(layout: StackLayout) -> dict[str, str]:
 def write_files(layout: StackLayout, settings: StackSettings) -> None:
     """Writes the broker's settings and its logging configuration into the data folder."""
     private_folder(layout.broker, ours=True)
-    lines = [f"{key}={value}" for key, value in {**properties(layout, settings), **own_properties(layout)}.items()]
-    _properties_file(layout).write_text("\n".join(lines) + "\n", encoding="utf-8")
+    found = {**properties(layout, settings), **listener_properties(settings), **own_properties(layout)}
+    write_private(layout.server_properties, "".join(f"{key}={value}\n" for key, value in found.items()))
     (layout.broker / "log4j2.yaml").write_text(_LOG4J, encoding="utf-8")
 
 
@@ -144,24 +138,20 @@ def format_command(layout: StackLayout, settings: StackSettings) -> list[str]:
     """Prepares empty storage for this cluster id; harmless on storage that is half prepared."""
     tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", settings.kafka_cluster_id]
     return [
-        *_java(layout, heap_mib=128, class_options=class_archives.used(BROKER)),
+        *_java(layout, heap_mib=128, class_options=java.used(BROKER)),
         *tool,
         "-c",
-        str(_properties_file(layout)),
+        str(layout.server_properties),
     ]
 
 
 def run_command(layout: StackLayout) -> list[str]:
     """The broker itself, in the foreground."""
     return [
-        *_java(layout, heap_mib=HEAP_MIB, class_options=class_archives.options(BROKER)),
+        *_java(layout, heap_mib=HEAP_MIB, class_options=java.options(BROKER)),
         "kafka.Kafka",
-        str(_properties_file(layout)),
+        str(layout.server_properties),
     ]
-
-
-def _properties_file(layout: StackLayout) -> Path:
-    return layout.broker / "server.properties"
 
 
 def _java(layout: StackLayout, *, heap_mib: int, class_options: tuple[str, ...]) -> list[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import json
+import sys
 import time
 from contextlib import nullcontext, suppress
 from pathlib import Path
@@ -17,12 +18,14 @@ from rich.text import Text
 
 from ringlog.stack.commands import UP_S_MAX, Stack, record
 from ringlog.stack.errors import StackError
-from ringlog.stack.report import ChildStatus, StackInfo, StackStatus
+from ringlog.stack.layout import ChildStatus, StackInfo, StackStatus
 
 app = typer.Typer(help="A real Kafka broker and Redis on this machine.", no_args_is_help=True)
 _out = Console(highlight=False, soft_wrap=True)
 _errors = Console(stderr=True, highlight=False, soft_wrap=True)
 _FOLLOW_S = 0.25
+OPEN_BROKER = "the broker has no log-in: each user of this machine can read and change all of its topics"
+GIVE_LOG_IN = "to give it one, run: ringlog stack down, then: ringlog stack up"
 LINES_MAX = 1_000_000
 TIMEOUT_S_MAX = 86_400
 
@@ -32,6 +35,9 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 def fail(error: StackError) -> NoReturn:
     """Print the error and end."""
+    if "--json" in sys.argv:
+        _print_json({"code": error.code, "detail": str(error), "ways_out": []})  # as all commands do
+        raise typer.Exit(1)
     _errors.print(f"[red]{error.code}[/red]:", end=" ")
     _errors.print(str(error), markup=False)
     raise typer.Exit(1)
@@ -65,14 +71,18 @@ def up(
 
 def _show_info(info: StackInfo, seconds: float) -> None:
     _out.print(f"[green]up[/green] in {seconds:.1f} s")
+    log_in = ("login", info.kafka_config, "--command-config of Kafka's tools")
     rows = (
         ("kafka", info.bootstrap_servers, f"process {info.broker_pid}"),
+        *([log_in] if info.kafka_config else []),
         ("redis", info.redis_url, f"process {info.redis_pid}"),
         ("data", info.data_dir, f"supervisor {info.supervisor_pid}"),
     )
     width = max(len(place) for _, place, _ in rows)
     for name, place, process in rows:  # no table: it would cut a place off that is to be copied
         _out.print(f"{name:<5}  {place:<{width}}  {process}", markup=False)
+    if not info.kafka_config:
+        _errors.print(f"note: {OPEN_BROKER}; {GIVE_LOG_IN}", markup=False)
 
 
 @app.command()

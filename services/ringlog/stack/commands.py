@@ -19,14 +19,20 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
-from ringlog.private import private_folder
-from ringlog.stack import broker, ports, probes, redis_server
+from ringlog.files import private_folder
+from ringlog.stack import broker, probes, redis_server
+from ringlog.stack import processes as ports
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import (
     CHILDREN,
+    PROFILES,
     Child,
+    ChildStatus,
+    StackAddress,
+    StackInfo,
     StackLayout,
     StackSettings,
+    StackStatus,
     State,
     default_data_dir,
     read_settings,
@@ -35,8 +41,8 @@ from ringlog.stack.layout import (
     write_json,
     write_settings,
 )
+from ringlog.stack.log_in import has_log_in, make_client_file, read_log_in
 from ringlog.stack.processes import is_alive, is_locked, kill, locked, start_tick, wait_until
-from ringlog.stack.report import PROFILES, ChildStatus, StackInfo, StackStatus
 
 UP_S_MAX = 90
 STARTS_MAX = 3
@@ -75,12 +81,14 @@ class Stack:
                     raise StackError(stays.code, f"{error} {stays}") from error
                 raise
 
-    def address(self) -> tuple[str, str] | None:
-        """(brokers, Redis URL) while the broker runs. Raises StackError ``bad_settings``."""
+    def address(self) -> StackAddress | None:
+        """Return where it is while the broker runs. Raises StackError ``bad_settings``."""
         settings = read_settings(self._layout)
         if settings is None or not _runs(read_state(self._layout), "broker"):
             return None
-        return f"{ports.HOST}:{settings.broker_port}", redis_server.url(self._layout)
+        return StackAddress(
+            f"{ports.HOST}:{settings.broker_port}", redis_server.url(self._layout), self._kafka_config(settings)
+        )
 
     @property
     def bootstrap_servers(self) -> str | None:
@@ -140,6 +148,7 @@ class Stack:
         """The folders, closed to others, also those that were open until now. Raises FolderUnusable."""
         private_folder(self._layout.root, self._layout.settings.name, self._layout.own_properties.name)
         private_folder(self._layout.logs, ours=True)
+        make_client_file(self._layout)
 
     def _start(self, profile: str | None, deadline: float, timeout_s: float) -> StackInfo:
         for _ in range(STARTS_MAX):
@@ -200,12 +209,12 @@ class Stack:
     def _spawn_supervisor(self) -> None:
         self._layout.state.unlink(missing_ok=True)
         sources = str(Path(__file__).parents[2])
-        known = os.environ.get("PYTHONPATH")
+        inherited = os.environ.get("PYTHONPATH")
         subprocess.run(
             [sys.executable, "-m", "ringlog.stack.supervisor", str(self._layout.root)],
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
-            env={**os.environ, "PYTHONPATH": f"{sources}:{known}" if known else sources},
+            env={**os.environ, "PYTHONPATH": f"{sources}:{inherited}" if inherited else sources},
             start_new_session=True,
             check=True,
         )
@@ -238,13 +247,15 @@ class Stack:
             return redis_server.answers(self._layout) or give_up()
 
         def broker_or_not() -> bool:
-            return probes.takes_connections(ports.HOST, settings.broker_port) or give_up()
+            # No other process that listens at the port may get the broker's password.
+            return any(ports.listens(child.pid, settings.broker_port) for child in self._children()) or give_up()
 
         wait_until(redis_or_not, deadline - time.monotonic())
         wait_until(broker_or_not, deadline - time.monotonic())
         if give_up():
             return False
-        ready = probes.takes_records(f"{ports.HOST}:{settings.broker_port}", give_up)
+        log_in = read_log_in(self._layout) if has_log_in(self._layout, settings) else None
+        ready = probes.takes_records(f"{ports.HOST}:{settings.broker_port}", give_up, log_in)
         return ready and redis_server.answers(self._layout) and not give_up()
 
     def _info(self) -> StackInfo:
@@ -260,7 +271,11 @@ class Stack:
             redis_pid=state.redis.pid,
             profile=settings.profile,
             session_timeout_s=PROFILES[settings.profile],
+            kafka_config=self._kafka_config(settings),
         )
+
+    def _kafka_config(self, settings: StackSettings) -> str:
+        return str(self._layout.client_properties) if has_log_in(self._layout, settings) else ""
 
     def _hint(self) -> str:
         """The end of the log of a process that does not run, else of the broker's."""
@@ -319,14 +334,19 @@ class Stack:
         )
 
 
-def addresses() -> tuple[tuple[str, str], ...]:
-    """(brokers, Redis URL) of every stack of this user that runs now."""
+def addresses() -> tuple[StackAddress, ...]:
+    """Return where every stack of this user is that runs now."""
     found = []
     for root in dict.fromkeys((*_recorded(), str(default_data_dir()))):
         with suppress(StackError, OSError):  # a folder that is broken, or gone, has no address
             address = Stack(root).address()
             found += [] if address is None else [address]
     return tuple(found)
+
+
+def kafka_config_of_stack(bootstrap: str) -> str:
+    """Return the log-in of the running stack of this user that has this broker; empty: none is needed or known."""
+    return next((address.kafka_config for address in addresses() if address.bootstrap == bootstrap), "")
 
 
 def record(root: Path) -> None:
@@ -346,9 +366,9 @@ def _recorded() -> tuple[str, ...]:
         return ()
 
 
-def _ended(pid: int, started: int, patience_s: float = _KILL_S_MAX) -> bool:
+def _ended(pid: int, started: int, wait_s: float = _KILL_S_MAX) -> bool:
     """True once a process that was asked to end is gone; False if that takes too long."""
-    return wait_until(lambda: not is_alive(pid, started), patience_s)
+    return wait_until(lambda: not is_alive(pid, started), wait_s)
 
 
 def _runs(state: State | None, name: str) -> bool:

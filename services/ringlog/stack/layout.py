@@ -3,7 +3,8 @@
 ``settings.json`` is written by the one who asks (ports, profile, and a request number); ``state.json`` only by the
 supervisor (what it did about which request, and how its children are). Both are replaced atomically, so a reader sees
 one or the other, never half. ``supervisor.lock`` is held by a living supervisor and by nothing else: the lock, not a
-process id that may have been given to somebody else, says whether one lives.
+process id that may have been given to somebody else, says whether one lives. The values that describe a stack to
+programs, and in the command's JSON, are here, too.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlog.private import write_private
+from ringlog.files import write_private
 from ringlog.stack.errors import StackError
 
 CHILDREN = ("broker", "redis")
@@ -71,8 +72,18 @@ class StackLayout:
         return self.root / "broker"
 
     @property
+    def server_properties(self) -> Path:
+        """The settings that the broker was last started with."""
+        return self.broker / "server.properties"
+
+    @property
     def own_properties(self) -> Path:
         return self.root / "broker.properties"
+
+    @property
+    def client_properties(self) -> Path:
+        """How a client logs in at the broker."""
+        return self.root / "client.properties"
 
     @property
     def redis(self) -> Path:
@@ -122,6 +133,61 @@ class State:
         return self.broker if name == "broker" else self.redis
 
 
+PROFILES: dict[str, float] = {"default": 10.0, "quick": 2.0}
+"""Profile name -> session time-out in seconds for consumer groups: how long a killed worker's share stays with it.
+
+The broker allows both; a profile is advice that every worker started on the stack takes. ``quick`` is for tests."""
+
+
+@dataclass(frozen=True, slots=True)
+class StackAddress:
+    """Addresses of a running stack. ``kafka_config``: path of the log-in at its broker, or empty."""
+
+    bootstrap: str
+    redis: str
+    kafka_config: str
+
+
+@dataclass(frozen=True, slots=True)
+class StackInfo:
+    """A stack that takes work now. ``kafka_config``: as in ``StackAddress``."""
+
+    bootstrap_servers: str
+    redis_url: str
+    data_dir: str
+    supervisor_pid: int
+    broker_pid: int
+    redis_pid: int
+    profile: str
+    session_timeout_s: float
+    kafka_config: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ChildStatus:
+    """One child. ``answers``: it took a connection (broker) or a PING (redis) just now. ``exit_code`` -9: SIGKILL."""
+
+    name: str
+    running: bool
+    answers: bool
+    address: str
+    pid: int | None
+    exit_code: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class StackStatus:
+    """The whole stack. ``running`` is true only when the supervisor and both children run."""
+
+    running: bool
+    data_dir: str
+    profile: str | None
+    supervisor_pid: int | None
+    broker: ChildStatus | None
+    redis: ChildStatus | None
+    bytes_on_disk: int
+
+
 def write_json(path: Path, value: object) -> None:
     """Replaces a small file in one step, durable enough to outlive the process that wrote it."""
     write_private(path, json.dumps(value, indent=2) + "\n")
@@ -136,7 +202,6 @@ def read_settings(layout: StackLayout) -> StackSettings | None:
     """The settings, None for a folder that never held a stack; raises StackError ``bad_settings`` for anything else."""
     try:
         fields = json.loads(layout.settings.read_text(encoding="utf-8"))
-        fields.pop("redis_port", None)  # 0.1.0 had its Redis on a port
         return StackSettings(**fields)
     except FileNotFoundError:
         return None

@@ -20,7 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from xml.sax.saxutils import quoteattr
 
-from ringlog.stack.artifacts import SETS, Artifact, cache_root, file_hash, jar_folder, unsound
+from ringlog.stack.artifacts import SETS, Artifact, cache_root, damaged, file_hash, jar_folder
 from ringlog.stack.errors import StackError
 from ringlog.stack.java import find_java
 from ringlog.stack.processes import locked
@@ -102,16 +102,16 @@ def fetch(set_name: str, say: Callable[[str], None]) -> None:
     staging.mkdir(parents=True, exist_ok=True)
     with locked(cache_root() / "fetch.lock", wait=True):
         # What an interrupted run had fetched but not yet put in its place.
-        wrong = _put_in_place(unsound(set_name), staging, set_name)
+        wrong = _put_in_place(damaged(set_name), staging, set_name)
         ends: list[str] = []
         for name, client in CLIENTS:
-            wanted = unsound(set_name)
+            wanted = damaged(set_name)
             command = client(wanted, staging) if wanted else ()
             if command:
                 say(f"{set_name} jars: {len(wanted)} to fetch with {name}")
                 ends += [f"{name}:", *_run(command, wanted, lambda text: say(f"{set_name} jars: {text}"))]
                 wrong = _put_in_place(wanted, staging, set_name)
-        missing = unsound(set_name)
+        missing = damaged(set_name)
         if missing:
             first = missing[0]
             raise StackError(
@@ -136,7 +136,7 @@ def _run(command: Sequence[str], wanted: Sequence[Artifact], say: Callable[[str]
         assert run.stdout is not None
         for line in (raw.decode(errors="replace").rstrip() for raw in run.stdout):
             lines.append(line)
-            is_news = any(word in line for word in ("Downloaded", "Copying", "[SUCCESSFUL ]"))
+            is_news = any(marker in line for marker in ("Downloaded", "Copying", "[SUCCESSFUL ]"))
             for name in _JAR.findall(line) if is_news else ():
                 if by_name.get(name, "") not in seen | {""}:
                     seen.add(by_name[name])

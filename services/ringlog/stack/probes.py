@@ -1,7 +1,8 @@
 """Is the broker ready for work? Not *does its port open*: does it give an address, lead a partition, take a record.
 
 A broker that was killed opens its port long before its controller lets it lead anything; a client that trusts the port
-meets time-outs. So ready means that a record of a small topic of our own has been taken with ``acks=all``.
+meets time-outs. So ready means that a record of a small topic of our own has been taken with ``acks=all``. If the
+broker wants a log-in, the client's credential is stored first, and the record is sent with it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,8 @@ import contextlib
 import logging
 import socket
 from collections.abc import Callable
+
+from ringlog.stack.log_in import CLIENT_USER, ITERATIONS, LogIn
 
 PROBE_TOPIC = "ringlog-stack-probe"
 _PROBE_CONFIG = {"retention.ms": "60000", "segment.ms": "60000"}
@@ -25,18 +28,28 @@ def takes_connections(host: str, port: int) -> bool:
     return False
 
 
-def takes_records(bootstrap_servers: str, give_up: Callable[[], bool]) -> bool:
+def takes_records(bootstrap_servers: str, give_up: Callable[[], bool], log_in: LogIn | None = None) -> bool:
     """Waits until the broker takes a record; False as soon as ``give_up()`` holds (asked ten times a second)."""
     from confluent_kafka import KafkaException, Producer
-    from confluent_kafka.admin import AdminClient, NewTopic
+    from confluent_kafka.admin import (
+        AdminClient,
+        NewTopic,
+        ScramCredentialInfo,
+        ScramMechanism,
+        UserScramCredentialUpsertion,
+    )
 
     common: dict[str, str | int | float | bool] = {
         "bootstrap.servers": bootstrap_servers,
         "reconnect.backoff.max.ms": 100,
     }
-    admin = AdminClient(common, logger=_quiet)
+    admin = AdminClient({**common, **({} if log_in is None else log_in.as_broker())}, logger=_quiet)
     while not give_up():
         try:
+            if log_in is not None:
+                how = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
+                wanted = UserScramCredentialUpsertion(CLIENT_USER, how, log_in.client.encode())
+                admin.alter_user_scram_credentials([wanted], request_timeout=5.0)[CLIENT_USER].result()
             topics = admin.list_topics(timeout=2.0).topics
             if PROBE_TOPIC in topics:
                 break
@@ -46,7 +59,9 @@ def takes_records(bootstrap_servers: str, give_up: Callable[[], bool]) -> bool:
             continue  # Not there yet, or no broker is allowed to lead: give_up bounds how long we ask.
 
     taken: list[bool] = []
-    producer = Producer({**common, "acks": "all", "topic.metadata.refresh.fast.interval.ms": 100}, logger=_quiet)
+    options = {"acks": "all", "topic.metadata.refresh.fast.interval.ms": 100}
+    own = {} if log_in is None else log_in.as_client()
+    producer = Producer({**common, **options, **own}, logger=_quiet)
     while not give_up():
         producer.produce(PROBE_TOPIC, b"", on_delivery=lambda error, _message: taken.append(error is None))
         while not taken and not give_up():

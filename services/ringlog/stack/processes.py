@@ -2,6 +2,11 @@
 
 A child started here dies with its parent: the kernel sends it SIGKILL when the thread that started it ends, for
 whatever reason (PR_SET_PDEATHSIG), and a parent that was already gone is noticed before the program starts.
+
+Free ports of 127.0.0.1 that stay the same from one start to the next.
+
+They are drawn from below the range that the kernel gives to outgoing connections: a port from inside that range would
+now and then be somebody's connection when the stack comes back for it.
 """
 
 from __future__ import annotations
@@ -10,11 +15,15 @@ import contextlib
 import ctypes
 import fcntl
 import os
+import random
 import signal
+import socket
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+
+from ringlog.stack.errors import StackError
 
 _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -114,3 +123,54 @@ def locked(path: Path, *, wait: bool) -> Iterator[bool]:
             yield True
     finally:
         os.close(descriptor)
+
+
+HOST = "127.0.0.1"
+FIRST, LAST = 20_000, 32_000
+_DRAWS_MAX = 200
+_TIMEOUT_S = 1.0
+
+
+def is_free(port: int) -> bool:
+    """Could a server listen here now? (A port of closed connections is free, as it is for the servers themselves.)"""
+    with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+    return True
+
+
+def listens(pid: int, port: int) -> bool:
+    """Return whether this process listens at the port. While it does, no other process can.
+
+    A connection to the port does not show this, because any user's process may listen there.
+    """
+    try:
+        tables = Path(f"/proc/{pid}/net").glob("tcp*")
+        rows = [line.split() for path in tables for line in path.read_text(encoding="ascii").splitlines()]
+        sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
+        return any(os.readlink(path) in sockets for path in Path(f"/proc/{pid}/fd").iterdir())
+    except OSError:  # it ended, or closed a file meanwhile: the caller looks again
+        return False
+
+
+def becomes_free(port: int) -> bool:
+    """The same, with a moment's patience for a server that is just ending."""
+    return wait_until(lambda: is_free(port), _TIMEOUT_S)
+
+
+def choose(count: int, *, avoid: frozenset[int] = frozenset()) -> tuple[int, ...]:
+    """``count`` different free ports; raises StackError ``no_free_port``."""
+    chosen: list[int] = []
+    for _ in range(_DRAWS_MAX):
+        if len(chosen) == count:
+            break
+        port = random.randint(FIRST, LAST)
+        if port not in avoid and port not in chosen and is_free(port):
+            chosen.append(port)
+    if len(chosen) < count:
+        raise StackError("no_free_port", f"No free port of {HOST} between {FIRST} and {LAST}.")
+    return tuple(chosen)

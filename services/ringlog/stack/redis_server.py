@@ -19,7 +19,7 @@ from contextlib import suppress
 from pathlib import Path
 from urllib.parse import quote
 
-from ringlog.private import FOLDER_MODE, OWNER_ONLY_MASK, private_folder
+from ringlog.files import FOLDER_MODE, OWNER_ONLY_MASK, private_folder
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import StackLayout
 
@@ -86,6 +86,6 @@ def _close_folder(folder: Path) -> None:
     with suppress(FileExistsError):
         folder.mkdir(mode=FOLDER_MODE)
     found = folder.lstat()
-    is_ours = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
-    if not is_ours or stat.S_IMODE(found.st_mode) & OWNER_ONLY_MASK:
+    is_own = stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid()
+    if not is_own or stat.S_IMODE(found.st_mode) & OWNER_ONLY_MASK:
         raise StackError("socket_exposed", f"{folder}, for the socket of Redis, is not ours alone.", "Remove it.")

@@ -23,7 +23,7 @@ import traceback
 from contextlib import suppress
 from pathlib import Path
 
-from ringlog.private import private_process
+from ringlog.files import private_process
 from ringlog.stack import broker, redis_server
 from ringlog.stack.errors import StackError
 from ringlog.stack.layout import CHILDREN, Child, StackLayout, StackSettings, State, read_settings, write_state
@@ -178,8 +178,8 @@ def main() -> None:
     nothing = os.open(os.devnull, os.O_RDONLY)
     for source, target in ((nothing, 0), (log, 1), (log, 2)):
         os.dup2(source, target)
-    with locked(layout.supervisor_lock, wait=False) as mine:
-        if mine:
+    with locked(layout.supervisor_lock, wait=False) as is_locked:
+        if is_locked:
             Supervisor(layout).run()
 
 

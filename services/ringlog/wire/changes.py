@@ -11,17 +11,17 @@ from functools import cache
 from hashlib import blake2b
 from typing import Any, Final
 
-from ringlog.kernel.changes import TELLINGS, Change, ChangeRecord, EpochChange
-from ringlog.wire.codec import is_todays, layout, name_of
+from ringlog.kernel.changes import PUBLICATIONS, Change, ChangeRecord, EpochChange
+from ringlog.wire.avro.codec import is_todays, layout, name_of, split
+from ringlog.wire.avro.mapping import Mapper
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import Mapper
-from ringlog.wire.single_object import split
 
 DIGEST_BYTES: Final = 16
 LAST_BYTE: Final = 0x80
 """Bytes of a whole number on the wire are not below this, but for its last one."""
 CHANGES: dict[str, type[Any]] = {
-    f"ringlog.changes.{cls.__name__}": cls for cls in (*(telling.change for telling in TELLINGS), EpochChange)
+    f"ringlog.changes.{cls.__name__}": cls
+    for cls in (*(publication.change for publication in PUBLICATIONS), EpochChange)
 }
 """Full name to class."""
 

@@ -1,40 +1,45 @@
 """Commands to payloads and back. A payload is the plain Avro body of ``ringlog.commands.<Kind>``, without a header.
 
-Kind and version name the schema of a payload, so a released (kind, version) never changes. A payload is read only in
-its canonical encoding: then encoding the command again gives the same bytes, and the same digest.
+Kind and version name the schema of a payload. A version that this release does not have is an ``UnknownCommand``. An
+earlier version that the catalogue has is resolved to the present schema of its kind. A command is written in the
+earliest version that expresses it, so earlier releases read every command that does not use a new field. The rule of
+the kind rejects new fields until a feature is enabled.
+
+A payload is read only in its canonical encoding and version: then encoding the command again gives the same bytes and
+digest.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache, lru_cache
-from typing import Any
+from typing import Any, Final
 
-from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.outcome import Undecodable, UnknownCommand
+from ringlog.kernel.encoding.encoder import command_digest
+from ringlog.kernel.model.outcome import Undecodable, UnknownCommand
 from ringlog.kernel.registry import COMMANDS, VERSIONS
 from ringlog.kernel.values import Command
-from ringlog.wire.binary import RecordCodec
-from ringlog.wire.codec import layout
+from ringlog.wire.avro.binary import RecordCodec
+from ringlog.wire.avro.codec import layout
+from ringlog.wire.avro.mapping import Mapper
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import Mapper
-from ringlog_schemas import VERSION, current, frozen, frozen_versions
+from ringlog_schemas import VERSION, earlier
 
 Decoded = Command | Undecodable | UnknownCommand
-KNOWN_MAX, KNOWN_BYTES_MAX = 1_024, 256
+CACHED_MAX, CACHED_BYTES_MAX = 1_024, 256
 """How many commands are remembered with their digests, and up to which size of a payload."""
 
 
+_NONE: Final[Mapping[int, RecordCodec]] = {}
+
+
 @cache
-def _layouts() -> dict[tuple[str, int], RecordCodec]:
-    """Every (kind, version) that this release can read; of equal ones the present layout."""
-    found: dict[tuple[str, int], RecordCodec] = {}
-    for number in frozen_versions():
-        for schema in frozen(number).values():
-            if schema.family == "commands" and schema.name in COMMANDS:
-                found[schema.name, int(schema.json[VERSION])] = RecordCodec(schema.json)
-    for schema in current().values():
-        if schema.family == "commands" and schema.name in COMMANDS:
-            found[schema.name, int(schema.json[VERSION])] = layout(schema.full_name)
+def _earlier() -> Mapping[str, Mapping[int, RecordCodec]]:
+    """Return the layouts of earlier versions: kind to version, ascending, to layout."""
+    found: dict[str, dict[int, RecordCodec]] = {}
+    for schema in earlier():
+        if schema.family == "commands":
+            found.setdefault(schema.name, {})[int(schema.json[VERSION])] = RecordCodec(schema.json)
     return found
 
 
@@ -47,48 +52,60 @@ def mapper(kind: str) -> Mapper[Any]:
 def encode_command(command: Command) -> tuple[str, int, bytes]:
     """(kind, version, payload) as this release writes it; ``WireError`` if a value does not fit its field's type."""
     kind = type(command).__name__
-    return kind, VERSIONS[kind], mapper(kind).write(command)
+    payload = mapper(kind).write(command)
+    today = layout(f"ringlog.commands.{kind}") if kind in _earlier() else None
+    for version, written in _earlier().get(kind, _NONE).items():
+        assert today is not None
+        try:
+            shorter = written.encode(written.resolve(payload, today))
+            if today.encode(today.resolve(shorter, written)) == payload:
+                return kind, version, shorter
+        except WireError:  # the earlier version cannot express the command
+            continue
+    return kind, VERSIONS[kind], payload
 
 
-def known_command(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
+def cached_command(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
     """The digest of a command, and the command; never raises.
 
     Small ones are remembered: who asks reads the same bytes in the log soon after, and who decides asks for both.
     """
-    if len(payload) <= KNOWN_BYTES_MAX:
-        return _known(kind, version, payload)
+    if len(payload) <= CACHED_BYTES_MAX:
+        return _cached(kind, version, payload)
     return command_digest(kind, version, payload), decode_command(kind, version, payload)
 
 
 def digest_of(kind: str, version: int, payload: bytes) -> str:
     """The digest alone: a larger command is not decoded for it."""
-    small = len(payload) <= KNOWN_BYTES_MAX
-    return _known(kind, version, payload)[0] if small else command_digest(kind, version, payload)
+    small = len(payload) <= CACHED_BYTES_MAX
+    return _cached(kind, version, payload)[0] if small else command_digest(kind, version, payload)
 
 
-@lru_cache(maxsize=KNOWN_MAX)
-def _known(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
+@lru_cache(maxsize=CACHED_MAX)
+def _cached(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
     return command_digest(kind, version, payload), decode_command(kind, version, payload)
 
 
 def decode_command(kind: str, version: int, payload: bytes) -> Decoded:
     """The command of a payload; never raises."""
-    # What this release writes itself is read without a dictionary in between.
-    found = mapper(kind).read(payload) if VERSIONS.get(kind) == version else None
-    return _by_schema(kind, version, payload) if found is None else found
-
-
-def _by_schema(kind: str, version: int, payload: bytes) -> Decoded:
-    """The command as its schema reads it, or what the schema has against the bytes."""
-    written = _layouts().get((kind, version))
-    if written is None:
+    if VERSIONS.get(kind) == version:
+        read = mapper(kind).read(payload)
+        found = _by_schema(kind, payload, layout(f"ringlog.commands.{kind}")) if read is None else read
+    elif version in _earlier().get(kind, _NONE):
+        found = _by_schema(kind, payload, _earlier()[kind][version])
+    else:
         return UnknownCommand(kind, version)
+    if kind in _earlier() and isinstance(found, Command) and encode_command(found)[1] != version:
+        return Undecodable(f"not_canonical: {kind}: version {version} of what an earlier version expresses")
+    return found
+
+
+def _by_schema(kind: str, payload: bytes, written: RecordCodec) -> Decoded:
+    """The command as its schema reads it, or what the schema has against the bytes."""
     today = layout(f"ringlog.commands.{kind}")
     try:
         record = written.decode(payload, canonical=True)
-        if written is not today:
-            record = today.resolve(payload, written)
-        command: Command = mapper(kind).from_record(record)
+        command: Command = mapper(kind).from_record(record if written is today else today.resolve(payload, written))
     except WireError as error:
         return Undecodable(str(error))
     return command

@@ -1,12 +1,18 @@
-"""What coordinators and nodes say to each other, and what a node keeps on its disk: the schemas of the family ``data``.
+"""Messages between coordinators and nodes, and records on a node's disk: the schemas of the family ``data``.
 
-Every message is a single object. A request says who is meant, which epoch he must have reached, and the newest one that
-its sender knows; an answer says at which epoch it was admitted. Beside an epoch stands the id of its state: two logs
-may have the same epochs. Refusals are answers with a code of ``REFUSALS``, never errors of the transport.
+Every message is a single object. A request names its receiver, the epoch that the receiver must have reached, and the
+newest epoch that the sender knows. An answer names the epoch at which the request was admitted. The id of the state
+accompanies each epoch, because two logs may have the same epochs. Rejections are answers with a code of ``REFUSALS``,
+never errors of the transport.
+
+A register holds one cell, and the last write wins: the cell with the greater timestamp; of equal ones a delete, else
+the greater value. ``newest`` is commutative, associative and idempotent, so cells may arrive in any order, any number
+of times, over any route.
 """
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -14,9 +20,54 @@ from hashlib import sha256
 from types import MappingProxyType
 from typing import Any, TypeVar
 
-from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.codec import layout
-from ringlog.wire.mapping import Mapper
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.values import Token
+from ringlog.wire.avro.codec import layout
+from ringlog.wire.avro.mapping import Mapper
+
+DIGEST_BYTES = 16
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Key:
+    """Names a register. ``token``: that of ``name``."""
+
+    keyspace: str
+    token: Token
+    name: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class RegisterCell:
+    """What a register holds. ``timestamp``: the writer's; ``deleted``: a tombstone, whose value is empty."""
+
+    timestamp: int
+    value: bytes
+    deleted: bool = False
+
+
+def key_of(keyspace: str, name: bytes) -> Key:
+    """The register of that name."""
+    return Key(keyspace, token_of(name), name)
+
+
+def newest(one: RegisterCell | None, other: RegisterCell) -> RegisterCell:
+    """The cell that wins."""
+    return other if one is None or rank(other) > rank(one) else one
+
+
+def rank(cell: RegisterCell) -> tuple[int, bool, bytes]:
+    """Of two cells the one of the greater rank wins; only equal cells have equal ranks."""
+    return cell.timestamp, cell.deleted, cell.value
+
+
+def digest_of(cell: RegisterCell | None) -> bytes:
+    """16 bytes that tell cells apart; none for no cell."""
+    if cell is None:
+        return b""
+    head = b"%d %d " % (cell.timestamp, cell.deleted)
+    return hashlib.sha256(head + cell.value).digest()[:DIGEST_BYTES]
+
 
 T = TypeVar("T")
 
@@ -50,7 +101,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         BAD_CELL: "A delete has no value.",
         BAD_ENTRIES: "Entries or a snapshot that a peer gives do not follow on the epoch that it was asked about.",
         BAD_EPOCH: "An epoch is 0 or greater.",
-        BAD_POSITION: "Partitions ascend, each once, and are some of the topic's; an offset is 0 or greater.",
+        BAD_POSITION: "Partitions ascend, each once; an offset is 0 or greater.",
         BAD_STREAM: "The operation does not have this node as the source of these ranges, or not any more.",
         BAD_TOKEN: "The token of the key is not that of its name.",
         BEHIND: "The replica has not adopted the epoch that it must, or not reached the positions: ask again.",
@@ -61,7 +112,7 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         NOT_MEMBER: "The node is no replica of the key, for this kind of access, at the epoch that it names.",
         NOT_READY: "The node has not caught up yet with what it must know to answer: after a restart, or as a source.",
         OTHER_HISTORY: "The replica's log has another state at a named epoch: one of two logs is not the cluster's.",
-        TOO_LARGE: "Key, value or a peer's page is larger than a node takes, or a partition larger than it gives.",
+        TOO_LARGE: "Key, value or a peer's page exceeds its limit, or the needed writes of a partition exceed 4 MiB.",
         WRONG_NODE: "The message is for another node: its address is not what it was.",
     }
 )
@@ -163,7 +214,7 @@ def digest_of_writes(writes: Iterable[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """The cells of ``ranges`` above ``after``, for node ``target``."""
+    """The cells of ``ranges`` above ``after``, for node ``target``. ``newest``, ``newest_id``: as of a write."""
 
     cluster_id: str
     node: str
@@ -174,6 +225,8 @@ class StreamRequest:
     replication: str
     ranges: tuple[tuple[int, int], ...]
     after: Key | None
+    newest: int = 0
+    newest_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +244,7 @@ class RowVersion:
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
     """The rows of ``ranges`` after ``after``, for node ``target``, which keeps by itself what lies above
-    ``positions``: (partition of the mutations topic, offset).
+    ``positions``: (partition of the mutations topic, offset). ``newest``, ``newest_id``: as of a write.
     """
 
     cluster_id: str
@@ -204,13 +257,20 @@ class RowsRequest:
     ranges: tuple[tuple[int, int], ...]
     positions: tuple[tuple[int, int], ...]
     after: RowVersion | None
+    newest: int = 0
+    newest_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows in the order of the store."""
+    """Rows in the order of the store; ``tables``: the id of each table that they name."""
 
     rows: tuple[RowVersion, ...]
+    tables: tuple[tuple[str, str], ...] = ()
+
+    def __len__(self) -> int:
+        """Number of rows."""
+        return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,9 +289,16 @@ class StreamPage:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Cells in ascending order of their keys."""
+    """Cells in ascending order of their keys; ``made``: the epoch that created each keyspace, or table in tablets, that
+    they name.
+    """
 
     cells: tuple[tuple[Key, RegisterCell], ...]
+    made: tuple[tuple[str, int], ...] = ()
+
+    def __len__(self) -> int:
+        """Number of cells."""
+        return len(self.cells)
 
 
 @dataclass(frozen=True, slots=True)
@@ -324,8 +391,8 @@ class StreamMark:
 class JournalRecord:
     """One step of what a node has on its disk; ``total`` is -1 unless the record ends a whole image.
 
-    ``gone``: keyspace, first and last token. ``cells`` stand beside the record (``ringlog.node.packed``), and in it
-    where an earlier release wrote it.
+    ``gone``: keyspace, first and last token. ``node``: whose registers these are. On the disk ``cells`` are beside the
+    record (``ringlog.node.registers.packed``).
     """
 
     epoch: int = 0
@@ -337,6 +404,7 @@ class JournalRecord:
     total: int = -1
     state_id: str = ""
     gone: tuple[tuple[str, int, int], ...] = ()
+    node: str = ""
 
 
 RECORDS: tuple[type[Any], ...] = (

@@ -10,25 +10,24 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from ringlog.kernel.encoding import command_digest
-from ringlog.kernel.outcome import Entry, UnreadableEntry
-from ringlog.kernel.swift import maker_of
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.encoding.encoder import command_digest
+from ringlog.kernel.model.outcome import Entry, UnreadableEntry
 from ringlog.kernel.values import Command, Epoch, Micros
-from ringlog.wire.codec import layout
-from ringlog.wire.commands import decode_command, encode_command, known_command
+from ringlog.wire.avro.codec import HEADER_BYTES, header, layout, split
+from ringlog.wire.avro.mapping import cached_id_bytes, cached_id_text, id_bytes, uncached_id_text, uuid_text
+from ringlog.wire.avro.reading import number_at, size_at, text_at
+from ringlog.wire.avro.writing import integer, number, sized, text
+from ringlog.wire.commands import cached_command, decode_command, encode_command
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import id_bytes, known_bytes, known_text, met_text, uuid_text
-from ringlog.wire.reading import number_at, size_at, text_at
-from ringlog.wire.single_object import HEADER_BYTES, header, split
-from ringlog.wire.writing import integer, number, sized, text
 from ringlog_schemas import current
 
 LOG_ENTRY = "ringlog.log.LogEntry"
 _FINGERPRINT = current()[LOG_ENTRY].fingerprint
 _HEADER = header(_FINGERPRINT)
 _LAYOUT = layout(LOG_ENTRY)
-_known_number = lru_cache(maxsize=64, typed=True)(number)
-_known_text = lru_cache(maxsize=64)(text)
+_cached_number = lru_cache(maxsize=64, typed=True)(number)
+_cached_text = lru_cache(maxsize=64)(text)
 """Of what the entries of a batch have in common."""
 
 
@@ -65,14 +64,14 @@ def encode_entry(entry: Entry, payload: bytes) -> bytes:
     try:
         parts = (
             _HEADER,
-            known_bytes(entry.cluster_id),
+            cached_id_bytes(entry.cluster_id),
             id_bytes(entry.state_id),
             b"\0" if previous is None else b"\2" + id_bytes(previous),
             id_bytes(entry.request_id),
-            _known_number(entry.since_epoch),
-            _known_text(entry.submitter),
-            _known_number(entry.at),
-            _known_text(entry.kind),
+            _cached_number(entry.since_epoch),
+            _cached_text(entry.submitter),
+            _cached_number(entry.at),
+            _cached_text(entry.kind),
             integer(entry.version),
             sized(payload),
         )
@@ -98,11 +97,11 @@ def _read(data: bytes) -> Entry | None:
     try:
         if data[:HEADER_BYTES] != _HEADER:
             return None
-        cluster_id, state_id = known_text(data[10:26]), known_text(data[26:42])
-        previous, at = (known_text(data[43:59]), 75) if data[42] else (None, 59)
+        cluster_id, state_id = cached_id_text(data[10:26]), cached_id_text(data[26:42])
+        previous, at = (cached_id_text(data[43:59]), 75) if data[42] else (None, 59)
         if data[42] not in (0, 2):
             return None
-        request_id = met_text(data[at - 16 : at])
+        request_id = uncached_id_text(data[at - 16 : at])
         since_epoch, at = number_at(data, at)
         submitter, at = text_at(data, at)
         when, at = number_at(data, at)
@@ -114,7 +113,7 @@ def _read(data: bytes) -> Entry | None:
     if at + rest != len(data) or not -(2**31) <= version < 2**31:
         return None
     payload = data[at:]
-    digest, command = known_command(kind, version, payload)
+    digest, command = cached_command(kind, version, payload)
     return new_entry(
         cluster_id, state_id, previous, request_id, since_epoch, submitter, when, kind, version, digest, command
     )

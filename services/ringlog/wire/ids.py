@@ -11,8 +11,8 @@ from __future__ import annotations
 from hashlib import blake2b
 
 from ringlog.kernel.values import Micros
+from ringlog.wire.avro.mapping import id_bytes, id_text
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import id_bytes, id_text
 
 ENTROPY_BYTES = 8
 """How many random bytes a fresh id takes."""

@@ -1,9 +1,9 @@
-"""The records of all topics but the metadata log and the change topics, as frozen values. Each travels as a single
-object.
+"""The records of all topics except the metadata log and the change topics, as frozen values, and their partitions.
 
-Field meanings and units are in the schemas (``docs/reference/schemas.md``); here stand the types. ``encode_*`` raises
-``WireError`` for a value that does not fit; ``decode_*`` raises ``WireError`` for any bytes that are not such a
-record.
+Each record is a single object. Field meanings and units are in the schemas (``docs/reference/schemas.md``); types are
+here. ``encode_*`` raises ``WireError`` for a value that does not fit; ``decode_*`` raises it for any bytes that are not
+such a record. Mutations are partitioned here; ``ringlog_cdc.columnar.routing`` places the rows of the CDC topic, many
+at once, and the audit has its own copy of the rule.
 """
 
 from __future__ import annotations
@@ -12,11 +12,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from typing import Any, TypeVar
+from zlib import crc32
 
-from ringlog.kernel.values import StreamReport
-from ringlog.wire.codec import layout, name_of
+from ringlog.kernel.values import Position, StreamReport
+from ringlog.wire.avro.codec import layout, name_of
+from ringlog.wire.avro.mapping import Mapper
 from ringlog.wire.errors import WireError
-from ringlog.wire.mapping import Mapper
 
 T = TypeVar("T")
 
@@ -81,7 +82,7 @@ class FailedTries:
 class NodeAck:
     """How far a node is: ``applied`` durably, every write admitted below ``drained`` applied.
 
-    ``incarnation``: see ``wire.incarnations``. ``state_id``: of the applied epoch; empty: not said.
+    ``incarnation``: see ``wire.acks``. ``state_id``: of the applied epoch.
     """
 
     cluster_id: str
@@ -98,7 +99,7 @@ class NodeAck:
 
 @dataclass(frozen=True, slots=True)
 class CodedAck:
-    """The bytes of a ``NodeAck``, and its code: see ``wire.ack_codes``. No code: it came without."""
+    """The bytes of a ``NodeAck``, and its code: see ``wire.acks``. No code: it came without."""
 
     ack: bytes
     code: bytes
@@ -106,7 +107,10 @@ class CodedAck:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """The tablets of ``table`` that a node has, and the amounts of each, in their order."""
+    """The tablets of ``table`` that a node has, and the amounts of each, in their order.
+
+    ``id``: of the table; ``count``: how many tablets it has when the node reports.
+    """
 
     table: str
     tablets: tuple[int, ...]
@@ -114,21 +118,27 @@ class TableLoad:
     reads: tuple[int, ...] = ()
     writes: tuple[int, ...] = ()
     cpu: tuple[int, ...] = ()
+    id: str = ""
+    count: int = 0
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What the tablets of a node hold and take. ``at``: its clock, microseconds; ``capacity``: bytes."""
+    """What the tablets of a node hold and take. ``at``: its clock, microseconds; ``capacity``: bytes, None
+    if it has not measured them.
+    """
 
     node: str
     at: int
-    capacity: int
+    capacity: int | None
     tables: tuple[TableLoad, ...]
+    judged: tuple[Position, ...] = ()
+    """Of the mutations topic: the node has validated all records below them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodedLoad:
-    """The bytes of a ``NodeLoad``, and its code: see ``wire.ack_codes``. No code: it came without."""
+    """The bytes of a ``NodeLoad``, and its code: see ``wire.acks``. No code: it came without."""
 
     load: bytes
     code: bytes
@@ -390,7 +400,7 @@ def ack_in(data: bytes) -> CodedAck:
 
 
 def decode_node_ack(data: bytes) -> NodeAck:
-    """The acknowledgement of a record of its topic, with a code or without. Whose it is, ``wire.ack_codes`` says."""
+    """The acknowledgement of a record of its topic, with a code or without. Whose it is, ``wire.acks`` says."""
     return _decode_plain_ack(ack_in(data).ack)
 
 
@@ -400,7 +410,7 @@ def load_in(data: bytes) -> CodedLoad:
 
 
 def decode_node_load(data: bytes) -> NodeLoad:
-    """The report of a record of its topic, with a code or without. Whose it is, ``wire.ack_codes`` says."""
+    """The report of a record of its topic, with a code or without. Whose it is, ``wire.acks`` says."""
     return _decode_plain_load(load_in(data).load)
 
 
@@ -448,3 +458,18 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
         raise WireError("wrong_record", full_name, "a record of the topic snapshots")
     value: SnapshotRecord = mapper(full_name).decode(data)
     return value
+
+
+def mutation_key(keyspace: str, table: str, partition_key: bytes) -> bytes:
+    """Key of a mutation: ``keyspace.table`` in UTF-8, a zero byte, the composed partition key (see ``kernel.ring``)."""
+    return f"{keyspace}.{table}".encode() + b"\0" + partition_key
+
+
+def mutation_partition(key: bytes, partitions: int) -> int:
+    """Partition of a mutation: all writes of one base partition key lie in one, in the order they were produced."""
+    return crc32(key) % partitions
+
+
+def dead_letter_key(topic: str, partition: int, offset: int) -> bytes:
+    """Key of a dead letter: the position that it came from, so that a repetition replaces it."""
+    return f"{topic}/{partition}/{offset}".encode()

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from ringlog.wire.single_object import header
+from ringlog.wire.avro.codec import header
 from ringlog_cdc.columnar.mutations import Items, Mutations
 from ringlog_cdc.columnar.pieces import BytePieces, encoded_numbers
 from ringlog_cdc.columnar.scan import ByteSpan

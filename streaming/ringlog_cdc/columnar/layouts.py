@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
+from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
 from ringlog_cdc.columnar.mutations import Mutations, scan
 from ringlog_cdc.columnar.route import full_name
 from ringlog_cdc.columnar.scan import ByteSpan, padded

@@ -1,7 +1,7 @@
 """Mutations as columns: what routing and rows need of many Avro records, by their places in the bytes.
 
 ``scan`` goes through the records field by field, in the order of the schema ``ringlog.mutations.Mutation``. Nothing is
-copied but numbers: texts, keys and cells stay where they are. A record is *plain* when it is of a released schema, all
+copied but numbers: texts, keys and cells stay where they are. A record is *plain* when it is of a known schema, all
 of it was read and found canonical, its names are ASCII, and it is one statement without collections: the fields behind
 ``cells`` are at their defaults, a zero byte each, or the schema is older than they. All others are for the reader of
 single records, ``ringlog.wire.records.decode_mutation``, which is the definition: of a plain record both say the same.
@@ -15,7 +15,7 @@ from functools import cache
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.wire.single_object import HEADER_BYTES, header
+from ringlog.wire.avro.codec import HEADER_BYTES, header
 from ringlog_cdc.columnar.scan import ByteSpan, Cursor
 from ringlog_cdc.columnar.words import I64, KEEP, U8, WORD, Flags, is_ascii, rows_of, words_of
 from ringlog_schemas import by_fingerprint
@@ -78,7 +78,7 @@ class Mutations:
 
 
 def defaults_behind_cells() -> tuple[tuple[bytes, int], ...]:
-    """Of each released schema of mutations: header, and how many fields follow the cells."""
+    """Return header and number of fields behind the cells, for each known schema of mutations."""
     found = []
     for fingerprint, schema in sorted(by_fingerprint().items()):
         if schema.full_name == MUTATION:
@@ -89,7 +89,7 @@ def defaults_behind_cells() -> tuple[tuple[bytes, int], ...]:
 
 @cache
 def operations_known() -> I64:
-    """How many operations a released schema has, by the number of its fields behind the cells."""
+    """How many operations a known schema has, by the number of its fields behind the cells."""
     fewest = np.zeros(ITEMS_MAX, dtype=np.int64)
     for fingerprint, schema in by_fingerprint().items():
         if schema.full_name == MUTATION:
@@ -200,7 +200,7 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
 
 
 def _headers(data: U8, start: I64, end: I64) -> tuple[I64, I64]:
-    """(where each body begins, how many fields follow its cells: -1 where no released schema's header stands)."""
+    """(where each body begins, how many fields follow its cells: -1 where no known schema's header stands)."""
     marks = rows_of(data, start, HEADER_BYTES)
     behind = np.full(len(start), -1, dtype=np.int64)
     for mark, fields in defaults_behind_cells():

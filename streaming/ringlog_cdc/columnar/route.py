@@ -10,15 +10,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from ringlog.kernel.generations.statements import UPSERTS, TableShape
-from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
+from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
 from ringlog.wire.records import RANGE_DELETE
 from ringlog_cdc.columnar.encode import composed_keys
 from ringlog_cdc.columnar.mutations import MUTATION, Mutations, grouped
 from ringlog_cdc.columnar.pieces import BytePieces
+from ringlog_cdc.columnar.routing import NO_OPERATION, OPERATION_CODES, MutationColumns, RoutingTable
 from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import I64, Flags, rows_of
-from ringlog_cdc.routing import MutationColumns, RoutingTable
-from ringlog_cdc.verdicts import NO_OPERATION, OPERATION_CODES
 from ringlog_schemas import current
 
 TABLES_MAX = 256
@@ -81,13 +80,14 @@ def has_images(tables: NamedTables, table: RoutingTable) -> Flags:
 
 def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> tuple[Flags, Flags]:
     """Of the plain mutations with these numbers: which name a column that their table has not outside its key; and
-    which name one of too many to be distinguished, where only reading tells.
+    which must be read one by one, since they name one of too many columns to be distinguished, or a column twice.
     """
     known = [None if shape.columns is None else frozenset(shape.columns) for shape in tables.shapes(table)]
     unknown, doubtful = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
-    if all(names is None for names in known):
-        return unknown, doubtful
     counts = mutations.cells.count[rows]
+    numbers: dict[bytes, int] = {}
+    named_at = np.full((len(rows), len(mutations.cells.content)), -1, dtype=np.int64)
+    names_at_places = 0
     for place, span in enumerate(mutations.cells.content):
         some = np.flatnonzero(counts > place)
         codes, contents = grouped(mutations.data, span, rows[some], COLUMNS_MAX)
@@ -95,6 +95,12 @@ def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table:
         wrong = [[names is not None and name not in names for name in said] + [False] for names in known]
         unknown[some] |= np.array(wrong, dtype=bool)[tables.codes[some], codes]
         doubtful[some] |= codes < 0
+        own = [numbers.setdefault(content, len(numbers)) for content in contents]
+        named_at[some, place] = np.array([*own, -1], dtype=np.int64)[codes]
+        names_at_places += len(contents)
+    if len(numbers) < names_at_places:  # else each column stands at one place only
+        named_at.sort(axis=1)
+        doubtful |= ((named_at[:, 1:] == named_at[:, :-1]) & (named_at[:, 1:] >= 0)).any(axis=1)
     return unknown, doubtful
 
 

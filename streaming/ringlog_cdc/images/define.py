@@ -29,6 +29,7 @@ from typing import Any, Protocol
 
 from immutables import Map
 
+from ringlog.client.cdc.copies.partition import fold
 from ringlog.client.cdc.rows import (
     INSERT,
     PARTITION_DELETE,
@@ -37,11 +38,12 @@ from ringlog.client.cdc.rows import (
     ROW_DELETE,
     UPDATE,
 )
-from ringlog.client.cdc.table import fold
 from ringlog.kernel.rows.cells import NOTHING, under
 from ringlog.kernel.rows.partition import PartitionState, only
 from ringlog.kernel.rows.reading import seen
 from ringlog.wire.records import Cell
+from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.split import Key, Piece, keys_only
 from ringlog_cdc.images.state import (
     clustering_of,
     common_key,
@@ -52,8 +54,6 @@ from ringlog_cdc.images.state import (
     whole_partition,
     whole_row,
 )
-from ringlog_cdc.images.tables import ImageTable
-from ringlog_cdc.split import Key, Piece, keys_only
 
 Values = Mapping[str, bytes]
 
@@ -66,6 +66,10 @@ class States(Protocol):
 
     def number(self, name: str, table: ImageTable) -> int:
         """What stands for a table in keys; a table made anew under the same name has another one."""
+        ...
+
+    def forget(self, name: str, table: str) -> None:
+        """Forget the states of the table with that full name and id, if there are any."""
         ...
 
     def get(self, key: bytes) -> Any:

@@ -1,7 +1,7 @@
 """The folder in which states of rows lie, as the driver and the tasks see it: what is kept, apart from who decides.
 
-``ringlog_cdc.images.work`` decides; the simulator gives it a folder on a simulated disk. A mark and an emptied folder
-are there as a whole or not at all, whatever a crash leaves behind.
+``ringlog_cdc.bulk.image_work`` decides; the simulator gives it a folder on a simulated disk. A mark and an emptied
+folder are there as a whole or not at all, whatever a crash leaves behind.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
-from ringlog.durable import replace_durably
+from ringlog.files import replace_durably
 from ringlog_cdc.images.store import ImageStore
 
 FOLDER, BEGUN = "images", "begun.json"

@@ -2,9 +2,9 @@
 
 A row's state, and that of what its partition's rows have in common (tombstones, static columns), are plain tuples that
 ``marshal`` stores as they are. They say the same as the states of ``ringlog.kernel.rows``, the only place where a write
-meets a state; what is here takes them there and back. Cells lie in them as rows of the log have them (``items``). Files
-of the release before had values there: ``current`` reads them on. A state is *forgotten* at an instant that it names
-itself, so that forgetting is a function of the input, whether or not anybody has cleaned up by then:
+meets a state; what is here takes them there and back. Cells lie in them as rows of the log have them (``items``). A
+state is *forgotten* at an instant that it names itself, so that forgetting is a function of the input, whether or not
+anybody has cleaned up by then:
 
 - where nothing lives any more that does not expire: ``GRACE`` after the last write and the last expiry. An older write
   that comes even later than that makes cells visible that had been deleted since.
@@ -22,7 +22,7 @@ from immutables import Map
 
 from ringlog.kernel.rows.cells import NEVER, NOTHING, Place, RowCell, RowState
 from ringlog.kernel.rows.partition import Key, PartitionState, Range, TableColumns, partition_state
-from ringlog_cdc.images.items import item_of, value_of
+from ringlog_cdc.columnar.pieces import item_of, value_of
 
 GRACE = 10 * 86_400 * 1_000_000
 """As long as ScyllaDB keeps tombstones by default."""
@@ -51,9 +51,6 @@ Row = tuple[
 """(when it is forgotten, tombstone, marker, columns in the order of their names, their items, their timestamps: one if
 they are all the same, their expiries: None if none expires, collections).
 """
-
-FIELDS_BEFORE = 6
-"""A row of the release before had a dictionary of versions, and elements and what was wiped as two fields."""
 
 Common = tuple[int, int, tuple[tuple[Any, ...], ...], Row | None]
 """(when it is forgotten, tombstone of the partition, those of ranges: fields of ``Range``, static columns)."""
@@ -146,17 +143,6 @@ def packed(
     time = 0 if not times else times[0] if times.count(times[0]) == len(times) else times
     lasting = expiries.count(None) == len(columns)
     return (limit, deleted, marker, columns, items, time, None if lasting else expiries, many)
-
-
-def current(state: Any) -> Any:
-    """A stored state of this release or of the one before, as this one has it."""
-    if len(state) == FIELDS_BEFORE:
-        limit, deleted, marker, cells, elements, wiped = state
-        made = {column: (time, _item(column, value), expires) for column, (time, value, expires) in cells.items()}
-        return packed(limit, deleted, marker, made, (elements, wiped) if elements or wiped else None)
-    if len(state) == len(NO_COMMON) and state[3] is not None:
-        return (*state[:3], current(state[3]))
-    return state
 
 
 def _item(column: str, value: bytes | None) -> bytes | None:

@@ -28,9 +28,9 @@ from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
+from ringlog_cdc.definition.image_tables import ImageTable
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.images.state import current, is_common
-from ringlog_cdc.images.tables import ImageTable
+from ringlog_cdc.images.state import is_common
 
 MARSHAL = 2
 """The version of ``marshal`` without references: later Pythons read it."""
@@ -79,6 +79,7 @@ class ImageStore:
         self._held_bytes = 0
         self._about: dict[str, Any] = {}
         self._common: set[bytes] = set()
+        self._emptied: set[int] = set()
         self._start = self._chunks = self._added = 0
 
     def _open(self, folder: Path) -> None:
@@ -199,7 +200,7 @@ class ImageStore:
             raise ImagesLost(self.partition, f"states of rows up to {position}; it goes on at {start}, too far back")
         chunks = self._base.execute("SELECT changes FROM undo WHERE start = ? ORDER BY number DESC", (newest[0],))
         for (chunk,) in chunks.fetchall():
-            self._write((key, _data(value)) for key, value in marshal.loads(chunk).items())
+            self._write(marshal.loads(chunk).items())
         self._base.execute("DELETE FROM undo WHERE start = ?", (newest[0],))
         self._base.execute("DELETE FROM parts WHERE start = ?", (newest[0],))
         self._about = json.loads(newest[1]) | {"owner": self._about["owner"]}
@@ -215,12 +216,22 @@ class ImageStore:
             self._about["next"] += 1
         return found
 
+    def forget(self, name: str, table: str) -> None:
+        """Forget the states of the table with that full name and id, if there are any."""
+        number: int | None = self._about["numbers"].get(json.dumps((name, table)))
+        if number is None or number in self._emptied:
+            return
+        # The number stays: writes that are on their way through this part may have it already.
+        for key in self.under(number.to_bytes(4, "big")):
+            self.put(key, None)
+        self._emptied.add(number)
+
     def get(self, key: bytes) -> Any:
         """The state of that key, None if there is none."""
         if key in self._changed:
             return self._changed[key]
         data = self._stored[key] if key in self._stored else self._look(key)
-        return None if data is None else current(marshal.loads(data))
+        return None if data is None else marshal.loads(data)
 
     def _look(self, key: bytes) -> bytes | None:
         found = self._base.execute("SELECT value FROM states WHERE key = ?", (key,)).fetchone()
@@ -260,6 +271,8 @@ class ImageStore:
             if key not in self._stored:
                 self._look(key)
         self._changed[key] = value
+        if self._emptied and value is not None:
+            self._emptied.discard(int.from_bytes(key[:4], "big"))
         if key[-1] == 0 and is_common(key):
             self._common.add(key[:4])
 
@@ -304,8 +317,3 @@ class ImageStore:
                 self._stored[key] = data
                 self.put(key, None)
         self._about["cursor"] = found[-1][0].hex() if len(found) == slice_size else ""
-
-
-def _data(undone: Any) -> bytes | None:
-    """A state as it was stored. The release before kept it for undoing as what it says."""
-    return marshal.dumps(undone, MARSHAL) if isinstance(undone, tuple) else undone

@@ -1,6 +1,6 @@
 """The columns of a table's CDC log in the lake: those of the reader in Spark, and where the row came from.
 
-Beside the columns of ``ringlog_cdc.reading.columns`` a row has
+Beside the columns of ``ringlog_cdc_reader.columns`` a row has
 
 =========================  ========================================================================================
 column                     type
@@ -10,16 +10,16 @@ column                     type
 ``cdc$source_topic``       string: the mutations topic
 ``cdc$source_partition``   int
 ``cdc$source_offset``      bigint
-``cdc$epoch``              bigint: the metadata epoch by which the write was decided; null: not said. It tells rows of
-                           a table that was dropped from those of one that was made under its name
+``cdc$epoch``              bigint: an epoch at which the name has the version that reads the row; null: not said.
+                           It tells rows of a table that was dropped from those of a namesake
 =========================  ========================================================================================
 
 A column of a Delta table keeps its type and its name for ever: it has the name under which its cells lie
 (``ringlog.kernel.schema.stored``), the one that it was added with, whatever it is called later. So what the lake has
 already decides: a new column of the base table is added; one that has gone stays, and is null from then on; one that
 came back with another type (of another table of the name, or of a user type that has grown), or that differs from an
-earlier one only in upper and lower case (``ringlog.client.cdc.names``), is left out, and what it would have is in
-``cdc$undecoded``. Nothing stops the job, and nothing is lost.
+earlier one only in upper and lower case (``ringlog.client.cdc.copies.names``), is left out, and what it would have is
+in ``cdc$undecoded``. Nothing stops the job, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ from typing import Any
 
 import pyarrow as pa
 
-from ringlog.client.cdc.names import latecomers
+from ringlog.client.cdc.copies.names import displaced_names
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.schema.stored import in_stored_names
-from ringlog.kernel.state import ClusterState, in_order
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog_cdc.lake.heads import decoded, heads_in
-from ringlog_cdc.reading.columns import LogColumns
-from ringlog_cdc.reading.heads import front_of
-from ringlog_cdc.reading.vectors import batch_behind
+from ringlog_cdc_reader.columns import LogColumns
+from ringlog_cdc_reader.heads import front_of
+from ringlog_cdc_reader.vectors import batch_behind
 
 GENERATION, TOKEN = "cdc$generation", "cdc$stream_token"
 SOURCE_TOPIC, SOURCE_PARTITION, SOURCE_OFFSET = "cdc$source_topic", "cdc$source_partition", "cdc$source_offset"
@@ -92,7 +92,7 @@ def table_of(name: str, fields: TableFields | None) -> TableChange:
 def left_out(wanted: Mapping[str, str], there: Mapping[str, str]) -> frozenset[str]:
     """Names of ``wanted`` columns (to their types) that a table with the columns ``there`` cannot take."""
     changed = (name for name in wanted if there.get(name, wanted[name]) != wanted[name])
-    return latecomers(wanted, there) | frozenset(changed)
+    return displaced_names(wanted, there) | frozenset(changed)
 
 
 @dataclass(frozen=True, slots=True)

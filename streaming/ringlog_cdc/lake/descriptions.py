@@ -16,8 +16,8 @@ import pyarrow as pa
 from pyspark.sql import functions as F
 
 from ringlog.kernel.generations.describe import size_of
-from ringlog.kernel.generations.tablet_streams import ranges_of
-from ringlog.kernel.state import ClusterState, Generation
+from ringlog.kernel.model.state import ClusterState, Generation
+from ringlog.kernel.model.tablet_streams import ranges_of
 from ringlog_cdc.lake.columns import GENERATION, TOKEN
 from ringlog_cdc.lake.delta import GENERATIONS, STREAMS, DeltaTables, description_path
 from ringlog_cdc.lake.heads import TOKEN_BYTES

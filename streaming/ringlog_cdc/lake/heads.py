@@ -3,7 +3,7 @@
 The identity of a row is the place of its write in the mutations topic, the timestamp of its part of the write, and its
 number among the rows of that timestamp: a function of the input, the same in the topic and in the lake.
 
-Fields are read by ``ringlog_cdc.reading.heads``; a record that is doubtful there is decoded whole. Bytes that are no
+Fields are read by ``ringlog_cdc_reader.heads``; a record that is doubtful there is decoded whole. Bytes that are no
 row raise BadRow.
 """
 
@@ -22,7 +22,7 @@ from ringlog_cdc.columnar.mutations import grouped
 from ringlog_cdc.columnar.scan import ByteSpan
 from ringlog_cdc.columnar.words import rows_of
 from ringlog_cdc.errors import CdcError
-from ringlog_cdc.reading.heads import NAMES_MAX, Front, front_of
+from ringlog_cdc_reader.heads import NAMES_MAX, Front, front_of
 
 I64 = NDArray[np.int64]
 TOKEN_BYTES = 8

@@ -13,9 +13,9 @@ import uuid
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ringlog.durable import replace_durably
+from ringlog.files import replace_durably
 from ringlog_cdc.errors import CdcError, ChainBroken
-from ringlog_cdc.plan_store import create_if_absent
+from ringlog_cdc.plan.store import create_if_absent
 
 FILE, FILLED, MADE = "lake.json", "lake.filled", "lake.tables"
 
@@ -100,8 +100,8 @@ class Made:
     """The tables that a checkpoint has made or met in its lake: one that is not there any more was lost, unless it was
     of another table of the cluster that had the name before.
 
-    A table has a mark by its name, which holds the id that it had in the cluster; empty: that of a release which noted
-    none. For use by one thread.
+    A table has a mark by its name, which holds the id that it had in the cluster; empty: the cluster had no table of
+    that name any more. For use by one thread.
     """
 
     def __init__(self, checkpoint: Path, identity: Identity) -> None:
@@ -111,7 +111,7 @@ class Made:
         self._noted: dict[str, str] = {}
 
     def note(self, table: str, table_id: str) -> None:
-        """It is there, for the table of that id; empty: nobody knows it (any more)."""
+        """It is there, for the table of that id."""
         mark = self._mark(table)
         if self._noted.get(table) == table_id:
             return

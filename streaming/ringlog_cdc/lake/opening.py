@@ -13,14 +13,14 @@ from collections.abc import Mapping
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
-from ringlog.kernel.state import ClusterState
-from ringlog_cdc.frames import TopicReader, before
+from ringlog.kernel.model.state import ClusterState
 from ringlog_cdc.lake.delta import DeltaTables
 from ringlog_cdc.lake.identity import Made, forget_filled, identify, is_filled, mark_filled
 from ringlog_cdc.lake.sink import HEADS_TYPE, Lake, heads
-from ringlog_cdc.progress import BatchProgress
+from ringlog_cdc.report.progress import BatchProgress
 from ringlog_cdc.settings import JobSettings
-from ringlog_cdc.source import Offsets
+from ringlog_cdc.topics.frames import TopicReader, before
+from ringlog_cdc.topics.source import Offsets
 
 
 def open_lake(

@@ -22,8 +22,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.types import from_arrow_schema
 
-from ringlog.kernel.state import ClusterState
-from ringlog_cdc.arrow import ADDRESSED_TYPE
+from ringlog.kernel.model.state import ClusterState
+from ringlog_cdc.bulk.arrow import ADDRESSED_TYPE
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake.columns import (
     GENERATION,
@@ -42,7 +42,7 @@ from ringlog_cdc.lake.delta import WRITERS, DeltaTables, description_path, log_p
 from ringlog_cdc.lake.descriptions import Descriptions
 from ringlog_cdc.lake.heads import heads_of
 from ringlog_cdc.lake.identity import Identity, Made, author_prefix
-from ringlog_cdc.plan import PlanEntry
+from ringlog_cdc.plan.plan import PlanEntry
 
 Batches = Iterable[pa.RecordBatch]
 Positions = Mapping[int, int]

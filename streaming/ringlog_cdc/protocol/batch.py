@@ -18,17 +18,16 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ringlog.kernel.commands.cdc_writers import held_source, source_holder
+from ringlog.kernel.commands.cdc.writers import held_source, source_owner
 from ringlog.kernel.generations.verdicts import widest_leeway
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.protocol.effects import At, Barrier, Newest, Now, Steps, WallClock
-from ringlog.protocol.role import Look
-from ringlog_cdc.chain import PlanChain
-from ringlog_cdc.decisions import Draft, check_place, closed_for, decide, next_positions, still_known
+from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Now, Steps, WallClock
+from ringlog.protocol.role import CheckSuperseded
 from ringlog_cdc.errors import CdcError, ChainBroken, checkpoint_lost, source_in_use
-from ringlog_cdc.known import cut_off, is_cut_off, is_lost, may_revive, settled_of
-from ringlog_cdc.plan import (
+from ringlog_cdc.plan.chain import PlanChain
+from ringlog_cdc.plan.decisions import Draft, check_place, closed_for, decide, next_positions, still_known
+from ringlog_cdc.plan.plan import (
     OffsetRange,
     PlanEntry,
     append_limits,
@@ -38,6 +37,7 @@ from ringlog_cdc.plan import (
     next_ranges,
     used_by,
 )
+from ringlog_cdc.plan.recovered_rows import cut_off, is_cut_off, is_lost, may_revive, settled_of
 from ringlog_cdc.protocol.effects import AppendPlan, Locked, OfChain, chain_head
 from ringlog_cdc.protocol.writer import Promises
 
@@ -168,7 +168,7 @@ def start(promises: Promises) -> Steps[Epoch]:
     """Make the checkpoint ready and register the writer; gives the epoch of that. Raises CdcError."""
     name, source = promises.name, promises.source
     state = yield Barrier(PATIENCE)
-    other = source_holder(state, name, source)
+    other = source_owner(state, name, source)
     if other is not None:
         raise source_in_use(held_source(other, source))
     before = state.writers.get(name)
@@ -249,7 +249,7 @@ class Batches:
         """Make and store the next part of a batch; waits while no row may be routed."""
         since: Micros | None = None
         while True:
-            yield Look()
+            yield CheckSuperseded()
             state = yield Barrier(PATIENCE)
             yield from self._until_said(batch, part, state)
             horizon = self._promises.horizon(state)
@@ -257,7 +257,7 @@ class Batches:
             positions = next_positions(self._starts, ends, (yield OfChain(chain_head)))
             leeway = widest_leeway(state)
             greatest = yield from _most_used(ends, horizon, leeway)
-            yield At("asked")
+            yield FaultPoint("asked")
             found = () if greatest is not None else (yield FactsOf(positions, ends, horizon, leeway))
             ranges, complete = at_most(*next_ranges(found, positions, ends), self.limit)
             if not ranges and not complete:
@@ -280,7 +280,7 @@ class Batches:
         since, state = (yield Now()), (yield Newest())
         while not (yield from self._promises.says(state)):
             yield ReportHeld(batch, part, None, since)
-            yield Look()
+            yield CheckSuperseded()
             state = yield AwaitState(state)
 
     def _hold(self, batch: int, part: int, horizon: Micros, since: Micros | None) -> Steps[Micros]:
@@ -290,7 +290,7 @@ class Batches:
         state = yield Newest()
         while self._promises.horizon(state) == horizon:
             yield ReportHeld(batch, part, horizon, began)
-            yield Look()
+            yield CheckSuperseded()
             state = yield AwaitState(state)
         return began
 
@@ -303,7 +303,7 @@ class Batches:
         """
         now = yield Newest()
         if self._context(now) != context:
-            yield At("decided anew")
+            yield FaultPoint("decided anew")
             return None
         head, horizon = (yield OfChain(chain_head)), self._promises.horizon(now)
         entry = decide(draft, head, now, horizon, context=name, incarnation=self._promises.incarnation)

@@ -8,17 +8,17 @@ from typing import Any
 
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Steps
-from ringlog_cdc.chain import PlanChain
-from ringlog_cdc.plan import PlanEntry
+from ringlog_cdc.plan.chain import PlanChain
+from ringlog_cdc.plan.plan import PlanEntry
 
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """Wait for an epoch or a ``Wake`` since the last time, for ``patience`` at most. The driver raises if the
+    """Wait for an epoch or a ``Wake`` since the last time, for ``timeout`` at most. The driver raises if the
     job was asked to stop.
     """
 
-    patience: Micros
+    timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,12 @@
 """A CDC writer at work: it registers an incarnation, keeps its horizon ahead of use, claims its low-watermark.
 
 The promises are in the metadata log, so the switch of generations needs no clock. Rows are routed only below the
-*folded* horizon, and below a lowering from the moment it begins until its fate is final and folded. Under the lock
-(``Locked``) a plan is checked against the horizon and stored, and a lowering begins: so it never goes below what a
-stored plan has used.
+*folded* horizon, and below a lowering from the moment it begins until its fate is final and folded. No row is routed
+before the log has a settled time. Under the lock (``Locked``) a plan is checked against the horizon and stored, and a
+lowering begins: so it never goes below what a stored plan has used.
 
 One promise is under way at a time. Its request is sent again, under the same id, until there is an answer. What to
-promise, ``ringlog_cdc.promises`` decides.
+promise, ``ringlog_cdc.plan.leases`` decides.
 """
 
 from __future__ import annotations
@@ -14,19 +14,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.settings import leeway_at, setting
-from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.model.settings import leeway_at, setting
+from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.kernel.values import Epoch, Micros, Position
-from ringlog.protocol.answers import AppliedResult, RejectedResult
-from ringlog.protocol.draw import Draw
-from ringlog.protocol.effects import FOREVER, At, Barrier, Newest, Now, Steps, Until, WallClock
-from ringlog.protocol.submission import insist
-from ringlog_cdc.chain import PlanChain
+from ringlog.protocol.effects import FOREVER, Barrier, Draw, FaultPoint, Newest, Now, Steps, Until, WallClock
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult
+from ringlog.protocol.submission.submission import insist
 from ringlog_cdc.errors import CdcError, WriterReplaced, source_in_use
-from ringlog_cdc.known import has_said, withdrawn
-from ringlog_cdc.plan import close_entry
-from ringlog_cdc.promises import (
+from ringlog_cdc.plan.chain import PlanChain
+from ringlog_cdc.plan.leases import (
     Claim,
     WriterStanding,
     binding,
@@ -38,6 +36,8 @@ from ringlog_cdc.promises import (
     next_closing,
     next_horizon,
 )
+from ringlog_cdc.plan.plan import close_entry
+from ringlog_cdc.plan.recovered_rows import has_said, withdrawn
 from ringlog_cdc.protocol.effects import (
     AppendPlan,
     EndsOf,
@@ -56,13 +56,13 @@ INCARNATION_BYTES = 16
 class WriterTimes:
     """``look``: how often it looks again when nothing wakes it; ``close_look``: how often it asks the broker whether a
     generation can be closed; ``clock_margin``: how far the clock must be past a time before no broker is believed to
-    append below it any more; ``patience``: with a read barrier.
+    append below it any more; ``timeout``: with a read barrier.
     """
 
     look: Micros
     close_look: Micros
     clock_margin: Micros
-    patience: Micros
+    timeout: Micros
 
 
 class Promises:
@@ -94,8 +94,12 @@ class Promises:
         return found
 
     def horizon(self, state: ClusterState) -> Micros:
-        """The horizon that binds under ``state``: the folded one, or a lowering that is on its way."""
-        return binding(self.mine(state).horizon, self._bound)
+        """Return the time below which rows may be routed under ``state``: the folded horizon, a lowering that is under
+        way, or 0 until the log promises a settled time.
+
+        Before that, a later ALTER or DROP would change the verdict on a write that has rows already.
+        """
+        return binding(min(self.mine(state).horizon, state.settled.until), self._bound)
 
     def need(self, held: bool) -> Steps[None]:
         """Rows are being planned now; ``held`` ones wait for a higher horizon."""
@@ -149,8 +153,10 @@ class Promises:
         if horizon is not None or self._is_asked:
             self._is_asked = False
             if horizon is not None and horizon < mine.horizon:
-                yield At("lowering")
+                yield FaultPoint("lowering")
             yield from self.advance(mine.horizon if horizon is None else horizon, mine.low_watermark, ())
+        if self._held:
+            yield from self._settle()
         tick = yield Now()
         if tick >= self._close_at:
             self._close_at = tick + self._times.close_look
@@ -174,6 +180,16 @@ class Promises:
             self._bound = horizon
         return horizon
 
+    def _settle(self) -> Steps[None]:
+        """Ask for the first settled time of the cluster, as nodes do; from then on each horizon raises it."""
+        state = yield Newest()
+        horizon = self.mine(state).horizon
+        if state.settled.until or not horizon:
+            return
+        answer = yield from insist(SettleVerdicts(horizon), self._draw)
+        if isinstance(answer, AppliedResult):
+            yield from _folded(answer.epoch)
+
     def _claim(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[None]:
         """Close what can be closed, and claim the low-watermark that the chain allows."""
         claimed, durable = yield OfChain(lambda chain: (chain.head.low_watermark, chain.durable_positions()))
@@ -185,7 +201,7 @@ class Promises:
             if (yield from self._is_passed(limit, durable, now > limit + self._times.clock_margin)):
                 claimed = following.timestamp
                 yield Locked(self._close(state, claimed))
-                yield At("closing")
+                yield FaultPoint("closing")
         claim = next_claim(mine, claimed, (yield OfChain(PlanChain.is_closing_durable)))
         if claim is Claim.RAISE_HORIZON:
             yield from self.need(held=self._held)
@@ -221,7 +237,7 @@ class Promises:
         elif is_replaced(answer):
             raise WriterReplaced(self.name, self.incarnation, "")
         else:
-            yield Barrier(self._times.patience)
+            yield Barrier(self._times.timeout)
         yield Locked(self._unbind())
 
     def _unbind(self) -> Steps[None]:

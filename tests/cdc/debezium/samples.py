@@ -8,7 +8,7 @@ from typing import Any
 
 import fastavro
 
-from ringlog.kernel.state import Table
+from ringlog.kernel.model.tables import Table
 from ringlog.kernel.values import CdcOptions, Column
 
 AT_US = 1_700_000_000_123_456

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.schema.types import deserialize, serialize
-from ringlog.kernel.state import Table
+from ringlog.kernel.cql.types import deserialize, serialize
+from ringlog.kernel.model.tables import Table
 from ringlog.wire.records import Mutation
-from ringlog_cdc.debezium.envelope import BadRecord, Form, avro_schema, read_envelope, read_key
-from ringlog_cdc.debezium.mutations import EventClock, ImportRules, mutation_id, mutation_of, source_name, source_time
-from ringlog_cdc.debezium.values import BadValue, Meaning, to_cql
+from ringlog_debezium.envelope import BadRecord, Form, avro_schema, read_envelope, read_key
+from ringlog_debezium.mutations import EventClock, ImportRules, mutation_id, mutation_of, source_name, source_time
+from ringlog_debezium.values import BadValue, Meaning, to_cql
 from tests.cdc.debezium.samples import (
     AT_MS,
     AT_US,

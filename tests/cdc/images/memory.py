@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from ringlog_cdc.definition.image_tables import ImageTable
 from ringlog_cdc.images.state import is_common
-from ringlog_cdc.images.tables import ImageTable
 
 
 class MemoryStates:
@@ -19,6 +19,12 @@ class MemoryStates:
     def number(self, name: str, table: ImageTable) -> int:
         """What stands for a table in keys."""
         return self._numbers.setdefault((name, table.id), len(self._numbers))
+
+    def forget(self, name: str, table: str) -> None:
+        """Forget the states of a table."""
+        if (number := self._numbers.get((name, table))) is not None:
+            for key in self.under(number.to_bytes(4, "big")):
+                self.put(key, None)
 
     def get(self, key: bytes) -> Any:
         """The state of that key."""

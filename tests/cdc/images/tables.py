@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from ringlog.kernel.schema.collections import log_type
-from ringlog.kernel.schema.types import deserialize
+from ringlog.kernel.cql.collections import log_type
+from ringlog.kernel.cql.types import deserialize
 from ringlog.kernel.values import Column
-from ringlog_cdc.images.tables import ImageTable
-from ringlog_cdc.split import Piece
+from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.split import Piece
 
 Shown = tuple[int, tuple[Any, ...], dict[str, Any], tuple[str, ...]]
 
@@ -30,6 +30,7 @@ def image_table(
         "columns": [[column.name, column.type, column.static] for column in columns],
         "partition_key": partition,
         "clustering_key": clustering,
+        "respelled": 0,
     }
     return ImageTable("k.t", fields, ttl)
 

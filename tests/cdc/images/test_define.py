@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from ringlog.client.cdc.table import fold
+from ringlog.client.cdc.copies.partition import fold
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.values import Column
 from ringlog.wire.records import Mutation, MutationStatement
+from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.split import Piece, split
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.state import GRACE
-from ringlog_cdc.images.tables import ImageTable
-from ringlog_cdc.split import Piece, split
 from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import Shown, image_table, shown
 from tests.cdc.test_split import NO_ROWS, T, bounded, change, write

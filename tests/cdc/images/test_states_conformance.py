@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-from ringlog.sim.actors.checkpoint import NAME as CHECKPOINT
-from ringlog.sim.actors.checkpoint import Folder
-from ringlog.sim.actors.states import SimFiles
-from ringlog.sim.world import SimWorld
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.images.define import States
 from ringlog_cdc.images.files import ImageFiles
 from ringlog_cdc.images.state import FOR_EVER, NO_COMMON, common_key, partition_prefix, row_key
 from ringlog_cdc.images.store import ImagesLost, ImageStore
+from ringlog_sim.actors.cdc.checkpoint import NAME as CHECKPOINT
+from ringlog_sim.actors.cdc.checkpoint import Folder
+from ringlog_sim.actors.cdc.image_states import SimFiles
+from ringlog_sim.devices.world import SimWorld
 from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.client.cdc.test_table import TABLE as FLIGHTS

@@ -3,29 +3,25 @@
 from __future__ import annotations
 
 import json
-import marshal
 import shutil
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from itertools import pairwise
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from ringlog.wire.records import Mutation
+from ringlog_cdc.bulk.image_work import ImageFolder, ImageWork, carried
+from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.split import Piece, split
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.images.define import imaged
 from ringlog_cdc.images.files import BEGUN, ImageFiles
-from ringlog_cdc.images.items import value_of
-from ringlog_cdc.images.state import FIELDS_BEFORE, NO_COMMON, NO_MANY, versions
 from ringlog_cdc.images.store import ImagesLost, ImageStore
-from ringlog_cdc.images.tables import ImageTable
-from ringlog_cdc.images.work import ImageFolder, ImageWork, carried
-from ringlog_cdc.plan import OffsetRange
-from ringlog_cdc.split import Piece, split
+from ringlog_cdc.plan.plan import OffsetRange
 from tests.cdc.images.memory import MemoryStates
 from tests.cdc.images.tables import image_table
 from tests.client.cdc.test_table import TABLE
@@ -56,10 +52,7 @@ def history(chance: Random) -> list[Mutation]:
 def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
     seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parts in order; each is given up some times, and some that are done are done again with all behind them.
-
-    Every other time the file is turned into one of the release before, again and again.
-    """
+    """Parts in order; each is given up some times, and some that are done are done again with all behind them."""
     monkeypatch.setattr("ringlog_cdc.images.store.CHANGES_MAX", 3)
     chance = Random(seed)
     writes = history(chance)
@@ -82,46 +75,12 @@ def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
             if upto == end:
                 store.commit(end, end * SECOND, kept_from)
                 at, done = at + 1, end
-        if seed % 2:
-            turn_back(tmp_path)
         steps += 1
         if upto == end and steps < 30 and chance.random() < 0.4:
             at = max(at - chance.randint(1, 2), lowest)
     with closing(ImageStore(tmp_path, 0)) as store:
         assert store.position == len(writes)
     assert not (tmp_path / "1.db").exists()
-
-
-def former(state: Any) -> Any:
-    """A state as the release before had it."""
-    if len(state) == len(NO_COMMON):
-        return (*state[:3], None if state[3] is None else former(state[3]))
-    if len(state) == FIELDS_BEFORE:
-        return state
-    limit, deleted, marker, *_, many = state
-    cells = {
-        column: (time, None if item is None else value_of(column, item), expires)
-        for column, (time, item, expires) in versions(state).items()
-    }
-    return (limit, deleted, marker, cells, *(many or NO_MANY))
-
-
-def turn_back(folder: Path) -> None:
-    """Make a file one of the release before: its states, and how they were before."""
-
-    def turned(data: bytes | None) -> Any:
-        return None if data is None else former(marshal.loads(data))
-
-    with closing(ImageStore(folder, 0)) as store:
-        states = store._base.execute("SELECT key, value FROM states").fetchall()
-        undo = store._base.execute("SELECT start, number, changes FROM undo").fetchall()
-        rows = [(marshal.dumps(turned(data), 2), key) for key, data in states]
-        store._base.executemany("UPDATE states SET value = ? WHERE key = ?", rows)
-        for start, number, chunk in undo:
-            known = marshal.loads(chunk).items()
-            before = {key: turned(one) if isinstance(one, bytes | None) else one for key, one in known}
-            changes = (marshal.dumps(before, 2), start, number)
-            store._base.execute("UPDATE undo SET changes = ? WHERE start = ? AND number = ?", changes)
 
 
 def commit(folder: Path, start: int, end: int, owner: int = 1, table: ImageTable = IMAGES, **options: int) -> None:
@@ -209,7 +168,7 @@ def test_what_is_forgotten_is_swept_away_in_slices(tmp_path: Path, monkeypatch: 
 
 def test_states_of_a_table_that_is_made_anew_or_kept_no_images_meanwhile_are_not_found_again(tmp_path: Path) -> None:
     fields = {"preimage": "full", "postimage": True, "columns": [], "partition_key": (), "clustering_key": ()}
-    other = ImageTable(NAME, fields | {"id": "another"}, 0)
+    other = ImageTable(NAME, fields | {"id": "another", "respelled": 0}, 0)
     commit(tmp_path, 0, 1)
     commit(tmp_path, 1, 2, table=other)
     commit(tmp_path, 2, 3)
@@ -222,7 +181,7 @@ def test_states_of_a_table_that_is_made_anew_or_kept_no_images_meanwhile_are_not
 
 def work(folder: Path, *ranges: tuple[int, int, int]) -> ImageWork:
     made = ImageFolder(ImageFiles(folder / "images"), 1).work(
-        {NAME: IMAGES}, [OffsetRange(*item) for item in ranges], {}, kept_before=None
+        ((NAME, "i"),), [OffsetRange(*item) for item in ranges], {}, kept_before=None
     )
     assert made is not None
     return made
@@ -287,7 +246,7 @@ def test_a_task_that_is_not_read_to_its_end_leaves_nothing(tmp_path: Path) -> No
 
 def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(tmp_path: Path) -> None:
     driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)
-    tables = {NAME: IMAGES}
+    tables = ((NAME, "i"),)
     made = driver.work(tables, [OffsetRange(0, 7, 9)], {0: 3}, kept_before=None)
     assert made is not None
     assert (made.born, made.kept_from, made.tables) == (((0, 7),), ((0, 3),), ((NAME, "i"),))
@@ -295,7 +254,7 @@ def test_images_begin_where_the_first_part_with_them_does_and_end_with_the_last(
     again = driver.work(tables, [OffsetRange(0, 9, 12), OffsetRange(1, 5, 6)], {}, kept_before=True)
     assert again is not None
     assert again.born == ((0, 7), (1, 5))
-    assert driver.work({}, [OffsetRange(0, 12, 13)], {}, kept_before=True) is None
+    assert driver.work((), [OffsetRange(0, 12, 13)], {}, kept_before=True) is None
     assert not (tmp_path / "images").exists()
 
 
@@ -303,11 +262,11 @@ def test_what_a_replaced_driver_began_in_an_emptied_folder_is_not_taken_for_stat
     def driver(owner: int) -> ImageFolder:
         return ImageFolder(ImageFiles(tmp_path / "images"), owner)
 
-    replaced, successor, tables = driver(1), driver(2), {NAME: IMAGES}
+    replaced, successor, tables = driver(1), driver(2), ((NAME, "i"),)
     made = successor.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=None)
     assert made is not None
     successor.settle(made, ())
-    assert successor.work({}, [OffsetRange(0, 1, 3)], {}, kept_before=True) is None
+    assert successor.work((), [OffsetRange(0, 1, 3)], {}, kept_before=True) is None
     late = replaced.work(tables, [OffsetRange(0, 0, 1)], {}, kept_before=None)
     assert late is not None, "nothing tells the one that stood still that it was replaced"
     replaced.settle(late, ())
@@ -326,9 +285,9 @@ def test_a_replaced_driver_begins_no_partition_to_which_its_successor_has_not_co
     def driver(owner: int) -> ImageFolder:
         return ImageFolder(ImageFiles(tmp_path / "images"), owner)
 
-    replaced, successor, tables = driver(1), driver(2), {NAME: IMAGES}
+    replaced, successor, tables = driver(1), driver(2), ((NAME, "i"),)
     assert replaced.work(tables, [OffsetRange(0, 2, 3), OffsetRange(1, 8, 9)], {}, kept_before=None) is not None
-    assert successor.work({}, [OffsetRange(1, 9, 12)], {}, kept_before=True) is None
+    assert successor.work((), [OffsetRange(1, 9, 12)], {}, kept_before=True) is None
     assert successor.work(tables, [OffsetRange(1, 12, 13)], {}, kept_before=False) is not None
     with pytest.raises(CdcError, match="images_taken"):
         replaced.work(tables, [OffsetRange(0, 2, 3), OffsetRange(1, 8, 9)], {}, kept_before=True)
@@ -361,7 +320,7 @@ def lose_all(folder: Path) -> None:
 
 @pytest.mark.parametrize("lose", [lose_mark, lose_store, lose_all, spoil_mark, spoil_store])
 def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Path], None], tmp_path: Path) -> None:
-    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1), {NAME: IMAGES}
+    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1), ((NAME, "i"),)
     made = driver.work(tables, [OffsetRange(0, 0, 5)], {}, kept_before=None)
     assert made is not None
     driver.settle(made, ())
@@ -385,7 +344,7 @@ def test_lost_states_stop_the_job_unless_it_shall_begin_anew(lose: Callable[[Pat
 
 
 def test_only_what_was_lost_begins_anew(tmp_path: Path) -> None:
-    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1, anew=True), {NAME: IMAGES}
+    driver, tables = ImageFolder(ImageFiles(tmp_path / "images"), 1, anew=True), ((NAME, "i"),)
     for start in (0, 5):
         made = driver.work(
             tables,

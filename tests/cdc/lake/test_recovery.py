@@ -13,16 +13,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.wire.partitions import dead_letter_key
-from ringlog.wire.records import DeadLetter, decode_cdc_row, encode_cdc_row, encode_dead_letter
-from ringlog_cdc.arrow import LETTER, OUT
+from ringlog.client.cdc.rows import UPDATE
+from ringlog.wire.records import DeadLetter, dead_letter_key, decode_cdc_row, encode_cdc_row, encode_dead_letter
+from ringlog_cdc.bulk.arrow import GENERATION, LETTER, OUT, REASON, Tally, TallyParam, of_kind
+from ringlog_cdc.columnar.routing import KNOWN, NUMBERS, ROUTED
+from ringlog_cdc.driver.recovery import FILE, FOLDER, Index, decode_index, without
 from ringlog_cdc.errors import ChainBroken
-from ringlog_cdc.frames import chunks
-from ringlog_cdc.known import LETTERS, KnownRows, known_of
-from ringlog_cdc.plan import OffsetRange
-from ringlog_cdc.recovery import FILE, FOLDER, Index, decode_index, without
-from ringlog_cdc.tally import GENERATION, REASON, Tally, TallyParam, of_kind
-from ringlog_cdc.verdicts import KNOWN, NUMBERS, ROUTED
+from ringlog_cdc.plan.plan import OffsetRange
+from ringlog_cdc.plan.recovered_rows import LETTERS, KnownRows, known_of
+from ringlog_cdc.topics.frames import chunks
 from tests.cdc.lake.test_lake import row
 
 Identity = tuple[int, int, int, int]
@@ -76,7 +75,7 @@ def test_what_is_there_is_left_out_and_all_else_is_as_it_was(
     whole = frozenset(name[:3] for name in lasts)
     there: Any = SimpleNamespace(value=KnownRows(rows, whole, letters))
     counts = Counts()
-    decided = {known[:2] for known in rows}
+    decided = {known[:2] for known in whole}
     left = [
         (letter, name)
         for letter, name in outs
@@ -154,6 +153,7 @@ def index_of(checkpoint: Path, chunks_of: Iterable[list[tuple[Identity, bool]]])
                 "offset": pa.array([name[1] for name, _ in noted], pa.int64()),
                 "timestamp": pa.array([name[2] for name, _ in noted], pa.int64()),
                 "number": pa.array([name[3] for name, _ in noted], pa.int32()),
+                "operation": pa.array([0 if letter else UPDATE for _, letter in noted], pa.int32()),
                 "last": pa.array([not letter and name[3] == 0 for name, letter in noted], pa.bool_()),
                 "letter": pa.array([letter for _, letter in noted], pa.bool_()),
                 "place": pa.array([LETTERS if letter else 5 for _, letter in noted], pa.int32()),
@@ -192,7 +192,13 @@ def test_an_index_that_is_gone_is_noticed(tmp_path: Path) -> None:
         Index(tmp_path).look((OffsetRange(0, 0, 5),))
 
 
-@pytest.mark.parametrize("data", [b"", b"[]", b'{"a": 1}', b'{"0": "1"}', b'{"0": true}'])
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"[]", b'{"0": 1}', b'{"bounds": {"0": 1}}'),
+        *(b'{"bounds": {"%s}, "settled": {}, "lasts": []}' % bound for bound in (b'a": 1', b'0": "1"', b'0": true')),
+    ],
+)
 def test_bounds_that_are_none_are_refused(data: bytes, tmp_path: Path) -> None:
     with pytest.raises(ChainBroken, match=FILE):
         decode_index(data)

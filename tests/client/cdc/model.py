@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from random import Random
 
-from ringlog.client.cdc.generations import Generations, KnownGeneration
+from ringlog.client.cdc.generations import GenerationRecord, Generations
 from ringlog.wire.records import CdcRow
 from tests.time_uuids import timeuuid
 
@@ -34,7 +34,7 @@ class Topic:
     writes: list[Write] = field(default_factory=list)
     records: dict[int, list[tuple[int, CdcRow]]] = field(default_factory=lambda: {p: [] for p in range(CDC_PARTITIONS)})
     ends: dict[int, int] = field(default_factory=lambda: dict.fromkeys(range(CDC_PARTITIONS), 0))
-    closes: list[KnownGeneration] = field(default_factory=list)
+    closes: list[GenerationRecord] = field(default_factory=list)
 
     def append(self, chance: Random, partition: int, row: CdcRow) -> None:
         """Add a record; now and then a transaction's marker takes an offset before it."""
@@ -118,12 +118,12 @@ def drawn(chance: Random, generations: int = 3, batches: int = 6) -> Topic:
 
 def _close(topic: Topic, low_watermark: int) -> None:
     """Close what ends at or below the low-watermark, but for the last generation."""
-    closed = {known.timestamp for known in topic.closes}
+    closed = {seen_generations.timestamp for seen_generations in topic.closes}
     for timestamp in range(0, max(0, low_watermark), GENERATION_US):
         if timestamp + GENERATION_US <= low_watermark and timestamp not in closed:
-            topic.closes.append(KnownGeneration(str(timestamp), timestamp, tuple(sorted(topic.ends.items())), False))
+            topic.closes.append(GenerationRecord(str(timestamp), timestamp, tuple(sorted(topic.ends.items())), False))
 
 
 def open_generations(count: int) -> Generations:
     """All generations, none closed."""
-    return Generations(KnownGeneration(str(t), t, None, False) for t in range(0, count * GENERATION_US, GENERATION_US))
+    return Generations(GenerationRecord(str(t), t, None, False) for t in range(0, count * GENERATION_US, GENERATION_US))

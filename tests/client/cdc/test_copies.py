@@ -9,20 +9,16 @@ import sqlite3
 from collections import Counter
 from contextlib import closing
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import pytest
 
-from ringlog.client.cdc.copies import Copies
-from ringlog.client.cdc.errors import BadStore
-from ringlog.client.cdc.lives import Lives
+from ringlog.client.cdc.copies.sqlite import WHOLE_ROW, SqliteTables
 from ringlog.client.cdc.rows import CdcChange
-from ringlog.client.cdc.sqlite import WHOLE_ROW, SqliteTables
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
@@ -324,6 +320,19 @@ def test_columns_that_are_renamed_dropped_and_made_anew(tmp_path: Path) -> None:
     assert undecoded(path) == []
 
 
+def test_a_column_that_gets_its_first_name_back_has_it_in_the_copy(tmp_path: Path) -> None:
+    path = tmp_path / "tables"
+    first = table("t", 1, 10, {"p": "text", "c": "int", "v": "int"})
+    renamed = replace(table("t", 1, 20, {"p": "text", "c": "int", "x": "int"}), stored=(("x", "v"),), respelled=20)
+    target = SqliteTables(path, ManualClock(AT))
+    for version in (first, renamed, replace(first, changed=30, respelled=30)):
+        target.apply(change(row(INSERT, (1,), cells=(Cell("v", serialize("int", 1)),)), table=version))
+    target.save("here")
+    target.close()
+    with closing(sqlite3.connect(path)) as found:
+        assert found.execute('SELECT c, v FROM "ks.t"').fetchall() == [(1, 1)]
+
+
 def test_names_that_differ_only_in_case_are_told_apart(tmp_path: Path) -> None:
     path = tmp_path / "tables"
     target = SqliteTables(path, ManualClock(AT))
@@ -374,57 +383,6 @@ def test_a_table_that_its_user_has_dropped_from_the_file_does_not_stop_the_next_
     target.save("new")
     target.close()
     assert names(path) == {"ks.t"}
-
-
-# --------------------------------------------------------------------------------------- files of before
-
-BEFORE = """
-CREATE TABLE ringlog_partitions
-    (name TEXT, key TEXT, state TEXT NOT NULL, due INTEGER, PRIMARY KEY (name, key)) WITHOUT ROWID;
-CREATE INDEX ringlog_due ON ringlog_partitions (due) WHERE due IS NOT NULL;
-CREATE TABLE ringlog_place (one INTEGER PRIMARY KEY CHECK (one = 1), place TEXT NOT NULL);
-CREATE TABLE "ks.t" ("p", "c", "v", "w");
-CREATE INDEX "ks.t key" ON "ks.t" ("p");
-INSERT INTO "ks.t" VALUES ('a', 1, 5, NULL);
-INSERT INTO ringlog_place VALUES (1, 'here');
-INSERT INTO ringlog_partitions VALUES ('ks.t', '["61"]',
-    '{"deleted":-9223372036854775808,"ranges":[],"static":[-9223372036854775808,null,[],{}],"rows":[[["00000001"],'
-    || '[-9223372036854775808,[9,null],[["v",null,9,"00000005",null]],{}]]]}', NULL);
-"""
-
-
-def of_before(path: Path) -> SqliteTables:
-    with closing(sqlite3.connect(path)) as found:
-        found.executescript(BEFORE)
-    return SqliteTables(path, ManualClock(AT))
-
-
-def test_a_file_that_knows_tables_by_name_goes_on_where_a_name_was_one_table(tmp_path: Path) -> None:
-    path, one = tmp_path / "tables", table("t", 1, 10, VARIANTS[0])
-    target = of_before(path)
-    assert target.load() == "here"
-    target.know(lambda: Lives([one]))
-    target.apply(change(row(UPDATE, (1,), partition_key=(b"a",), cells=(Cell("w", b"x"),)), table=one))
-    target.save("there")
-    target.close()
-    with closing(sqlite3.connect(path)) as found:
-        assert found.execute('SELECT * FROM "ks.t"').fetchall() == [("a", 1, 5, "x")]
-    again = SqliteTables(path)
-    again.know(Lives)
-    assert again.load() == "there"
-    again.close()
-
-
-def test_a_file_that_may_have_merged_two_tables_is_refused_and_stays_as_it_was(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
-    target = of_before(path)
-    twice = [table("t", 1, 10, VARIANTS[0]), table("t", 2, 20, VARIANTS[0])]
-    for lives in (partial(Lives, twice), Lives):
-        with pytest.raises(BadStore, match=r"ks\.t was made several times"):
-            target.know(lives)
-    target.close()
-    with closing(sqlite3.connect(path)) as found:
-        assert Copies(found).is_by_name()
 
 
 # -------------------------------------------------------------------------------------------------- looking

@@ -6,14 +6,14 @@ from dataclasses import replace
 from itertools import pairwise
 from random import Random
 
-from ringlog.client.cdc.lives import NOT_SAID, Lives, NamedLife
-from ringlog.client.cdc.names import latecomers, renamed
-from ringlog.kernel.commands.cluster import Noop
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.commands.schema import AlterTable, DropTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.schema.lives import NAMED_US
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.client.cdc.copies.names import displaced_names, unique_names
+from ringlog.client.cdc.table_versions import UNKNOWN_EPOCH, NamePeriod, TableVersions
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.schema.table_versions import NAMED_US
 from ringlog.kernel.values import Column, Command
 from tests.kernel.commands.test_schema import ready
 from tests.kernel.entries import TABLE, applied, uuid
@@ -24,8 +24,8 @@ def test_random_schemas_are_known_at_every_epoch() -> None:
     for seed in range(60):
         chance = Random(seed)
         state = ready()
-        lives, history = Lives(), {state.epoch: state}
-        lives.note(EMPTY_STATE, state)
+        lives, history = TableVersions(), {state.epoch: state}
+        lives.record_step(EMPTY_STATE, state)
         for number in range(chance.randint(1, 15)):
             name = chance.choice(("t", "T"))
             there = state.tables.get(f"ks.{name}")
@@ -36,7 +36,7 @@ def test_random_schemas_are_known_at_every_epoch() -> None:
             else:
                 commands = [chance.choice((DropTable("ks", name), Noop()))]
             before, state = state, applied(state, *commands)
-            lives.note(before, state)
+            lives.record_step(before, state)
             history[state.epoch] = state
         assert lives.epoch == state.epoch
         assert set(lives.current()) == set(state.tables)
@@ -52,7 +52,7 @@ def test_random_schemas_are_known_at_every_epoch() -> None:
                 assert newest is not None
                 met["another"] += newest.id != found.id
                 met["altered"] += newest.id == found.id and newest.columns != found.columns
-                assert _epochs(lives.life(name, found.id), history) == _had(history, name, found.id)
+                assert _epochs(lives.period(name, found.id), history) == _had(history, name, found.id)
     assert min(met.values()) > 50, met
 
 
@@ -70,14 +70,14 @@ def test_who_begins_with_a_stored_state_says_the_same_or_that_it_does_not_know()
             until = state.settled.until + 10
             state = applied(state, command, SettleVerdicts(until, until - 20 if until > 45 else 0))
             states.append(state)
-        whole, begun = Lives(), chance.randrange(1, len(states))
-        later = Lives()
+        whole, begun = TableVersions(), chance.randrange(1, len(states))
+        later = TableVersions()
         for before, after in pairwise([EMPTY_STATE, *states]):
-            whole.note(before, after)
+            whole.record_step(before, after)
         later.begin(states[begun])
         later.begin(states[-1])
         for before, after in pairwise(states[begun:]):
-            later.note(before, after)
+            later.record_step(before, after)
         assert (later.epoch, later.current().keys()) == (whole.epoch, whole.current().keys())
         for at in states:
             if not later.knows("ks.t", at.epoch):
@@ -88,7 +88,7 @@ def test_who_begins_with_a_stored_state_says_the_same_or_that_it_does_not_know()
                 assert found is not None
                 assert (found.id, found.columns) == (wanted.id, wanted.columns), (seed, at.epoch)
                 met["before" if at.epoch < states[begun].epoch else "known"] += 1
-        assert later.knows("ks.t", NOT_SAID)
+        assert later.knows("ks.t", UNKNOWN_EPOCH)
         assert not later.knows("ks.other", 1)
         assert whole.knows("ks.other", 1)
     assert min(met.values()) > 20, met
@@ -112,19 +112,19 @@ def test_who_looks_back_knows_what_was_there_all_the_time() -> None:
                 states.append(state)
         first, begun = sorted(chance.sample(range(len(states)), 2))
         first = chance.choice((first, -1))
-        whole, later, earlier = Lives(), Lives(), Lives()
+        whole, later, earlier = TableVersions(), TableVersions(), TableVersions()
         steps = list(pairwise([EMPTY_STATE, *states]))
         for before, after in steps:
-            whole.note(before, after)
+            whole.record_step(before, after)
         later.begin(states[begun])
         for before, after in steps[begun + 1 :]:
-            later.note(before, after)
+            later.record_step(before, after)
         if first >= 0:
             earlier.begin(states[first])
         for before, after in steps[first + 1 : begun + 1]:
-            earlier.note(before, after)
+            earlier.record_step(before, after)
         for table in (table for name in ("ks.t", "ks.u") for table in later.all_of(name)):
-            life, wanted = (one.life(f"ks.{table.name}", table.id) for one in (later, whole))
+            life, wanted = (one.period(f"ks.{table.name}", table.id) for one in (later, whole))
             met["passed_over"] += any(wanted.has(at.epoch) and not life.knows(at.epoch) for at in states)
         known = [(name, at) for name in ("ks.t", "ks.u") for at in states if later.knows(name, at.epoch)]
         later.follow_on(earlier)
@@ -138,14 +138,14 @@ def test_who_looks_back_knows_what_was_there_all_the_time() -> None:
                     assert later.at(name, at.epoch) == whole.at(name, at.epoch), (seed, name, at.epoch)
                     met["forgotten"] += (name, at) not in known
             for table_id in {table.id for table in later.all_of(name)}:
-                life, wanted = later.life(name, table_id), whole.life(name, table_id)
-                assert life.known <= earlier.began
-                for epoch in (at.epoch for at in states if at.epoch >= max(life.known, earlier.began)):
+                life, wanted = later.period(name, table_id), whole.period(name, table_id)
+                assert life.known_from <= earlier.began
+                for epoch in (at.epoch for at in states if at.epoch >= max(life.known_from, earlier.began)):
                     assert life.has(epoch) == wanted.has(epoch), (seed, name, epoch)
     assert min(met.values()) > 20, met
 
 
-def _epochs(life: NamedLife, history: dict[int, ClusterState]) -> list[int]:
+def _epochs(life: NamePeriod, history: dict[int, ClusterState]) -> list[int]:
     return [epoch for epoch in history if life.has(epoch)]
 
 
@@ -154,23 +154,23 @@ def _had(history: dict[int, ClusterState], name: str, table_id: str) -> list[int
 
 
 def test_a_row_that_does_not_say_its_epoch_is_of_the_last_table_of_its_name() -> None:
-    lives, state = Lives(), ready()
+    lives, state = TableVersions(), ready()
     second = replace(TABLE, id=uuid(9, space=4))
     ids = []
     for command in (TABLE, DropTable("ks", "t"), second, DropTable("ks", "t"), DropKeyspace("ks")):
         before, state = state, applied(state, command)
-        lives.note(before, state)
+        lives.record_step(before, state)
         found = lives.at("ks.t", 0)
         assert found is not None
         ids.append(found.id)
     assert ids == [TABLE.id, TABLE.id, second.id, second.id, second.id]
-    one, other = (lives.life("ks.t", table.id) for table in lives.all_of("ks.t"))
+    one, other = (lives.period("ks.t", table.id) for table in lives.all_of("ks.t"))
     assert (one.has(0), other.has(0)) == (False, True)
 
 
 def test_the_first_of_names_that_differ_in_case_keeps_its_own() -> None:
-    assert renamed(["v", "V", "x", "v$2"]) == {"v": "v", "V": "V$2", "x": "x", "v$2": "v$2$2"}
-    assert renamed(["V", "W"], ["v", "V$2"]) == {"V": "V$3", "W": "W"}
-    assert latecomers(["a", "A", "b"]) == {"A"}
-    assert latecomers(["a", "A"], ["A"]) == {"a"}
-    assert latecomers(["a", "A"], ["a", "A"]) == frozenset()
+    assert unique_names(["v", "V", "x", "v$2"]) == {"v": "v", "V": "V$2", "x": "x", "v$2": "v$2$2"}
+    assert unique_names(["V", "W"], ["v", "V$2"]) == {"V": "V$3", "W": "W"}
+    assert displaced_names(["a", "A", "b"]) == {"A"}
+    assert displaced_names(["a", "A"], ["A"]) == {"a"}
+    assert displaced_names(["a", "A"], ["a", "A"]) == frozenset()

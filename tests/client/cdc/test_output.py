@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from ringlog import __version__
-from ringlog.client.cdc.effects import effects
 from ringlog.client.cdc.output import change_json, cloudevents, debezium, json_value
+from ringlog.client.cdc.row_changes import effects
 from ringlog.client.cdc.rows import TableTypes, change_of
-from ringlog.kernel.schema.types import serialize
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.values import Column
 from ringlog.wire.records import Cell, DeletedElements
 from tests.client.cdc.changes import AT, STREAM, TABLE, change, row

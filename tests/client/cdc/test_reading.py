@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
-from ringlog.client.cdc.errors import BadProgress, GenerationExpired, WriteIncomplete
-from ringlog.client.cdc.generations import Generations, KnownGeneration
+from ringlog.client.cdc.errors import BadProgress, BadStart, GenerationExpired, ProgressInUse
+from ringlog.client.cdc.generations import GenerationRecord, Generations
 from ringlog.client.cdc.progress import RECENT_MAX, ConsumerProgress, begin_at
+from ringlog.client.cdc.reader import start_of
 from ringlog.client.cdc.reading import CdcReading, NotShown, RowVerdict
+from ringlog.client.cdc.stores import FileProgress
 from ringlog.wire.records import CdcRow
 from tests.client.cdc.model import CDC_PARTITIONS, GENERATION_US, Topic, Write, drawn, open_generations, row_of
 
@@ -138,7 +143,7 @@ def feed(reading: CdcReading[CdcRow], items: list[tuple[int, CdcRow]]) -> list[R
 def entered(ends: tuple[tuple[int, int], ...] | None = None) -> tuple[CdcReading[CdcRow], Generations]:
     """One partition, in generation 0, which is closed at ``ends``."""
     reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 0}))
-    generations = Generations([KnownGeneration("a", 0, ends, False), KnownGeneration("b", 100, None, False)])
+    generations = Generations([GenerationRecord("a", 0, ends, False), GenerationRecord("b", 100, None, False)])
     assert reading.move_on(open_generations(1))
     return reading, generations
 
@@ -158,7 +163,7 @@ def test_what_is_fetched_behind_the_positions_of_a_close_is_left_for_the_next_ge
     two: CdcReading[CdcRow] = CdcReading(begin_at({0: 0, 1: 0}))
     two.move_on(open_generations(1))
     assert feed(two, [(0, first)]) == [RowVerdict.DELIVERED]
-    closed = Generations([KnownGeneration("a", 0, ((0, 1), (1, 4)), False), generations.all()[1]])
+    closed = Generations([GenerationRecord("a", 0, ((0, 1), (1, 4)), False), generations.all()[1]])
     assert not two.move_on(closed)
     assert not two.wants(0)
     assert feed(two, [(3, later), (5, later)]) == [RowVerdict.BEYOND, RowVerdict.BEYOND]
@@ -167,16 +172,17 @@ def test_what_is_fetched_behind_the_positions_of_a_close_is_left_for_the_next_ge
     assert dict(two.positions()) == {0: 3, 1: 4}
 
 
-def test_a_write_without_its_last_row_at_the_close_is_an_error() -> None:
+def test_a_write_without_its_last_row_at_the_close_is_not_delivered() -> None:
     reading, generations = entered(((0, 1),))
     assert feed(reading, [(0, row_of(Write(1, 1, 10, 2), (0, 0), 0))]) == [RowVerdict.HELD]
-    with pytest.raises(WriteIncomplete, match="0/0"):
-        reading.move_on(generations)
+    assert reading.move_on(generations)
+    assert feed(reading, [(1, row_of(Write(2, 1, 110, 1), (0, 1), 0))]) == [RowVerdict.DELIVERED]
+    assert dict(reading.progress().partitions)[0].position == 2, "nothing of the earlier generation is read again"
 
 
 def test_a_generation_whose_record_is_gone_is_an_error_or_left() -> None:
     reading, _ = entered()
-    known = Generations([KnownGeneration("b", 100, None, False)])
+    known = Generations([GenerationRecord("b", 100, None, False)])
     with pytest.raises(GenerationExpired):
         reading.move_on(known)
     assert reading.move_on(known, skip_expired=True)
@@ -187,9 +193,9 @@ def test_an_expired_generation_is_read_to_its_end_by_whoever_is_in_it() -> None:
     reading, _ = entered()
     known = Generations(
         [
-            KnownGeneration("a", 0, ((0, 1),), True),
-            KnownGeneration("b", 100, ((0, 1),), True),
-            KnownGeneration("c", 200, None, False),
+            GenerationRecord("a", 0, ((0, 1),), True),
+            GenerationRecord("b", 100, ((0, 1),), True),
+            GenerationRecord("c", 200, None, False),
         ]
     )
     assert not reading.move_on(known)
@@ -199,7 +205,7 @@ def test_an_expired_generation_is_read_to_its_end_by_whoever_is_in_it() -> None:
 
 
 def test_the_earliest_generation_is_the_first_that_has_not_expired() -> None:
-    known = Generations([KnownGeneration("a", 0, ((0, 9),), True), KnownGeneration("b", 100, None, False)])
+    known = Generations([GenerationRecord("a", 0, ((0, 9),), True), GenerationRecord("b", 100, None, False)])
     reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 0}))
     assert reading.move_on(known)
     assert reading.generation == 100
@@ -238,7 +244,7 @@ def test_who_stops_at_an_end_says_what_may_not_be_delivered_yet() -> None:
     resumed: CdcReading[CdcRow] = CdcReading(ConsumerProgress.from_json(reading.progress().to_json()))
     assert resumed.not_shown({0: 4}) == reading.not_shown({0: 4}), "also by who goes on from a stored place"
     assert not reading.move_on(generations)
-    closed = KnownGeneration("a", 0, ((0, 4),), False)
+    closed = GenerationRecord("a", 0, ((0, 4),), False)
     assert not reading.move_on(Generations([closed]))
     assert reading.not_shown({0: 4}) == NotShown(0, True, ((0, 1),), 3, 0), "the next one is not known"
     assert reading.move_on(Generations([*generations.all(), closed]))
@@ -250,3 +256,46 @@ def test_where_no_generation_is_known_all_is_left() -> None:
     reading: CdcReading[CdcRow] = CdcReading(begin_at({0: 5}))
     feed(reading, [(5, row_of(Write(1, 1, 10, 1), (0, 0), 0))])
     assert reading.not_shown({0: 6}) == NotShown(-1, False, ((0, 5),), 1, 0)
+
+
+# Start points, and the file that keeps a place.
+
+
+AT = 1_700_000_000_123_456
+
+
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        ("earliest", "earliest"),
+        ("now", "now"),
+        (str(AT), AT),
+        (AT, AT),
+        ("2023-11-14T22:13:20.123456Z", AT),
+        ("2023-11-14T23:13:20.123456+01:00", AT),
+        (datetime(2023, 11, 14, 22, 13, 20, 123_456, UTC), AT),
+    ],
+)
+def test_a_start_point(given: Any, wanted: object) -> None:
+    assert start_of(given) == wanted
+
+
+@pytest.mark.parametrize("given", ["yesterday", "", "-5", -5, True, "2023-11-14T22:13:20", datetime(2023, 11, 14)])  # noqa: DTZ001
+def test_not_a_start_point(given: Any) -> None:
+    with pytest.raises(BadStart):
+        start_of(given)
+
+
+def test_a_file_has_the_last_text_whole_and_one_holder(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "place"
+    first = FileProgress(path)
+    assert first.load() is None
+    first.save("one")
+    first.save("two")
+    with pytest.raises(ProgressInUse, match="place"):
+        FileProgress(path)
+    first.close()
+    second = FileProgress(path)
+    assert second.load() == "two"
+    second.close()
+    assert sorted(item.name for item in path.parent.iterdir()) == ["place", "place.lock"]

@@ -10,18 +10,18 @@ import pytest
 from ringlog.client.cdc.errors import TablesForgotten
 from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.stores import log_record_of
-from ringlog.kernel.commands.cluster import InitializeCluster, Noop
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.schema import AlterTable, DropTable
-from ringlog.kernel.commands.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
+from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.values import Column, Replication
-from ringlog.log.beginning import Beginning, SnapshotTopic
 from ringlog.log.errors import LogDamaged, LogError
 from ringlog.log.folding import Start
-from ringlog.log.identity import CarriedRecord, Seen, record_of, record_to_json
 from ringlog.log.port import MetadataLog
-from ringlog.log.replay import Replay
+from ringlog.log.replicas.identity import CarriedRecord, Seen, record_of, record_to_json
+from ringlog.log.replicas.replay import Replay
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 from ringlog.wire.records import StoredSnapshot
 from tests.fuzz.world import SEED, next_steps, node
 from tests.kernel.entries import TABLE
@@ -100,7 +100,7 @@ def test_the_past_is_folded_once_and_where_a_row_is_of_it() -> None:
         cluster.apply(Noop())
         assert follower.at("ks.t", head.epoch) is None
         assert begun == []
-        assert follower.lives.began == head.epoch
+        assert follower.table_versions.began == head.epoch
         assert follower.at("ks.t", head.epoch - 1) is None
         with_later = follower.at("ks.t", head.epoch - 2)
         assert with_later is not None

@@ -10,11 +10,11 @@ from random import Random
 
 import pytest
 
+from ringlog.client.cdc.copies.partition import fold
+from ringlog.client.cdc.copies.sqlite import SqliteTables
+from ringlog.client.cdc.copies.state_text import state_of, state_text
 from ringlog.client.cdc.errors import BadStore, ProgressInUse
-from ringlog.client.cdc.sqlite import SqliteTables
-from ringlog.client.cdc.state_text import state_of, state_text
 from ringlog.client.cdc.stores import FileProgress
-from ringlog.client.cdc.table import fold
 from ringlog.kernel.rows.partition import PartitionState
 from ringlog.runtime.clock import ManualClock
 from tests.client.cdc.changes import AT, change, row

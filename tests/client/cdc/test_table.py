@@ -10,14 +10,14 @@ from dataclasses import replace
 from itertools import groupby
 from random import Random
 
-from ringlog.client.cdc.table import FoldedShape, fold
+from ringlog.client.cdc.copies.partition import FoldedShape, fold
 from ringlog.kernel.changes import TableChange
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.rows.partition import PartitionState, Range
 from ringlog.kernel.rows.reading import next_expiry, seen
-from ringlog.kernel.schema.types import serialize
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.wire.records import CdcRow, Cell, DeletedElements
-from ringlog_cdc.split import Piece, split
+from ringlog_cdc.definition.split import Piece, split
 from tests.kernel.rows import histories
 from tests.kernel.rows.histories import KINDS, SECOND, TYPES, Statement, draw, element_key, model, mutation_of, viewed
 

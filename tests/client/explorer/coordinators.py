@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from ringlog.client import plans
-from ringlog.client.plans import Access, Answer, ClientRequest, Level, RequestPlan, Satisfied, request_of
-from ringlog.kernel.state import ClusterState
-from ringlog.wire.cells import Key
+from ringlog.client.data import plans
+from ringlog.client.data.plans import Access, Answer, ClientRequest, Level, RequestPlan, Satisfied, request_of
+from ringlog.kernel.model.state import ClusterState
+from ringlog.wire.data import Key
 
 WRITE, READ = 1, 2
 """Numbers of the requests, and of the turns: the write is to be done, then the read. A first read counts as a write."""
 FIRST_READ = 3
-Told = tuple[tuple[tuple[int, str], ...], ...]
+RegisterResult = tuple[tuple[tuple[int, str], ...], ...]
 """For each node, what it has answered in this turn: (place in the log, written, found or empty)."""
 
 
@@ -63,7 +63,7 @@ class Coordinators:
             return plans.Failed("too_early", "nobody reads yet")
         return plans.plan(state, request)
 
-    def is_done(self, length: int, turn: int, told: Told) -> bool:
+    def is_done(self, length: int, turn: int, told: RegisterResult) -> bool:
         """True if a coordinator may call it a success, with ``length`` states in the log."""
         if not any(told):
             return False
@@ -76,7 +76,7 @@ class Coordinators:
         repaired = self._answers(WRITE, told, ("written", "found"))
         return self._counts(length, WRITE, repaired) or self._needs_no_repair(length, told)
 
-    def _answers(self, turn: int, told: Told, kinds: tuple[str, ...]) -> list[tuple[int, Answer]]:
+    def _answers(self, turn: int, told: RegisterResult, kinds: tuple[str, ...]) -> list[tuple[int, Answer]]:
         """(first place in the log at which the node may have been asked, answer)."""
         first = {
             node: next((i for i, p in enumerate(self.plans[turn]) if isinstance(p, RequestPlan) and node in p.asked), 0)
@@ -102,7 +102,7 @@ class Coordinators:
                     return True
         return False
 
-    def _needs_no_repair(self, length: int, told: Told) -> bool:
+    def _needs_no_repair(self, length: int, told: RegisterResult) -> bool:
         """True if a coordinator who knows some state gives the value away as it is."""
         for known in range(length):
             now = self.plans[FIRST_READ][known]

@@ -26,12 +26,12 @@ from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
 
-from ringlog.client.plans import RequestPlan
+from ringlog.client.data.plans import RequestPlan
 from ringlog.kernel.values import Epoch
-from ringlog.node import registers
-from ringlog.node.cells import Excerpt
-from ringlog.node.registers import Behind, RegisterReplica, Reply
-from ringlog.wire.cells import RegisterCell
+from ringlog.node.registers import registers
+from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.registers import Behind, RegisterReplica, Reply
+from ringlog.wire.data import RegisterCell
 from tests.client.explorer.coordinators import FIRST_READ, READ, WRITE, Coordinators, Scenario
 from tests.client.explorer.way import GateRule, Way, gate_is_met
 
@@ -164,7 +164,7 @@ class Explorer:
             after, replies = registers.apply(replica, write.number)
             found.append((f"{who} has applied the write", self._local(local, after, replies, turn)))
         for reading in replica.reading if turn == WRITE else ():  # else it would find the value
-            after, replies = registers.look_up(replica, reading.number)
+            after, replies = registers.answer_read(replica, reading.number)
             found.append((f"{who} looks up", self._local(local, after, replies, turn)))
         if turn == WRITE and not replica.pending and self._is_of_use(place, local, replica, "written"):
             found += self._arrivals(place, local, replica, WRITE, length)
@@ -212,7 +212,7 @@ class Explorer:
             what = f"{'write' if request == WRITE else 'read'} planned at {made.epoch} reaches {who}"
             if request == READ and not after.durable.cells:
                 # Nothing can come that would make this answer any worse.
-                after, replies = registers.look_up(after, READ)
+                after, replies = registers.answer_read(after, READ)
                 there = self._local(local, after, replies, READ)
             else:
                 there = self._local(local, after)

@@ -8,10 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from ringlog.kernel.commands.nodes import DeclareUp
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.topology.nodes import DeclareUp
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.wire.cells import key_of
+from ringlog.wire.data import key_of
 from tests.client.explorer.coordinators import Scenario
 from tests.kernel.zones.placed import TABLE, of_coordinator, with_data
 from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried

@@ -16,8 +16,7 @@ from dataclasses import dataclass, replace
 
 from ringlog.kernel.operations.gates import Gate
 from ringlog.kernel.values import Witness
-from ringlog.sim.mutants.plant import planted
-from ringlog.sim.mutants.reading import bugs_of, read_bugs
+from ringlog_sim.mutants.plant import bugs_of, planted, read_bugs
 from tests.client.explorer.model import Explored, Explorer
 from tests.client.explorer.resets import RESETS
 from tests.client.explorer.scenarios import OVERRIDDEN, SCENARIOS
@@ -26,12 +25,12 @@ from tests.client.explorer.way import GateRule, gate_is_met
 FINDERS = read_bugs(
     """
 answers_of_another_time: what a read got before the group changed counts
-ringlog.client.plans:counts, 1
+ringlog.client.data.plans:counts, 1
 - now.request.access is Access.READ and answer.epoch < now.changed
 + now.request.access is Access.READ and answer.epoch < 0
 
 answers_of_a_namesake: what was answered for a keyspace of that name before it was made anew counts
-ringlog.client.plans:counts, 1
+ringlog.client.data.plans:counts, 1
 - answer.epoch < now.made
 + answer.epoch < 0
 
@@ -41,7 +40,7 @@ ringlog.kernel.operations.sources:sources_of, 1
 + pass
 
 nobody_reports: reads go to the new owner before it has its rows
-ringlog.kernel.operations.progress:unreported, 1
+ringlog.kernel.movements.progress:unreported, 1
 - operation.stage not in REPORTED_STAGES
 + operation.stage
 
@@ -49,6 +48,11 @@ leaver_not_asked: who leaves is not asked once it is declared down, also where i
 ringlog.kernel.operations.gates:_needs, 1
 - yield from needs_of(state.nodes, where, group, members, silent, operation.ignored, keeps_quorum=True)
 + yield from needs_of(state.nodes, where, group, members, silent, operation.ignored)
+
+tablet_gate_of_too_few: a quorum of a tablet's old replicas may not know that the new ones are read
+ringlog.kernel.tablets.gates:meeting, 1
+- return count - quorum(count) + 1
++ return count - quorum(count)
 """
 )
 """Bugs that only the explorer looks for."""
@@ -92,6 +96,8 @@ def _bug(rule: str, mutant: str, shows: str) -> Off:
     return Off(rule, _KNOWN[mutant].bug, shows, mutant)
 
 
+MOVES, MOVES_3 = "tablet moves, 1 replica", "tablet moves, 3 replicas"
+TURNS_BACK = "tablet only turns back after it was read, 3 replicas"
 LEFT_OUT, ASSASSINATED, ADMITTED = OVERRIDDEN
 RESET, _, RESET_KNOWN, RESET_STUCK, RESET_BACK, _ = RESETS
 
@@ -127,6 +133,9 @@ OFF = (
     Off("R4 a survivor merges a majority", "somebody admits the loss (`--admit-loss`)", ADMITTED),
     _bug("R5 reports of a survivor", "zone_salvage_left_early", RESET),
     Off("R5 gate of a salvage", "`salvaged` is left at once", RESET_KNOWN, open_stage="salvaged"),
+    Off("R5 gate of a tablet", "`write_both_read_new` is left at once", MOVES, open_stage="write_both_read_new"),
+    Off("R5 gate of a tablet", "it turns back at once", TURNS_BACK, open_stage="write_both_read_old_fallback_cleanup"),
+    _bug("R5 each quorum of a tablet is met", "tablet_gate_of_too_few", MOVES_3),
     _bug("repair before an answer", "no_read_repair", "join, 3 replicas, read before"),
     _bug("repair at a write's level", "repair_of_readers_only", "join, 1 replica, read before"),
 )

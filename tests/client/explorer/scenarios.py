@@ -8,16 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ringlog.client.plans import Level
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.operations import CancelOperation, RetryOperation
-from ringlog.kernel.state import ClusterState
+from ringlog.client.data.plans import Level
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.commands.topology.operations import CancelOperation, RetryOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
-from ringlog.wire.cells import Key
+from ringlog.wire.data import Key
 from tests.client.explorer.coordinators import Scenario
 from tests.client.explorer.resets import ADMITTED, RESETS
+from tests.client.explorer.tablets import TABLETS
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, begun, stepped
 
@@ -333,4 +334,5 @@ SCENARIOS: dict[str, Make] = {
         Level.LOCAL_QUORUM, Level.LOCAL_QUORUM, "dc1", {"dc1": 2, "dc2": 1}, {"dc1": 2}
     ),
     **RESETS,
+    **TABLETS,
 }

@@ -14,6 +14,7 @@ from tests.client.explorer.model import Explorer
 from tests.client.explorer.resets import RESETS
 from tests.client.explorer.rules import IMPLIED, OFF, Off
 from tests.client.explorer.scenarios import SCENARIOS, factor, join
+from tests.client.explorer.tablets import TABLETS
 
 STATES_MAX, WALKS = 12_000, 40
 LARGE = {
@@ -40,6 +41,12 @@ LARGE = {
     "two of three places",
     "datacenter exchanged",
     *RESETS,
+    *(name for name in TABLETS if "3 replicas" in name or "lives" in name or "third" in name),
+    "tablet moves, 2 replicas",
+    "tablet moves and comes back, 2 replicas",
+    "tablet turns back, and the same node gets it, 2 replicas",
+    "tablet turns back before it was read, 2 replicas",
+    "tablet turns back after it was read, 2 replicas",
 }
 """Scenarios of more than ``STATES_MAX`` states without restarts."""
 

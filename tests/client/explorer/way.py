@@ -7,18 +7,19 @@ from dataclasses import dataclass, field, replace
 from itertools import pairwise
 from typing import Any
 
+from ringlog.kernel.model.state import ClusterState, Operation, RangeGroup
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap
+from ringlog.kernel.movements.progress import unreported
 from ringlog.kernel.operations.gates import REPORTED_STAGES, Gate, gaining_nodes, gate, missing
-from ringlog.kernel.operations.progress import unreported
 from ringlog.kernel.operations.stages import PREPARED, WRITE_BOTH_READ_OLD, has_reached, in_flight
 from ringlog.kernel.ownership.placements import placement_key
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.state import ClusterState, Operation, RangeGroup
 from ringlog.kernel.tablets.gates import gate as tablet_gate
 from ringlog.kernel.tablets.gates import must_report
-from ringlog.kernel.tablets.map import Tablet, TabletMap
+from ringlog.kernel.tablets.mutual_exclusion import is_anywhere
 from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.values import StreamReport, Witness
-from ringlog.node.work import group_in, placed, works_of
+from ringlog.node.stream_work import group_in, placed, works_of
 from tests.client.explorer.coordinators import Scenario
 
 GateRule = Callable[[Gate, tuple[Witness, ...]], bool]
@@ -122,9 +123,9 @@ class Way:
         assert now is not None
         if later is not None and (later.started != now.started or later.stage == now.stage):
             return
-        found.gates.append(tablet_gate(tablets, tablet, state.nodes, anywhere=True))
+        found.gates.append(tablet_gate(state, tablets, tablet))
         if name := session(tablets.table, tablet.index, now):
-            found.sessions.append((name, must_report(tablet, state.nodes, anywhere=True)))
+            found.sessions.append((name, must_report(tablet, state.nodes, is_anywhere(state, tablets.table))))
 
     def _floor(self, index: int) -> int:
         """The place in the log up to which no gate asks any more, when the state at ``index`` has come."""
@@ -188,9 +189,11 @@ class Way:
         streams |= {
             (work.name, one.start, one.end, one.source == node, one.target == node, one)
             for state in self.log
-            for work in works_of(state, node).values()
-            for one in work.sources
             if self.tablet(state) is not None
+            for other in self.nodes  # a source has no part in the work of its target
+            for work in works_of(state, other).values()
+            for one in work.sources
+            if node in (one.source, one.target)
         }
         named = sorted(
             (name, start, end, gives, gets, source.source if gets else "", source.target if gives else "")

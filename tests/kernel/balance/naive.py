@@ -1,7 +1,9 @@
-"""The planner's rules once more, in the plainest way: fractions, sets and every pair of hosts tried.
+"""A reference model of one call of the planner: it follows the plan move by move, and lists moves that it left out.
 
-A second telling on purpose: it shares no line with the planner, so that it can contradict it. ``check`` follows a plan
-move by move; ``possible`` looks for any move that the rules would still allow.
+The model has the input of that call (measured loads, silent nodes, limits, drains) and applies its rules exactly, with
+fractions, sets and every pair of hosts. It shares no line with the planner. The simulator's model
+(``ringlog_sim.checks.placement.balancer``) judges entries of a log, whose input nobody recorded: it accepts a move that
+is right by bytes or by counts. So neither can replace the other.
 """
 
 from __future__ import annotations
@@ -37,6 +39,7 @@ class Naive:
         self.reads: Counter[Place] = Counter()
         self.writes: Counter[Place] = Counter()
         self.streams = 0
+        self._capacities: dict[str, int] = {}
         self._kept: tuple[Counter[Place], Counter[tuple[str, str]], dict[tuple[str, str], int]] | None = None
         for unit, run in world.running.items():
             if run.streams:
@@ -46,7 +49,7 @@ class Naive:
         weight = WEIGHTS[kind]
         settled = set(self.world.tables[unit[0]].places[unit[1]])
         for place in settled - {source} if kind == "rebuild" else {source}:
-            if kind != "rebuild" or self.host(place).alive or unit in self.world.running:
+            if kind != "rebuild" or self.host(place).alive:
                 self.reads[place] += weight
         self.writes[target] += weight
         self.streams += weight
@@ -72,7 +75,18 @@ class Naive:
 
     def load(self, node: str) -> Fraction:
         held = sum(load for place, load in self._tally()[0].items() if place[0] == node)
-        return Fraction(held, self.world.hosts[node].capacity)
+        return Fraction(held, self.capacity(node))
+
+    def capacity(self, node: str) -> int:
+        """As measured; a shard of a host that is silent counts as the mean shard of its datacenter."""
+        if node not in self._capacities:
+            one = self.world.hosts[node]
+            peers = [other for other in self.world.hosts.values() if other.datacenter == one.datacenter]
+            told = [other for other in peers if other.id not in self.world.silent]
+            mean = sum(other.capacity for other in told), max(1, sum(other.shards for other in told))
+            is_told = one in told or not self.sized(one.datacenter)
+            self._capacities[node] = one.capacity if is_told else one.shards * mean[0] // mean[1]
+        return self._capacities[node]
 
     def shard_load(self, place: Place) -> int:
         return self._tally()[0][place]
@@ -148,17 +162,17 @@ class Naive:
             for place in places
             if unit[0] == table
         )
-        mine = sum(other.capacity for other in serving if other.rack == one.rack)
+        mine = sum(self.capacity(other.id) for other in serving if other.rack == one.rack)
         if self.world.tables[table].racks.get(one.datacenter):
             wanted = sum(self.count(table, other.id) for other in peers if other.rack == one.rack)
         else:
             racks = len({other.rack for other in serving})
             each = Fraction(replicas, count * racks) if racks else Fraction(0)
-            fair = ceil(Fraction(replicas * mine, max(1, sum(other.capacity for other in serving))))
+            fair = ceil(Fraction(replicas * mine, max(1, sum(self.capacity(other.id) for other in serving))))
             wanted = max(int(each) * count, min(ceil(each) * count, fair))
         if not mine or one not in serving:
-            return 0 if not mine else ceil(self._slack(wanted, one.capacity, mine)) + 1
-        return ceil(self._slack(wanted, one.capacity, mine)) + 1
+            return 0 if not mine else ceil(self._slack(wanted, self.capacity(one.id), mine)) + 1
+        return ceil(self._slack(wanted, self.capacity(one.id), mine)) + 1
 
     def _slack(self, wanted: int, capacity: int, whole: int) -> Fraction:
         return Fraction(wanted * capacity * (100 + self.world.limits.table_slack_percent), whole * 100)
@@ -201,7 +215,7 @@ class Naive:
         assert not self.world.busy
         if row.why == "co_locate":
             ((table, tablet),) = units
-            assert target in self.at[table, tablet - 1]
+            assert target in self.at[table, tablet ^ 1]
         else:
             pair = self.bundle(min(units), source)
             divided = row.why in ("drain", "rebuild_lost") and pair is not None and not self._has_place(pair, source)
@@ -225,7 +239,7 @@ class Naive:
         """Whether some host may have them all; what is stranded has no place."""
         if self.stranded() & {(source[0], *unit) for unit in units}:
             return False
-        nodes = [one.id for one in self.world.hosts.values() if self.movable(one.id)]
+        nodes = [one.id for one in self.world.hosts.values() if one.alive and not one.draining]
         return any(all(self.allowed(unit, source, node, strict=False) for unit in units) for node in nodes)
 
     def _evens_shards(self, units: set[Unit], source: Place, target: Place) -> bool:
@@ -237,8 +251,8 @@ class Naive:
         before = self.load(source[0]), self.load(target[0])
         assert before[0] > before[1]
         after = (
-            before[0] - Fraction(size, self.host(source).capacity),
-            before[1] + Fraction(size, self.host(target).capacity),
+            before[0] - Fraction(size, self.capacity(source[0])),
+            before[1] + Fraction(size, self.capacity(target[0])),
         )
         assert after[0] >= after[1], "the source stays at least as loaded as the target"
         table = min(units)[0]
@@ -279,7 +293,7 @@ class Naive:
             for one in hosts
             if self.movable(one.id)
         )
-        squares = sum((self.load(one.id) ** 2 * one.capacity for one in hosts), Fraction(0))
+        squares = sum((self.load(one.id) ** 2 * self.capacity(one.id) for one in hosts), Fraction(0))
         inside = sum(self.shard_load((one.id, shard)) ** 2 for one in hosts for shard in range(one.shards))
         return drained, apart, excess, squares, inside
 
@@ -309,7 +323,7 @@ class Naive:
             and (more - less) * 1000 < more * self.world.limits.threshold_permille
         ):
             return
-        if more - Fraction(size, self.host(source).capacity) >= less + Fraction(size, self.world.hosts[node].capacity):
+        if more - Fraction(size, self.capacity(source[0])) >= less + Fraction(size, self.capacity(node)):
             yield f"balance: {min(units)} from {source} to {node}"
 
     def _within(self, units: set[Unit], source: Place) -> Iterator[str]:
@@ -330,13 +344,16 @@ class Naive:
                 here = self.host(place)
                 if not here.draining:
                     continue
-                alive = sum(self.host(other).alive for other in places)
+                parts: dict[str, list[bool]] = {}
+                for other in places:
+                    parts.setdefault(self.host(other).datacenter, []).append(self.host(other).alive)
+                few = any(2 * sum(alive) < len(alive) for alive in parts.values())
                 area = [one for one in self.world.hosts.values() if one.datacenter == here.datacenter]
                 if self.world.tables[unit[0]].racks.get(here.datacenter):
                     area = [one for one in area if one.rack == here.rack]
                 held = {other[0] for other in places}
                 free = [one for one in area if one.alive and not one.draining and one.id not in held]
                 asked = [one for one in area if one.draining and one.id in held]
-                if len(free) < len(asked) or (not here.alive and 2 * alive < len(places)):
+                if len(free) < len(asked) or (not here.alive and few):
                     found.add((here.id, *unit))
         return found

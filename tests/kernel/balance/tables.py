@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlog.kernel.state import Table
+from ringlog.kernel.model.tables import Table
 from ringlog.kernel.values import CdcOptions, Column, TabletOptions
 
 GIB = 1 << 30

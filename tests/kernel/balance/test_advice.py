@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from immutables import Map
 
-from ringlog.kernel.balance.advice import advise, known_in
+from ringlog.kernel.balance.advice import advise, asked, make_plan, report_basis
+from ringlog.kernel.balance.ledger import Ledger
 from ringlog.kernel.balance.model import MeasuredLoads
-from ringlog.kernel.commands.resizes import DecideResize
-from ringlog.kernel.commands.tablets import MigrateTablets
-from ringlog.kernel.decide import decide
-from ringlog.kernel.outcome import Accepted, EntryContext
-from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark
-from ringlog.kernel.swift import replaced
-from ringlog.kernel.tablets.map import TabletMap, TabletReplica, Transition, new_map, uniform_ends, with_transitions
-from ringlog.kernel.tablets.stages import STREAMING
+from ringlog.kernel.balance.source import collect_input
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.placement.resizes import DecideResize
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, admissible
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import ClusterState, Operation, Plan, StageMark
+from ringlog.kernel.model.tablet_map import (
+    TabletMap,
+    TabletReplica,
+    Transition,
+    new_map,
+    uniform_ends,
+    with_transitions,
+)
+from ringlog.kernel.tablets.stages import ASKED, KINDS, STREAMING
+from ringlog.kernel.tablets.streaming import Streams
 from ringlog.kernel.values import TabletOptions
 from tests.kernel.balance.tables import GIB, table_of
 from tests.kernel.balance.test_source import node, state_of
@@ -63,6 +74,30 @@ def test_the_limits_of_admission_are_those_of_the_plan() -> None:
     assert not advice.refused
 
 
+@pytest.mark.parametrize("limit", [1, 2, 3, 5])
+@pytest.mark.parametrize("kind", [*ASKED, "salvage"])
+def test_planner_and_admission_count_what_streams_alike(kind: str, limit: int) -> None:
+    """A table of the balancer has one more tablet that moves; a table in a zone has one of the kind, on a dead node."""
+    up = replaced(PILED, nodes=PILED.nodes.set("n2", replace(PILED.nodes["n2"], down=True)))
+    end = (on("n1", 1),) if kind in ("repair", "intranode_migration") else (on("n3"), on("n1", 1))
+    settled = [on("n2"), on("n1", 1)]
+    zoned = new_map("zone.t", uniform_ends(1), [settled], 1)
+    zoned = with_transitions(zoned, {0: Transition(0, kind, KINDS[kind].stages[0], 2, 2, end)})
+    mine = with_transitions(PILED.tablets["ks.t"], {0: Transition(0, "repair", "repair", 2, 2, (on("n1"),))})
+    names = ("reads_per_shard", "writes_per_shard", "reads_per_node", "writes_per_node")
+    settings = PILED.settings.update({f"tablet_stream_{name}_max": limit for name in names})
+    state = replaced(up, tablets=Map({"ks.t": mine, "zone.t": zoned}), settings=settings)
+    maps = [mine]
+    ledger, streams = Ledger(collect_input(state, maps, {})), Streams(state)
+    assert {place: shard.reads for place, shard in ledger.at.items() if shard.reads} == dict(streams.reads)
+    assert {place: shard.writes for place, shard in ledger.at.items() if shard.writes} == dict(streams.writes)
+    assert {name: host.reads for name, host in ledger.nodes.items() if host.reads} == dict(streams.node_reads)
+    assert {name: host.writes for name, host in ledger.nodes.items() if host.writes} == dict(streams.node_writes)
+    assert ledger.streams == streams.all
+    planned = make_plan(collect_input(state, maps, {})).migrations
+    assert admissible(state, [asked(row) for row in planned])[1] == ()
+
+
 def test_a_node_operation_that_waits_keeps_everything_where_it_is() -> None:
     marks = (StageMark("requested", 5, 1),)
     waiting = Operation("op", "join", "n9", (), b"", "requested", 5, Plan(), (), None, marks, (), "")
@@ -108,9 +143,11 @@ def test_tables_that_share_tablets_are_known_and_move_once() -> None:
     shared = replaced(PILED, tables=PILED.tables.set("ks.u", other))
     advice = advise(shared, {})
     assert {move.table for move in advice.moves} == {"ks.t"}
-    assert known_in(shared).counts == {"ks.t": 8, "ks.u": 8}
+    ids = [shared.tables[name].id for name in ("ks.t", "ks.u")]
+    assert report_basis(shared).tables == {ids[0]: ("ks.t", 8), ids[1]: ("ks.u", 8)}
 
 
 def test_reports_are_held_against_the_nodes_that_have_not_left() -> None:
     left = replace(THREE.nodes["n3"], state="left")
-    assert known_in(replaced(PILED, nodes=PILED.nodes.set("n3", left))).nodes == {"n1", "n2"}
+    known = report_basis(replaced(PILED, nodes=PILED.nodes.set("n3", left)))
+    assert (known.nodes, known.left) == ({"n1", "n2"}, {"n3"})

@@ -6,8 +6,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import pytest
 
 from ringlog.kernel.balance.model import GIB, INTRANODE, Limits, Place
@@ -147,13 +145,21 @@ def test_a_host_with_an_unknown_size_neither_gives_nor_gets() -> None:
     plan = world.plan()
     assert not plan.migrations
     assert [(stop.what, stop.code) for stop in plan.stops if stop.what == "h2"] == [("h2", "statistics_missing")]
-    world.hosts["h2"] = replace(world.hosts["h2"], draining=True)
-    assert not world.plan().migrations, "sizes are waited for before a drain, too"
-    world.hosts["h2"] = replace(world.hosts["h2"], draining=False)
     world.unreported = set()
     moved = world.plan().migrations
     assert moved
     assert {row.source[0] for row in moved} == {"h2"}
+
+
+@pytest.mark.parametrize("silent", [{"h2"}, {"h1", "h3"}, {"h1"}])
+def test_missing_sizes_keep_no_host_from_being_drained(silent: set[str]) -> None:
+    """Neither its own nor those of all others; one whose sizes are known gets more."""
+    world = filled(world_of(host("h1", 2), host("h2", 2, draining=True), host("h3", 2)), [(("h2", 0),)] * 16)
+    world.silent = silent
+    world.balance()
+    assert (world.on("h2"), world.on("h1") + world.on("h3")) == (0, 16)
+    if silent == {"h1"}:
+        assert world.on("h1") < world.on("h3")
 
 
 def test_a_dead_host_with_unknown_sizes_is_drained_all_the_same() -> None:
@@ -178,3 +184,17 @@ def test_large_and_small_instances_fill_to_the_same_part() -> None:
     for one in hosts:
         counts = world.shard_counts(one.id)
         assert max(counts) - min(counts) <= 1, "shards within a host, too"
+
+
+def test_siblings_meet_on_the_less_loaded_shard_and_stay_there() -> None:
+    places: list[tuple[Place, ...]] = [(("h1", 0),), (("h1", 1),), (("h1", 0),), (("h1", 1),)]
+    world = filled(world_of(host("h1", 2)), places, merging=True)
+    assert kinds_of(world.balance()) == {"co_locate": 2}
+    assert world.shard_counts("h1") == [2, 2]
+
+
+def test_siblings_meet_on_the_less_loaded_host_and_stay_there() -> None:
+    places: list[tuple[Place, ...]] = [(("h1", 0),), (("h2", 0),), (("h1", 0),), (("h2", 0),)]
+    world = filled(world_of(host("h1"), host("h2")), places, merging=True)
+    assert kinds_of(world.balance()) == {"co_locate": 2}
+    assert [world.on("h1"), world.on("h2")] == [2, 2]

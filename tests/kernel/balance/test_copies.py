@@ -10,17 +10,17 @@ import pytest
 
 from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.balance.model import FEWER, MORE, REBUILDS
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.movements import Assassinate
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.pauses import PauseChanges
-from ringlog.kernel.commands.tablets import MigrateTablets
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.placement.tablets import MigrateTablets
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate
+from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.modes import BALANCING
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.modes import BALANCING
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import DatacenterReplication, Replication
-from ringlog.operator.tablets import explained, explanation
+from ringlog.operator.views.tablets import explained, explanation
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
 from tests.kernel.tablets.lives import TABLE, begun, factor, places, racks, register, settled, tablet

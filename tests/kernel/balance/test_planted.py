@@ -55,7 +55,7 @@ PLANTED: dict[str, Planted] = {
     "shards are read without a limit": _set(Ledger, "may_read", lambda *given: True),
     "shards are written without a limit": _set(Ledger, "may_write", lambda *given: True),
     "the cluster streams without a limit": _set(Ledger, "cluster_full", lambda *given: False),
-    "a table's share is forgotten": _set(rules.Shares, "limit", lambda *given: 1 << 30),
+    "a table's share is forgotten": _set(rules.TableLimits, "limit", lambda *given: 1 << 30),
     "obstacles of drains are not seen": _set(drain, "obstacles", lambda *given: iter(())),
 }
 

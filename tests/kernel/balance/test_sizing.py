@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.balance.model import GIB, Limits
-from ringlog.kernel.balance.sizing import Hints, Sized, decide_resizes
+from ringlog.kernel.balance.model import GIB, BalancedHost, Limits
+from ringlog.kernel.balance.sizing import Sized, SizeOptions, decide_resizes
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
 from tests.kernel.balance.world import host
 
@@ -57,16 +58,29 @@ def test_without_sizes_nothing_shrinks() -> None:
     assert decided(table(64, 0)) == MERGE
 
 
+@pytest.mark.parametrize("decision", [SPLIT, MERGE, NONE])
+def test_a_size_that_is_missing_for_a_moment_changes_no_decision(decision: str) -> None:
+    """A tablet that moves is reported by its new node only."""
+    assert decided(table(64, 0, decision=decision, complete=False)) == decision
+    assert decided(replace(table(64, 0, decision=decision), bytes=None)) == decision
+
+
+def test_a_table_that_is_paused_takes_no_place_of_another() -> None:
+    many = [table(8, 3.0, paused=True), replace(table(8, 3.0), table="ks.u")]
+    assert [row.table for row in decide_resizes(many, HOSTS, replace(LIMITS, resizes_per_plan=1))] == ["ks.u"]
+
+
 def test_bounds_that_are_equal_hold_whatever_the_size() -> None:
     """Case 30."""
-    assert decided(table(4, 128, hints=Hints(least=4, most=4))) == NONE
+    assert decided(table(4, 128, options=SizeOptions(least=4, most=4))) == NONE
 
 
 def test_the_least_for_each_shard_and_the_goal() -> None:
     assert decided(table(2, 1.0), Limits()) == SPLIT, "ten for each shard"
     many = [replace(table(1024, 1.0), table=f"ks.t{n}") for n in range(4)]
     found = decide_resizes(many, HOSTS, replace(LIMITS, tablets_per_shard_goal=100))
-    assert {(row.decision, row.target) for row in found} == {(MERGE, 64)}
+    assert {row.decision for row in found} == {MERGE}
+    assert {count for count, _ in rested(many, HOSTS, replace(LIMITS, tablets_per_shard_goal=100)).values()} == {64}
 
 
 def test_co_located_tables_share_the_target() -> None:
@@ -80,19 +94,67 @@ def test_at_most_ten_at_once_and_revoked_ones_first() -> None:
     assert (found[0].table, found[0].decision) == ("ks.z", NONE)
 
 
-@given(st.integers(0, 14), st.integers(0, 1 << 46), st.integers(1, 20), st.integers(1, 200))
-def test_decisions_end_and_never_turn_round(power: int, size: int, least: int, goal: int) -> None:
-    """Carried out until there is none: all of one kind, at most as many as there are powers of two."""
-    limits = replace(LIMITS, tablets_per_shard_least=least, tablets_per_shard_goal=goal)
-    one = replace(table(1 << power, 0), bytes=size)
-    kinds = []
-    for _ in range(64):
-        found = decide_resizes([one], HOSTS, limits)
-        if not found:
-            break
-        kinds.append(found[0].decision)
-        one = replace(one, count=one.count * 2 if kinds[-1] == SPLIT else one.count // 2)
-    else:
-        raise AssertionError(kinds)
-    assert len(set(kinds)) <= 1
-    assert len(kinds) <= 20
+def rested(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> dict[str, tuple[int, set[str]]]:
+    """Decide and carry out until nothing is decided: the count of each table and the kinds of its decisions."""
+    found = {one.table: one for one in tables}
+    kinds: dict[str, set[str]] = {one.table: set() for one in tables}
+    for _ in range(50 * len(tables) + 50):
+        rows = decide_resizes(list(found.values()), hosts, limits)
+        if not rows:
+            return {name: (one.count, kinds[name]) for name, one in found.items()}
+        for row in rows:
+            found[row.table] = replace(found[row.table], decision=row.decision)
+            kinds[row.table].add(row.decision)
+        for name, one in found.items():
+            count = {SPLIT: 2 * one.count, MERGE: -(-one.count // 2), NONE: one.count}[one.decision]
+            found[name] = replace(one, count=count, decision=NONE)
+    raise AssertionError({name: (one.count, kinds[name]) for name, one in found.items()})
+
+
+HINTS = st.builds(
+    SizeOptions,
+    least=st.sampled_from((0, 0, 1, 3, 32)),
+    most=st.sampled_from((0, 0, 1, 48, 128)),
+    expected_bytes=st.sampled_from((0, 0, 10 * GIB, 1 << 44)),
+)
+SIZED = st.builds(
+    Sized,
+    st.just(""),
+    st.one_of(st.integers(1, 300), st.sampled_from([1 << power for power in range(15)])),
+    st.dictionaries(st.sampled_from(("dc1", "dc2")), st.integers(1, 3), min_size=1),
+    st.sampled_from(({}, {"dc1": frozenset({"r1"})})),
+    st.one_of(st.none(), st.integers(0, 1 << 44)),
+    HINTS,
+    st.sampled_from((NONE, NONE, SPLIT, MERGE)),
+    st.integers(1, 3),
+    st.booleans(),
+)
+WHERE = st.tuples(st.integers(1, 8), st.sampled_from(("r1", "r2")), st.sampled_from(("dc1", "dc2")))
+DRAWN = st.builds(
+    Limits,
+    target_bytes=st.sampled_from((1 << 10, GIB, TARGET)),
+    tablets_per_shard_goal=st.one_of(st.integers(1, 100), st.just(10_000)),
+    tablets_per_shard_least=st.integers(1, 20),
+    resizes_per_plan=st.sampled_from((1, 3, 1_000)),
+    tablets_most=st.sampled_from((64, 1 << 16)),
+)
+
+
+@given(st.lists(SIZED, min_size=1, max_size=12), st.lists(WHERE, min_size=1, max_size=6), DRAWN)
+def test_decisions_about_any_tables_end_and_none_is_taken_back(
+    drawn: list[Sized], where: list[tuple[int, str, str]], limits: Limits
+) -> None:
+    """While all sizes are known, each table is only split or only merged."""
+    tables = [replace(one, table=f"ks.t{number:02}") for number, one in enumerate(drawn)]
+    hosts = [host(f"h{number}", *each) for number, each in enumerate(where)]
+    found = rested(tables, hosts, limits)
+    if all(one.bytes is not None and one.complete and one.decision == NONE for one in tables):
+        assert all(len(kinds) <= 1 for _, kinds in found.values()), found
+
+
+def test_one_large_table_among_many_small_ones_rests() -> None:
+    """The goal reduces all; the large one lies between both thresholds."""
+    hosts = [host(f"n{number}", 2, f"r{number % 3}") for number in range(12)]
+    sizes = [int(1.5 * 128 * TARGET), *[1 << 30] * 25]
+    tables = [Sized(f"ks.t{number:02}", 128, {"dc1": 3}, {}, size) for number, size in enumerate(sizes)]
+    assert rested(tables, hosts, Limits())["ks.t00"] in ((128, set()), (64, {MERGE}))

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from immutables import Map
 
+from ringlog.kernel.balance.advice import make_plan
 from ringlog.kernel.balance.model import BalancedHost
-from ringlog.kernel.balance.plan import make_plan
-from ringlog.kernel.balance.source import limits_of, picture_of
-from ringlog.kernel.settings import SETTINGS
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Keyspace, Node
-from ringlog.kernel.swift import replaced
-from ringlog.kernel.tablets.map import (
+from ringlog.kernel.balance.source import collect_input, limits_of
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Node
+from ringlog.kernel.model.tables import Keyspace
+from ringlog.kernel.model.tablet_map import (
     Resize,
     TabletReplica,
     Transition,
@@ -20,6 +23,7 @@ from ringlog.kernel.tablets.map import (
     with_transitions,
 )
 from ringlog.kernel.tablets.stages import CLEANUP_TARGET, STREAMING, USE_NEW
+from ringlog.kernel.tablets.streaming import StreamUse
 from ringlog.kernel.values import DatacenterReplication, Replication
 
 
@@ -42,14 +46,29 @@ STATE = state_of(node("n1"), node("n2"), node("new", "none"), node("gone", "left
 
 def test_hosts_are_those_that_have_joined_or_that_a_map_names() -> None:
     tablets = new_map("ks.t", uniform_ends(2), [[on("n1")], [on("gone")]], 1)
-    picture = picture_of(STATE, [tablets], {})
-    assert list(picture.hosts) == [
-        BalancedHost("gone", "dc1", "r1", 2, 0, draining=True, alive=False, gone=True),
-        BalancedHost("n1", "dc1", "r1", 2, 0),
-        BalancedHost("n2", "dc1", "r1", 2, 0),
-        BalancedHost("off", "dc1", "r1", 2, 0, alive=False),
+    inputs = collect_input(STATE, [tablets], {})
+    assert list(inputs.hosts) == [
+        BalancedHost("gone", "dc1", "r1", 2, 2, draining=True, alive=False, gone=True),
+        BalancedHost("n1", "dc1", "r1", 2, 2),
+        BalancedHost("n2", "dc1", "r1", 2, 2),
+        BalancedHost("off", "dc1", "r1", 2, 2, alive=False),
     ]
-    assert picture.seed == 7
+    assert inputs.seed == 7
+
+
+def test_a_weight_multiplies_what_a_node_holds() -> None:
+    weighted = replaced(STATE, nodes=STATE.nodes.set("n2", replace(STATE.nodes["n2"], capacity=3)))
+    hosts = {one.id: one for one in collect_input(weighted, [], {}).hosts}
+    assert [(hosts[name].capacity, hosts[name].weight) for name in ("n1", "n2")] == [(2, 1), (6, 3)]
+
+
+def test_a_node_that_dies_while_it_replaces_another_is_a_host_of_the_tablets_that_move_to_it() -> None:
+    """Only the transition names the node: it has not joined, and a node that is down gets no tablets."""
+    state = state_of(node("n1"), node("n2", "joining", down=True))
+    move = Transition(0, "migration", STREAMING, 2, 2, (on("n2"),))
+    inputs = collect_input(state, [with_transitions(new_map("ks.t", uniform_ends(1), [[on("n1")]], 1), {0: move})], {})
+    assert [host.id for host in inputs.hosts if not host.alive] == ["n2"]
+    assert make_plan(inputs).migrations == ()
 
 
 def test_transitions_count_where_they_end() -> None:
@@ -57,24 +76,25 @@ def test_transitions_count_where_they_end() -> None:
     stages = (STREAMING, USE_NEW, CLEANUP_TARGET)
     changes = [Transition(number, "migration", stage, 2, 2, (on("n2", 1),)) for number, stage in enumerate(stages)]
     moving = with_transitions(tablets, {one.tablet: one for one in changes})
-    (found,) = picture_of(STATE, [moving], {}).tables
-    assert [found.moving[number].next for number in range(3)] == [(("n2", 1),), (("n2", 1),), (("n1", 0),)]
-    assert [found.moving[number].streams for number in range(3)] == [True, False, False]
+    inputs = collect_input(replaced(STATE, tablets=Map({"ks.t": moving})), [moving], {})
+    (found,) = inputs.tables
+    assert [found.moving[number] for number in range(3)] == [(("n2", 1),), (("n2", 1),), (("n1", 0),)]
+    assert inputs.streams == (StreamUse(1, [("n1", 0)], [("n2", 1)]),)
     assert found.places(2) == (("n1", 0),)
 
 
 def test_racks_and_merges_are_taken_over() -> None:
     tablets = with_resize(new_map("ks.t", uniform_ends(2), [[on("n1")]] * 2, 1), Resize("merge", 1, 2), 1)
-    (found,) = picture_of(state_of(node("n1"), racks=("r1",)), [tablets], {}).tables
+    (found,) = collect_input(state_of(node("n1"), racks=("r1",)), [tablets], {}).tables
     assert found.racks == {"dc1": frozenset({"r1"})}
     assert found.merging
 
 
 def test_a_plan_of_a_state() -> None:
     tablets = new_map("ks.t", uniform_ends(4), [[on("n1")]] * 4, 1)
-    plan = make_plan(picture_of(STATE, [tablets], {}))
+    plan = make_plan(collect_input(STATE, [tablets], {}))
     assert {row.target[0] for row in plan.migrations if row.why == "balance"} == {"n2"}
-    assert not make_plan(picture_of(STATE, [tablets], {}, busy="node_request")).migrations
+    assert not make_plan(collect_input(STATE, [tablets], {}, busy="node_request")).migrations
 
 
 def test_each_setting_is_read_live() -> None:

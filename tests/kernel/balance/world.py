@@ -8,22 +8,23 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from ringlog.kernel.balance.advice import make_plan
 from ringlog.kernel.balance.model import (
     BYTES,
     GIB,
     INTRANODE,
     MIGRATION,
     BalancedHost,
-    BalancePicture,
+    BalanceInput,
     BalancePlan,
     Limits,
     MeasuredLoads,
     Migration,
     Place,
-    RunningTransition,
     TabletGroup,
 )
-from ringlog.kernel.balance.plan import make_plan
+from ringlog.kernel.tablets.stages import KINDS
+from ringlog.kernel.tablets.streaming import StreamUse, stream_use
 
 
 @dataclass
@@ -82,20 +83,21 @@ class World:
                 found[node] = MeasuredLoads(host.capacity, {BYTES: sizes})
         return found
 
-    def picture(self, shuffled: random.Random | None = None) -> BalancePicture:
+    def inputs(self, shuffled: random.Random | None = None) -> BalanceInput:
         hosts = list(self.hosts.values())
         tables = [self._tablets(name, table) for name, table in self.tables.items()]
         if shuffled is not None:
             shuffled.shuffle(hosts)
             shuffled.shuffle(tables)
-        return BalancePicture(hosts, tables, self.measured(), self.limits, self.seed, self.busy)
+        streams = [self._use(*unit, run) for unit, run in self.running.items() if run.streams]
+        return BalanceInput(hosts, tables, self.measured(), self.limits, self.seed, self.busy, streams=streams)
+
+    def _use(self, table: str, tablet: int, run: Running) -> StreamUse:
+        alive = [place for place in self.tables[table].places[tablet] if self.hosts[place[0]].alive]
+        return stream_use(KINDS[run.kind], alive, run.source, run.target)
 
     def _tablets(self, name: str, table: Table) -> TabletGroup:
-        moving = {
-            tablet: RunningTransition(run.kind, self.next_places(name, tablet), run.streams)
-            for (of, tablet), run in self.running.items()
-            if of == name
-        }
+        moving = {tablet: self.next_places(name, tablet) for of, tablet in self.running if of == name}
         return tablets_of(
             name,
             table.places,
@@ -124,7 +126,7 @@ class World:
         self.finish(list(self.running))
 
     def plan(self) -> BalancePlan:
-        return make_plan(self.picture())
+        return make_plan(self.inputs())
 
     def balance(self) -> list[Migration]:
         """Apply plans until one is empty; what moved. Fails after 1 + 10 plans for each replica."""
@@ -161,7 +163,7 @@ def tablets_of(
     *,
     together: tuple[str, ...] = (),
     racks: dict[str, frozenset[str]] | None = None,
-    moving: dict[int, RunningTransition] | None = None,
+    moving: dict[int, tuple[Place, ...]] | None = None,
     merging: bool = False,
     paused: bool = False,
 ) -> TabletGroup:

@@ -5,9 +5,8 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.changes import CDC_GENERATIONS, GenerationChange, project
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.cdc import (
+from ringlog.kernel.changes import GenerationChange, project
+from ringlog.kernel.commands.cdc.generations import (
     CloseCdcGeneration,
     CommitCdcGeneration,
     PublishCdcGeneration,
@@ -15,19 +14,21 @@ from ringlog.kernel.commands.cdc import (
     RequestCdcGeneration,
     parts_of,
 )
-from ringlog.kernel.commands.cdc_writers import INCARNATIONS_KEPT_MAX, AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.commands.schema import CreateTable, DropTable
-from ringlog.kernel.decide import decide
+from ringlog.kernel.commands.cdc.writers import INCARNATIONS_KEPT_MAX, AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable, DropTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.fold import decide
 from ringlog.kernel.generations.admission import rules_of
 from ringlog.kernel.generations.describe import generate_for, is_optimal, ranges_digest, to_prepare
-from ringlog.kernel.generations.stream_id import decode, encode
-from ringlog.kernel.outcome import Accepted, EntryContext, Rejected
-from ringlog.kernel.settings import leeway_at
-from ringlog.kernel.state import CdcWriter, ClusterState
+from ringlog.kernel.model.outcome import Accepted, EntryContext, Rejected
+from ringlog.kernel.model.settings import leeway_at
+from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.kernel.model.stream_id import decode, encode
+from ringlog.kernel.registry import CODES
+from ringlog.kernel.sections import CDC_GENERATIONS
 from ringlog.kernel.values import (
     CdcOptions,
     Column,
@@ -38,7 +39,6 @@ from ringlog.kernel.values import (
     StreamReport,
     Witness,
 )
-from ringlog.wire.commands import decode_command
 from tests.kernel.entries import applied, founded, node, uuid
 
 SEED = bytes(range(16))
@@ -394,15 +394,6 @@ def test_without_any_log_nobody_has_to_be_waited_for(two: ClusterState) -> None:
     third = joined(joined(early, 3, 300, 50), 4, 400, 60)
     second = applied(third, CloseCdcGeneration(third.generations[1].id, unwatched=True))
     assert applied(second, CloseCdcGeneration(second.generations[2].id)).generations[2].status == "closed"
-
-
-def test_a_close_of_version_1_means_what_it_meant(two: ClusterState) -> None:
-    first = two.generations[0].id
-    written = bytes([2 * len(first)]) + first.encode()
-    command = decode_command("CloseCdcGeneration", 1, written)
-    assert isinstance(command, CloseCdcGeneration)
-    assert command == CloseCdcGeneration(first, unwatched=True)
-    assert applied(two, command).generations[0].status == "closed"
 
 
 # -------------------------------------------------------------------------------------------------------- writers

@@ -4,19 +4,21 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.changes import CDC_GENERATIONS, CDC_STREAMS, diff
-from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.commands.cdc_clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import AlterTable, DropTable
-from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.changes import diff
+from ringlog.kernel.commands.cdc.clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
 from ringlog.kernel.generations.admission import rules_of, verdict
 from ringlog.kernel.generations.describe import to_prepare
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.schema.lives import NAMED_US
-from ringlog.kernel.state import ClusterState, PastLeeway
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tables import PastLeeway
+from ringlog.kernel.schema.table_versions import NAMED_US
+from ringlog.kernel.sections import CDC_GENERATIONS, CDC_STREAMS
 from ringlog.kernel.values import Column, Replication
 from ringlog.wire.records import Mutation
 from tests.kernel.commands.test_cdc import FIRST, SECOND, code, joined, joining, with_data, writer
@@ -136,8 +138,8 @@ def test_a_settled_time_sinks_and_what_was_to_count_from_there_counts(settled_fa
     near = applied(waiting, NEAR)
     assert applied(near, replace(commit, timestamp=400)).generations[-1].timestamp == 400
     assert violations(near) == violations(near, waiting) == ()
-    (life,) = near.table_lives["ks.t"]
-    assert [(one.since, one.end) for one in life.versions] == [(300, 300 + NAMED_US), (300, None)]
+    (lifetime,) = near.table_lives["ks.t"]
+    assert [(one.since, one.end) for one in lifetime.versions] == [(300, 300 + NAMED_US), (300, None)]
     assert near.settled.leeways == (PastLeeway(5_000_000, 300),)
     before = rules_of(waiting)
     assert verdict(rules_of(near, (waiting, before)), WRITE, 350) is None, "too early"
@@ -149,10 +151,10 @@ def test_a_settled_time_sinks_and_what_was_to_count_from_there_counts(settled_fa
 
 def test_a_table_that_came_and_went_above_the_lowered_time_leaves_no_trace(settled_far: ClusterState) -> None:
     dropped = applied(settled_far, SettleVerdicts(FAR + 9), DropTable("ks", "t"))
-    assert [life.until for life in dropped.table_lives["ks.t"]] == [FAR + 9]
+    assert [lifetime.until for lifetime in dropped.table_lives["ks.t"]] == [FAR + 9]
     assert "ks.t" not in applied(dropped, NEAR).table_lives
     again = applied(dropped, replace(TABLE, id=uuid(9, space=4)), NEAR)
-    assert [life.versions[0].table.id for life in again.table_lives["ks.t"]] == [uuid(9, space=4)]
+    assert [lifetime.versions[0].table.id for lifetime in again.table_lives["ks.t"]] == [uuid(9, space=4)]
     assert violations(again) == ()
 
 
@@ -161,7 +163,8 @@ def test_a_settled_time_stays_above_what_was_judged_or_is_forgotten(settled_far:
     assert code(settled_far, replace(NEAR, until=FAR)) == "settled_not_lower"
     assert code(settled_far, replace(NEAR, until=0)) == "bad_field"
     assert code(settled_far, replace(NEAR, reason="")) == "bad_field"
-    forgotten = applied(settled_far, SettleVerdicts(FAR, 300))
+    durable = applied(settled_far, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, 300, 300))
+    forgotten = applied(durable, SettleVerdicts(FAR, 300))
     assert code(forgotten, NEAR) == "settled_too_low"
     assert applied(forgotten, replace(NEAR, until=301)).settled.until == 301
     promised = applied(settled_far, RegisterCdcWriter("w", FIRST), AdvanceCdcWriter("w", FIRST, FAR, 150))

@@ -5,15 +5,15 @@ from itertools import permutations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.cdc_writers import (
+from ringlog.kernel.commands.cdc.writers import (
     POSITIONS_MAX,
     AdvanceCdcWriter,
     FenceCdcWriter,
     RegisterCdcWriter,
-    source_holder,
+    source_owner,
 )
 from ringlog.kernel.fold import fold
-from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.values import Command, Position
 from tests.kernel.commands.test_cdc import FIRST, SECOND, code, refused, writer
 from tests.kernel.entries import applied, entry, founded
@@ -51,7 +51,7 @@ def test_who_never_said_what_it_logs_keeps_new_names_away_and_no_old_ones() -> N
     for one, other in permutations("vw"):
         said = applied(old, RegisterCdcWriter(one, SECOND, WRITES), RegisterCdcWriter(other, SECOND, OTHERS))
         assert code(said, RegisterCdcWriter("new", FIRST, WRITES)) == "source_in_use"
-    # A writer of the first release says nothing, is refused for nothing, and keeps what was said.
+    # A writer that registers without a source keeps the one that it has.
     assert writer(applied(said, RegisterCdcWriter("w", "third"))).source == said.writers["w"].source
 
 
@@ -80,7 +80,7 @@ def test_whatever_is_tried_no_two_that_may_write_log_one_source(steps: list[Comm
         state = fold(state, entry(state, step)).state
         at_work = [found for _, found in in_order(state.writers) if found.fenced is None and found.source]
         assert len({found.source for found in at_work}) == len(at_work)
-        assert all(source_holder(state, found.name, found.source) is None for found in at_work)
+        assert all(source_owner(state, found.name, found.source) is None for found in at_work)
 
 
 def test_what_is_decided_outlasts_incarnations_and_fences_as_long_as_the_source_is_the_same() -> None:

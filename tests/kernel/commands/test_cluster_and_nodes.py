@@ -7,15 +7,14 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.cluster import TERM_STEP_MAX, ChangeSettings, Noop, TakeOver
-from ringlog.kernel.commands.nodes import DeclareDown, UnregisterNode, UpdateNode
-from ringlog.kernel.decide import decide
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import EntryContext, OutcomeKind, Rejected
-from ringlog.kernel.registry import COMMANDS, RULES
-from ringlog.kernel.settings import SETTINGS, broken_setting, setting
-from ringlog.kernel.state import ClusterState, Term
+from ringlog.kernel.commands.cluster.cluster import TERM_STEP_MAX, ChangeSettings, Noop, TakeOver
+from ringlog.kernel.commands.topology.nodes import DeclareDown, UnregisterNode, UpdateNode
+from ringlog.kernel.fold import decide, fold
+from ringlog.kernel.model.modes import Term
+from ringlog.kernel.model.outcome import EntryContext, OutcomeKind, Rejected
+from ringlog.kernel.model.settings import SETTINGS, broken_setting, setting
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.registry import CODES, COMMANDS, RULES
 from ringlog.kernel.values import Command
 from tests.kernel.entries import applied, entry, founded, node, uuid, with_normal_nodes
 

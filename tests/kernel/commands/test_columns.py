@@ -7,18 +7,19 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.changes import SCHEMA, project
-from ringlog.kernel.commands.schema import AlterTable, CreateTable
-from ringlog.kernel.commands.schema_batch import SchemaBatch, statement_of
-from ringlog.kernel.commands.user_types import CreateType, DropType
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.commands.views import CreateIndex, CreateView
-from ringlog.kernel.decoding import decode_state
-from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.changes import project
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.schema.batch import SchemaBatch, statement_of
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
+from ringlog.kernel.commands.schema.user_types import CreateType, DropType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView
+from ringlog.kernel.encoding.decoder import decode_state
+from ringlog.kernel.encoding.encoder import digest, encode
 from ringlog.kernel.generations.statements import shape_of_table, stored_shape
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.schema.stored import as_stored, in_stored_names, names_of, stored_names
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.sections import SCHEMA
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, TypeField
 from ringlog.wire.records import Cell, DeletedElements, Mutation, MutationStatement
 from tests.kernel.commands.test_cluster_and_nodes import refusal
@@ -90,6 +91,17 @@ def test_one_command_drops_then_renames_then_adds() -> None:
     assert refusal(state, AlterTable("ks", "t")) == "bad_field"
 
 
+def test_each_rename_sees_the_result_of_the_one_before() -> None:
+    index = CreateIndex("ks", "by_m", "t", "m")
+    state = altered(applied(sound(), index), ("m", "t"), ("v", "m"), ("t", "v"))
+    assert places(state) == {"s": "s", "m": "v", "v": "m", "home": "home"}
+    assert state.indexes["ks.by_m"].column == "v"
+    state = altered(state, ("m", "t"), ("v", "m"), ("m", "v"), ("t", "w"))
+    assert places(state) == {"s": "s", "w": "v", "v": "m", "home": "home"}
+    for wrong, code in (((("v", "a"), ("v", "b")), "unknown_column"), ((("v", "w"),), "column_exists")):
+        assert refusal(state, AlterTable("ks", "t", rename_columns=tuple(ColumnRename(*one) for one in wrong))) == code
+
+
 def test_no_two_columns_of_one_entry_lie_in_one_place() -> None:
     base = altered(sound(), drop=("v",))
     steps: list[dict[str, Any]] = [
@@ -141,8 +153,8 @@ def test_versions_say_for_good_where_their_cells_lie() -> None:
     state = applied(ready(), SettleVerdicts(10))
     state = applied(state, CreateType("ks", "address", (TypeField("street", "text"),)), WIDE, SettleVerdicts(20))
     state = altered(applied(altered(state, ("v", "x")), SettleVerdicts(30)), drop=("x",), add="x")
-    (life,) = state.table_lives["ks.t"]
-    assert [(one.since, dict(one.table.stored).get("x")) for one in life.versions] == [
+    (lifetime,) = state.table_lives["ks.t"]
+    assert [(one.since, dict(one.table.stored).get("x")) for one in lifetime.versions] == [
         (10, None),
         (20, "v"),
         (30, f"x@{state.epoch}"),

@@ -5,18 +5,23 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ringlog.kernel.changes import CHANGES_OF, project
-from ringlog.kernel.commands.features import EnableFeature
-from ringlog.kernel.commands.movements import Join, Replace
-from ringlog.kernel.commands.nodes import UnregisterNode, UpdateNode
+from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
+from ringlog.kernel.commands.topology.movements import Join, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, UnregisterNode, UpdateNode
+from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.state import ClusterState, Feature
+from ringlog.kernel.model.modes import Feature
+from ringlog.kernel.model.state import ClusterState
 from tests.kernel.commands.test_cluster_and_nodes import refusal
-from tests.kernel.entries import NODES, SEED, applied, founded, node, with_normal_nodes
+from tests.kernel.entries import NODES, SEED, applied, entry, founded, node, with_normal_nodes
 
 FIRST, SECOND, NEW = NODES[0], NODES[1], NODES[2]
 SPLIT = EnableFeature("split")
+REQUIRED, WITHDRAWN = RequireFeature("split"), RequireFeature("split", False)
 
 
 def supporting(*names: str) -> ClusterState:
@@ -33,7 +38,7 @@ def test_a_feature_is_enabled_when_every_member_supports_it() -> None:
     assert refusal(supporting(), SPLIT) == "feature_unsupported"
     assert refusal(supporting(FIRST), SPLIT) == "feature_unsupported"
     state = enabled()
-    assert dict(state.features) == {"split": Feature("split", state.epoch)}
+    assert dict(state.features) == {"split": Feature("split", state.epoch, state.epoch)}
     assert state.changed["features"] == state.epoch
     assert "features" not in {one.invariant for one in violations(state)}
 
@@ -48,6 +53,67 @@ def test_a_node_that_is_no_member_holds_nothing_up() -> None:
     assert "split" in applied(waiting, SPLIT).features
     gone = applied(waiting, UnregisterNode(NEW))
     assert "split" in applied(gone, SPLIT).features
+
+
+def test_while_it_is_required_no_node_comes_without_it() -> None:
+    """Members that lack it stay, and are upgraded one by one."""
+    state = applied(supporting(FIRST), node(3), REQUIRED)
+    assert dict(state.features) == {"split": Feature("split", state.epoch, None)}
+    assert refusal(state, node(4)) == "feature_missing"
+    assert refusal(state, Join(NEW, (7,), SEED)) == "feature_missing"
+    assert refusal(state, Replace(NEW, SECOND)) == "feature_missing"
+    assert refusal(state, UpdateNode(FIRST, features=())) == "feature_missing"
+    down = applied(state, DeclareDown(SECOND, "upgrade"), UpdateNode(SECOND, release="0.9"))
+    assert refusal(down, DeclareUp(SECOND, "back")) == "feature_missing"
+    assert not violations(down, state)
+    up = applied(down, UpdateNode(SECOND, features=("split",)), DeclareUp(SECOND, "back"))
+    joined = applied(up, UpdateNode(NEW, features=("split",)), Join(NEW, (7,), SEED))
+    assert not violations(joined, state)
+
+
+def test_one_that_is_required_is_enabled_later() -> None:
+    state = applied(supporting(FIRST), REQUIRED)
+    assert refusal(state, SPLIT) == "feature_unsupported"
+    able = applied(state, UpdateNode(SECOND, features=("split",)), SPLIT)
+    assert dict(able.features) == {"split": Feature("split", state.epoch, able.epoch)}
+    assert applied(able, REQUIRED).features is able.features
+
+
+def test_a_requirement_is_withdrawn_until_it_is_enabled() -> None:
+    state = applied(supporting(FIRST), REQUIRED, WITHDRAWN)
+    assert not state.features
+    assert applied(state, node(3), UpdateNode(FIRST, features=()), WITHDRAWN).nodes[NEW].state == "none"
+    assert refusal(enabled(), WITHDRAWN) == "feature_enabled"
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(1, 4), st.booleans()), max_size=25))
+def test_the_nodes_that_lack_a_required_feature_never_grow(drawn: list[tuple[int, int, bool]]) -> None:
+    """The invariant holds after each command, looked at from each earlier state."""
+    states = [with_normal_nodes(founded(), 2)]
+    for kind, number, able in drawn:
+        one, supported = NODES[number - 1], ("split",) if able else ()
+        command = (
+            *(replace(node(number), features=supported), UpdateNode(one, features=supported)),
+            *(Join(one, (number,), SEED), Replace(one, FIRST), DeclareDown(one, ""), DeclareUp(one, "")),
+            *(UnregisterNode(one), REQUIRED, WITHDRAWN, SPLIT),
+        )[kind]
+        states.append(fold(states[-1], entry(states[-1], command)).state)
+    for known in states:
+        broken = [one for one in violations(states[-1], known) if one.invariant == "features"]
+        assert not broken
+
+
+@pytest.mark.parametrize("wrong", ["registered", "joined", "returned", "lost it"])
+def test_a_node_that_comes_without_it_is_noticed(wrong: str) -> None:
+    known = applied(supporting(FIRST), node(3), DeclareDown(SECOND, ""), REQUIRED)
+    planted = {
+        "registered": replace(known.nodes[NEW], id=NODES[3], registered=known.epoch),
+        "joined": replace(known.nodes[NEW], state="joining"),
+        "returned": replace(known.nodes[SECOND], down=False),
+        "lost it": replace(known.nodes[FIRST], features=()),
+    }[wrong]
+    state = replace(known, nodes=known.nodes.set(planted.id, planted))
+    assert any("lacks split, which was required" in one.detail for one in violations(state, known))
 
 
 def test_one_that_becomes_a_member_is_asked() -> None:
@@ -80,6 +146,7 @@ def test_who_has_it_keeps_it() -> None:
 @pytest.mark.parametrize("name", ["", "-", "with space", "x" * 101])
 def test_its_name_is_a_name(name: str) -> None:
     assert refusal(enabled(), EnableFeature(name)) == "bad_field"
+    assert refusal(enabled(), RequireFeature(name)) == "bad_field"
 
 
 def test_there_are_at_most_256() -> None:
@@ -90,7 +157,7 @@ def test_there_are_at_most_256() -> None:
 
 def test_change_topics_tell_of_it() -> None:
     state = enabled()
-    told = CHANGES_OF["features"](state.epoch, "split", state.epoch)
+    told = CHANGES_OF["features"](state.epoch, "split", state.epoch, state.epoch)
     assert project(state)["features", "split"] == told
 
 

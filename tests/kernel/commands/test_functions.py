@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.changes import SCHEMA, project
-from ringlog.kernel.commands.functions import (
+from ringlog.kernel.changes import project
+from ringlog.kernel.commands.schema.functions import (
     ARGUMENTS_MAX,
     BODY_BYTES_MAX,
     CreateAggregate,
@@ -17,18 +17,19 @@ from ringlog.kernel.commands.functions import (
     DropAggregate,
     DropFunction,
 )
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.commands.schema import CreateTable, DropTable
-from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
-from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex, DropView
-from ringlog.kernel.decoding import decode_state
-from ringlog.kernel.encoding import encode
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex, DropView
+from ringlog.kernel.cql.collections import LENGTH_MAX
+from ringlog.kernel.cql.literals import LITERAL_MAX, is_literal
+from ringlog.kernel.cql.types import normalised, thawed
+from ringlog.kernel.encoding.decoder import decode_state
+from ringlog.kernel.encoding.encoder import encode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.schema.collections import LENGTH_MAX
-from ringlog.kernel.schema.literals import LITERAL_MAX, is_literal
-from ringlog.kernel.schema.signatures import normalised, thawed
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.sections import SCHEMA
 from ringlog.kernel.values import CdcOptions, Column, Command, TypeField
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.commands.test_schema import ready

@@ -24,7 +24,7 @@ Makes = tuple[str, str, str, frozenset[str]]
 
 
 def makes() -> Iterator[Makes]:
-    for path in sorted(Path(commands.__path__[0]).glob("*.py")):
+    for path in sorted(Path(commands.__path__[0]).rglob("*.py")):
         tree = ast.parse(path.read_text(encoding="utf-8"))
         for function in (node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)):
             if function.name in MAKERS:
@@ -35,7 +35,8 @@ def makes() -> Iterator[Makes]:
                     (command,) = (one.annotation for one in function.args.args if one.arg == "command")
                     assert isinstance(made, ast.Name)
                     assert isinstance(command, ast.Name)
-                    yield f"{commands.__name__}.{path.stem}", made.id, command.id, frozenset(given)
+                    module = f"{commands.__name__}.{path.parent.name}.{path.stem}"
+                    yield module, made.id, command.id, frozenset(given)
 
 
 def given_at(call: ast.Call, function: ast.FunctionDef) -> Iterator[str]:
@@ -82,7 +83,7 @@ def test_fields_are_those_of_the_command(makes: Makes) -> None:
 def test_each_call_is_looked_at_and_what_is_wrong_is_seen() -> None:
     assert len(MAKES) == sum(
         path.read_text(encoding="utf-8").count(f" = {name}(")
-        for path in Path(commands.__path__[0]).glob("*.py")
+        for path in Path(commands.__path__[0]).rglob("*.py")
         for name in MAKERS
     )
     assert len(MAKES) > len(MAKERS)

@@ -5,18 +5,63 @@ from __future__ import annotations
 import pytest
 
 from ringlog.kernel.balance.advice import advise
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Leave
-from ringlog.kernel.commands.pauses import PauseChanges, ResumeChanges
-from ringlog.kernel.commands.tablets import MigrateTablets, TabletMigration
-from ringlog.kernel.decide import decide
-from ringlog.kernel.encoding import digest
-from ringlog.kernel.modes import SCOPES
-from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.swift import replaced
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.cluster.service import ReconfigureService
+from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges, paused
+from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, TabletMigration
+from ringlog.kernel.commands.placement.zones import AlterZone
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.modes import SCOPES, UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Command
+from ringlog.operator.views.zones import full_view
 from tests.kernel.balance.test_advice import PILED
+from tests.kernel.entries import node
+from tests.kernel.zones.placed import led, with_data
+from tests.kernel.zones.scenes import done, tried
+
+UNPAUSED_KINDS = {
+    *("AdvanceCdcWriter", "AdvanceOperation", "AdvanceService", "AdvanceTablets", "Assassinate", "CancelOperation"),
+    *("CancelRebalance", "CloseCdcGeneration", "CommitCdcGeneration", "ConfirmSnapshot", "DeclareDown", "DeclareUp"),
+    *("EnterRecovery", "ExpireCdcGeneration", "FailOperation", "FenceCdcWriter", "FinishCancel", "FinishResize"),
+    *("ForceState", "ForgetCdcGeneration", "InitializeCluster", "LeaveRecovery", "LowerCdcWriter", "Noop"),
+    *("LowerSettledTime", "PauseChanges", "PublishCdcGeneration", "PutCdcGenerationData", "RecordArchive"),
+    *(
+        "RegisterCdcWriter",
+        "RequireFeature",
+        "ResetPartitions",
+        "ResumeChanges",
+        "RetryOperation",
+        "RevertTablets",
+        "SettleVerdicts",
+    ),
+    *("SwitchStable", "TakeOver", "TakeSnapshot", "UpdateNode", "WithdrawCdcGeneration"),
+}
+"""Steps of what runs, what ends it, reports of nodes and agents, last resorts, recoveries, pauses themselves."""
+
+
+def test_each_command_declares_what_holds_it_up() -> None:
+    for name, kind in COMMANDS.items():
+        assert "PAUSED_BY" in vars(kind), f"{name} declares no scope"
+        assert kind.PAUSED_BY in (*SCOPES, UNPAUSED), name
+    assert {name for name, kind in COMMANDS.items() if kind.PAUSED_BY == UNPAUSED} == UNPAUSED_KINDS
+
+
+def test_all_holds_up_every_other_command() -> None:
+    held = after(PILED, PauseChanges(("all",)))
+    for name, kind in COMMANDS.items():
+        if kind not in (MigrateTablets, Remove, Replace):  # their fields count, too
+            found = paused(held, kind.__new__(kind))
+            assert (found is None) == (name in UNPAUSED_KINDS), name
 
 
 def decided(state: ClusterState, command: Command) -> Decision:
@@ -43,6 +88,12 @@ REPAIR = MigrateTablets((TabletMigration("ks.t", 0, "repair"),))
         ("schema", DropKeyspace("ks")),
         ("topology", Leave("n1")),
         ("repairs", REPAIR),
+        ("zones", AlterZone("z", replicas=2)),
+        ("zones", TriggerRebalance("z", 1)),
+        ("service", ReconfigureService(3)),
+        ("settings", ChangeSettings((("tablet_streams_max", 5),))),
+        ("cdc", RequestCdcGeneration(bytes(16))),
+        ("registrations", node(9)),
         ("all", DropKeyspace("ks")),
         ("all", Leave("n1")),
         ("all", REPAIR),
@@ -112,3 +163,29 @@ def test_a_resume_always_passes_and_leaves_nothing_behind() -> None:
     assert not resumed.pauses
     same = replaced(resumed, epoch=PILED.epoch, changed=PILED.changed)
     assert digest(same) == digest(PILED), "a state without pauses has no such part"
+
+
+def test_a_dead_node_is_removed_or_replaced_while_topology_is_paused() -> None:
+    """CEP-21: the switch is relaxed for the failures of nodes. ``all`` is not."""
+    (first, second, *_) = sorted(PILED.nodes)
+    dead = after(PILED, DeclareDown(first, "burnt"))
+    for command in (Remove(first), Replace(second, first)):
+        assert code(after(dead, PauseChanges(("topology",))), command) != "changes_paused"
+        assert code(after(dead, PauseChanges(("all", "topology"))), command) == "changes_paused"
+    alive = after(PILED, PauseChanges(("topology",)))
+    assert code(alive, Replace(second, first)) == "changes_paused"
+    assert code(alive, Remove("nobody")) == "changes_paused"
+
+
+def test_data_of_a_zone_stay_where_they_are_while_all_is_paused() -> None:
+    state = led(with_data("ABC", partitions=1, replicas=1))[0]
+    held = done(state, PauseChanges(("all",)))
+    assert tried(held, AlterZone("z", replicas=3))[1] == "changes_paused"
+    altered = done(state, AlterZone("z", replicas=3), PauseChanges(("all",)))
+    assert led(altered)[1] == []
+    row = full_view(altered, altered.zones["z"], {})["partitions"][0]
+    assert row["waits"].endswith("all is paused (ringlog resume all)")
+    begun = done(altered, ResumeChanges(("all",)), TriggerRebalance("z", altered.epoch), PauseChanges(("all",)))
+    ended, asked = led(begun)
+    assert "MigrateTablets" in asked, "what runs comes to its end"
+    assert len(ended.tablets["ks.t"].replicas(0)) == 3

@@ -7,12 +7,11 @@ from dataclasses import replace
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
-from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join, Leave
-from ringlog.kernel.commands.pauses import PauseChanges
-from ringlog.kernel.commands.recovery import (
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.cluster.service import ReconfigureService
+from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.control.recovery import (
     FORCED_KEPT_MAX,
     STATE_BYTES_MAX,
     EnterRecovery,
@@ -20,19 +19,21 @@ from ringlog.kernel.commands.recovery import (
     ForceState,
     LeaveRecovery,
 )
-from ringlog.kernel.commands.schema import AlterTable
-from ringlog.kernel.commands.service import ReconfigureService
-from ringlog.kernel.commands.user_types import AlterType, CreateType
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex
-from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex
+from ringlog.kernel.commands.topology.movements import Join, Leave
+from ringlog.kernel.encoding.encoder import digest, encode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.outcome import OutcomeKind
+from ringlog.kernel.model.modes import Pause
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.service import in_recovery
-from ringlog.kernel.state import PARTS, ClusterState, Pause
 from ringlog.kernel.values import Column, Command, Replication, TypeField
-from ringlog.operator import views
+from ringlog.operator.views import views
 from tests.kernel.commands.test_service import code, coordinated, joined
 from tests.kernel.entries import NODES, SEED, TABLE, applied, entry, founded, node
 

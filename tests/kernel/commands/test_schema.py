@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.schema_parts import utc
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.shared import utc
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
 from ringlog.kernel.fold import fold
-from ringlog.kernel.memory import EMPTY_HISTORY
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import ClusterState, Operation, Plan, StageMark
+from ringlog.kernel.model.applied_history import EMPTY_HISTORY
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import ClusterState, Operation, Plan, StageMark
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.entries import NODES, SEED, applied, entry, founded, uuid, with_normal_nodes
@@ -113,12 +113,10 @@ def test_a_table_and_its_versions() -> None:
     assert other.schema_version != made.version
 
 
-def test_collections_static_columns_and_what_version_1_knew_of_them() -> None:
+def test_collections_static_columns() -> None:
     more = (Column("m", "map<text, frozen<list<int>>>"), Column("s", "text", static=True))
     state = applied(ready(), replace(TABLE, columns=(*COLUMNS, *more[:1])), AlterTable("ks", "t", more[1:]))
     assert state.tables["ks.t"].columns == (*COLUMNS, *more)
-    assert applied(ready(), replace(TABLE, types=1)).tables == applied(ready(), TABLE).tables
-    assert refusal(applied(ready(), TABLE), AlterTable("ks", "t", more[:1], types=1)) == "unknown_type"
 
 
 def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
@@ -141,9 +139,7 @@ def test_a_table_id_is_never_used_again_but_a_name_is() -> None:
         ({"cdc": CdcOptions(ttl=2**31)}, "bad_field"),
         ({"keyspace": "no"}, "unknown_keyspace"),
         ({"columns": (*COLUMNS, Column("k", "int"))}, "column_exists"),
-        ({"columns": (*COLUMNS, Column("x", "list<int>")), "types": 1}, "unknown_type"),
         ({"columns": (*COLUMNS, Column("x", "list<map<int, int>>"))}, "unknown_type"),
-        ({"types": 3}, "bad_field"),
         ({"columns": (*COLUMNS, Column("x", "int", True)), "clustering_key": ()}, "bad_field"),
         ({"columns": (Column("k", "text"), Column("c", "int", True))}, "bad_field"),
         ({"columns": (Column("k", "text"), Column("c", "set<int>"))}, "bad_key"),

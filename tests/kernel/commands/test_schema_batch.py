@@ -10,17 +10,17 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.functions import CreateAggregate, CreateFunction, DropAggregate, DropFunction
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.pauses import PauseChanges
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.schema_batch import PLACES, STATEMENTS_MAX, SchemaBatch, SchemaStatement, statement_of
-from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
-from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex, DropView
-from ringlog.kernel.decide import decide
-from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Accepted, EntryContext, OutcomeKind, Rejected
-from ringlog.kernel.state import ClusterState, Settled
+from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.schema.batch import PLACES, STATEMENTS_MAX, SchemaBatch, SchemaStatement, statement_of
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction, DropAggregate, DropFunction
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex, DropView
+from ringlog.kernel.fold import decide, fold
+from ringlog.kernel.model.outcome import Accepted, EntryContext, OutcomeKind, Rejected
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tables import Settled
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TypeField
 from tests.kernel.commands.test_schema import SIMPLE_1, SIMPLE_2, TABLE, in_flight, ready
 from tests.kernel.entries import applied, entry, uuid
@@ -170,7 +170,7 @@ def _plain(state: ClusterState) -> dict[str, Any]:
     return {
         "keyspaces": bare(state.keyspaces, version="", made=0),
         "types": bare(state.types, version="", changed=0),
-        "tables": bare(state.tables, version="", changed=0),
+        "tables": bare(state.tables, version="", changed=0, made=0),
         "ids": dict(state.table_ids),
         "others": [
             bare(part, version="", changed=0)

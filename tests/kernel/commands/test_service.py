@@ -11,22 +11,27 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.commands.recovery import EnterRecovery
-from ringlog.kernel.commands.service import AddServiceMember, AdvanceService, ReconfigureService, RemoveServiceMember
-from ringlog.kernel.encoding import encoded_parts
+from ringlog.kernel.commands.cluster.service import (
+    AddServiceMember,
+    AdvanceService,
+    ReconfigureService,
+    RemoveServiceMember,
+)
+from ringlog.kernel.commands.control.recovery import EnterRecovery
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.encoding.encoder import encoded_parts
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import PREPARED, in_flight
-from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.service import automatic_size, next_step, read_group, wanted_size
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Command, Witness
-from ringlog.operator import views
-from ringlog.operator.rehearsal import acknowledgements
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.operator.views import views
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.kernel.entries import NODES, SEED, applied, entry, founded, node, uuid
 
 STEPS_MAX = 200
@@ -152,6 +157,35 @@ def test_a_member_is_read_when_it_and_a_quorum_know_that_it_is_written() -> None
     early = AdvanceService(FOUR, "member", tuple(replace(one, applied=one.applied - 1) for one in everybody(state)))
     assert code(state, early) == "gate_not_met", "they acknowledged what was before"
     assert code(state, AdvanceService(FOUR, "member", everybody(state)[:1] * 3)) == "gate_not_met", "one counts once"
+
+
+def test_a_member_is_gone_when_a_quorum_of_the_others_knows_that_it_leaves() -> None:
+    """Otherwise entries that it and one other acknowledged would be on one of two."""
+    state = settled(applied(of(3), ReconfigureService(3)))
+    state = applied(state, RemoveServiceMember(THREE))
+    assert code(state, step(state, ONE)) == "gate_not_met"
+    state = applied(state, step(state, THREE))
+    assert shown(state) == (["n1", "n2"], ["n1", "n2"])
+
+
+def test_no_member_goes_if_half_of_the_others_are_down() -> None:
+    state = applied(settled(applied(of(3), ReconfigureService(3))), DeclareDown(TWO, "disk"))
+    assert code(state, RemoveServiceMember(ONE)) == "no_live_majority"
+    assert code(applied(state, EnterRecovery("n2 is lost", "ops")), RemoveServiceMember(ONE)) == ""
+    assert shown(applied(state, RemoveServiceMember(TWO)))[0] == ["n1", "n3"]
+    state = applied(state, ReconfigureService(excluded=(ONE,)))
+    gone = []
+    while (found := next_step(state)) is not None:
+        gone += [found.node] if found.to == "gone" else []
+        state = applied(state, step(state, TWO))
+    assert gone == [TWO, ONE], "the dead one goes first, so that the other can go"
+    assert shown(state) == (["n3"], ["n3"])
+
+
+def test_the_first_member_that_dies_while_it_joins_goes() -> None:
+    state = applied(of(2), AddServiceMember(ONE), DeclareDown(ONE, "disk"))
+    state = applied(state, step(state, ONE))
+    assert shown(applied(state, step(state, ONE)))[1] == []
 
 
 def test_in_a_recovery_no_quorum_is_needed_and_the_node_itself_is() -> None:

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings, Noop
-from ringlog.kernel.commands.snapshots import REMEMBERED_MAX, TakeSnapshot, is_due, last_snapshot
-from ringlog.kernel.decoding import StateUndecodable, decode_parts
-from ringlog.kernel.encoding import combined_digest, digest, digests_of, encode, encoded_parts
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, Noop
+from ringlog.kernel.commands.cluster.snapshots import SNAPSHOTS_KEPT_MAX, TakeSnapshot, is_due, last_snapshot
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, TruncateLog
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_parts
+from ringlog.kernel.encoding.encoder import combined_digest, digest, digests_of, encode, encoded_parts
+from ringlog.kernel.history import STORED_MAX, confirmed_snapshots
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.kernel.entries import applied, founded, random_history
 
 
@@ -27,15 +30,35 @@ def test_a_mark_is_the_epoch_of_its_entry() -> None:
 
 
 def test_only_the_last_marks_are_remembered() -> None:
-    state = applied(founded(), *[TakeSnapshot()] * (REMEMBERED_MAX + 3))
+    state = applied(founded(), *[TakeSnapshot()] * (SNAPSHOTS_KEPT_MAX + 3))
     epochs = sorted(one.epoch for one in state.snapshots.values())
-    assert epochs == list(range(state.epoch - REMEMBERED_MAX + 1, state.epoch + 1))
+    assert epochs == list(range(state.epoch - SNAPSHOTS_KEPT_MAX + 1, state.epoch + 1))
     assert set(state.snapshots) == set(map(str, epochs))
+
+
+def test_confirmed_marks_stay_however_many_unconfirmed_ones_follow() -> None:
+    state, confirmed = founded(), list[int]()
+    for position in (10, 20, 30, 40):
+        state = applied(state, TakeSnapshot())
+        confirmed.append(state.epoch)
+        said = ConfirmSnapshot(state.epoch, state.state_id, position, "ab" * 32, ("keeper", "publisher"))
+        state = applied(state, said)
+        if position == 20:
+            state = applied(state, TruncateLog(confirmed[0]))
+    state = applied(state, *[TakeSnapshot()] * (2 * SNAPSHOTS_KEPT_MAX))
+    assert [one.epoch for one in confirmed_snapshots(state)] == confirmed
+    later = applied(state, TruncateLog(confirmed[-1]), TakeSnapshot())
+    assert [one.epoch for one in confirmed_snapshots(later)] == confirmed[1:], "the log no longer begins with the first"
+    assert len(later.snapshots) == SNAPSHOTS_KEPT_MAX + STORED_MAX
 
 
 def test_the_coordinator_asks_for_one_when_so_many_entries_were_applied() -> None:
     state = applied(founded(), *[Noop()] * 20)
-    assert not is_due(state), "by hand only, unless it is set"
+    assert not is_due(state)
+    assert is_due(replace(state, epoch=10_000)), "a new cluster takes them by itself"
+    assert is_due(state, 50_000_000)
+    never = applied(state, ChangeSettings((("snapshot_bytes", 0), ("snapshot_entries", 0))))
+    assert not is_due(replace(never, epoch=10**7), 10**12), "by hand only, if an operator wants it so"
     state = applied(state, ChangeSettings((("snapshot_entries", 10),)))
     assert asked(state) == ["TakeSnapshot"]
     state = applied(state, TakeSnapshot())

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import DropKeyspace
-from ringlog.kernel.commands.schema import AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.user_types import AlterType, CreateType, DropType
-from ringlog.kernel.encoding import digest
+from ringlog.kernel.commands.schema.keyspaces import DropKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.cql.types import is_type
+from ringlog.kernel.cql.user_types import is_part, resolved, used_in
+from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.generations.statements import shape_of_table
-from ringlog.kernel.schema.types import is_type
-from ringlog.kernel.schema.user_types import is_part, resolved, used_in
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, TypeField
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.commands.test_schema import ready

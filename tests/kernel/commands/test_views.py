@@ -7,15 +7,16 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.changes import SCHEMA, project
-from ringlog.kernel.commands.keyspaces import CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.pauses import PauseChanges
-from ringlog.kernel.commands.schema import COLUMNS_MAX, AlterTable, CreateTable, DropTable
-from ringlog.kernel.commands.user_types import AlterType, CreateType
-from ringlog.kernel.commands.views import CreateIndex, CreateView, DropIndex, DropView
-from ringlog.kernel.decoding import decode_state
-from ringlog.kernel.encoding import digest, encode
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.changes import project
+from ringlog.kernel.commands.control.pauses import PauseChanges
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import COLUMNS_MAX, AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex, DropView
+from ringlog.kernel.encoding.decoder import decode_state
+from ringlog.kernel.encoding.encoder import digest, encode
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.sections import SCHEMA
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, TypeField
 from tests.kernel.commands.test_cluster_and_nodes import refusal
 from tests.kernel.commands.test_schema import SIMPLE_1, TABLE, ready
@@ -125,7 +126,7 @@ def test_what_is_used_stays(command: Command, code: str) -> None:
         (("none",), (), "unknown_column"),
         ((), (ColumnRename("none", "x"),), "unknown_column"),
         (("many", "many"), (), "bad_field"),
-        (("many",), (ColumnRename("many", "x"),), "bad_field"),
+        (("many",), (ColumnRename("many", "x"),), "unknown_column"),
         (("many",) * (COLUMNS_MAX + 1), (), "bad_field"),
         (("k",), (), "bad_key"),
         (("home",), (), "column_in_use"),

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from hypothesis import strategies as st
 
 from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.state import Generation, Node
+from ringlog.kernel.model.state import Generation, Node
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange
 
 Owners = dict[int, str]

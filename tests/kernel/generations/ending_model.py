@@ -20,12 +20,13 @@ from dataclasses import dataclass, replace
 
 from immutables import Map
 
-from ringlog.kernel.commands.cdc import CloseCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.decide import decide
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, FenceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.fold import decide
 from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.outcome import Accepted, EntryContext
-from ringlog.kernel.state import CdcWriter, ClusterState, Generation, Table
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import CdcWriter, ClusterState, Generation
+from ringlog.kernel.model.tables import Table
 from ringlog.kernel.values import CdcOptions, Column, Command, Position
 from tests.kernel.generations.clusters import directory
 

@@ -23,7 +23,13 @@ from dataclasses import dataclass, replace
 
 from immutables import Map
 
-from ringlog.kernel.commands.cdc import (
+from ringlog.kernel.commands.cdc.clock import (
+    LowerCdcWriter,
+    WithdrawCdcGeneration,
+    decide_lower_cdc_writer,
+    decide_withdraw_cdc_generation,
+)
+from ringlog.kernel.commands.cdc.generations import (
     CommitCdcGeneration,
     RequestCdcGeneration,
     decide_commit_cdc_generation,
@@ -31,13 +37,7 @@ from ringlog.kernel.commands.cdc import (
     decide_request_cdc_generation,
     parts_of,
 )
-from ringlog.kernel.commands.cdc_clock import (
-    LowerCdcWriter,
-    WithdrawCdcGeneration,
-    decide_lower_cdc_writer,
-    decide_withdraw_cdc_generation,
-)
-from ringlog.kernel.commands.cdc_writers import (
+from ringlog.kernel.commands.cdc.writers import (
     AdvanceCdcWriter,
     FenceCdcWriter,
     RegisterCdcWriter,
@@ -45,10 +45,10 @@ from ringlog.kernel.commands.cdc_writers import (
     decide_fence_cdc_writer,
     decide_register_cdc_writer,
 )
+from ringlog.kernel.generations.acceptance import generation_at
 from ringlog.kernel.generations.describe import generate, ranges_digest
-from ringlog.kernel.generations.lookup import generation_at
-from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
-from ringlog.kernel.state import CdcWriter, ClusterState, Generation
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import CdcWriter, ClusterState, Generation
 from ringlog.kernel.values import Command
 from tests.kernel.generations.clusters import directory
 

@@ -8,9 +8,9 @@ from itertools import pairwise
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.decoding import decode_parts
-from ringlog.kernel.digester import Digester
-from ringlog.kernel.encoding import digest, encode, encoded_parts
+from ringlog.kernel.encoding.decoder import decode_parts
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.encoding.encoder import digest, encode, encoded_parts
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.describe import generate, ranges_digest
 from ringlog.kernel.generations.packed import (
@@ -24,7 +24,7 @@ from ringlog.kernel.generations.packed import (
     packed,
     streams_in,
 )
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from tests.kernel.generations.clusters import described, directory, generation
 
 

@@ -11,15 +11,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.decoding import StateUndecodable
-from ringlog.kernel.encoding import digest_of_pieces, encode, sha256_of
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.encoding.decoder import StateUndecodable
+from ringlog.kernel.encoding.encoder import digest_of_chunks, encode, sha256_of
+from ringlog.kernel.encoding.stored_generations import canonical_chunks, read_generations, stored_generations
 from ringlog.kernel.generations.canonical import size_of_canonical
 from ringlog.kernel.generations.describe import generate
 from ringlog.kernel.generations.packed import PackedRanges, as_ranges, packed
-from ringlog.kernel.generations.stored import canonical_pieces, read_generations, stored_generations
+from ringlog.kernel.model.state import Forgotten, Generation, Node
 from ringlog.kernel.ring.shards import SHARDS_MAX
-from ringlog.kernel.state import Forgotten, Generation, Node
-from ringlog.kernel.swift import replaced
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange, Position, Token
 from tests.kernel.generations.clusters import described, directory, generation, rings
 
@@ -68,8 +68,8 @@ def test_they_come_back(ring: tuple[Owners, dict[str, Node]], draw: random.Rando
     found = read_generations(stored_generations(generations))
     assert found == tuple(generations)
     assert all(type(one.ranges) is PackedRanges for one in found)
-    assert b"".join(canonical_pieces(found)) == encode(tuple(generations))
-    assert digest_of_pieces(canonical_pieces(generations)) == sha256_of(encode(tuple(generations)))
+    assert b"".join(canonical_chunks(found)) == encode(tuple(generations))
+    assert digest_of_chunks(canonical_chunks(generations)) == sha256_of(encode(tuple(generations)))
 
 
 def test_what_is_in_no_columns_or_unsound_is_stored_as_it_is() -> None:
@@ -84,7 +84,7 @@ def test_what_is_in_no_columns_or_unsound_is_stored_as_it_is() -> None:
     strange = replaced(third, ranges=as_ranges(others))
     generations = (small, first, gone, shuffled, second, strange, third)
     assert read_generations(stored_generations(generations)) == generations
-    assert b"".join(canonical_pieces(generations)) == encode(generations)
+    assert b"".join(canonical_chunks(generations)) == encode(generations)
 
 
 def test_a_join_adds_little_but_the_bits_of_its_ids() -> None:
@@ -119,7 +119,7 @@ def test_other_bytes_are_other_generations_or_refused(seed: int, data: st.DataOb
     except StateUndecodable:
         return
     assert (found == tuple(generations)) == (
-        digest_of_pieces(canonical_pieces(found)) == digest_of_pieces(canonical_pieces(generations))
+        digest_of_chunks(canonical_chunks(found)) == digest_of_chunks(canonical_chunks(generations))
     )
 
 

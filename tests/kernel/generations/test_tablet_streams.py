@@ -8,33 +8,35 @@ from dataclasses import replace
 import pytest
 
 from ringlog.cache.projection import delta, full
-from ringlog.kernel.changes import CDC_STREAMS, ChangeRecord, StreamsChange, diff
-from ringlog.kernel.commands import cdc
-from ringlog.kernel.commands.cdc import (
+from ringlog.kernel.changes import ChangeRecord, StreamsChange, diff
+from ringlog.kernel.commands.cdc import generations as cdc
+from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
+from ringlog.kernel.commands.cdc.generations import (
     CloseCdcGeneration,
     CommitCdcGeneration,
     PublishCdcGeneration,
     RequestCdcGeneration,
 )
-from ringlog.kernel.commands.cdc_expiry import ExpireCdcGeneration, ForgetCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter, RegisterCdcWriter
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.resizes import DecideResize, FinishResize, members, resize_session
-from ringlog.kernel.commands.schema import AlterTable, DropTable
-from ringlog.kernel.decoding import decode_state
-from ringlog.kernel.encoding import digest, encode
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
+from ringlog.kernel.commands.placement.resizes import DecideResize, FinishResize, members, resize_session
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
+from ringlog.kernel.encoding.decoder import decode_state
+from ringlog.kernel.encoding.encoder import digest, encode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.generations.describe import fits_tablets, is_optimal, ranges_digest, size_of
-from ringlog.kernel.generations.lookup import generation_at, stream_of
-from ringlog.kernel.generations.stream_id import decode
+from ringlog.kernel.generations.acceptance import generation_at, stream_of
+from ringlog.kernel.generations.describe import UNUSED_RANGES_MAX, fits_tablets, is_optimal, ranges_digest, size_of
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, advance
+from ringlog.kernel.model.stream_id import decode
+from ringlog.kernel.model.tablet_streams import DescribedTable
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.sections import CDC_STREAMS
 from ringlog.kernel.values import CdcOptions, StreamReport, TabletOptions, Token
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
-from ringlog.sim.checks.judge import stream_for
-from tests.kernel.entries import applied, entry
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from ringlog_sim.checks.cdc.judge import stream_for
+from tests.kernel.entries import applied, entry, uuid
 from tests.kernel.tablets import lives
 from tests.kernel.tablets.lives import TABLE, witnesses
 
@@ -188,6 +190,43 @@ def test_caches_show_each_stream_and_keep_what_did_not_change(start: ClusterStat
     assert len(changed) == 8
     assert decode_state(encode(after)) == after
     assert digest(decode_state(encode(after))) == digest(after)
+
+
+def test_dropped_tables_do_not_accumulate_in_generations(start: ClusterState) -> None:
+    """A table is made and dropped 60 times, with a CDC writer that is up to date: old descriptions expire."""
+    state, now = applied(start, RegisterCdcWriter("w", "one")), 10**6
+    made = replace(LOGGED, tablets=TabletOptions(256))
+    most = 0
+    for number in range(60):
+        now += 10**8
+        state = applied(state, replace(made, name="u", id=uuid(number, space=3)), DropTable("ks", "u"))
+        state = coordinated(state, now)
+        horizon = max(state.writers["w"].horizon, state.generations[-1].timestamp + 1)
+        state = coordinated(applied(state, AdvanceCdcWriter("w", "one", horizon, horizon)), now)
+        most = max(most, sum(len(one.ends) for found in state.generations for one in found.tables))
+    # Two generations: one open and one that expires, each with the unused ranges that are allowed and one more table.
+    assert most < 2 * (UNUSED_RANGES_MAX + 2 * 256)
+    assert [one.table for one in state.generations[-1].tables][:1] == [LOGGED.id]
+    assert len(state.generations) < 60 // 4 + 1
+    assert violations(state) == ()
+
+
+def test_dropped_tables_start_one_generation_where_none_closes(start: ClusterState) -> None:
+    state = start
+    for number in range(20):
+        made = replace(LOGGED, tablets=TabletOptions(256), name="u", id=uuid(number, space=3))
+        state = coordinated(applied(state, made, DropTable("ks", "u")), 10_000)
+    assert [one.closed for one in state.generations] == [None, None]
+
+
+def test_dropped_tables_start_no_generation_on_a_ring_without_tokens(start: ClusterState) -> None:
+    unused = DescribedTable(uuid(1, space=3), tuple(range(UNUSED_RANGES_MAX)))
+    last = replace(start.generations[-1], tables=(unused,))
+    state = advance(applied(start, DropTable("ks", "t")), start.epoch, generations=(last,))
+    assert fits_tablets(state)
+    larger = advance(state, state.epoch, generations=(replace(last, tables=(unused, replace(unused, table="u"))),))
+    assert not fits_tablets(larger)
+    assert fits_tablets(advance(larger, larger.epoch, token_owners=EMPTY_STATE.token_owners))
 
 
 # ------------------------------------------------------------------------------------------------ random histories

@@ -6,9 +6,10 @@ from collections.abc import Iterable, Mapping
 
 from immutables import Map
 
+from ringlog.kernel.model.state import ClusterState, Node
+from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.ownership.placements import canonical, new_placement, nodes_of, replications_in_use
 from ringlog.kernel.ownership.strategies import replication_key
-from ringlog.kernel.state import ClusterState, Keyspace, Node
 from ringlog.kernel.values import DatacenterReplication, Replication
 
 EPOCH = 10

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from itertools import combinations
 
+from ringlog.kernel.model.state import Change, ClusterState, Deltas, Operation, Placement, Plan, RangeGroup, Source
 from ringlog.kernel.operations.rings import resulting_owners
 from ringlog.kernel.operations.sources import sources_of
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.kinds import ENTIRE
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.strategies import ENTIRE_END, natural, ring_of
-from ringlog.kernel.state import Change, ClusterState, Deltas, Operation, Placement, Plan, RangeGroup, Source
 
 
 def plan(state: ClusterState, operation: Operation) -> Plan:
@@ -65,12 +65,6 @@ def composes(state: ClusterState, operation: Operation) -> bool:
 
 def _nodes(lists: Sequence[Sequence[Change]], key: str, end: int) -> set[str]:
     return {change.node for changes in lists for change in changes if (change.replication, change.end) == (key, end)}
-
-
-def walked(owners: dict[int, str], beside: dict[str, str], end: int, group: Sequence[str]) -> list[str]:
-    """The group in the order in which its members are met, token by token; who replaces another stands behind it."""
-    met = [owners[token] for token in sorted(owners, key=lambda token: (token < end, token))]
-    return sorted(group, key=lambda node: (met.index(beside.get(node, node)), node in beside))
 
 
 def split(placement: Placement, token: int) -> Placement:

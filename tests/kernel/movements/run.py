@@ -1,39 +1,41 @@
 """One random run: a small cluster, some keyspaces, and movements that are asked for, moved on, cancelled and failed.
 
-After each step the state is compared with the model, position by position.
+After each step the state is compared with the record that the simulator's checks keep of a log.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from functools import cache
 from typing import Any
 
 from immutables import Map
 
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.operations import CancelOperation, FailOperation, RetryOperation
-from ringlog.kernel.operations.gates import quorum
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState, Node, Operation, RangeGroup
+from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.ownership.kinds import ENTIRE
 from ringlog.kernel.ownership.placements import (
     canonical,
-    group_at,
     new_placement,
     nodes_of,
     placement_of_keyspace,
     replications_in_use,
 )
 from ringlog.kernel.ownership.strategies import replication_key
-from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.state import ClusterState, Keyspace, Node, Operation, RangeGroup
-from ringlog.kernel.values import Command, DatacenterReplication, Replication
-from tests.kernel.movements import quorums
-from tests.kernel.movements.model import Model, Moving, Setting, natural
+from ringlog.kernel.values import Command, Replication
+from ringlog_sim.checks.ring.layout import replicas
+from ringlog_sim.checks.ring.movements import Movements, SeenMovement
+from ringlog_sim.checks.ring.operations import lock_faults, source_faults
+from ringlog_sim.checks.ring.placement import owner_faults, placement_faults
+from ringlog_sim.checks.ring.quorums import smallest_quorums
+from tests.kernel.movements.clusters import ENTIRE, network, simple
 from tests.kernel.operations.drive import SEED, advance_of, applied, decided, with_generation
 
 SPAN = 1_000
@@ -48,18 +50,8 @@ EXPECTED = {
 """What a request may be refused for, whatever the run."""
 
 
-def replication_of(setting: Setting) -> Replication:
-    if setting[0] == "simple":
-        return Replication("simple", setting[1])
-    if setting[0] == "entire":
-        return Replication("entire", 0)
-    local = [
-        DatacenterReplication(name, len(wanted), wanted)
-        if isinstance(wanted, tuple)
-        else DatacenterReplication(name, wanted)
-        for name, wanted in setting[1]
-    ]
-    return Replication("network", sum(one.factor for one in local), tuple(local))
+MEMBERS_MAX = 7
+"""Of greater groups (every node of a ring) there are too many choices."""
 
 
 def shape(ranges: Iterable[RangeGroup]) -> list[tuple[Any, ...]]:
@@ -67,9 +59,42 @@ def shape(ranges: Iterable[RangeGroup]) -> list[tuple[Any, ...]]:
     return [(group.start, group.end, nodes_of(group.read), nodes_of(group.write)) for group in ranges]
 
 
-def members(group: RangeGroup) -> tuple[Any, ...]:
-    """All but the order of its members, which another node's move may change."""
-    return group.start, group.end, set(group.read), set(group.write), group.changed
+def views_meet(old: frozenset[str], new: frozenset[str]) -> None:
+    """Fail if two quorums of views at most one apart do not meet; only the sizes of the groups count.
+
+    Views 0 to 3: before, after start, after middle, after finish. A write needs a quorum of the old and a quorum of the
+    new group of its view.
+    """
+    if old and new and old != new and len(old | new) <= MEMBERS_MAX:
+        _views_meet(len(old & new), len(old - new), len(new - old))
+
+
+@cache
+def _views_meet(common: int, leaving: int, entering: int) -> None:
+    both = tuple(f"b{number}" for number in range(common))
+    old = both + tuple(f"l{number}" for number in range(leaving))
+    new = both + tuple(f"e{number}" for number in range(entering))
+    all_ = frozenset(old + new)
+    reads = [smallest_quorums((group,), all_) for group in (old, old, new, new)]
+    writes = [smallest_quorums(groups, all_) for groups in ((old,), (old, new), (old, new), (new,))]
+    for one in range(4):
+        for other in range(max(0, one - 1), min(4, one + 2)):
+            assert all(r & w for r in reads[one] for w in writes[other]), (old, new, one, other)
+
+
+@dataclass
+class Applied:
+    """An entry of the run's log."""
+
+    command: Command
+
+
+@dataclass
+class RunLog:
+    """What the run applied, and the states, by epoch."""
+
+    entries: dict[int, Applied]
+    states: dict[int, ClusterState]
 
 
 class Run:
@@ -78,8 +103,8 @@ class Run:
     def __init__(self, seed: int, nodes_max: int = 8) -> None:
         self.draw = random.Random(seed)
         self.counts: dict[str, int] = {}
-        self.model = Model({}, {}, {})
-        self.groups_at: dict[str, list[tuple[str, RangeGroup]]] = {}
+        self.log = RunLog({}, {})
+        self.record = Movements(self.log)
         self.next_node = 0
         self.wide = self.draw.random() < 0.3
         datacenters = [f"dc{number}" for number in range(1 if self.wide else self.draw.choice([1, 1, 2, 3]))]
@@ -94,14 +119,16 @@ class Run:
             own = self._free(tokens, self.draw.randint(1, self.tokens_max))
             nodes[node.id] = replace(node, state="normal", tokens=own)
             tokens |= dict.fromkeys(own, node.id)
+        keyspaces: dict[str, Replication] = {}
         places = {name: (node.datacenter, node.rack) for name, node in nodes.items()}
-        self.model = Model(places, tokens, {})
+        self.record.owners, self.record.places = tokens, places
         for number in range(self.draw.randint(1, 3)):
-            self.model.keyspaces[f"ks{number}"] = self._setting()
-        self.state = self._clustered(nodes)
+            keyspaces[f"ks{number}"] = self._setting()
+        self.state = self._clustered(nodes, tokens, keyspaces)
+        self.record.begin(self.state.epoch, tokens, places, keyspaces, since=5)
         self.concurrency = self.draw.randint(1, 5)
         limit = {"operations_concurrent_max": self.concurrency}
-        self.state = replace(self.state, settings=Map(limit))
+        self.state = self.log.states[self.state.epoch] = replace(self.state, settings=Map(limit))
 
     def _new_node(self, datacenter: str, rack: str = "") -> Node:
         self.next_node += 1
@@ -111,47 +138,48 @@ class Run:
 
     def _free(self, tokens: dict[int, str], count: int) -> tuple[int, ...]:
         """Tokens that nobody has or asked for."""
-        taken = {*tokens, *(token for moving in self.model.moving.values() for token in moving.add)}
+        taken = {*tokens, *(token for move in self.record.flying.values() for token in move.tokens)}
         drawn: set[int] = set()
         while len(drawn) < count:
             drawn.update({self.draw.randrange(-SPAN, SPAN)} - taken)
         return tuple(sorted(drawn))
 
-    def _setting(self) -> Setting:
+    def _setting(self) -> Replication:
         """A setting that the normal nodes can hold."""
-        members = set(self.model.tokens.values())
+        members = set(self.record.owners.values())
         local: dict[str, list[str]] = {}
         for node in sorted(members):
-            datacenter, rack = self.model.places[node]
+            datacenter, rack = self.record.places[node]
             local.setdefault(datacenter, []).append(rack)
         if self.wide:
-            return ("network", (("dc0", self.draw.randint(1, 3)),))
+            return network(dc0=self.draw.randint(1, 3))
         kind = self.draw.choice(["simple", "network", "network", "network", "entire"])
         if kind == "entire" and self.draw.random() < 0.7:
             kind = "network"
         if kind == "simple":
-            return ("simple", self.draw.randint(1, min(self.factor_max, len(members))))
+            return simple(self.draw.randint(1, min(self.factor_max, len(members))))
         if kind == "entire":
-            return ("entire",)
-        wanted: list[tuple[str, Any]] = []
+            return ENTIRE
+        wanted: dict[str, int | tuple[str, ...]] = {}
         for datacenter in sorted(self.draw.sample(sorted(local), self.draw.randint(1, len(local)))):
             racks = sorted(set(local[datacenter]))
             if self.draw.random() < 0.3:
-                wanted.append((datacenter, tuple(sorted(self.draw.sample(racks, self.draw.randint(1, len(racks)))))))
+                wanted[datacenter] = tuple(sorted(self.draw.sample(racks, self.draw.randint(1, len(racks)))))
             else:
-                wanted.append((datacenter, self.draw.randint(1, min(3, self.factor_max, len(local[datacenter])))))
-        return ("network", tuple(wanted))
+                wanted[datacenter] = self.draw.randint(1, min(3, self.factor_max, len(local[datacenter])))
+        return network(**wanted)
 
-    def _clustered(self, nodes: dict[str, Node]) -> ClusterState:
-        owners = Map(self.model.tokens)
-        settings = {name: replication_of(setting) for name, setting in self.model.keyspaces.items()}
+    def _clustered(
+        self, nodes: dict[str, Node], tokens: dict[int, str], keyspaces: dict[str, Replication]
+    ) -> ClusterState:
+        owners = Map(tokens)
         return ClusterState(
             cluster_id="c",
             epoch=10,
             nodes=Map(nodes),
             token_owners=owners,
-            keyspaces=Map({name: Keyspace(name, setting, "v") for name, setting in settings.items()}),
-            placements=Map({replication_key(one): new_placement(one, owners, nodes, 5) for one in settings.values()}),
+            keyspaces=Map({name: Keyspace(name, setting, "v") for name, setting in keyspaces.items()}),
+            placements=Map({replication_key(one): new_placement(one, owners, nodes, 5) for one in keyspaces.values()}),
         )
 
     # ------------------------------------------------------------------------------------------------------- steps
@@ -185,81 +213,82 @@ class Run:
     def _register(self, datacenter: str, rack: str = "") -> str:
         node = self._new_node(datacenter, rack)
         self.state = replace(self.state, nodes=self.state.nodes.set(node.id, node))
-        self.model.places[node.id] = (node.datacenter, node.rack)
+        self.record.places[node.id] = (node.datacenter, node.rack)
+        self.record.standing[node.id] = "none"
         return node.id
+
+    def _apply(self, command: Command) -> None:
+        """The next entry of the log."""
+        self.state = applied(self.state, command)
+        self.log.entries[self.state.epoch] = Applied(command)
+        self.log.states[self.state.epoch] = self.state
+        self.record.upto(self.state.epoch)
 
     def _request(self) -> None:
         idle = self._idle()
         kinds = ["join", "leave", "leave", "move", "replace", "replace", "remove", "rebuild", "alter", "assassinate"]
         kind = self.draw.choice(kinds[:6] if self.wide else kinds)
         if kind == "join" or not idle:
-            if len(set(self.model.tokens.values())) >= self.nodes_max:
+            if len(set(self.record.owners.values())) >= self.nodes_max:
                 return
             name = self._register(self.draw.choice(sorted(self.racks)))
-            tokens = self._free(self.model.tokens, self.draw.randint(1, self.tokens_max))
-            self._ask(Join(name, tokens, SEED), Moving("join", dict.fromkeys(tokens, name)))
+            tokens = self._free(self.record.owners, self.draw.randint(1, self.tokens_max))
+            self._ask(Join(name, tokens, SEED))
             return
         name = self.draw.choice(idle)
         own = self.state.nodes[name].tokens
         if kind == "leave":
-            self._ask(Leave(name), Moving(kind, {}, own))
+            self._ask(Leave(name))
         elif kind == "move":
             kept = tuple(self.draw.sample(own, self.draw.randrange(len(own))))
-            tokens = (*kept, *self._free(self.model.tokens, self.draw.randint(1, 2)))
-            gone = tuple(token for token in own if token not in kept)
-            self._ask(Move(name, tokens, SEED), Moving(kind, dict.fromkeys(tokens, name), gone))
+            tokens = (*kept, *self._free(self.record.owners, self.draw.randint(1, 2)))
+            self._ask(Move(name, tokens, SEED))
         elif kind == "replace":
             if self.draw.random() < 0.5:
                 self._down(name)
-            new = self._register(*self.model.places[name])
-            self._ask(Replace(new, name), Moving(kind, dict.fromkeys(own, new)))
+            new = self._register(*self.record.places[name])
+            self._ask(Replace(new, name))
         elif kind in ("remove", "assassinate"):
             self._down(name)
-            command = Remove(name) if kind == "remove" else Assassinate(name)
-            self._ask(command, Moving(kind, {}, own))
+            self._ask(Remove(name) if kind == "remove" else Assassinate(name))
         elif kind == "rebuild":
-            self._ask(Rebuild(name), Moving(kind))
+            self._ask(Rebuild(name))
         else:
-            keyspace = self.draw.choice(sorted(self.model.keyspaces))
+            keyspace = self.draw.choice(sorted(self.record.keyspaces))
             setting = self._setting()
-            if setting != self.model.keyspaces[keyspace]:
-                self._ask(AlterKeyspace(keyspace, replication_of(setting)), Moving(kind, {}, (), keyspace, setting))
+            if setting != self.record.keyspaces[keyspace]:
+                self._ask(AlterKeyspace(keyspace, setting))
 
     def _down(self, name: str) -> None:
         if not self.state.nodes[name].down:
-            self.state = applied(self.state, DeclareDown(name, "test"))
+            self._apply(DeclareDown(name, "test"))
 
-    def _ask(self, command: Command, moving: Moving) -> None:
-        """Ask for an operation; the model follows if it is admitted."""
-        if moving.kind in ("leave", "remove", "assassinate") and set(self.model.tokens.values()) == {command.node}:
+    def _ask(self, command: Command) -> None:
+        """Ask for an operation."""
+        kind = type(command).__name__.removesuffix("Keyspace").lower()
+        ends_a_node = isinstance(command, Leave | Remove | Assassinate)
+        if ends_a_node and set(self.record.owners.values()) == {command.node}:
             return
         decision = decided(self.state, command)
         if isinstance(decision, Rejected):
             assert decision.code in EXPECTED, decision
             self._count(decision.code)
-            if moving.kind in ("remove", "assassinate", "replace"):
+            if kind in ("remove", "assassinate", "replace"):
                 self._up()
             return
-        self._count(moving.kind)
-        before = self.state
-        self.state = applied(self.state, command)
+        self._count(kind)
+        self._apply(command)
         new = [op for op in self.state.operations.values() if op.marks[0].epoch == self.state.epoch]
         if not new or new[0].stage == "finished":  # assassinated, or altered without any change of groups
-            self.model.moving["now"] = moving
-            self.model.finish("now")
             self._up()
             return
-        self.model.moving[new[0].id] = moving
-        self.groups_at[new[0].id] = [
-            (lock.replication, group_at(before.placements[lock.replication], lock.end)) for lock in new[0].locks
-        ]
-        self._check_plan(before, new[0], moving)
+        self._check_plan(new[0], self.record.flying[new[0].id])
 
     def _up(self) -> None:
         """Whoever is down and not part of an operation is up again, so that runs do not die out."""
         for name, node in sorted(self.state.nodes.items()):
             if node.down and node.state == "normal":
-                self.state = applied(self.state, DeclareUp(name, ""))
+                self._apply(DeclareUp(name, ""))
 
     def _cancel(self, operation: Operation) -> None:
         fails = self.draw.random() < 0.3
@@ -270,22 +299,18 @@ class Run:
             if fails:
                 self._decide(operation, command)
             return
-        self.state = applied(self.state, command)
+        self._apply(command)
         self._count("cancelled")
-        del self.model.moving[operation.id]
-        for key, group in self.groups_at[operation.id]:
-            now = group_at(self.state.placements[key], group.end)
-            assert members(now) == members(group), "a cancel leaves no trace"
         self._up()
 
     def _decide(self, operation: Operation, failed: Command) -> None:
         """It stops where it is, whatever is acknowledged, until it is tried again."""
         before = self.state
-        self.state = applied(self.state, failed)
+        self._apply(failed)
         refused = decided(self.state, advance_of(self.state, operation.id))
         assert isinstance(refused, Rejected)
         assert refused.code == "awaits_decision"
-        self.state = applied(self.state, RetryOperation(operation.id, "mended"))
+        self._apply(RetryOperation(operation.id, "mended"))
         assert (self.state.placements, self.state.nodes) == (before.placements, before.nodes)
         self._count("tried again")
 
@@ -299,11 +324,8 @@ class Run:
             assert operation.stage == "requested"
             self._count("waited")
             return
-        self.state = applied(self.state, command)
-        stage = self.state.operations[operation.id].stage
-        self.model.moving[operation.id].stage = stage
-        if stage == "finished":
-            self.model.finish(operation.id)
+        self._apply(command)
+        if self.state.operations[operation.id].stage == "finished":
             self._up()
         self._count(f"{len(in_flight(self.state))} in flight")
         running = [op for op in in_flight(self.state) if op.stage != "requested"]
@@ -312,22 +334,34 @@ class Run:
     # ------------------------------------------------------------------------------------------------------ checks
 
     def check(self) -> None:
-        """The state is what the model says."""
-        model, state = self.model, self.state
-        assert dict(state.token_owners.items()) == model.tokens
-        for keyspace in sorted(model.keyspaces):
+        """The state is that of the record."""
+        record, state = self.record, self.state
+        faults = [*owner_faults(state, record), *placement_faults(state, record)]
+        assert not faults, faults[0]
+        if len(record.flying) > 1:
+            self._check_overlap()
+        for keyspace in sorted(record.keyspaces):
             placement = placement_of_keyspace(state, keyspace)
             assert placement is not None
-            assert placement.ends == tuple(group.end for group in placement.ranges)
-            if ENTIRE.name not in placement.key:
-                assert set(placement.ends) == model.ends()
+            assert placement.key == record.key(keyspace)
             for group in placement.ranges:
                 reads, writes = nodes_of(group.read), nodes_of(group.write)
-                expected = model.groups(keyspace, group.end)
-                assert (frozenset(reads), frozenset(writes)) == expected, (keyspace, group)
                 assert len(set(reads)) == len(reads)
                 assert len(set(writes)) == len(writes)
                 assert set(reads) <= set(writes)
+
+    def _check_overlap(self) -> None:
+        """No two operations change the members of one position."""
+        record = self.record
+        for keyspace, setting in sorted(record.keyspaces.items()):
+            for end in record.layouts[record.key(keyspace)]:
+                old = set(replicas(setting, record.owners, record.places, end))
+                changing = []
+                for move in record.flying.values():
+                    then = move.setting if move.setting is not None and move.keyspace == keyspace else setting
+                    if set(replicas(then, move.map(record.owners), record.places, end)) != old:
+                        changing.append(move.id)
+                assert len(changing) <= 1, f"{changing} change {end} of {keyspace} at once"
 
     def check_quiet(self) -> None:
         """Nothing is in flight: the live layout is the canonical one, in its order too."""
@@ -336,38 +370,26 @@ class Run:
             layout = canonical(replication, self.state.token_owners, self.state.nodes, 0)
             assert shape(self.state.placements[key].ranges) == shape(layout)
         for node in self.state.nodes.values():
-            owned = tuple(sorted(token for token, owner in self.model.tokens.items() if owner == node.id))
-            assert node.tokens == owned
             assert node.state in ("none", "normal", "left")
-            assert (node.state == "normal") == bool(owned)
+            assert node.state == self.record.standing[node.id]
+            assert (node.state == "normal") == bool(node.tokens)
 
-    def _check_plan(self, state: ClusterState, operation: Operation, moving: Moving) -> None:
-        """Quorums of all views meet; rows come from the replica that gives way, or from a quorum."""
-        plan, nodes = operation.plan, state.nodes
+    def _check_plan(self, operation: Operation, move: SeenMovement) -> None:
+        """The plan exchanges the members that the record exchanges; quorums meet; rows come from a quorum's members."""
         changes: dict[tuple[str, int], tuple[set[str], set[str]]] = {}
-        for change in plan.start.write_added:
+        for change in operation.plan.start.write_added:
             changes.setdefault((change.replication, change.end), (set(), set()))[0].add(change.node)
-        for change in plan.finish.write_removed:
+        for change in operation.plan.finish.write_removed:
             changes.setdefault((change.replication, change.end), (set(), set()))[1].add(change.node)
-        for (key, end), (added, removed) in changes.items():
-            setting = self._setting_of(key, moving)
-            old = natural(self.model.places, self.model.tokens, setting, end)
-            new = (old - removed) | added
-            for datacenter in {nodes[node].datacenter for node in old | new}:
-                local = {node for node in old | new if nodes[node].datacenter == datacenter}
-                quorums.check(frozenset(old & local), frozenset(new & local))
-            quorums.check(old, new)
-            for node in added:
-                givers = {
-                    s.source
-                    for s in plan.sources
-                    if (s.replication, s.target) == (key, node) and in_range(end, s.start, s.end)
-                }
-                assert givers <= old
-                assert not any(nodes[giver].down for giver in givers)
-                assert givers & removed or len(givers) >= len(old) - quorum(len(old)) + 1
-
-    def _setting_of(self, key: str, moving: Moving) -> Setting:
-        if moving.keyspace:
-            return self.model.keyspaces[moving.keyspace]
-        return next(s for s in self.model.keyspaces.values() if replication_key(replication_of(s)) == key)
+        expected = {
+            (one.key, one.end): (set(one.new) - set(one.old), set(one.old) - set(one.new)) for one in move.exchanges
+        }
+        assert changes == expected
+        faults = [*source_faults(self.record, operation, move), *lock_faults(self.record, operation, move)]
+        assert not faults, faults[0]
+        for one in move.exchanges:
+            old, new = frozenset(one.old), frozenset(one.new)
+            views_meet(old, new)
+            for datacenter in {self.record.places[node][0] for node in old | new}:
+                local = frozenset(node for node in old | new if self.record.places[node][0] == datacenter)
+                views_meet(old & local, new & local)

@@ -7,13 +7,13 @@ from collections.abc import Iterable
 import pytest
 from immutables import Map
 
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
-from ringlog.kernel.operations import admission
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, RegisterNode, UnregisterNode
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.movements import admission
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication
 from tests.kernel.movements.clusters import ENTIRE, canonical_everywhere, network, placed, simple
 from tests.kernel.operations.drive import SEED, advance_of, applied, at_every_stage, begun, driven, refused, stepped

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Join, Leave
-from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.topology.movements import Join, Leave
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.ownership.placements import canonical, nodes_of, placement_of_keyspace
 from ringlog.kernel.ownership.strategies import replication_key
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import DatacenterReplication, Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven, refused, stepped

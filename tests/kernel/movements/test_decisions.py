@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Join, Leave, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
-from ringlog.kernel.operations.failures import counts_from, stopped_by, told
-from ringlog.kernel.operations.gates import gaining_nodes
-from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.model.state import ClusterState, Operation
+from ringlog.kernel.operations.gates import counts_from, describe, gaining_nodes, stopped_by
 from ringlog.kernel.values import Command
 from tests.kernel.movements.clusters import canonical_everywhere, network, placed, simple
 from tests.kernel.operations.drive import SEED, advance_of, applied, begun, driven, refused
@@ -45,7 +44,7 @@ def test_tries_in_vain_stop_an_operation_until_it_is_tried_again() -> None:
     stopped = applied(state, gave_up(state, operation))
     (failure,) = stopped_by(of(stopped, operation))
     assert (failure.node, failure.tries, of(stopped, operation).stage) == ("x", 200, OLD)
-    assert told(stopped, failure) == f"x after 200 tries at epoch {stopped.epoch}: rows from n2: refused"
+    assert describe(stopped, failure) == f"x after 200 tries at epoch {stopped.epoch}: rows from n2: refused"
     assert stopped.placements == state.placements
     assert refused(stopped, advance_of(stopped, operation)).code == "awaits_decision"
     assert refused(stopped, gave_up(stopped, operation)).code == "awaits_decision"

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.movements import Assassinate, Leave, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import gaining_nodes, gate, missing
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import StreamReport, Witness
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import advance_of, applied, begun, driven, everyone, refused, stepped

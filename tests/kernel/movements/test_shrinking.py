@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.movements import Assassinate, Leave, Remove
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import gaining_nodes, gate
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
 from tests.kernel.operations.drive import applied, at_every_stage, begun, refused

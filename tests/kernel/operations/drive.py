@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import replace
 
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, Generation, Operation
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
 from ringlog.kernel.operations.kinds import kind_of, next_stage
 from ringlog.kernel.operations.rings import target_owners
-from ringlog.kernel.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.registry import RULES
-from ringlog.kernel.state import ClusterState, Generation, Operation
 from ringlog.kernel.values import Command, GenerationRange, StreamReport, Witness
 
 SEED = bytes(range(16))

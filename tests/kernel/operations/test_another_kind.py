@@ -17,28 +17,28 @@ import pytest
 from ringlog.cache import projection
 from ringlog.kernel import registry
 from ringlog.kernel.changes import OperationChange, diff
-from ringlog.kernel.commands.movements import Join, Leave, Move
+from ringlog.kernel.commands.topology.movements import Join, Leave, Move
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.movements.admission import admit, requested
+from ringlog.kernel.movements.progress import waits_behind
 from ringlog.kernel.operations import kinds
-from ringlog.kernel.operations.admission import admit, requested
 from ringlog.kernel.operations.kinds import KINDS, LEAVING, MOVING, Changes, OperationKind
 from ringlog.kernel.operations.node_states import node_statuses
 from ringlog.kernel.operations.plan import plan_movement
-from ringlog.kernel.operations.progress import waits_behind
 from ringlog.kernel.operations.stages import SWAP_STAGES, in_flight
-from ringlog.kernel.outcome import Decision, EntryContext, Rejected
-from ringlog.kernel.state import ClusterState
-from ringlog.operator import views
-from ringlog.operator.waiting import waiting
-from ringlog.operator.words import described
-from ringlog.sim.quorums import plans
-from ringlog.sim.quorums.case import SEED, Case, CaseOptions, members
-from ringlog.sim.quorums.description import Numbers, state_of
-from ringlog.sim.quorums.description import described as cluster_of
-from ringlog.sim.quorums.explore import Explorer, Findings
-from ringlog.sim.quorums.model import QuorumRules
-from ringlog.sim.quorums.walk import WalkStep, WalkWorld, drive
+from ringlog.operator.views import views
+from ringlog.operator.views.waiting import waiting
+from ringlog.operator.views.words import described
 from ringlog.wire.changes import decode_change, encode_change
+from ringlog_testing.quorums import plans
+from ringlog_testing.quorums.case import SEED, Case, CaseOptions, members
+from ringlog_testing.quorums.description import Numbers, state_of
+from ringlog_testing.quorums.description import described as cluster_of
+from ringlog_testing.quorums.explore import Explorer, Findings
+from ringlog_testing.quorums.model import QuorumRules
+from ringlog_testing.quorums.walk import WalkStep, WalkWorld, drive
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import applied, begun
 

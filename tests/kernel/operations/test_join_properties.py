@@ -8,21 +8,22 @@ from itertools import combinations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.operations import CancelOperation
-from ringlog.kernel.operations.admission import requested
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.model.outcome import EntryContext
+from ringlog.kernel.model.state import ClusterState, Plan
+from ringlog.kernel.movements.admission import requested
 from ringlog.kernel.operations.gates import gate, missing, quorum
 from ringlog.kernel.operations.kinds import JOIN
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.operations.stages import JOIN_STAGES
-from ringlog.kernel.outcome import EntryContext
 from ringlog.kernel.ownership.placements import canonical, group_at, nodes_of, replications_in_use
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.state import ClusterState, Plan
+from ringlog_sim.checks.ring.layout import walk
 from tests.kernel.operations.drive import applied, at_every_stage, everyone, joining, stepped
-from tests.kernel.ownership.naive import expected, replicas_at
 from tests.kernel.ownership.rings import a_cluster, token_maps
 
 FACTORS = (1, 2, 3, 5)
+READS_NEW, WRITES_BOTH = "write_both_read_new", "write_both_read_old"
 Joins = tuple[ClusterState, tuple[int, ...]]
 
 
@@ -34,6 +35,16 @@ def joins(draw: st.DrawFn) -> Joins:
     free = st.integers(-45, 45).filter(lambda token: token not in taken)
     wanted = draw(st.lists(free, min_size=1, max_size=4, unique=True))
     return a_cluster({**tokens, "X": []}, FACTORS), tuple(wanted)
+
+
+def expected(
+    before: dict[int, str], after: dict[int, str], factor: int, stage: str, position: int
+) -> tuple[set[str], set[str]]:
+    """(readers, writers) of a position while an operation leads from one token map to another."""
+    old, new = set(walk(before, position)[:factor]), set(walk(after, position)[:factor])
+    reads = new if stage in (READS_NEW, "finished") else old
+    writes = {WRITES_BOTH: old | new, READS_NEW: old | new, "finished": new}.get(stage, old)
+    return reads, writes
 
 
 @settings(deadline=None)
@@ -113,7 +124,7 @@ def test_sources_cover_what_is_gained_and_hold_it(case: Joins) -> None:
     for factor in FACTORS:
         sources = [source for source in plan.sources if source.replication == f"simple:{factor}"]
         for position in range(-46, 47):
-            old, new = (replicas_at(owners, factor, position) for owners in (before, after))
+            old, new = (walk(owners, position)[:factor] for owners in (before, after))
             found = [source for source in sources if in_range(position, source.start, source.end)]
             assert bool(found) == ("X" in new)
             if found:
@@ -151,8 +162,8 @@ def test_every_quorum_meets_its_neighbours(case: Joins) -> None:
         for position in range(-46, 47):
             seen.add(
                 (
-                    tuple(sorted(replicas_at(before, factor, position))),
-                    tuple(sorted(replicas_at(after, factor, position))),
+                    tuple(sorted(walk(before, position)[:factor])),
+                    tuple(sorted(walk(after, position)[:factor])),
                 )
             )
     for old, new in sorted(seen):
@@ -182,7 +193,7 @@ def test_gate_is_met_exactly_by_a_quorum_of_each_group(case: Joins, data: st.Dat
         enough = stage == "write_both_read_new" or "X" in told
         for factor in FACTORS:
             for position in range(-46, 47):
-                old, new = (set(replicas_at(owners, factor, position)) for owners in (before, after))
+                old, new = (set(walk(owners, position)[:factor]) for owners in (before, after))
                 if old != new:
                     enough = enough and all(len(told & group) >= quorum(len(group)) for group in (old, new))
         witnesses = [witness for witness in everyone(at) if witness.node in told]

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import numpy as np
 import pytest
 
-from ringlog.kernel.commands.cdc import RequestCdcGeneration
-from ringlog.kernel.commands.movements import Assassinate, Leave, Remove
-from ringlog.kernel.commands.nodes import DeclareDown
+from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
+from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove
+from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.generations.describe import to_prepare
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.operations.rings import are_targets, target_tokens
 from ringlog.kernel.operations.stages import FINISHED
-from ringlog.kernel.state import ClusterState
-from tests.kernel.operations.drive import SEED, applied, begun, driven
+from tests.kernel.operations.drive import SEED, applied, begun, driven, joining
+from tests.kernel.operations.test_rules import QUIET
 from tests.kernel.ownership.rings import a_cluster
 
 
@@ -43,3 +46,22 @@ def test_while_another_node_has_tokens_it_stays(gone: Callable[[ClusterState], C
     preparing = applied(a_cluster({"A": [100], "B": [200]}, factors=()), RequestCdcGeneration(SEED))
     after = gone(preparing)
     assert after.prepared == preparing.prepared
+
+
+# The tokens that a generation must have its ends at, asked of lists and of arrays.
+
+
+def test_ends_are_the_targets_as_a_list_and_as_an_array() -> None:
+    state, _ = joining(QUIET, "X", [150, -7])
+    wanted = target_tokens(state)
+    assert {150, -7, *QUIET.token_owners} == set(wanted)
+    for ends, expected in (
+        (wanted, True),
+        (wanted[1:], False),
+        ([*wanted, 9_999], False),
+        ([*wanted[:-1], wanted[-1] + 1], False),
+        (sorted(QUIET.token_owners), False),
+    ):
+        assert are_targets(state, ends) is expected
+        assert are_targets(state, np.array(ends, dtype=np.int64)) is expected
+        assert are_targets(QUIET, np.array(ends, dtype=np.int64)) is (ends == sorted(QUIET.token_owners))

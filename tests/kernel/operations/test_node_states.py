@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from immutables import Map
 
-from ringlog.kernel.operations.node_states import NodeStatus, node_statuses, shown_state
+from ringlog.cache.projection import project as cache_of
+from ringlog.kernel.changes import NodeChange, diff, project
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Node, Operation, Plan, StageMark
+from ringlog.kernel.operations.node_states import NodeStatus, node_statuses, shown_nodes, shown_state
 from ringlog.kernel.operations.stages import FINISHED, REQUESTED, STREAMING, WRITE_BOTH_READ_OLD
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, Node, Operation, Plan, StageMark
+from ringlog.kernel.sections import NODES
+from ringlog.operator.views import views
+from tests.kernel.operations.drive import applied, at_every_stage
+from tests.operator.test_waiting import KINDS, asked
 
 
 def _node(name: str, state: str, *tokens: int) -> Node:
@@ -49,7 +58,7 @@ def test_a_replacement_names_the_node_before_it_and_goes_on_to_do_so() -> None:
     running = _operation("replace", "a", WRITE_BOTH_READ_OLD, replaced="b")
     state = _state(running, _node("a", "joining"), _node("b", "leaving", 9))
     assert node_statuses(state) == {"a": NodeStatus("replacing", 0, "b"), "b": NodeStatus("removing", 1)}
-    done = _state(replace(running, stage=FINISHED), _node("a", "normal", 9), _node("b", "left"))
+    done = _state(None, replace(_node("a", "normal", 9), replaced="b"), _node("b", "left"))
     assert node_statuses(done) == {"a": NodeStatus("normal", 1, "b"), "b": NodeStatus("left", 0)}
 
 
@@ -68,3 +77,54 @@ def test_a_node_that_no_operation_is_about_is_what_it_was() -> None:
         "b": "normal",
         "c": "left",
     }
+
+
+WORDS = {
+    "join": {"x": "bootstrapping"},
+    "leave": {"n3": "decommissioning"},
+    "move": {"n3": "moving"},
+    "replace": {"x": "replacing", "n3": "removing"},
+    "remove": {"n3": "removing"},
+    "rebuild": {"n3": "rebuilding"},
+    "alter": {},
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_topic_and_cache_say_what_nodes_are_doing(kind: str) -> None:
+    first, operation = asked(kind)
+    if kind == "replace":
+        first = applied(first, DeclareDown("n3", "disk"))
+    told = {key: change for (topic, key), change in project(first).items() if topic == NODES}
+    before = first
+    for stage, state in at_every_stage(first, operation).items():
+        for record in diff(before, state):
+            if record.topic == NODES and isinstance(record.value, NodeChange):
+                told[record.key] = record.value
+        before = state
+        shown = {node: status.state for node, status in node_statuses(state).items()}
+        assert {key: getattr(change, "state", "") for key, change in told.items()} == shown, stage
+        cached = cache_of(state)["nodes"]
+        assert {key: json.loads(text)["state"] for key, text in cached.items()} == shown, stage
+        names = {state.nodes[node].name: word for node, word in shown.items()}
+        if stage == "write_both_read_old":
+            assert {name: word for name, word in names.items() if word not in ("none", "normal")} == WORDS[kind]
+
+
+def test_who_was_replaced_is_known_when_the_operation_is_forgotten() -> None:
+    state, operation = asked("replace")
+    state = at_every_stage(applied(state, DeclareDown("n3", "disk")), operation)[FINISHED]
+    (new, old) = (next(node.id for node in state.nodes.values() if node.name == name) for name in ("x", "n3"))
+    state = replace(state, operations=Map())
+    assert views.nodes(state)[-1] | {"replaced": "n3"} == views.nodes(state)[-1]
+    assert shown_nodes(state)[new].replaced == old
+    change = project(state)[NODES, new]
+    assert (getattr(change, "state", ""), getattr(change, "replaced", "")) == ("normal", old)
+    assert json.loads(cache_of(state)["nodes"][new])["replaced"] == old
+
+
+def test_nodes_that_no_operation_is_about_are_those_of_the_state() -> None:
+    state, operation = asked("join")
+    state = at_every_stage(state, operation)["write_both_read_old"]
+    kept = [node for node, shown in shown_nodes(state).items() if shown is state.nodes[node]]
+    assert len(kept) == len(state.nodes) - 1, "a difference costs what changed"

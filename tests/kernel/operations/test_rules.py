@@ -8,13 +8,15 @@ from typing import Any
 import pytest
 from immutables import Map
 
-from ringlog.kernel.codes import CODES
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
+from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState, Plan, PreparedGeneration
 from ringlog.kernel.operations.gates import gate, missing, shortfalls
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import JOIN_STAGES, STAGES, in_flight
-from ringlog.kernel.state import ClusterState, Plan, PreparedGeneration
+from ringlog.kernel.registry import CODES
 from ringlog.kernel.values import TOKEN_MIN, StreamReport, Witness
 from tests.kernel.operations.drive import (
     SEED,
@@ -145,6 +147,18 @@ def test_generation_must_be_committed_and_refine_the_new_tokens() -> None:
     coarse = replace(made.generations[0], ranges=tuple(r for r in made.generations[0].ranges if r.end != 150))
     assert refused(replace(made, generations=(coarse,)), command).code == "generation_outdated"
     applied(made, command)
+
+
+def test_an_operation_that_slept_until_its_generation_was_forgotten_goes_on_under_the_newest() -> None:
+    state = _at("commit_cdc_generation")
+    made = with_generation(state, state.operations[OPERATION])
+    ours = made.generations[0]
+    ended = replace(ours, ranges=(), status="expired", closed=1, expired=1, forgotten=size_of(ours))
+    newest = replace(ours, id="newest")
+    assert applied(replace(made, generations=(ended, newest)), advance_of(made, OPERATION))
+    coarse = replace(newest, ranges=tuple(one for one in ours.ranges if one.end != 150))
+    refusal = refused(replace(made, generations=(ended, coarse)), advance_of(made, OPERATION))
+    assert refusal == Rejected("generation_outdated", "operation: newest has no range that ends at 150")
 
 
 def test_generation_must_be_published() -> None:

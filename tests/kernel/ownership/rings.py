@@ -7,8 +7,9 @@ from collections.abc import Iterable, Mapping
 from hypothesis import strategies as st
 from immutables import Map
 
+from ringlog.kernel.model.state import ClusterState, Node, Placement
+from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.ownership.placements import new_placement, nodes_of
-from ringlog.kernel.state import ClusterState, Keyspace, Node, Placement
 from ringlog.kernel.values import Replication
 
 EPOCH = 10

@@ -7,10 +7,10 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 from immutables import Map
 
+from ringlog.kernel.model.state import Change, ClusterState, Deltas, Placement, Replica
 from ringlog.kernel.ownership import deltas
 from ringlog.kernel.ownership.deltas import Order, apply_deltas
 from ringlog.kernel.ownership.placements import group_at, split
-from ringlog.kernel.state import Change, ClusterState, Deltas, Placement, Replica
 from tests.kernel.ownership.rings import a_cluster, shown, token_maps
 
 STATE = a_cluster({"A": [100], "B": [200], "C": [300]})

@@ -19,7 +19,7 @@ from ringlog.kernel.ownership.placements import (
 )
 from ringlog.kernel.ring.ranges import in_range, ranges_between
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN
-from tests.kernel.ownership.naive import replicas_at
+from ringlog_sim.checks.ring.layout import walk
 from tests.kernel.ownership.rings import a_cluster, shown, simple, token_maps
 
 
@@ -56,7 +56,7 @@ def test_canonical_layout_is_the_clockwise_walk(tokens: dict[str, list[int]], fa
     for position in range(-42, 43):
         group = group_at(placement, position)
         assert in_range(position, group.start, group.end)
-        assert list(nodes_of(group.read)) == replicas_at(owners, factor, position)
+        assert list(nodes_of(group.read)) == walk(owners, position)[:factor]
         assert group.read == group.write
         assert {replica.since for replica in group.read} == {5}
 

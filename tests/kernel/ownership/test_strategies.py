@@ -16,17 +16,11 @@ from ringlog.kernel.ownership.strategies import (
     replication_key,
     ring_of,
 )
-from tests.kernel.movements import model
+from ringlog.kernel.values import Replication
+from ringlog_sim.checks.ring.layout import replicas
 from tests.kernel.movements.clusters import ENTIRE, network, placed, simple
-from tests.kernel.movements.run import replication_of
 
-SETTINGS: list[model.Setting] = [
-    ("simple", 2),
-    ("entire",),
-    ("network", (("d0", 3),)),
-    ("network", (("d0", 2), ("d1", 2))),
-    ("network", (("d0", ("r0", "r2")), ("d1", 1))),
-]
+SETTINGS = [simple(2), ENTIRE, network(d0=3), network(d0=2, d1=2), network(d0=("r0", "r2"), d1=1)]
 
 
 @st.composite
@@ -45,16 +39,14 @@ def rings(draw: st.DrawFn) -> dict[str, tuple[str, list[int]]]:
 
 @settings(deadline=None, max_examples=60)
 @given(rings(), st.sampled_from(SETTINGS))
-def test_the_replicas_are_those_of_the_model(nodes: dict[str, Any], setting: model.Setting) -> None:
+def test_the_replicas_are_those_of_the_model(nodes: dict[str, Any], setting: Replication) -> None:
     state = placed(nodes)
     ring = ring_of(state.token_owners, state.nodes)
     places = {name: (node.datacenter, node.rack) for name, node in state.nodes.items()}
     for position in range(-42, 43):
-        found = natural(replication_of(setting), ring, position)
+        found = natural(setting, ring, position)
         assert len(found) == len(set(found))
-        assert set(found) == model.natural(places, dict(state.token_owners.items()), setting, position)
-        walk = model.walk(dict(state.token_owners.items()), position)
-        assert list(found) == sorted(found, key=walk.index)
+        assert found == replicas(setting, state.token_owners, places, position)
 
 
 def test_racks_come_before_repeats() -> None:
@@ -89,20 +81,20 @@ def test_what_is_possible() -> None:
     assert impossible(ENTIRE, {})
 
 
-WALKED: list[model.Setting] = [
-    *(("simple", factor) for factor in (1, 2, 3, 12)),
-    *(("network", ((name, factor),)) for name in ("d0", "d1") for factor in (1, 2, 3)),
+WALKED = [
+    *(simple(factor) for factor in (1, 2, 3, 12)),
+    *(network(**{name: factor}) for name in ("d0", "d1") for factor in (1, 2, 3)),
 ]
 
 
 @settings(deadline=None, max_examples=60)
 @given(rings(), st.sampled_from(WALKED), st.integers(-42, 42))
 def test_who_is_met_first_is_found_from_one_position_to_the_one_before(
-    nodes: dict[str, Any], setting: model.Setting, begin: int
+    nodes: dict[str, Any], setting: Replication, begin: int
 ) -> None:
-    state, replication = placed(nodes), replication_of(setting)
+    state = placed(nodes)
     ring = ring_of(state.token_owners, state.nodes)
-    if is_first_met(replication, ring):
+    if is_first_met(setting, ring):
         back = [*range(begin, -44, -1), *range(44, begin, -1)]
-        walked = [natural(replication, ring, position) for position in back]
-        assert list(first_met(replication, ring, begin, back)) == walked
+        walked = [natural(setting, ring, position) for position in back]
+        assert list(first_met(setting, ring, begin, back)) == walked

@@ -9,9 +9,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from immutables import Map
 
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.ownership import token_maps
-from ringlog.kernel.ownership.token_maps import KNOWN_MAX, array_of, changed_map, in_order_of
-from ringlog.kernel.remembered import Remembered
+from ringlog.kernel.ownership.token_maps import CACHED_MAX, array_of, changed_map, in_order_of
 
 
 @pytest.fixture(autouse=True)
@@ -27,7 +27,7 @@ def plainly(owners: Map[int, str]) -> tuple[tuple[int, ...], dict[int, str], dic
     return tuple(sorted(owners)), dict(owners), dict(Counter(owners.values()))
 
 
-@given(OWNERS, st.lists(st.tuples(OWNERS, st.sets(st.integers(-9, 9)), st.booleans()), max_size=KNOWN_MAX + 2))
+@given(OWNERS, st.lists(st.tuples(OWNERS, st.sets(st.integers(-9, 9)), st.booleans()), max_size=CACHED_MAX + 2))
 def test_a_map_that_follows_is_in_order_as_if_made_anew(begin: dict[int, str], steps: list[Step]) -> None:
     owners = Map(begin)
     assert in_order_of(owners) == plainly(owners)
@@ -48,7 +48,7 @@ def test_a_map_that_follows_is_in_order_as_if_made_anew(begin: dict[int, str], s
 
 
 def test_equal_objects_are_not_one_object() -> None:
-    known = Remembered[tuple[int, ...], str](2)
+    known = IdentityCache[tuple[int, ...], str](2)
     keys = [(one, one) for one in (1, 1, 2)]
     assert known.put(keys[0], "first") == "first"
     assert (known.get(keys[0]), known.get(keys[1])) == ("first", None)

@@ -9,8 +9,7 @@ from cassandra.murmur3 import _murmur3 as plain
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ringlog.kernel.ring.murmur3 import as_token, token_of
-from ringlog.kernel.ring.partition_key import compose
+from ringlog.kernel.ring.murmur3 import as_token, compose, token_of
 from ringlog.kernel.values import TOKEN_MAX, is_token
 
 TABLE = Path(__file__).parents[2] / "testdata" / "tokens.txt"

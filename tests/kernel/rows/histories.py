@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from random import Random
 from typing import Any
 
+from ringlog.kernel.cql.types import deserialize, serialize
 from ringlog.kernel.generations.statements import TableShape
 from ringlog.kernel.rows.reading import SeenRow
-from ringlog.kernel.schema.types import deserialize, serialize
 from ringlog.wire.records import Bounds, Cell, DeletedElements, Mutation, MutationStatement
 
 SECOND = 1_000_000

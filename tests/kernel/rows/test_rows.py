@@ -8,11 +8,11 @@ from dataclasses import replace
 from functools import reduce
 from random import Random
 
+from ringlog.kernel.cql.types import serialize
 from ringlog.kernel.rows.cells import NEVER, NOTHING, RowCell, RowState, join_rows, row_state, under
-from ringlog.kernel.rows.partition import PartitionState, join
+from ringlog.kernel.rows.partition import PartitionState, join, partition_state
 from ringlog.kernel.rows.reading import live_rows, next_expiry, seen
 from ringlog.kernel.rows.writes import columns_of, effect_of, written_row
-from ringlog.kernel.schema.types import serialize
 from ringlog.wire.records import Mutation
 from tests.kernel.rows.histories import KINDS, SECOND, SHAPE, Statement, draw, model, mutation_of, viewed
 
@@ -118,3 +118,13 @@ def test_a_replaced_collection_keeps_the_elements_of_the_write_that_replaces_it(
 def test_a_range_in_which_no_row_can_lie_leaves_nothing() -> None:
     empty = Statement("range_delete", 3, bounds=((1,), True, (0,), True))
     assert effect(mutation_of([empty])) == PartitionState()
+
+
+def test_keys_that_differ_and_have_one_place_in_the_order_are_ordered_by_their_bytes() -> None:
+    """Otherwise the hashes of a process would decide in which order readers see them."""
+    columns = columns_of(replace(SHAPE, clustering_key=1, clustering_types=("double",)))
+    keys = [(serialize("double", value),) for value in (0.0, -0.0)]
+    live = RowState(marker=RowCell(1, b""))
+    for some in (keys, keys[::-1]):
+        state = partition_state(columns, rows=[(key, live) for key in some])
+        assert [key for key, _ in live_rows(state, columns, 0)[1]] == sorted(keys)

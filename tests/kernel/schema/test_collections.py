@@ -9,8 +9,8 @@ from cassandra.cqltypes import lookup_casstype
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.schema.collections import cells_of, key_type, log_type, shape_of, value_of
-from ringlog.kernel.schema.types import TypeMismatch, deserialize, is_type, serialize
+from ringlog.kernel.cql.collections import cells_of, key_type, log_type, shape_of, value_of
+from ringlog.kernel.cql.types import TypeMismatch, deserialize, is_type, serialize
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from cassandra.cqltypes import lookup_casstype
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.schema.types import TIME_MAX_NS, TYPES, deserialize, serialize
+from ringlog.kernel.cql.types import TIME_MAX_NS, TYPES, deserialize, serialize
 
 PROTOCOL = 5
 

@@ -12,7 +12,7 @@ from cassandra.cqltypes import lookup_casstype
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.schema.types import TYPES, TypeMismatch, deserialize, serialize
+from ringlog.kernel.cql.types import TYPES, TypeMismatch, deserialize, serialize
 
 CASSANDRA_NAMES = {
     "ascii": "AsciiType",

@@ -4,25 +4,25 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.tablets import (
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.placement.tablets import (
     AdvanceTablets,
     MigrateTablets,
     Shard,
     TabletAdvance,
     TabletMigration,
 )
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Outcome
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, advance
+from ringlog.kernel.model.outcome import Outcome
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, advance
+from ringlog.kernel.model.tablet_map import Tablet
 from ringlog.kernel.tablets.gates import reporters
-from ringlog.kernel.tablets.map import Tablet
+from ringlog.kernel.tablets.mutual_exclusion import is_anywhere
 from ringlog.kernel.tablets.stages import next_stage, session
-from ringlog.kernel.tablets.track import is_anywhere
 from ringlog.kernel.values import (
     CdcOptions,
     Column,

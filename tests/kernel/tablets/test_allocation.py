@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Leave
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.tablets import RevertTablets, TabletRevert
+from ringlog.kernel.commands.placement.tablets import RevertTablets, TabletRevert
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Leave
+from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.stages import KINDS
 from ringlog.kernel.values import DatacenterReplication, Replication, TabletOptions
 from tests.kernel.entries import applied

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.kernel.tablets.map import (
+from ringlog.kernel.model.tablet_map import (
     CHUNK,
     Resize,
     Tablet,

@@ -9,23 +9,25 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
-from ringlog.kernel.commands.movements import Join, Leave
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.commands.tablets import Shard, TabletMigration
+from ringlog.kernel.commands.placement.tablets import Shard, TabletMigration
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.movements import Join, Leave
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, in_order
+from ringlog.kernel.movements import tablet_admission as admission
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE, ClusterState, in_order
-from ringlog.kernel.tablets import admission, gates, groups, resize, stages, steps, track
+from ringlog.kernel.tablets import gates, groups, resize, stages, steps
+from ringlog.kernel.tablets import mutual_exclusion as track
 from ringlog.kernel.tablets.stages import STAGES, Side
 from ringlog.kernel.values import Command, TabletOptions, Witness
-from ringlog.protocol.tablet_steps import tablet_reports, tablet_steps
-from ringlog.sim.chance import Chance
-from ringlog.sim.checks.tablets import TabletModel
-from ringlog.sim.families.tablets import FAMILY
+from ringlog.protocol.coordinator.tablet_steps import tablet_reports, tablet_steps
+from ringlog_sim.checks.placement.tablets import TabletModel
+from ringlog_sim.devices.world import Chance
+from ringlog_sim.families.tablets import FAMILY
 from tests.kernel.entries import applied, entry
 from tests.kernel.tablets import lives
 
@@ -132,7 +134,7 @@ def row(name: str, **changes: Any) -> Plant:
 
 def function(module: Any, name: str, made: Callable[[Any], Any]) -> Plant:
     """A function of a module, and whoever imported it."""
-    from ringlog.kernel.commands import resizes, tablets
+    from ringlog.kernel.commands.placement import resizes, tablets
 
     def plant(patch: pytest.MonkeyPatch) -> None:
         right = getattr(module, name)

@@ -6,16 +6,16 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings, TakeOver
-from ringlog.kernel.commands.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
-from ringlog.kernel.commands.movements import Leave, Remove, Replace
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.operations import AdvanceOperation, CancelOperation
-from ringlog.kernel.commands.schema import AlterTable, DropTable
-from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, TakeOver
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
+from ringlog.kernel.commands.topology.movements import Leave, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.state import ClusterState
 from ringlog.kernel.values import Replication, TabletOptions
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives

@@ -6,13 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.nodes import DeclareDown
-from ringlog.kernel.commands.resizes import DecideResize, FinishResize, members, resize_session
-from ringlog.kernel.commands.tablets import Shard, TabletMigration
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.placement.resizes import DecideResize, FinishResize, members, resize_session
+from ringlog.kernel.commands.placement.tablets import Shard, TabletMigration
+from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.map import TabletMap, uniform_ends, with_settled
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tablet_map import TabletMap, uniform_ends, with_settled
 from ringlog.kernel.tablets.resize import merge, split
 from ringlog.kernel.values import StreamReport
 from tests.kernel.entries import applied

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from ringlog.kernel.model.tablet_map import Tablet, TabletReplica, Transition
 from ringlog.kernel.tablets import stages
-from ringlog.kernel.tablets.map import Tablet, TabletReplica, Transition
 from ringlog.kernel.tablets.stages import KINDS, SETTLED, STAGES, next_stage
 
 TABLE = {
-    "allow_write_both_read_old": ("prev", "prev", "cleanup_target"),
+    "allow_write_both_read_old": ("prev", "prev", "revert_migration"),
     "write_both_read_old": ("prev", "both", "cleanup_target"),
     "rebuild_repair": ("prev", "both", "cleanup_target"),
     "streaming": ("prev", "both", "cleanup_target"),

@@ -52,7 +52,7 @@ def _scenario(name: str, **what: Any) -> Scenario:
     return Scenario(name, MappingProxyType(what))
 
 
-TABLE = State(lives=(Life("x", 1, 0, (Version(1, 1, 0, "a"),)),), generations=(0,))
+TABLE = State(lifetimes=(Life("x", 1, 0, (Version(1, 1, 0, "a"),)),), generations=(0,))
 TABLES = _scenario("plain writes", writes=(*plain(),), length=9, start=State(generations=(0,)))
 NAMES = _scenario("writes that name", writes=(*naming(),), length=9, start=State(generations=(0,)))
 SETTING = _scenario("a leeway", kinds=("settle", "leeway"), writes=(*stamped(),), length=6, start=TABLE)
@@ -62,7 +62,7 @@ SWITCH = _scenario(
     writes=(*stamped(),),
     length=6,
     last=5,
-    start=State(lives=TABLE.lives),
+    start=State(lifetimes=TABLE.lifetimes),
 )
 FORGETTING = _scenario(
     "forgetting",
@@ -85,7 +85,7 @@ LOWERED_SWITCH = _scenario(
     writes=(Write(1, 1, "a"), Write(1, 2, "a")),
     length=5,
     last=3,
-    start=State(lives=TABLE.lives),
+    start=State(lifetimes=TABLE.lifetimes),
 )
 SCENARIOS = (TABLES, NAMES, SETTING, SWITCH, FORGETTING, LOWERING, LOWERED_SWITCH)
 

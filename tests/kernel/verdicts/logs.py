@@ -13,21 +13,21 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import pairwise
 
-from ringlog.kernel.commands.cdc import CommitCdcGeneration
-from ringlog.kernel.commands.cdc_clock import LowerSettledTime, WithdrawCdcGeneration
-from ringlog.kernel.commands.cdc_writers import AdvanceCdcWriter
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import AlterTable, DropTable
-from ringlog.kernel.commands.user_types import AlterType, CreateType
-from ringlog.kernel.commands.verdicts import SettleVerdicts
-from ringlog.kernel.decide import decide
+from ringlog.kernel.commands.cdc.clock import LowerSettledTime, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
+from ringlog.kernel.fold import decide
 from ringlog.kernel.generations.admission import AdmissionRules, rules_of, verdict
 from ringlog.kernel.generations.describe import ranges_digest
 from ringlog.kernel.generations.verdicts import FORGOTTEN
-from ringlog.kernel.outcome import Accepted, EntryContext
-from ringlog.kernel.schema.lives import NAMED_US
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.schema.table_versions import NAMED_US
 from ringlog.kernel.values import Column, Command, Replication, TypeField
 from ringlog.wire.records import Cell, Mutation
 from tests.kernel.entries import SEED, TABLE, uuid

@@ -128,7 +128,7 @@ class State:
 
     epoch: int = 1
     settled: int = 1
-    lives: tuple[Life, ...] = ()
+    lifetimes: tuple[Life, ...] = ()
     leeways: tuple[tuple[int, int], ...] = ((0, 1),)
     generations: tuple[int, ...] = ()
     forgotten: int = 0
@@ -139,7 +139,7 @@ class State:
     @property
     def table(self) -> Life | None:
         """The one that has the name at this epoch."""
-        return self.lives[-1] if self.lives and not self.lives[-1].is_dropped else None
+        return self.lifetimes[-1] if self.lifetimes and not self.lifetimes[-1].is_dropped else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +247,13 @@ class Explorer:
     def _must_be_read(self, state: State, write: Write) -> bool:
         """True if the write names a version of a table that takes writes, replaced since then or not, and fits it."""
         return any(
-            life.id == write.table
+            lifetime.id == write.table
             and version.number == write.version
-            and max(life.since, version.since) <= write.appended < min(life.until, version.end)
+            and max(lifetime.since, version.since) <= write.appended < min(lifetime.until, version.end)
             and write.column in version.columns
             and write.timestamp == write.appended
-            for life in state.lives
-            for version in life.versions
+            for lifetime in state.lifetimes
+            for version in lifetime.versions
         )
 
     # ------------------------------------------------------------------------------------------------- the rule
@@ -272,32 +272,32 @@ class Explorer:
         version = self._version(state, write)
         if isinstance(version, str):
             return version
-        life, read_by = version
+        lifetime, read_by = version
         if write.column not in read_by.columns:
             return "unknown_column"
-        return self._window(state, write) or f"row {life.id} {read_by.number}"
+        return self._window(state, write) or f"row {lifetime.id} {read_by.number}"
 
     def _version(self, state: State, write: Write) -> tuple[Life, Version] | str:
         """The table and the version by which the write is read, or the code of its refusal."""
         at = write.appended
-        if not self._on(ONE_CODE) and write.table and all(life.id != write.table for life in state.lives):
+        if not self._on(ONE_CODE) and write.table and all(lifetime.id != write.table for lifetime in state.lifetimes):
             return "never_heard_of_table"
-        lives = [life for life in state.lives if life.since <= at]
-        if not lives or at >= lives[-1].until:
+        lifetimes = [lifetime for lifetime in state.lifetimes if lifetime.since <= at]
+        if not lifetimes or at >= lifetimes[-1].until:
             return "unknown_table"
-        life = lives[-1]
-        if self._on(ID_DECIDES) and write.table not in ("", life.id):
+        lifetime = lifetimes[-1]
+        if self._on(ID_DECIDES) and write.table not in ("", lifetime.id):
             return "unknown_table"
-        versions = [version for version in life.versions if version.since <= at]
+        versions = [version for version in lifetime.versions if version.since <= at]
         if write.version:
             named = versions if self._on(OLD_READS) else versions[-1:]
             versions = [version for version in named if version.number == write.version]
         elif write.epoch:
-            is_named = [one for one in life.versions if one.since <= at or not self._on(EPOCH_CAPPED)]
+            is_named = [one for one in lifetime.versions if one.since <= at or not self._on(EPOCH_CAPPED)]
             versions = [version for version in is_named if version.epoch <= write.epoch]
         if not versions or (self._on(NAMES_END) and (write.version or write.epoch) and at >= versions[-1].end):
             return "unknown_version"
-        return life, versions[-1]
+        return lifetime, versions[-1]
 
     def _window(self, state: State, write: Write) -> str:
         leeway = [value for since, value in state.leeways if since <= write.appended][-1]
@@ -322,15 +322,15 @@ class Explorer:
             after = replace(after, past=state.past | {past})
         since = state.settled if self._on(SINCE_SETTLED) else 0
         for kind in self.kinds:
-            if kind == "create" and state.table is None and len(state.lives) < 2:
-                life = Life("xy"[len(state.lives)], after.epoch, since, (Version(1, after.epoch, since, "a"),))
-                lives = state.lives if self._on(DROPS_KEPT) else ()
-                yield kind, replace(after, lives=(*lives, life))
+            if kind == "create" and state.table is None and len(state.lifetimes) < 2:
+                lifetime = Life("xy"[len(state.lifetimes)], after.epoch, since, (Version(1, after.epoch, since, "a"),))
+                lifetimes = state.lifetimes if self._on(DROPS_KEPT) else ()
+                yield kind, replace(after, lifetimes=(*lifetimes, lifetime))
             elif kind == "alter" and state.table is not None and state.table.versions[-1].number < 3:
                 yield kind, self._with(after, self._altered(state.table, after.epoch, since))
             elif kind == "drop" and state.table is not None:
                 dropped = replace(state.table, until=since, is_dropped=True)
-                yield kind, self._with(after, dropped) if self._on(DROPS_KEPT) else replace(after, lives=())
+                yield kind, self._with(after, dropped) if self._on(DROPS_KEPT) else replace(after, lifetimes=())
             elif kind == "leeway" and len(state.leeways) < 3:
                 begins = state.settled if self._on(SETTINGS_SINCE) else 0
                 changed = (begins, 1 - state.leeways[-1][1])
@@ -378,17 +378,19 @@ class Explorer:
     def _lowered(self, state: State, settled: int) -> State:
         if not self._on(LOWERED_CUTS):
             return replace(state, settled=settled)
-        lives = []
-        for life in state.lives:
-            ends = [min(version.end, settled + GRACE) if version.end != NEVER else NEVER for version in life.versions]
+        lifetimes = []
+        for lifetime in state.lifetimes:
+            ends = [
+                min(version.end, settled + GRACE) if version.end != NEVER else NEVER for version in lifetime.versions
+            ]
             versions = tuple(
                 replace(version, since=min(version.since, settled), end=end)
-                for version, end in zip(life.versions, ends, strict=True)
+                for version, end in zip(lifetime.versions, ends, strict=True)
             )
-            until = min(life.until, settled) if life.is_dropped else life.until
-            lives.append(replace(life, since=versions[0].since, versions=versions, until=until))
+            until = min(lifetime.until, settled) if lifetime.is_dropped else lifetime.until
+            lifetimes.append(replace(lifetime, since=versions[0].since, versions=versions, until=until))
         leeways = tuple((min(since, settled), value) for since, value in state.leeways)
-        return replace(state, settled=settled, lives=tuple(lives), leeways=leeways)
+        return replace(state, settled=settled, lifetimes=tuple(lifetimes), leeways=leeways)
 
     def _altered(self, table: Life, epoch: int, since: int) -> Life:
         """The table after an ALTER: the second version has other columns, the third has both."""
@@ -399,25 +401,28 @@ class Explorer:
         ended = replace(last, end=since + GRACE) if self._on(NAMES_END) else last
         return replace(table, versions=(*table.versions[:-1], ended, new))
 
-    def _with(self, state: State, life: Life) -> State:
-        return replace(state, lives=(*state.lives[:-1], life))
+    def _with(self, state: State, lifetime: Life) -> State:
+        return replace(state, lifetimes=(*state.lifetimes[:-1], lifetime))
 
     def _forgotten(self, state: State, below: int) -> State:
         """The state without the versions and tables that no write from ``below`` on can be read by."""
 
-        def is_needed(life: Life, index: int) -> bool:
-            if index == len(life.versions) - 1:
+        def is_needed(lifetime: Life, index: int) -> bool:
+            if index == len(lifetime.versions) - 1:
                 return True
-            end = life.versions[index].end if self._on(NAMES_END) else life.versions[index + 1].since
-            return (end if self._on(FORGOTTEN_LATE) else life.versions[index + 1].since) > below
+            end = lifetime.versions[index].end if self._on(NAMES_END) else lifetime.versions[index + 1].since
+            return (end if self._on(FORGOTTEN_LATE) else lifetime.versions[index + 1].since) > below
 
-        lives = tuple(
-            replace(life, versions=tuple(one for index, one in enumerate(life.versions) if is_needed(life, index)))
-            for life in state.lives
-            if life.until > below
+        lifetimes = tuple(
+            replace(
+                lifetime,
+                versions=tuple(one for index, one in enumerate(lifetime.versions) if is_needed(lifetime, index)),
+            )
+            for lifetime in state.lifetimes
+            if lifetime.until > below
         )
         counting = [index for index, (since, _) in enumerate(state.leeways) if since <= below]
-        return replace(state, lives=lives, leeways=state.leeways[counting[-1] :])
+        return replace(state, lifetimes=lifetimes, leeways=state.leeways[counting[-1] :])
 
 
 def _uses(write: Write) -> int:

@@ -9,12 +9,21 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands import cdc, cdc_clock, cdc_writers, cluster, schema, user_types, verdicts
+from ringlog.kernel.commands.cdc import clock as cdc_clock
+from ringlog.kernel.commands.cdc import generations as cdc
+from ringlog.kernel.commands.cdc import verdicts
+from ringlog.kernel.commands.cdc import writers as cdc_writers
+from ringlog.kernel.commands.cluster import cluster
+from ringlog.kernel.commands.schema import tables as schema
+from ringlog.kernel.commands.schema import user_types
 from ringlog.kernel.generations import admission
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.schema import lives
-from ringlog.kernel.state import ClusterState, Settled
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tables import Settled
+from ringlog.kernel.schema import table_versions as lifetimes
+from tests.kernel.verdicts.explore import NAMES, OFF, SCENARIOS, SETTING, Scenario
 from tests.kernel.verdicts.logs import disagreement, random_log
+from tests.kernel.verdicts.model import ALL, Explorer, State, Write
 
 LOGS = 150
 BLOCK = 15
@@ -93,17 +102,17 @@ def _unaware(real: Callable[..., Any]) -> Callable[..., Any]:
 
 def _too_much(real: Callable[..., Any]) -> Callable[..., Any]:
     """What a replaced version's name still reaches is forgotten."""
-    return lambda known, below: real(known, below + lives.NAMED_US)
+    return lambda known, below: real(known, below + lifetimes.NAMED_US)
 
 
 PLANTED: tuple[tuple[str, tuple[tuple[Any, str], ...], Callable[..., Any]], ...] = (
     ("judged as soon as it is read", ((admission, "is_settled"),), _unsettled),
-    ("a change counts at once", ((schema, "changed"), (user_types, "lives_after")), _from_the_beginning),
+    ("a change counts at once", ((schema, "changed"), (user_types, "lifetimes_after")), _from_the_beginning),
     ("only the newest version is kept", ((schema, "changed"),), _forgetful),
     ("earlier leeways are not kept", ((cluster, "with_leeway"),), _no_leeways),
     ("a generation starts below the settled time", ((cdc, "_timestamp_too_low"),), _unaware),
     ("a generation is withdrawn below it", ((cdc_clock, "_in_use"),), _unaware),
-    ("too much is forgotten", ((verdicts, "remembered"),), _too_much),
+    ("too much is forgotten", ((verdicts, "pruned"),), _too_much),
 )
 
 
@@ -140,3 +149,45 @@ def test_a_horizon_raises_the_settled_time(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(cdc_writers, "raised", _not_raised(cdc_writers.raised))
     logs = (random_log(seed) for seed in range(LOGS))
     assert any(found.invariant == "settled" for log in logs for state in log for found in violations(state))
+
+
+# Every log of the small model of verdicts: all readers agree, and each part of the rule is needed.
+
+
+SEEN_MIN = 50
+
+
+@pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda scenario: scenario.name)
+def test_all_readers_agree(scenario: Scenario) -> None:
+    explorer = scenario.explorer()
+    assert explorer.explore() is None, explorer.found
+    assert explorer.seen > SEEN_MIN, "the model has shrunk to nothing"
+
+
+@pytest.mark.parametrize(
+    ("scenario", "rule", "words", "promise"), OFF, ids=lambda value: value if isinstance(value, str) else ""
+)
+def test_each_part_is_needed(scenario: Scenario, rule: str, words: str, promise: str) -> None:
+    """Without it the explorer finds a log in which a promise is broken, and it is that one."""
+    assert scenario.explorer(rule).explore() == promise, words
+
+
+def test_every_part_of_the_rule_is_left_out_once() -> None:
+    assert {rule for _, rule, _, _ in OFF} == ALL
+
+
+def test_the_model_is_about_more_than_refusals() -> None:
+    """Writes of each kind land in both tables, by each version that there is."""
+    rows: set[str] = set()
+
+    class Watching(Explorer):
+        def verdict(self, state: State, write: Write) -> str | None:
+            found = super().verdict(state, write)
+            if found is not None:
+                rows.add(found)
+            return found
+
+    for scenario in (NAMES, SETTING):
+        assert Watching(**scenario.what).explore() is None
+    assert rows >= {f"row {lifetime} {version}" for lifetime in "xy" for version in (1, 2, 3)}
+    assert rows >= {"unknown_table", "unknown_version", "unknown_column", "timestamp_in_future"}

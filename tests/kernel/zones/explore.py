@@ -21,7 +21,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
-from ringlog.kernel.zones.model import ZonePartition, ZoneStep
+from ringlog.kernel.model.zones import ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import (
     ALREADY_NEW,

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterator
 
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema import CreateTable
-from ringlog.kernel.commands.tablets import MigrateTablets, Shard, TabletMigration
-from ringlog.kernel.commands.zones import CreateZone
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.track import transitions
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, Shard, TabletMigration
+from ringlog.kernel.commands.placement.zones import CreateZone
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions, Witness
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.node.protocol.groups import Member
-from ringlog.operator.replication import in_zone
-from ringlog.protocol.rebalancer_core import RebalancerView, propose
-from ringlog.protocol.tablet_steps import tablet_reports, tablet_steps
-from ringlog.protocol.zone_groups import SESSIONS, Words
+from ringlog.operator.intents.replication import in_zone
+from ringlog.protocol.coordinator.tablet_steps import tablet_reports, tablet_steps
+from ringlog.protocol.rebalancer.core import RebalancerView, propose
+from ringlog.protocol.rebalancer.zone_groups import SESSIONS, SessionReports
 from tests.kernel.entries import founded, uuid
 from tests.kernel.tablets.lives import normal
 from tests.kernel.zones.scenes import NoRows, done, ids, letter, tried
@@ -68,11 +68,11 @@ def alive(state: ClusterState) -> list[str]:
     return [node for node in sorted(state.nodes) if is_alive(state, node)]
 
 
-def said(state: ClusterState, silent: Collection[str] = ()) -> Words:
+def said(state: ClusterState, silent: Collection[str] = ()) -> SessionReports:
     """What the nodes that are alive say of their partitions."""
     found: dict[str, dict[str, object]] = {}
     for node in alive(state):
-        for report in Member(node, NoRows()).words(state, state.epoch) if node not in silent else ():
+        for report in Member(node, NoRows()).reports(state, state.epoch) if node not in silent else ():
             assert report.operation.startswith(SESSIONS)
             found.setdefault(report.operation, {})[node] = report
     return found  # type: ignore[return-value]

@@ -1,6 +1,6 @@
 """Two primaries: a partition of the log, its nodes, each of which knows a beginning of the log, and what they said.
 
-Decisions are the kernel's own functions; a step counts by ``protocol.zone_groups``, words are those of
+Decisions are the kernel's own functions; a step counts by ``protocol.rebalancer.zone_groups``, words are those of
 ``node.protocol.groups``. A node hears of one entry after the other, says what it has to say when that is on its disk,
 and forgets the rest when it crashes. It acts under what it knows: with a step before it that is the voters before the
 step and those after it. A primary is confirmed if majorities of each of these know the same as it does.
@@ -15,12 +15,12 @@ from collections import deque
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
+from ringlog.kernel.model.zones import ZonePartition, ZoneRevisions, ZoneStep
 from ringlog.kernel.values import StreamReport
-from ringlog.kernel.zones.model import ZonePartition, ZoneRevisions, ZoneStep
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK, cancel_finished, cancelled, switched, triggered
 from ringlog.node.protocol.groups import Member
-from ringlog.protocol.tablet_steps import NOTHING
-from ringlog.protocol.zone_groups import HAS, Words, awaited, coming, not_returned, session
+from ringlog.protocol.coordinator.tablet_steps import NOTHING
+from ringlog.protocol.rebalancer.zone_groups import HAS, SessionReports, awaited, coming, not_returned, session
 from tests.kernel.zones.scenes import NoRows
 
 RULES = {
@@ -98,20 +98,20 @@ class Primaries:
         elif not not_returned(one, words):
             yield "it is undone", _appended(world, cancel_finished(one, ROLLED_BACK, None, epoch))
 
-    def words(self, world: World) -> Words:
+    def words(self, world: World) -> SessionReports:
         """What nodes have said last."""
         said: dict[str, dict[str, StreamReport]] = {}
         heard = world.knows if self.left_out == "disk" else world.kept
         for number, at in enumerate(heard):
             one = world.log[at]
-            word = Member(name(number), NoRows())._on_the_step(one, at) if one.pending else ""
+            word = Member(name(number), NoRows())._report_kind(one, at) if one.pending else ""
             if word:
                 of = world.log[-1] if self.left_out == "revision" else one
                 report = StreamReport(name(number), session(of, word), 0, NOTHING)
                 said.setdefault(report.operation, {})[name(number)] = report
         return said
 
-    def awaited(self, one: ZonePartition, words: Words) -> bool:
+    def awaited(self, one: ZonePartition, words: SessionReports) -> bool:
         if self.left_out != "before":
             return bool(awaited(one, words))
         having = words.get(session(one, HAS), {})

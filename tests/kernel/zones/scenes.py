@@ -6,8 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 from typing import Any
 
-from ringlog.kernel.commands.nodes import DeclareDown, RegisterNode
-from ringlog.kernel.commands.rebalances import (
+from ringlog.kernel.commands.placement.rebalances import (
     CancelRebalance,
     FinishCancel,
     ResetPartitions,
@@ -16,15 +15,17 @@ from ringlog.kernel.commands.rebalances import (
     TriggerRebalance,
     ZoneCopy,
 )
-from ringlog.kernel.commands.zones import CreateZone, SetDataNodes
+from ringlog.kernel.commands.placement.zones import CreateZone, SetDataNodes
+from ringlog.kernel.commands.topology.nodes import DeclareDown, RegisterNode
 from ringlog.kernel.fold import fold
 from ringlog.kernel.invariants.check import violations
-from ringlog.kernel.outcome import OutcomeKind
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import ClusterState, advance
+from ringlog.kernel.model.zones import ZonePartition, ZoneStep, partition_key
 from ringlog.kernel.values import Command
-from ringlog.kernel.zones.model import ZonePartition, ZoneStep, partition_key
 from ringlog.node.protocol.followers import Step
 from tests.kernel.entries import applied, entry, founded, node
+from tests.kernel.tablets.lives import normal
 
 
 class NoRows:
@@ -51,6 +52,18 @@ def letter(name: str, **changes: Any) -> RegisterNode:
     return replace(node(ord(name) - 64), name=name, rack=f"r{name}", **changes)
 
 
+def joined(state: ClusterState, letters: str, **changes: Any) -> ClusterState:
+    """More nodes, which have joined."""
+    return normal(state, *(letter(name, **changes) for name in letters))
+
+
+def left(state: ClusterState, letters: str) -> ClusterState:
+    """These nodes have left for good, whatever they had."""
+    nodes = {node: replace(state.nodes[node], state="left", tokens=()) for node in ids(letters)}
+    owners = {token: node for token, node in state.token_owners.items() if node not in nodes}
+    return advance(state, state.epoch, nodes=state.nodes.update(nodes), token_owners=type(state.token_owners)(owners))
+
+
 def ids(letters: str) -> tuple[str, ...]:
     """Ids of nodes, which ascend as their letters do."""
     return tuple(letter(name).id for name in letters)
@@ -62,7 +75,7 @@ def step(peers: str, learners: str = "", **marks: bool) -> ZoneStep:
 
 def with_zone(letters: str, **values: Any) -> ClusterState:
     """Zone ``z`` on these nodes, with one partition if nothing else is said."""
-    state = applied(founded(), *(letter(name) for name in letters))
+    state = joined(founded(), letters)
     return applied(state, CreateZone("z", ids(letters), **{"partitions": 1, **values}))
 
 
@@ -103,7 +116,7 @@ def trigger(state: ClusterState, cause: int | None = None) -> TriggerRebalance:
 
 def moved(state: ClusterState, letters: str) -> ClusterState:
     """Other data nodes, registered where they are new, and a trigger."""
-    state = applied(state, *(letter(name) for name in letters if name not in state.node_names))
+    state = joined(state, "".join(name for name in letters if name not in state.node_names))
     state = done(state, SetDataNodes("z", ids(letters), state.epoch))
     return done(state, trigger(state))
 

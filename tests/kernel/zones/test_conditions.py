@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.zones.model import ZoneLink, ZonePartition, ZoneStep
+from ringlog.kernel.model.zones import ZoneLink, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import steps_between
 from ringlog.kernel.zones.rebalance import (
     APPEND,
@@ -124,14 +124,14 @@ def test_chains_remember_who_had_it_before_what_was_forced() -> None:
     def check(found: ZonePartition) -> None:
         assert [shown(ZoneStep(link.nodes)) for link in found.chain] == links
 
-    alone = switched(reset_to(before, ids("A")[0], step("ABC"), (), 5, 5), None, 6)
+    alone = switched(reset_to(before, ids("A")[0], step("ABC"), (), None, 5, 5), None, 6)
     links.append("A")
     check(alone)
     grown = switched(alone, None, 7)
     links[-1] = "ABC"
     check(grown)
     assert shown(grown.stable) == "ABC"
-    lost = switched(reset_to(grown, ids("A")[0], step("A"), (), 8, 8), None, 9)
+    lost = switched(reset_to(grown, ids("A")[0], step("A"), (), None, 8, 8), None, 9)
     links.append("A")
     check(lost)
     graceful = triggered(lost, step("AB"), 10, 10)
@@ -143,5 +143,5 @@ def test_chains_remember_who_had_it_before_what_was_forced() -> None:
 def test_a_chain_is_bounded() -> None:
     found = of(step("AB"), chain=(ZoneLink(ids("AB"), 1),))
     for epoch in range(2, 3 * CHAIN_MAX, 2):
-        found = switched(reset_to(found, ids("A")[0], step("A"), (), epoch, epoch), None, epoch + 1)
+        found = switched(reset_to(found, ids("A")[0], step("A"), (), None, epoch, epoch), None, epoch + 1)
     assert len(found.chain) == CHAIN_MAX

@@ -5,15 +5,31 @@ from __future__ import annotations
 import math
 from collections import Counter
 from dataclasses import replace
+from itertools import combinations
+from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ringlog.kernel.state import Node
+from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
+from ringlog.kernel.commands.placement.zones import CreateZone, SetDataNodes
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.model.state import ClusterState, Node
+from ringlog.kernel.model.zones import Zone
+from ringlog.kernel.operations.gates import quorum
+from ringlog.kernel.operations.sources import quorum_sources
+from ringlog.kernel.tablets.mutual_exclusion import knows_every_row
+from ringlog.kernel.values import DatacenterReplication, Replication
+from ringlog.kernel.zones import distribution
 from ringlog.kernel.zones.distribution import _log2, default_quorum, quorum_bounds, ranked, scores, split
-from ringlog.kernel.zones.model import Zone
+from ringlog.operator.intents.replication import in_zone
+from ringlog.operator.views.zones import full_view
+from tests.kernel.entries import founded
+from tests.kernel.tablets.lives import normal
+from tests.kernel.zones.placed import TABLE, create_table, led, on, said
+from tests.kernel.zones.scenes import done, down, ids, letter, partition, shown
 
 PINNED = [[139835743958, 134361871840], [127820669331, 136070778559]]
 
@@ -41,6 +57,44 @@ def test_sizes(nodes: int, replicas: int, racks: int) -> None:
         step = split(wanted, order)
         assert step is not None
         assert len(step.peers) == min(2 * wanted.quorum - 1, replicas, nodes)
+
+
+def defined(of: Zone, nodes: list[Node], numbers: range) -> list[list[str]]:
+    """``ranked`` by its definition: one replica after the other, by full sorting."""
+    found = []
+    for row in np.argsort(scores(of.name, nodes, numbers), axis=1, kind="stable").tolist():
+        left, used = [nodes[place] for place in row], Counter[str]()
+        chosen: list[str] = []
+        while left and len(chosen) < of.replicas:
+            best = min(left, key=lambda one: used[one.rack])
+            left.remove(best)
+            used[best.rack] += 1
+            chosen.append(best.id)
+        found.append(chosen)
+    return found
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.tuples(st.integers(1, 6), st.sampled_from([1, 1, 2, 7, 2**62])), min_size=1, max_size=24),
+    st.integers(1, 9),
+    st.integers(1, 40),
+    st.sampled_from([1, 50, 1 << 17]),
+)
+def test_ranks_by_blocks_are_those_of_the_definition(
+    made: list[tuple[int, int]], replicas: int, partitions: int, cells: int
+) -> None:
+    """This holds for all racks, weights and block sizes."""
+    nodes = [node(number, f"r{rack}", capacity) for number, (rack, capacity) in enumerate(made)]
+    of = zone(replicas=replicas)
+    with mock.patch.object(distribution, "_BLOCK_CELLS", cells):
+        assert ranked(of, nodes, range(partitions)) == defined(of, nodes, range(partitions))
+
+
+def test_equal_scores_are_ordered_by_place() -> None:
+    nodes = [replace(node(1, f"r{rack}"), id=f"id-{number}") for number, rack in enumerate((1, 1, 2, 2, 3))]
+    for replicas in range(1, 6):
+        assert ranked(zone(replicas=replicas), nodes, range(9)) == defined(zone(replicas=replicas), nodes, range(9))
 
 
 def test_one_more_node_takes_its_share_and_nothing_else_moves() -> None:
@@ -114,3 +168,60 @@ def test_the_logarithm_is_one(value: int, more: int) -> None:
     low, high = _log2(np.array([value, min(value + more, 2**53 - 1)], np.uint64)).tolist()
     assert abs(low / 2**32 - math.log2(value)) < 2e-6
     assert low <= high
+
+
+# A zone knows no datacenters: wherever the replicas of a partition are, a quorum of them all is what counts.
+
+
+LAYOUTS = ("1111", "1231", "1232", "1233", "1234", "1112")
+"""The datacenters of A, B, C and D."""
+
+
+def spread(layout: str, replication: Replication | None = None) -> ClusterState:
+    """A table on A, B and C; D is there, too."""
+    names = (letter(name, datacenter=f"dc{where}") for name, where in zip("ABCD", layout, strict=True))
+    state = done(normal(founded(), *names), CreateZone("z", ids("ABC"), 1, 3, scale_up=2**31 - 1))
+    return done(state, CreateKeyspace("ks", replication or in_zone("z")), create_table())
+
+
+def towards(state: ClusterState, letters: str) -> ClusterState:
+    """The zone has these data nodes, and nobody asks for anything more."""
+    state = done(state, SetDataNodes("z", ids(letters), state.epoch))
+    return led(done(state, TriggerRebalance("z", state.epoch)))[0]
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("leaves", "BC")
+def test_a_dead_node_holds_up_no_move_whether_it_leaves_or_stays(layout: str, leaves: str) -> None:
+    """In most of the layouts it is the only replica of its datacenter."""
+    goal = "ABCD".replace(leaves, "")
+    state = towards(done(spread(layout), *down("C")), goal)
+    assert (on(state), shown(partition(state).stable), partition(state).pending) == (goal, goal, ())
+
+
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_lost_majority_is_one_of_all_replicas(layout: str) -> None:
+    state = towards(done(spread(layout), *down("BC")), "ABD")
+    assert on(state) == "ABC", "nobody knows every row"
+    row = full_view(state, state.zones["z"], said(state))["partitions"][0]
+    assert row["stuck"]
+    assert "B, C" in row["waits"]
+
+
+def test_where_a_replication_names_datacenters_each_of_them_counts() -> None:
+    each = tuple(DatacenterReplication(f"dc{number}", 1) for number in (1, 2, 3))
+    state = done(spread("1231", Replication("tablets", 3, each)), *down("C"))
+    assert not knows_every_row(state, TABLE, ids("ABC"))
+    assert knows_every_row(done(spread("1231"), *down("C")), TABLE, ids("ABC"))
+
+
+@pytest.mark.parametrize("count", range(1, 8))
+def test_who_is_asked_for_rows_meets_each_quorum_that_may_have_written_them(count: int) -> None:
+    state = normal(founded(), *(letter(name, datacenter=f"dc{number % 3}") for number, name in enumerate("ABCDEFG")))
+    group = ids("ABCDEFG")[:count]
+    for dead in (set(some) for number in range(count) for some in combinations(group, number)):
+        found = set(quorum_sources(state.nodes, group, dead, as_one=True))
+        assert bool(found) is (len(dead) < quorum(count)), "those who are dead may be all who know it"
+        assert not found & dead
+        for writers in combinations(group, quorum(count)) if found else ():
+            assert found.intersection(writers), (found, writers)

@@ -10,19 +10,19 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
-from ringlog.kernel.commands.nodes import DeclareDown, DeclareUp
-from ringlog.kernel.commands.rebalances import (
+from ringlog.kernel.commands.placement.rebalances import (
     FinishCancel,
     ResetPartitions,
     RestartReplicas,
     SwitchStable,
     TriggerRebalance,
 )
-from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.placement.zones import AlterZone, SetDataNodes
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import HIGH_AVAILABILITY, STRONG, ZonePartition, ZoneStep
 from ringlog.kernel.values import Command
 from ringlog.kernel.zones import distribution
-from ringlog.kernel.zones.model import HIGH_AVAILABILITY, STRONG, ZonePartition, ZoneStep
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.rebalance import RESULTS
 from tests.kernel.zones.scenes import cancel, done, ids, partition, reset, restart, switch, tried, with_zone

@@ -7,22 +7,27 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands.cluster import ChangeSettings
-from ringlog.kernel.commands.nodes import DeclareUp
-from ringlog.kernel.commands.rebalances import TriggerRebalance
-from ringlog.kernel.commands.zones import AlterZone, CreateZone, DropZone, SetDataNodes
-from ringlog.kernel.encoding import digest, encoded_parts
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.placement import zones
+from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
+from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone, DropZone, SetDataNodes
+from ringlog.kernel.commands.topology.nodes import DeclareUp, UnregisterNode
+from ringlog.kernel.encoding.encoder import digest, encoded_parts
+from ringlog.kernel.model.state import advance
+from ringlog.kernel.model.zones import ZonePartition, ZoneRevisions
 from ringlog.kernel.values import Command
-from ringlog.kernel.zones.model import ZonePartition, ZoneRevisions
 from ringlog.kernel.zones.rebalance import switched, triggered
 from ringlog.kernel.zones.resets import members
-from tests.kernel.entries import applied, founded
+from ringlog.protocol.rebalancer.core import RebalancerView, refusals
+from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.zones.scenes import (
     answer,
     cancel,
     done,
     down,
     ids,
+    joined,
     letter,
     moved,
     partition,
@@ -39,7 +44,7 @@ from tests.kernel.zones.scenes import (
 
 
 def test_a_cluster_without_zones_has_the_digest_that_it_had() -> None:
-    state = applied(founded(), letter("A"))
+    state = joined(founded(), "A")
     assert not {"zones", "zone_partitions"} & encoded_parts(state).keys()
     after = done(state, CreateZone("z", ids("A"), 1), DropZone("z"))
     assert not {"zones", "zone_partitions"} & encoded_parts(after).keys()
@@ -62,6 +67,7 @@ def test_a_cluster_without_zones_has_the_digest_that_it_had() -> None:
         (CreateZone("z", ids("AB"), partitions=0), "bad_field"),
         (CreateZone("z", ids("AB"), partitions=65_001), "bad_field"),
         (CreateZone("z", ids("AB"), partitions=65_000, replicas=2), "too_large"),
+        (CreateZone("z", tuple(map(uuid, range(154))), partitions=65_000), "too_large"),
         (CreateZone("z", ids("AB"), mode="weak"), "bad_field"),
         (CreateZone("z", ids("AA")), "bad_field"),
         (CreateZone("z", ids("Z")), "unknown_node"),
@@ -86,8 +92,39 @@ def test_a_cluster_without_zones_has_the_digest_that_it_had() -> None:
     ],
 )
 def test_bad_input_is_refused_and_changes_nothing(command: Command, code: str) -> None:
-    state = applied(founded(), *map(letter, "ABC"), CreateZone("y", ids("ABC"), 2, 2))
+    state = applied(joined(founded(), "ABC"), CreateZone("y", ids("ABC"), 2, 2))
     assert tried(state, command)[1] == code
+
+
+def test_only_nodes_that_have_joined_are_data_nodes() -> None:
+    """A node that only registered may never run: as a voter it would hold its partitions up."""
+    state = applied(joined(founded(), "AB"), letter("C"), CreateZone("y", ids("AB"), 2))
+    for command in (CreateZone("z", ids("ABC")), SetDataNodes("y", ids("ABC"), state.epoch)):
+        assert tried(state, command)[1] == "wrong_node_state"
+    assert tried(state, AlterZone("y", filter="$.*", nodes=ids("AC")))[1] == "wrong_node_state"
+    assert Timers() != followed(Timers(), joined(state, "D"))
+    assert not list(due(followed(Timers(), state), state, 10**17)), "the rebalancer does not propose it"
+
+
+@pytest.mark.parametrize("has", ["data node", "partition"])
+def test_a_node_is_not_unregistered_while_a_zone_has_it(has: str) -> None:
+    """No rule leads to this state, but a recovery may."""
+    state = with_zone("AB", replicas=2)
+    node = state.nodes[ids("A")[0]]
+    state = advance(state, state.epoch, nodes=state.nodes.set(node.id, replace(node, state="none")))
+    if has == "partition":
+        state = done(state, SetDataNodes("z", ids("B"), state.epoch))
+    assert tried(state, UnregisterNode(node.id))[1] == "node_in_zone"
+
+
+def test_partitions_times_data_nodes_are_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each replica of the log scores every pair when it applies the entry."""
+    state = applied(joined(founded(), "ABC"), CreateZone("y", ids("AB"), 2))
+    monkeypatch.setattr(zones, "PLACEMENTS_MAX", 5)
+    assert tried(state, SetDataNodes("y", ids("ABC"), state.epoch))[1] == "too_large"
+    assert tried(state, AlterZone("y", partitions=3))[1] == "too_large"
+    (told,) = refusals(RebalancerView(state, {}, (SetDataNodes("y", ids("ABC"), state.epoch),)))
+    assert (told.subject, told.kind, told.code) == ("y", "SetDataNodes", "too_large")
 
 
 def test_replicas_one_two_three_and_back_end_as_asked() -> None:
@@ -280,7 +317,7 @@ def test_no_data_nodes_no_move_and_new_partitions_get_their_first_nodes() -> Non
 
 def test_a_node_that_went_comes_back() -> None:
     state = with_zone("AB", replicas=2)
-    state = applied(state, letter("C"))
+    state = joined(state, "C")
     for letters in ("BC", "AB"):
         state, _ = settled(moved(state, letters))
         assert shown(partition(state).stable) == letters
@@ -368,7 +405,7 @@ def test_what_is_asked_for_during_a_restart_follows_it() -> None:
 
 def test_a_manual_reset_is_one_survivor_then_the_number_of_replicas() -> None:
     state = with_zone("ABC", replicas=3)
-    state = done(applied(state, letter("D"), letter("E")), SetDataNodes("z", ids("ABCDE"), 1))
+    state = done(joined(state, "DE"), SetDataNodes("z", ids("ABCDE"), 1))
     assert tried(state, reset(state, {"A": 1}))[1] == "partition_healthy"
     state = applied(state, *down("AB"))
     state = done(state, reset(state, {"C": 5}))
@@ -421,7 +458,7 @@ def test_the_longest_log_survives_and_of_equal_ones_the_first_name() -> None:
 
 
 def test_what_a_pending_node_has_survives() -> None:
-    state = moved(applied(with_zone("AB", replicas=2), letter("C")), "BC")
+    state = moved(joined(with_zone("AB", replicas=2), "C"), "BC")
     state = applied(state, *down("AB"))
     state = done(state, reset(state, {"C": 4}))
     assert shown(partition(state).pending[0]) == "C"
@@ -441,7 +478,7 @@ def test_all_or_nothing_of_those_that_are_named() -> None:
 def test_a_trigger_or_a_second_reset_overwrites_the_second_phase() -> None:
     state = applied(with_zone("ABC", replicas=3), *down("AB"))
     first = done(state, reset(state, {"C": 1}))
-    state = done(applied(first, letter("D")), SetDataNodes("z", ids("CD"), first.epoch))
+    state = done(joined(first, "D"), SetDataNodes("z", ids("CD"), first.epoch))
     state = done(state, trigger(state))
     planned = partition(state).planned
     assert planned is not None

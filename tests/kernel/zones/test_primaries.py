@@ -9,6 +9,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from tests.kernel.zones.explore import RULES as EXPLORED_RULES
+from tests.kernel.zones.explore import Explorer
 from tests.kernel.zones.primaries import RULES, Primaries, World, beginning
 
 GOALS = ("a", "b", "c")
@@ -73,3 +75,19 @@ class Groups(RuleBasedStateMachine):
 
 TestGroups = Groups.TestCase
 TestGroups.settings = settings(max_examples=30, stateful_step_count=40, deadline=None)
+
+
+# Every order of events keeps the promises; without a rule some order breaks one.
+
+
+def test_with_all_rules_no_order_breaks_a_promise() -> None:
+    explorer = Explorer()
+    assert explorer.explore() is None
+    assert explorer.seen > 300
+
+
+@pytest.mark.parametrize("rule", EXPLORED_RULES)
+def test_without_a_rule_an_order_breaks_a_promise(rule: str) -> None:
+    found = Explorer(rule, changes=3, cancels=2).explore()
+    assert found is not None
+    assert found[-1].startswith("broken: ")

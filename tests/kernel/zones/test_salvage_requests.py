@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ringlog.client.plans import (
+from ringlog.client.data.plans import (
     Access,
     Answer,
     AwaitedAnswers,
@@ -14,15 +14,15 @@ from ringlog.client.plans import (
     plan,
     request_of,
 )
-from ringlog.kernel.commands.nodes import DeclareUp
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.commands.topology.nodes import DeclareUp
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Witness
-from ringlog.node import registers
-from ringlog.node.registers import Behind, RegisterReplica
-from ringlog.operator.rehearsal import acknowledgements
-from ringlog.operator.waiting import tablet_waiting
-from ringlog.protocol.tablet_steps import tablet_steps
-from ringlog.wire.cells import RegisterCell, key_of
+from ringlog.node.registers import registers
+from ringlog.node.registers.registers import Behind, RegisterReplica
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.operator.views.waiting import tablet_waiting
+from ringlog.protocol.coordinator.tablet_steps import tablet_steps
+from ringlog.wire.data import RegisterCell, key_of
 from tests.kernel.zones.placed import TABLE, alive, of_coordinator, stage, with_data
 from tests.kernel.zones.scenes import done, down, ids, partition, reset, shown, tried
 
@@ -174,7 +174,7 @@ def test_who_waits_for_a_majority_to_know_that_only_the_survivor_is_read_is_told
     assert stage(dead) == "salvaged"
     acks = {node: ack for node, ack in acknowledgements(dead, 0).items() if node in alive(dead)}
     waits = tablet_waiting(dead, dead.tablets[TABLE], dead.tablets[TABLE].tablet(0), acks)
-    assert "go on without: ringlog zone reset z --admit-loss" in waits.ways_out
+    assert "continue without: ringlog zone reset z --admit-loss" in waits.ways_out
     again = dict.fromkeys(map(_letter, alive(dead)), 1)
     assert tried(dead, reset(dead, again))[1] == "may_lose_data"
     after = done(dead, reset(dead, again, admits_loss=True))

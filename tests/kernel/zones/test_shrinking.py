@@ -6,12 +6,12 @@ from __future__ import annotations
 
 import pytest
 
-from ringlog.kernel.commands.nodes import DeclareUp
-from ringlog.kernel.commands.tablets import MigrateTablets
-from ringlog.kernel.commands.zones import AlterZone
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.zones.model import MODES, STRONG
-from ringlog.protocol.zone_waits import ROWS, VOTERS, waits_of
+from ringlog.kernel.commands.placement.tablets import MigrateTablets
+from ringlog.kernel.commands.placement.zones import AlterZone
+from ringlog.kernel.commands.topology.nodes import DeclareUp
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import MODES, STRONG
+from ringlog.protocol.rebalancer.zone_waits import ROWS, VOTERS, waits_of
 from tests.kernel.zones.placed import led, migration, of_coordinator, of_rebalancer, on, said, with_data, zone_only
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, tried, trigger
 

@@ -6,30 +6,30 @@ from random import Random
 
 import pytest
 
-from ringlog.kernel.commands.movements import Assassinate
-from ringlog.kernel.commands.nodes import DeclareUp
-from ringlog.kernel.commands.rebalances import (
+from ringlog.kernel.commands.placement.rebalances import (
     CancelRebalance,
     ResetPartitions,
     RestartReplicas,
     TriggerRebalance,
     default_copies,
 )
-from ringlog.kernel.commands.zones import AlterZone, SetDataNodes
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.track import transitions
+from ringlog.kernel.commands.placement.zones import AlterZone, SetDataNodes
+from ringlog.kernel.commands.topology.movements import Assassinate
+from ringlog.kernel.commands.topology.nodes import DeclareUp
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import EVERY_NODE, HIGH_AVAILABILITY, MODES
+from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.values import Command
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.model import EVERY_NODE, HIGH_AVAILABILITY, MODES
-from ringlog.operator.zone_sentences import told
-from ringlog.protocol.zone_waits import COPIES, VOTERS, waits_of
+from ringlog.operator.views.zone_explanations import explain
+from ringlog.protocol.rebalancer.zone_waits import COPIES, VOTERS, waits_of
 from tests.kernel.zones.placed import alive, led, of_coordinator, of_rebalancer, on, said, stage, with_data, zone_only
 from tests.kernel.zones.scenes import cancel, done, down, ids, partition, reset, shown, switch, to, tried, trigger
 
 
 def waits(state: ClusterState, number: int = 0) -> str:
     one = partition(state, number)
-    return told(state, one, waits_of(state, one, said(state))) or ""
+    return explain(state, one, waits_of(state, one, said(state))) or ""
 
 
 def led_until(state: ClusterState, letters: str) -> ClusterState:
@@ -106,7 +106,7 @@ def test_an_automatic_reset_names_who_has_not_said_what_it_has() -> None:
     found = waits_of(state, partition(state), words)
     assert [(one.code, one.nodes) for one in found] == [(VOTERS, ids("CDE")), (COPIES, ids("B"))]
     assert "; for B to say what they have; who never will is to be declared down (ringlog node down)" in str(
-        told(state, partition(state), found)
+        explain(state, partition(state), found)
     )
     state, asked = led(done(state, *down("B")))
     assert asked[0] == "ResetPartitions"

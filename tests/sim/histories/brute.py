@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from ringlog.sim.histories.events import Op, Type
-from ringlog.sim.histories.operations import ClientOperation, is_register
+from ringlog_testing.histories.events import Op, Type
+from ringlog_testing.histories.operations import ClientOperation, is_register
 
 EPOCHS = range(1, 9)
 

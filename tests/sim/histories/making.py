@@ -7,8 +7,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from ringlog.sim.histories.events import Event, Op, event_of
-from ringlog.sim.histories.operations import ClientOperation, OperationHistory, pair
+from ringlog_testing.histories.events import Event, Op, event_of
+from ringlog_testing.histories.operations import ClientOperation, OperationHistory, pair
 
 Line = dict[str, Any]
 

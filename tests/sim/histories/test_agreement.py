@@ -8,12 +8,11 @@ from random import Random
 
 import pytest
 
-from ringlog.sim.histories import porcupine, search
-from ringlog.sim.histories.check import CONFIGURATIONS_MAX, check, decide
-from ringlog.sim.histories.operations import is_register
-from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.verdict import Linearizability, Method
 from ringlog.stack.artifacts import cache_root
+from ringlog_testing.histories import porcupine, search
+from ringlog_testing.histories.check import CONFIGURATIONS_MAX, check, decide
+from ringlog_testing.histories.operations import is_register, read
+from ringlog_testing.histories.verdict import Linearizability, Method
 from tests.sim.histories.brute import is_linearizable
 from tests.sim.histories.making import (
     Line,

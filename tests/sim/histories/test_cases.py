@@ -6,9 +6,9 @@ from random import Random
 
 import pytest
 
-from ringlog.sim.histories.check import check, decide
-from ringlog.sim.histories.events import Op, Scalar
-from ringlog.sim.histories.verdict import Linearizability, Method
+from ringlog_testing.histories.check import check, decide
+from ringlog_testing.histories.events import Op, Scalar
+from ringlog_testing.histories.verdict import Linearizability, Method
 from tests.sim.histories.making import ask_anything, ask_different, ask_log, drawn, history, line, operations, run
 
 WRONG = {

@@ -9,12 +9,12 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from ringlog.cli.sim_check import register
-from ringlog.sim.histories import porcupine
-from ringlog.sim.histories.check import check
-from ringlog.sim.histories.porcupine import Opinion
-from ringlog.sim.histories.reader import read
-from ringlog.sim.histories.verdict import Linearizability
+from ringlog_sim.cli.check import register
+from ringlog_testing.histories import porcupine
+from ringlog_testing.histories.check import check
+from ringlog_testing.histories.operations import read
+from ringlog_testing.histories.porcupine import Opinion
+from ringlog_testing.histories.verdict import Linearizability
 from tests.sim.histories.making import drawn, text_of
 from tests.tidy.files import ROOT
 

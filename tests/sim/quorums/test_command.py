@@ -11,19 +11,22 @@ import pytest
 import typer
 from typer.testing import CliRunner, Result
 
-from ringlog.cli.sim_quorums import register
-from ringlog.kernel.commands.cluster import InitializeCluster
-from ringlog.kernel.commands.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.movements import Join
-from ringlog.kernel.commands.nodes import RegisterNode
+from ringlog.kernel.commands.cluster.cluster import InitializeCluster
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.fold import fold
-from ringlog.kernel.outcome import Outcome, OutcomeKind
-from ringlog.kernel.state import EMPTY_STATE
+from ringlog.kernel.model.outcome import Outcome, OutcomeKind
+from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.values import Command, Replication
 from ringlog.log.author import Author
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
-from ringlog.sim.quorums.walk import WalkWorld, drive
+from ringlog_sim.cli.quorums import register
+from ringlog_testing.quorums.plans import KINDS as OPERATIONS
+from ringlog_testing.quorums.tablet_plans import KINDS as TABLET_KINDS
+from ringlog_testing.quorums.tablet_plans import NOT_COVERED
+from ringlog_testing.quorums.walk import WalkWorld, drive
 
 NODE = RegisterNode("A", "00000000-0000-4000-8000-000000000000", "a:1", "dc1", "r1", 1, 12, "1", (), 1)
 
@@ -59,7 +62,7 @@ def written(folder: Path, value: object) -> Path:
 
 def test_nothing_given_is_a_small_regular_cluster() -> None:
     status, found = answer()
-    assert (status, found["sound"], found["kinds_without_plans"]) == (0, True, [])
+    assert (status, found["sound"], found["not_covered"]) == (0, True, [*NOT_COVERED])
     counts = {
         one["operation"]: (one["plans"], one["refused"], one["unpromised"], one["ranges"])
         for one in found["operations"]
@@ -101,6 +104,36 @@ def test_a_cluster_in_a_file(tmp_path: Path) -> None:
     path = written(tmp_path, {"nodes": nodes, "keyspaces": keyspaces})
     status, found = answer(path, "--operations", "join,leave")
     assert (status, [one["plans"] for one in found["operations"]]) == (0, [8, 4])
+
+
+def test_a_cluster_with_keyspaces_in_the_ring_in_tablets_and_in_a_zone(tmp_path: Path) -> None:
+    nodes = [{"name": name, "tokens": [100 * number]} for number, name in enumerate("ABC")]
+    settings = {
+        "kr": {"strategy": "simple", "factor": 2},
+        "kt": {"strategy": "tablets", "factor": 2},
+        "kz": {"strategy": "zone", "zone": "z"},
+    }
+    keyspaces = [{"name": name, "replication": setting} for name, setting in settings.items()]
+    zones = [{"zone": "z", "partitions": 1, "replicas": 2}]
+    path = written(tmp_path, {"nodes": nodes, "zones": zones, "service": {"size": 2}, "keyspaces": keyspaces})
+    status, found = answer(path)
+    kinds = {one["operation"]: one for one in found["operations"]}
+    assert (status, found["sound"]) == (0, True)
+    assert kinds.keys() == {*OPERATIONS, *TABLET_KINDS}
+    assert all(kinds[kind]["ranges"] for kind in ("join", "tablet-migration", "tablet-rebuild", "zone", "service"))
+    assert kinds["leave"]["plans"] + kinds["leave"]["waiting"] + kinds["leave"]["refused"] == 3
+    shown = run(path, "--operations", "leave").stdout
+    assert "they wait for tablets that the balancer does not move" in shown
+
+
+def test_a_defect_of_the_tool_is_no_counterexample(monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(*_: object) -> None:
+        raise AssertionError("planted")
+
+    monkeypatch.setattr("ringlog_testing.quorums.explore.check", broken)
+    result = run("--operations", "join")
+    assert result.exit_code == 3
+    assert "not_explored" in result.output
 
 
 def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
@@ -181,6 +214,7 @@ def test_bad_input_is_told_with_a_code(arguments: tuple[object, ...], code: str)
         ("{}", "bad_field"),
         ('{"nodes": [], "keyspaces": []}', "bad_field"),
         ('{"nodes": [], "keyspaces": [], "x": 1}', "unknown_field"),
+        ('{"nodes": [], "keyspaces": [], "service": 3}', "bad_field"),
         ('{"histories": []}', "bad_field"),
     ],
 )

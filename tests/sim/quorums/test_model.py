@@ -9,11 +9,11 @@ from types import ModuleType
 
 import pytest
 
-from ringlog.sim.quorums import check as check_module
-from ringlog.sim.quorums import model
-from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED, check
-from ringlog.sim.quorums.description import BadDescription, drawn
-from ringlog.sim.quorums.model import (
+from ringlog_testing.quorums import check as check_module
+from ringlog_testing.quorums import model
+from ringlog_testing.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED, check
+from ringlog_testing.quorums.description import BadDescription, drawn
+from ringlog_testing.quorums.model import (
     QuorumRules,
     RangeHistory,
     RangeStream,
@@ -224,4 +224,4 @@ def test_the_check_knows_nothing_of_what_it_judges(module: ModuleType) -> None:
     tree = ast.parse(inspect.getsource(module))
     imported = [node.module or "" for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)]
     ours = {name for name in imported if name.startswith("ringlog")}
-    assert ours <= {"ringlog.sim.quorums.model"}
+    assert ours <= {"ringlog_testing.quorums.model"}

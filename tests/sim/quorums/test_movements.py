@@ -8,22 +8,21 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands import movements
-from ringlog.kernel.commands.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology import movements
+from ringlog.kernel.model.state import ClusterState, Plan
 from ringlog.kernel.operations import sources
 from ringlog.kernel.operations.plan import plan_rebuild
-from ringlog.kernel.state import ClusterState, Plan
 from ringlog.kernel.values import Replication
-from ringlog.sim.quorums import walk
-from ringlog.sim.quorums.case import CaseOptions
-from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
-from ringlog.sim.quorums.description import state_of
-from ringlog.sim.quorums.explore import Explorer, Findings
-from ringlog.sim.quorums.model import QuorumRules
-from ringlog.sim.quorums.plans import KINDS
-from ringlog.sim.quorums.settings import settings
-from ringlog.sim.quorums.timeline import histories
-from ringlog.sim.quorums.walk import WalkWorld, drive, readers_of
+from ringlog_testing.quorums import walk
+from ringlog_testing.quorums.case import CaseOptions
+from ringlog_testing.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
+from ringlog_testing.quorums.description import state_of
+from ringlog_testing.quorums.explore import Explorer, Findings
+from ringlog_testing.quorums.model import QuorumRules
+from ringlog_testing.quorums.plans import KINDS, settings
+from ringlog_testing.quorums.timeline import histories
+from ringlog_testing.quorums.walk import WalkWorld, drive, readers_of
 
 SIMPLE = {"strategy": "simple", "factor": 3}
 ENTIRE = {"strategy": "entire"}

@@ -9,19 +9,19 @@ from typing import Any
 
 import pytest
 
-from ringlog.kernel.commands import movements
-from ringlog.kernel.commands.movements import Join
+from ringlog.kernel.commands.topology import movements
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.model.state import ClusterState, Deltas, Operation, Plan
 from ringlog.kernel.operations import kinds as known
 from ringlog.kernel.operations.plan import plan_movement
 from ringlog.kernel.ownership.placements import group_at, nodes_of
-from ringlog.kernel.state import ClusterState, Deltas, Operation, Plan
-from ringlog.sim.quorums import timeline, walk
-from ringlog.sim.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
-from ringlog.sim.quorums.description import BadDescription, Numbers, described, state_of
-from ringlog.sim.quorums.explore import PLANS_MAX, Explorer, Findings, NotQuiet, TooMuch
-from ringlog.sim.quorums.model import QuorumRules, demanded
-from ringlog.sim.quorums.plans import KINDS, CaseOptions, unknown_here
-from ringlog.sim.quorums.walk import WalkWorld, drive
+from ringlog_testing.quorums import timeline, walk
+from ringlog_testing.quorums.check import APART, KEPT, NEIGHBOURS, STREAMED
+from ringlog_testing.quorums.description import BadDescription, Numbers, described, state_of
+from ringlog_testing.quorums.explore import PLANS_MAX, Explorer, Findings, NotQuiet, TooMuch
+from ringlog_testing.quorums.model import QuorumRules, demanded
+from ringlog_testing.quorums.plans import KINDS, CaseOptions, unknown_here
+from ringlog_testing.quorums.walk import WalkWorld, drive
 
 CLUSTERS = [
     Numbers(nodes=1, factor=1),
@@ -138,7 +138,7 @@ def test_a_gate_that_forgets_the_old_readers(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_cancel_that_leaves_the_ranges_split(monkeypatch: pytest.MonkeyPatch) -> None:
-    from ringlog.kernel.operations import cancel
+    from ringlog.kernel.movements import cancel
 
     quiet(Numbers(nodes=4))
     monkeypatch.setattr(cancel, "merge", lambda placement, tokens: placement)

@@ -13,22 +13,22 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from ringlog.kernel.commands.nodes import DeclareUp
-from ringlog.kernel.commands.operations import CancelOperation
+from ringlog.kernel.commands.topology.nodes import DeclareUp
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import LockedRange
 from ringlog.kernel.operations import plan as planner
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED, in_flight, is_ended
-from ringlog.kernel.outcome import OutcomeKind
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.state import LockedRange
 from ringlog.kernel.values import Command
-from ringlog.protocol.coordinator_core import CoordinatorView, propose
-from ringlog.sim.quorums import plans
-from ringlog.sim.quorums.case import Case, CaseOptions
-from ringlog.sim.quorums.check import APART, check
-from ringlog.sim.quorums.description import state_of
-from ringlog.sim.quorums.model import QuorumRules, RangeHistory
-from ringlog.sim.quorums.timeline import histories
-from ringlog.sim.quorums.walk import WalkStep, WalkWorld, acknowledgements, faults
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from ringlog_testing.quorums import plans
+from ringlog_testing.quorums.case import Case, CaseOptions
+from ringlog_testing.quorums.check import APART, check
+from ringlog_testing.quorums.description import state_of
+from ringlog_testing.quorums.model import QuorumRules, RangeHistory
+from ringlog_testing.quorums.timeline import histories
+from ringlog_testing.quorums.walk import WalkStep, WalkWorld, acknowledgements, faults
 
 KEYSPACES = (
     ({"strategy": "network", "datacenters": {"dc1": 3}}, {"strategy": "simple", "factor": 2}),

@@ -6,7 +6,6 @@ CdcReadError
 ├── BadStore             the file that keeps progress or tables cannot be used
 ├── GenerationExpired    the generation that is to be read is no longer kept
 ├── RowsLost             the topic no longer holds the rows that come next
-├── WriteIncomplete      a closed generation ends inside a write
 ├── UnknownTable         the schema has no such table, or it keeps no CDC log
 ├── TablesForgotten      the log begins behind the table that a row was written for
 ├── BadStart             a start point that is none
@@ -100,15 +99,6 @@ class RowsLost(CdcReadError):
             "rows are gone; go on with lost='skip', or begin anew",
         )
         self.partition, self.position, self.begin = partition, position, begin
-
-
-class WriteIncomplete(CdcReadError):
-    """A closed generation was read to its end and a write has no last row: its writer broke its promise."""
-
-    code = "write_incomplete"
-
-    def __init__(self, partition: int, offset: int) -> None:
-        super().__init__(f"the write that begins at {partition}/{offset} has no end", "report it: a writer's defect")
 
 
 class UnknownTable(CdcReadError):

@@ -34,10 +34,10 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from ringlog import __version__
-from ringlog.client.cdc.effects import Bound, Effect, effects
+from ringlog.client.cdc.row_changes import Bound, Effect, effects
 from ringlog.client.cdc.rows import CdcChange
 from ringlog.kernel.values import Micros
-from ringlog.wire.mapping import uuid_text
+from ringlog.wire.avro.mapping import uuid_text
 
 Json = dict[str, Any]
 

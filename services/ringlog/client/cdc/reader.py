@@ -23,7 +23,6 @@ from pathlib import Path
 from typing import Literal
 
 from ringlog.client.cdc.errors import BadProgress, BadStart, RowsLost, UnknownTable, UnreadableRecord
-from ringlog.client.cdc.lives import Lives
 from ringlog.client.cdc.progress import ConsumerProgress, PartitionProgress, begin_at
 from ringlog.client.cdc.reading import CdcReading, NotShown, RowVerdict
 from ringlog.client.cdc.rows import CdcChange, TableTypes, change_of, decided_by
@@ -32,7 +31,7 @@ from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStor
 from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.values import Micros
-from ringlog.log.replay import Tell, say
+from ringlog.log.replicas.replay import Tell, say
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
 
@@ -103,7 +102,7 @@ class CdcReader:
                 self._topics.start()
                 self._topic_id = self._topics.topic_id()
                 self._check_tables()
-                bounds = {number: found for number, found in self._topics.bounds().items() if self._is_mine(number)}
+                bounds = {number: found for number, found in self._topics.bounds().items() if self._is_assigned(number)}
                 place = self._begin(begin, bounds)
                 self._reading: CdcReading[CdcRow] = CdcReading(place, self._wanted or None)
                 self._ends = {number: high for number, (_, high) in bounds.items()} if until_end else None
@@ -156,11 +155,7 @@ class CdcReader:
     @property
     def schema(self) -> Mapping[str, TableChange]:
         """The tables that there are now, by ``keyspace.table``, as far as the metadata log is folded."""
-        return self._schema.lives.current()
-
-    def lives(self) -> Lives:
-        """All tables that ever were; folds all that there is of the metadata log."""
-        return self._schema.whole()
+        return self._schema.table_versions.current()
 
     @property
     def generation(self) -> Micros:
@@ -197,14 +192,14 @@ class CdcReader:
 
     # ---------------------------------------------------------------------------------------------- start
 
-    def _is_mine(self, partition: int) -> bool:
+    def _is_assigned(self, partition: int) -> bool:
         index, count = self._share
         return partition % count == index
 
     def _check_tables(self) -> None:
         """Tables that were dropped, or have their log switched off, may be asked for: there may be rows of before."""
         for name in sorted(self._wanted):
-            versions = self._schema.lives.all_of(name)
+            versions = self._schema.table_versions.all_of(name)
             if not any(table.cdc.enabled for table in versions):
                 versions = self._schema.whole().all_of(name)
             if not versions:
@@ -235,8 +230,8 @@ class CdcReader:
             if place[name] != value:
                 raise BadProgress(f"it is of another reader: {name} {place[name]!r}, not {value!r}")
         progress = ConsumerProgress.from_json(str(place["progress"]))
-        known = {number for number, _ in progress.partitions}
-        fresh = [(number, PartitionProgress(low, low)) for number, (low, _) in bounds.items() if number not in known]
+        resumed = {number for number, _ in progress.partitions}
+        fresh = [(number, PartitionProgress(low, low)) for number, (low, _) in bounds.items() if number not in resumed]
         return ConsumerProgress(
             progress.generation, tuple(sorted([*progress.partitions, *fresh])), progress.start, progress.entered
         )
@@ -282,10 +277,10 @@ class CdcReader:
         table = self._schema.at(name, epoch)
         if table is None:
             return UNKNOWN
-        known = self._types.get(name)
-        if known is None or known.table is not table:
-            known = self._types[name] = TableTypes(table)
-        return known
+        resumed = self._types.get(name)
+        if resumed is None or resumed.table is not table:
+            resumed = self._types[name] = TableTypes(table)
+        return resumed
 
     def _move_on(self) -> bool:
         """Enter the next generation, as often as that is possible now."""

@@ -12,7 +12,7 @@ an earlier generation               ``REPEATED`` behind what was read of it, els
 a later generation                  ``AHEAD``: it is read again, later
 this generation, a write delivered  ``REPEATED``: a writer that was killed writes the batch in hand again
 a write before the start point      ``PASSED``
-a write of several rows, not whole  ``HELD`` until the row with ``end_of_batch``
+a write of several rows, not whole  ``HELD`` until the row with ``end_of_batch``; dropped if the generation closes first
 this generation                     ``DELIVERED``, with all rows of the write
 a partition that is read to its end ``BEYOND``: left for the next generation
 ==================================  =================================================================================
@@ -32,7 +32,7 @@ from enum import Enum
 from hashlib import blake2b
 from typing import Generic, Protocol, TypeVar
 
-from ringlog.client.cdc.errors import GenerationExpired, WriteIncomplete
+from ringlog.client.cdc.errors import GenerationExpired
 from ringlog.client.cdc.generations import Generations
 from ringlog.client.cdc.progress import (
     NAME_BYTES,
@@ -269,7 +269,8 @@ class CdcReading(Generic[R]):
     def move_on(self, generations: Generations, *, skip_expired: bool = False) -> bool:
         """Take what is known of the generations; True if the reading entered another one, and reads on elsewhere.
 
-        Call it until it is False. Raises GenerationExpired unless ``skip_expired``, WriteIncomplete.
+        Call it until it is False. A write whose last row is not there by the close is not delivered: its writer was
+        fenced in the middle of it, and it has a dead letter. Raises GenerationExpired unless ``skip_expired``.
         """
         if self.generation == NOT_ENTERED:
             return self._enter_first(generations, skip_expired)
@@ -288,7 +289,6 @@ class CdcReading(Generic[R]):
                 part.end = ends.get(number, 0)
             if not all(part.done for part in self._parts.values()):
                 return False
-            self._check_whole()
         following = generations.after(self.generation)
         if following is None:
             return False
@@ -319,8 +319,3 @@ class CdcReading(Generic[R]):
 
     def _places(self) -> tuple[tuple[int, int], ...]:
         return tuple((number, part.read) for number, part in self._parts.items())
-
-    def _check_whole(self) -> None:
-        for number, part in self._parts.items():
-            for pending in part.pending.values():
-                raise WriteIncomplete(number, pending.first)

@@ -1,7 +1,7 @@
 """Rows of the CDC log as typed values, by the schema of their table.
 
 A ``CdcChange`` is one write at one timestamp: all rows up to the one with ``end_of_batch``, images included. A column's
-value has the Python type of its CQL type in the log (``ringlog.kernel.schema.types``): a collection is a tuple, a map
+value has the Python type of its CQL type in the log (``ringlog.kernel.cql.types``): a collection is a tuple, a map
 one of pairs, a list one of pairs of a time UUID and a value; a user type is a dict.
 
 What the table has no column for, and what does not fit its column's type, is *undecoded*: it is shown by name, as its
@@ -25,9 +25,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ringlog.kernel.changes import TableChange
-from ringlog.kernel.schema.collections import key_type, log_type
+from ringlog.kernel.cql.collections import key_type, log_type
+from ringlog.kernel.cql.types import TypeMismatch, deserialize
 from ringlog.kernel.schema.stored import names_of
-from ringlog.kernel.schema.types import TypeMismatch, deserialize
 from ringlog.wire.records import CdcRow
 
 OPERATIONS: Mapping[int, str] = {

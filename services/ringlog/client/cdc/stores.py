@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from ringlog.client.cdc.errors import BadStore, ProgressInUse
-from ringlog.durable import replace_durably
-from ringlog.runtime.inputs import read_text
+from ringlog.files import read_text, replace_durably
 
 
 class ProgressStore(Protocol):

@@ -20,9 +20,9 @@ from ringlog.client.cdc.errors import RowsLost, UnreadableChange
 from ringlog.client.cdc.generations import Generations
 from ringlog.kernel.changes import GenerationChange
 from ringlog.log.errors import LogUnavailable, TopicMissing
-from ringlog.log.kafka import LOST, reader_config
-from ringlog.log.topics import admin_client, describe, topic_name
-from ringlog.wire import codec
+from ringlog.log.kafka.adapter import LOST, reader_config
+from ringlog.log.kafka.topics import admin_client, describe, topic_name
+from ringlog.wire.avro import codec
 from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
 
@@ -66,10 +66,10 @@ class Topics:
             self._partitions_of(topic)
             places.append(TopicPartition(topic, 0, self._bounds(TopicPartition(topic, 0))[0]))
         self._news.assign(places)
-        heard = time.monotonic()
+        last_answer = time.monotonic()
         while len(self._caught_up) < len(self._changes):
-            heard = time.monotonic() if self._look(POLL_S) else heard
-            if time.monotonic() - heard > ANSWER_S:
+            last_answer = time.monotonic() if self._read_changes(POLL_S) else last_answer
+            if time.monotonic() - last_answer > ANSWER_S:
                 raise LogUnavailable(f"the change topics of {self._cdc} do not answer", "is the broker up?")
         self._check_unread()
 
@@ -110,7 +110,7 @@ class Topics:
 
         Raises RowsLost, LogUnavailable, UnreadableChange.
         """
-        while self._look(0):
+        while self._read_changes(0):
             pass
         self._check_unread()
         first = self._consumer.poll(timeout_s)
@@ -123,7 +123,7 @@ class Topics:
         self._news.close()
         self._consumer.close()
 
-    def _look(self, timeout_s: float) -> bool:
+    def _read_changes(self, timeout_s: float) -> bool:
         """Take what has come of the change topics; False if nothing has."""
         first = self._news.poll(timeout_s)
         if first is None:
@@ -162,11 +162,11 @@ class Topics:
                 self._learn(value)
         elif value is None:
             self._unread.pop(key, None)
-            self.generations.note(key, None)
+            self.generations.apply(key, None)
         else:
-            self._note(key, offset, value)
+            self._apply_change(key, offset, value)
 
-    def _note(self, key: str, offset: int, value: bytes) -> None:
+    def _apply_change(self, key: str, offset: int, value: bytes) -> None:
         self._unread.pop(key, None)
         try:
             found = decode_change(value)
@@ -174,7 +174,7 @@ class Topics:
             self._unread[key] = offset, value, str(error)
             return
         if isinstance(found, GenerationChange):
-            self.generations.note(key, found)
+            self.generations.apply(key, found)
 
     def _learn(self, value: bytes) -> None:
         try:
@@ -182,7 +182,7 @@ class Topics:
         except (WireError, UnicodeDecodeError):
             return  # a kind of schema that later releases have; records written with it say so themselves
         for key, (offset, waiting, _) in list(self._unread.items()):
-            self._note(key, offset, waiting)
+            self._apply_change(key, offset, waiting)
 
     def _check_unread(self) -> None:
         """Raise UnreadableChange once both topics are read to their end, and something is unread still."""

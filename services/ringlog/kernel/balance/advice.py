@@ -1,13 +1,17 @@
-"""What the balancer would ask for in a state, and why: the planner, the sizes of tables and the rules of admission
-joined.
+"""The balancer's advice: the next migrations and resizes in a state, and the reasons.
 
-A pure function of the state and of what nodes reported, so a stand-by asks for the same. Each migration of a plan is
-tried with the rule that the fold will apply: what it refuses is left out and shown, so one tablet that cannot move
-holds up no other. Replicas that a replication asks for, or no more, come before all other plans (``copies``).
+A pure function of the state and of the nodes' reports, so a stand-by computes the same. Each migration of a plan is
+checked with the rule that the fold will apply. A rejected one is shown, and the next plan is made without it, so a
+tablet that cannot move takes no room from others. Replicas that a replication adds or removes come before all other
+plans (``copies``).
 
-A table's bytes are those of one replica of each tablet: the most that any node reports of it, for nodes that catch up
-report less than there is. They are known when every tablet was reported by somebody. Where a replication names no
-datacenters, its replicas in a datacenter are counted.
+A plan has drains, then hosts of each datacenter, then shards of each host, then tables above their shares, then
+siblings that are to merge. Each kind of step lowers its own measure and raises none of the earlier ones (``spread`` has
+the argument). So repeated plans end with an empty one, and equal inputs give equal plans.
+
+A table's bytes are those of one replica of each tablet. The greatest report counts, because nodes that catch up report
+less than there is. They are known when some node has reported each tablet. If a replication names no datacenters, its
+replicas in a datacenter are counted.
 
 Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing", and ``service/tablet_allocator.cc``
 (make_plan, make_resize_plan).
@@ -21,24 +25,82 @@ from itertools import islice
 from typing import Final
 
 from ringlog.kernel.balance.copies import balanced, copies
-from ringlog.kernel.balance.model import BYTES, NOWHERE, BalancePicture, BalancePlan, MeasuredLoads, Migration
-from ringlog.kernel.balance.plan import make_plan
+from ringlog.kernel.balance.drain import drain
+from ringlog.kernel.balance.ledger import Ledger
+from ringlog.kernel.balance.model import (
+    BYTES,
+    NOWHERE,
+    BalanceInput,
+    BalancePlan,
+    BalanceStop,
+    MeasuredLoads,
+    Migration,
+    Obstacle,
+)
 from ringlog.kernel.balance.reports import ReportBasis
-from ringlog.kernel.balance.sizing import Hints, Resizing, Sized, decide_resizes
-from ringlog.kernel.balance.source import limits_of, picture_of
-from ringlog.kernel.commands.pauses import pause_of
-from ringlog.kernel.commands.resizes import DecideResize
-from ringlog.kernel.commands.tablets import TABLETS_MAX, MigrateTablets, Shard, TabletMigration, admissible
-from ringlog.kernel.modes import BALANCING, SPLITS
-from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, in_order
-from ringlog.kernel.tablets.map import TabletMap
-from ringlog.kernel.tablets.resize import NONE
-from ringlog.kernel.tablets.track import may_begin
+from ringlog.kernel.balance.rules import OpenRacks, TableLimits
+from ringlog.kernel.balance.shards import even_out
+from ringlog.kernel.balance.siblings import bring_together
+from ringlog.kernel.balance.sizing import Resizing, Sized, SizeOptions, decide_resizes
+from ringlog.kernel.balance.source import collect_input, limits_of
+from ringlog.kernel.balance.spread import Spread, stop_of
+from ringlog.kernel.commands.control.pauses import pause_of
+from ringlog.kernel.commands.placement.resizes import DecideResize
+from ringlog.kernel.commands.placement.tablets import TABLETS_MAX, MigrateTablets, Shard, TabletMigration, admissible
+from ringlog.kernel.model.modes import BALANCING, SPLITS
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.model.tablet_map import TabletMap
+from ringlog.kernel.tablets.mutual_exclusion import may_begin
+from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
 from ringlog.kernel.values import Command, NodeId
 
+
+def make_plan(inputs: BalanceInput) -> BalancePlan:
+    """The next migrations; empty when nothing may or need move, and ``stops`` says which."""
+    if inputs.busy:
+        return BalancePlan(stops=(BalanceStop("cluster", inputs.busy),))
+    ledger = Ledger(inputs)
+    table_limits, racks = TableLimits(ledger), OpenRacks(ledger)
+    stops: list[BalanceStop] = []
+    obstacles: list[Obstacle] = []
+    spreads: list[Spread] = []
+    draining = False
+    for datacenter, members in ledger.in_datacenter.items():
+        stops += [_skipped(node.host.id, node.host.alive, node.incomplete) for node in members if not node.movable]
+        why, blocked, is_open = drain(ledger, table_limits, datacenter)
+        stops += why
+        obstacles += blocked
+        draining |= is_open
+        if is_open:
+            stops.append(BalanceStop(datacenter, "drain_first"))
+            continue
+        spread = Spread(ledger, table_limits, racks, datacenter)
+        spread.run()
+        spreads.append(spread)
+        stops.append(stop_of(datacenter, spread.stops))
+        if stops[-1].code != "limits":
+            for node in members:
+                if node.movable:
+                    even_out(ledger, node, datacenter in ledger.by_size)
+    if not ledger.planned:
+        for spread in spreads:
+            spread.relieve()
+    if not ledger.planned and not draining:
+        stops += bring_together(ledger)
+    assert len({(row.table, row.tablet) for row in ledger.planned}) == len(ledger.planned), "a tablet moves once"
+    return BalancePlan(tuple(ledger.planned), tuple(stops), tuple(obstacles))
+
+
+def _skipped(node: str, alive: bool, incomplete: str) -> BalanceStop:
+    if not alive:
+        return BalanceStop(node, "dead")
+    return BalanceStop(node, "statistics_missing", incomplete) if incomplete else BalanceStop(node, "draining")
+
+
 STREAMING_LIMIT: Final = "streaming_limit"
+PLANS_MAX: Final = 16
+"""The most plans for one answer. Each leaves out the refused moves of the plan before."""
 NODE_REQUEST: Final = "node_request"
 """Why nothing starts while a node operation waits or runs."""
 
@@ -54,12 +116,12 @@ class RefusedMigration:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """``picture`` and ``plan``: the planner's question and answer; ``moves``: what of it may begin now; ``refused``:
+    """``inputs`` and ``plan``: the planner's question and answer; ``moves``: what of it may begin now; ``refused``:
     what may not; ``resizes``: decisions to split, to merge or to stop it, with the number that each would have.
     ``is_paused``: everything is.
     """
 
-    picture: BalancePicture
+    inputs: BalanceInput
     plan: BalancePlan
     moves: tuple[TabletMigration, ...] = ()
     refused: tuple[RefusedMigration, ...] = ()
@@ -80,7 +142,7 @@ class Advice:
             return "paused"
         if self.plan.obstacles:
             return self.plan.obstacles[0].code
-        places = {host.datacenter for host in self.picture.hosts} | {"cluster"}
+        places = {host.datacenter for host in self.inputs.hosts} | {"cluster"}
         codes = [stop.code for stop in self.plan.stops if stop.what in places]
         return next((code for code in codes if code not in ("balanced", "nothing_to_do")), "balanced")
 
@@ -89,22 +151,35 @@ def advise(
     state: ClusterState, measured: Mapping[NodeId, MeasuredLoads], tables: Collection[str] | None = None
 ) -> Advice:
     """What may be asked for now. ``tables``: only tablets of these move; None: of all."""
-    picture = picture_in(state, measured)
+    inputs = input_of(state, measured)
+    decisions = tuple(_decisions(state, inputs))
+    # Siblings do not move for a merge that this plan revokes: the next plan would move them back.
+    changing = {one.table for one in decisions}
+    tables_now = tuple([replace(one, merging=one.merging and one.table not in changing) for one in inputs.tables])
+    inputs = replace(inputs, tables=tables_now)
     is_paused = pause_of(state, BALANCING) is not None
     wanted = (row for row in copies(state) if tables is None or row.table in tables)
-    changes, begun, against = ([], (), ()) if picture.busy else _first_that_begin(state, wanted)
+    changes, begun, against = ([], (), ()) if inputs.busy else _first_that_begin(state, wanted)
     if begun:
         chosen = {(one.table, one.tablet) for one in begun}
         plan = BalancePlan(tuple(row for row in changes if (row.table, row.tablet) in chosen))
-        return Advice(picture, plan, begun, (), tuple(_decisions(state, picture)), is_paused)
+        return Advice(inputs, plan, begun, (), decisions, is_paused)
     if tables is not None:
-        kept = [one if one.table in tables else replace(one, paused=True) for one in picture.tables]
-        picture = replace(picture, tables=kept)
-    plan = make_plan(picture)
+        kept = [one if one.table in tables else replace(one, paused=True) for one in inputs.tables]
+        inputs = replace(inputs, tables=kept)
     never = [(one, rejected) for one, rejected in against if rejected.code != STREAMING_LIMIT]
-    moves, refused = admissible(state, [asked(row) for row in plan.migrations if row.table in state.tablets])
-    told = tuple(RefusedMigration(one, rejected.code, rejected.detail) for one, rejected in (*never, *refused))
-    return Advice(picture, plan, moves, told, tuple(_decisions(state, picture)), is_paused)
+    for _ in range(PLANS_MAX):
+        plan = make_plan(inputs)
+        moves, refused = admissible(state, [asked(row) for row in plan.migrations if row.table in state.tablets])
+        final = [(one, rejected) for one, rejected in refused if rejected.code != STREAMING_LIMIT]
+        never += final
+        if not final:
+            break
+        left = {(one.table, one.tablet): (rejected.code, rejected.detail) for one, rejected in final}
+        inputs = replace(inputs, refused={**inputs.refused, **left})
+    limited = [row for row in refused if row[1].code == STREAMING_LIMIT]
+    told = tuple(RefusedMigration(one, rejected.code, rejected.detail) for one, rejected in (*never, *limited))
+    return Advice(inputs, plan, moves, told, decisions, is_paused)
 
 
 def _first_that_begin(
@@ -122,10 +197,10 @@ def _first_that_begin(
     return [], (), first
 
 
-def picture_in(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> BalancePicture:
+def input_of(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> BalanceInput:
     """The planner's input: all tables in tablets, with those that share them; what zones place is theirs."""
     busy = NODE_REQUEST if may_begin(state) is not None else ""
-    return picture_of(state, [tablets for _, tablets in balanced(state)], measured, sharing(state), busy)
+    return collect_input(state, [tablets for _, tablets in balanced(state)], measured, sharing(state), busy)
 
 
 def asked(row: Migration) -> TabletMigration:
@@ -144,47 +219,76 @@ def sharing(state: ClusterState) -> dict[str, tuple[str, ...]]:
     return found
 
 
-def known_in(state: ClusterState) -> ReportBasis:
+def report_basis(state: ClusterState) -> ReportBasis:
     """What reports are held against."""
     shared = sharing(state)
-    counts = {name: tablets.count for base, tablets in state.tablets.items() for name in (base, *shared.get(base, ()))}
-    nodes = {name for name, node in state.nodes.items() if node.state != "left"}
-    return ReportBasis(nodes, counts, set(state.table_ids.values()) - counts.keys())
+    tables = {
+        state.tables[name].id: (name, tablets.count)
+        for base, tablets in state.tablets.items()
+        for name in (base, *shared.get(base, ()))
+    }
+    left = {name for name, node in state.nodes.items() if node.state == "left"}
+    return ReportBasis(set(state.nodes) - left, tables, state.table_ids, left)
 
 
 # ------------------------------------------------------------------------------------------------------- sizing
 
 
-def resizings(state: ClusterState, picture: BalancePicture) -> tuple[Resizing, ...]:
+def resizings(state: ClusterState, inputs: BalanceInput) -> tuple[Resizing, ...]:
     """Tables whose number of tablets should become another."""
-    sized = [_sized(state, picture, tablets) for _, tablets in balanced(state)]
-    return decide_resizes(sized, picture.hosts, limits_of(state))
+    tables = [sized(state, inputs, tablets) for _, tablets in balanced(state)]
+    return decide_resizes(tables, inputs.hosts, limits_of(state))
 
 
-def _decisions(state: ClusterState, picture: BalancePicture) -> Iterator[DecideResize]:
-    most = setting(state, "tablets_per_table_max")
-    for row in resizings(state, picture):
-        if pause_of(state, SPLITS, row.table) is not None:
-            continue
-        tablets = state.tablets[row.table]
-        if row.decision == NONE or 2 * tablets.count <= most or row.target < tablets.count:
-            yield DecideResize(row.table, row.decision, tablets.sequence + 1)
+def _decisions(state: ClusterState, inputs: BalanceInput) -> Iterator[DecideResize]:
+    for row in resizings(state, inputs):
+        yield DecideResize(row.table, row.decision, state.tablets[row.table].sequence + 1)
 
 
-def _sized(state: ClusterState, picture: BalancePicture, tablets: TabletMap) -> Sized:
+def would_be_undone(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads], table: str, decision: str) -> str:
+    """The decision by which the balancer would undo an operator's: ``NONE`` revokes it while it is carried out,
+    ``SPLIT`` or ``MERGE`` follows it. Empty if the decision holds.
+    """
+    inputs = input_of(state, measured)
+    known = {name: sized(state, inputs, tablets) for name, tablets in balanced(state)}
+    if table not in known:
+        return ""
+    limits = replace(limits_of(state), resizes_per_plan=len(known))
+    one = known[table]
+    count = {SPLIT: 2 * one.count, MERGE: -(-one.count // 2)}.get(decision, one.count)
+    for then in (replace(one, decision=decision), replace(one, decision=NONE, count=count)):
+        for row in decide_resizes([*({**known, table: then}).values()], inputs.hosts, limits):
+            if row.table == table and row.decision != decision:
+                return row.decision
+    return ""
+
+
+def sized(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) -> Sized:
+    """A table as its size is judged."""
     name = tablets.table
-    together = next(one.tables for one in picture.tables if one.table == name)
+    together = next(one.tables for one in inputs.tables if one.table == name)
     replication = state.keyspaces[state.tables[name].keyspace].replication
     factors = {local.datacenter: local.factor for local in replication.datacenters} or _spread(state, tablets)
     racks = {local.datacenter: frozenset(local.racks) for local in replication.datacenters if local.racks}
     options = state.tables[name].tablets
-    hints = Hints()
+    size_options = SizeOptions()
     if options is not None:
-        hints = Hints(0, options.min_count or 0, options.max_count or 0, options.expected_bytes or 0)
+        size_options = SizeOptions(0, options.min_count or 0, options.max_count or 0, options.expected_bytes or 0)
     decision = tablets.resize.decision if tablets.resize is not None else NONE
-    total = [_bytes_of(table, tablets.count, picture.measured) for table in together]
-    known = None if None in total else sum(one for one in total if one is not None)
-    return Sized(name, tablets.count, factors, racks, known, hints, decision, len(together))
+    known = [_bytes_of(table, tablets.count, inputs.measured) for table in together]
+    sizes = [size for size, _ in known if size is not None]
+    return Sized(
+        name,
+        tablets.count,
+        factors,
+        racks,
+        sum(sizes) if len(sizes) == len(known) else None,
+        size_options,
+        decision,
+        len(together),
+        complete=all(complete for _, complete in known),
+        paused=pause_of(state, SPLITS, name) is not None,
+    )
 
 
 def _spread(state: ClusterState, tablets: TabletMap) -> dict[str, int]:
@@ -196,10 +300,13 @@ def _spread(state: ClusterState, tablets: TabletMap) -> dict[str, int]:
     return {where: -(-count // tablets.count) for where, count in sorted(held.items()) if count}
 
 
-def _bytes_of(table: str, count: int, measured: Mapping[NodeId, MeasuredLoads]) -> int | None:
-    """The bytes of one replica of each tablet; None if somebody's size is not known."""
+def _bytes_of(table: str, count: int, measured: Mapping[NodeId, MeasuredLoads]) -> tuple[int | None, bool]:
+    """The bytes of one replica of each tablet, and whether the size of each is known: the others count as their mean.
+    None if no node reports any.
+    """
     most: dict[int, int] = {}
     for report in measured.values():
-        for number, amount in report.loads.get(BYTES, {}).get(table, {}).items():
+        found = report.loads.get(BYTES, {}).get(table) or report.earlier.get(table, {})
+        for number, amount in found.items():
             most[number] = max(amount, most.get(number, 0))
-    return sum(most.values()) if len(most) == count else None
+    return (sum(most.values()) * count // len(most) if most else None), len(most) == count

@@ -6,7 +6,7 @@ replication ask for. A replica comes to a rack that is named and has none, else 
 tablet's, there to the node with the fewest tablets for its shards. One goes from a datacenter or rack that is not
 named, else from where most are; the dead and those who leave go first. A tablet in transition waits.
 
-Whether a change may begin now is for admission to say (``tablets.admission``).
+Whether a change may begin now is for admission to say (``movements.tablet_admission``).
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from collections.abc import Iterator
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ringlog.kernel.balance.model import FEWER, MORE, NOWHERE, REBUILD, Migration, Place
-from ringlog.kernel.commands.pauses import pause_of
-from ringlog.kernel.modes import BALANCING
-from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.commands.control.pauses import pause_of
+from ringlog.kernel.model.modes import BALANCING
+from ringlog.kernel.model.state import ClusterState, Node, in_order
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap
 from ringlog.kernel.tablets.allocation import held_by_shard
 from ringlog.kernel.tablets.groups import is_dead
-from ringlog.kernel.tablets.map import Tablet, TabletMap
-from ringlog.kernel.tablets.track import replication_of, targets
-from ringlog.kernel.values import DatacenterReplication, Replication
+from ringlog.kernel.tablets.mutual_exclusion import replication_of, targets
+from ringlog.kernel.values import DatacenterReplication, NodeId, Replication
 from ringlog.kernel.zones.data import in_zone
 
 ANYWHERE: Final = ""
@@ -55,12 +56,25 @@ def copies(state: ClusterState) -> Iterator[Migration]:
 
 
 class _Changes:
-    """``held``: the tablets of each place, those that are on their way or planned here among them."""
+    """``held``: the tablets of each place, those that are on their way or planned here among them.
+
+    ``counts``: the same of each node, and ``loads``: tablets for a shard of each target, in thousandths. Each change
+    updates them, so that a tablet costs no look at the shards of all nodes.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self._nodes = state.nodes
-        self._targets = targets(state)
+        self._targets = [node for _, node in sorted(targets(state).items())]
+        self._numbers = {node.id: number for number, node in enumerate(self._targets)}
         self._held = held_by_shard(state.tablets.values())
+        self._counts: Counter[NodeId] = Counter()
+        for (node, _), count in self._held.items():
+            self._counts[node] += count
+        self._loads = np.array([self._load(node) for node in self._targets], np.int64)
+        where = [(node.datacenter, node.rack) for node in self._targets]
+        self._racks = {rack: number for number, rack in enumerate(dict.fromkeys(where))}
+        self._rack_of = np.array([self._racks[rack] for rack in where], np.int64)
+        self._open: dict[tuple[str, tuple[str, ...]], NDArray[np.bool_]] = {}
 
     def of(self, table: str, tablet: Tablet, wants: tuple[DatacenterReplication, ...]) -> Migration | None:
         """What a settled tablet needs next; None if it has what is wanted, or nobody could take it."""
@@ -68,10 +82,10 @@ class _Changes:
         there = [((one.node, one.shard), self._nodes[one.node]) for one in tablet.replicas]
         for want in wants:
             if (place := self._more(want, [node for _, node in there])) is not None:
-                self._held[place] += 1
+                self._count(place, 1)
                 return Migration(table, tablet.index, NOWHERE, place, REBUILD, MORE)
         if (place := self._fewer(wants, there)) is not None:
-            self._held[place] -= 1
+            self._count(place, -1)
             return Migration(table, tablet.index, place, NOWHERE, REBUILD, FEWER)
         return None
 
@@ -81,16 +95,17 @@ class _Changes:
         lacking = [rack for rack in want.racks if not racks[want.datacenter, rack]]
         if not (lacking if want.racks else len(local) < want.factor):
             return None
-        found = [
-            node
-            for name, node in self._targets.items()
-            if want.datacenter in (ANYWHERE, node.datacenter)
-            and (not want.racks or node.rack in lacking)
-            and name not in {one.id for one in there}
-        ]
-        if not found:
+        may_get = self._may_get(want.datacenter, tuple(lacking)).copy()
+        may_get[[self._numbers[one.id] for one in there if one.id in self._numbers]] = False
+        found = np.flatnonzero(may_get)
+        if not len(found):
             return None
-        node = min(found, key=lambda one: (racks[one.datacenter, one.rack], self._load(one), one.id))
+        in_rack = np.zeros(len(self._racks), np.int64)
+        for rack, count in racks.items():
+            if rack in self._racks:
+                in_rack[self._racks[rack]] = count
+        # By the replicas in its rack, then by load; of equals the first by id.
+        node = self._targets[int(found[np.lexsort((self._loads[found], in_rack[self._rack_of[found]]))[0]])]
         assert node.shards >= 1, "who may get tablets has shards"
         return min(((node.id, shard) for shard in range(node.shards)), key=lambda place: (self._held[place], place))
 
@@ -114,9 +129,26 @@ class _Changes:
 
         return max(extra, key=order)[0]
 
+    def _may_get(self, datacenter: str, racks: tuple[str, ...]) -> NDArray[np.bool_]:
+        """The targets in a datacenter (or anywhere), and in these racks (or in any)."""
+        known = self._open.get((datacenter, racks))
+        if known is None:
+            chosen = [
+                datacenter in (ANYWHERE, node.datacenter) and (not racks or node.rack in racks)
+                for node in self._targets
+            ]
+            known = self._open[datacenter, racks] = np.array(chosen, bool)
+        return known
+
+    def _count(self, place: Place, change: int) -> None:
+        self._held[place] += change
+        self._counts[place[0]] += change
+        if (number := self._numbers.get(place[0])) is not None:
+            self._loads[number] = self._load(self._targets[number])
+
     def _load(self, node: Node) -> int:
         """Tablets for a shard, in thousandths."""
-        return sum(self._held[node.id, shard] for shard in range(node.shards)) * 1_000 // node.shards
+        return self._counts[node.id] * 1_000 // node.shards
 
 
 def _wants(replication: Replication) -> tuple[DatacenterReplication, ...]:

@@ -1,12 +1,15 @@
 """Hosts that leave give away everything, first of all.
 
 Each replica goes to the least loaded host that placement allows and limits let in; there is no test of convergence,
-since the host must be empty in the end. What a dead host has is rebuilt, if enough replicas are alive to know every
-acknowledged write: all but a minority of the tablet's replicas; or if nobody who may come back knows more (``gone``).
+since the host must be empty in the end. Missing sizes are guessed, so a node whose reports do not count can leave, too.
+A host whose own sizes are missing gets a replica only if the rules allow no other host.
+
+Replicas of a dead host are rebuilt if the living know every row, by the rule of admission (``quorum_sources``), or if
+no host that may come back knows more (``gone``).
 
 ``obstacles`` looks at the rules alone, limits and loads left aside: each rack that the replication names (else each
-datacenter) needs as many hosts without the tablet as it has replicas to give away. It answers for a request too, before
-it is accepted.
+datacenter) needs as many hosts without the tablet as it has replicas to give away. If the replication names no
+datacenters, the hosts of all of them count; those of the same datacenter get the tablet first.
 """
 
 from __future__ import annotations
@@ -14,29 +17,26 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 
-from ringlog.kernel.balance.ledger import Ledger, LedgerHost, LedgerShard, by_key, heaviest_first
+from ringlog.kernel.balance.ledger import Ledger, LedgerHost, LedgerShard, heaviest_first
 from ringlog.kernel.balance.model import DRAIN, MIGRATION, REBUILD, REBUILDS, BalanceStop, Obstacle
-from ringlog.kernel.balance.rules import Shares, forbidden
+from ringlog.kernel.balance.rules import TableLimits, forbidden
+from ringlog.kernel.operations.sources import quorum_sources
 
 
-def drain(ledger: Ledger, shares: Shares, datacenter: str) -> tuple[list[BalanceStop], list[Obstacle], bool]:
+def drain(ledger: Ledger, table_limits: TableLimits, datacenter: str) -> tuple[list[BalanceStop], list[Obstacle], bool]:
     """Plan what the datacenter's draining hosts may send now: (reasons, obstacles, whether some of it is left)."""
     stops: list[BalanceStop] = []
     found: list[Obstacle] = []
     open_ends = False
-    targets = sorted([node for node in ledger.in_datacenter[datacenter] if node.movable], key=by_key)
+    targets = sorted([node for node in ledger.in_datacenter[datacenter] if node.host.serving], key=_target_order)
     for source in ledger.in_datacenter[datacenter]:
         if not source.host.draining:
             continue
         blocked = list(obstacles(ledger, source))
         found += blocked
-        if source.host.alive and source.incomplete:
-            stops.append(BalanceStop(source.host.id, "statistics_missing", source.incomplete))
-            open_ends = True
-            continue
         impossible = {(one.table, one.tablet) for one in blocked}
         had = sum(len(shard.items) for shard in source.shards)
-        waiting = sum(_drain_shard(ledger, shares, shard, targets, impossible) for shard in source.shards)
+        waiting = sum(_drain_shard(ledger, table_limits, shard, targets, impossible) for shard in source.shards)
         open_ends |= had > len(impossible)
         if waiting:
             stops.append(BalanceStop(source.host.id, "limits", f"{waiting} tablets wait"))
@@ -44,7 +44,11 @@ def drain(ledger: Ledger, shares: Shares, datacenter: str) -> tuple[list[Balance
 
 
 def _drain_shard(
-    ledger: Ledger, shares: Shares, shard: LedgerShard, targets: list[LedgerHost], impossible: set[tuple[str, int]]
+    ledger: Ledger,
+    table_limits: TableLimits,
+    shard: LedgerShard,
+    targets: list[LedgerHost],
+    impossible: set[tuple[str, int]],
 ) -> int:
     """Plan for one shard; how many of its tablets wait."""
     source = shard.node.host
@@ -58,13 +62,15 @@ def _drain_shard(
         if ledger.cluster_full(len(units)) or not _may_read(ledger, units, shard):
             waiting += 1
             continue
-        target = _target(ledger, shares, units, shard.node, targets)
+        target = _target(ledger, table_limits, units, shard.node, targets)
+        if target is None and tablets.anywhere:
+            target = _target(ledger, table_limits, units, shard.node, _elsewhere(ledger, source.datacenter))
         if target is None:
             waiting += 1
             continue
         kind, why = (MIGRATION, DRAIN) if source.alive else (REBUILD, REBUILDS)
         ledger.move(units, shard, target, kind, why)
-        targets.sort(key=by_key)
+        targets.sort(key=_target_order)
     return waiting
 
 
@@ -94,20 +100,24 @@ def _may_read(ledger: Ledger, units: tuple[int, ...], shard: LedgerShard) -> boo
 
 
 def _target(
-    ledger: Ledger, shares: Shares, units: tuple[int, ...], source: LedgerHost, targets: list[LedgerHost]
+    ledger: Ledger, table_limits: TableLimits, units: tuple[int, ...], source: LedgerHost, targets: list[LedgerHost]
 ) -> LedgerShard | None:
     """The best place: one that the rules of balancing allow before one in any rack, then within the share, then by
-    load.
+    load. Hosts whose sizes are missing come last in ``targets``: they are asked if the rules allow no other one.
     """
     best: tuple[tuple[int, bool, int, int], LedgerShard] | None = None
     where = source.host
     counted = ledger.racks(units[0], where.datacenter)
+    found_complete = False
     for node in targets:
+        if found_complete and node.incomplete:
+            break
         if any(forbidden(ledger, unit, source, node, drain=True) for unit in units):
             continue
+        found_complete |= not node.incomplete
         worse = 0 if node.host.rack == where.rack else max(0, counted.get(node.host.rack, 0) + 1 - counted[where.rack])
         group = ledger.group[units[0]]
-        order = (worse, node.counts[group] + len(units) > shares.limit(node, group), node.key, node.rank)
+        order = (worse, node.counts[group] + len(units) > table_limits.limit(node, group), node.key, node.rank)
         if (best is None or order < best[0]) and (shard := ledger.target_shard(node, len(units))) is not None:
             best = order, shard
             if order[:2] == (0, False):
@@ -115,29 +125,49 @@ def _target(
     return best[1] if best is not None else None
 
 
+def _target_order(node: LedgerHost) -> tuple[bool, int, int]:
+    return bool(node.incomplete), node.key, node.rank
+
+
 def obstacles(ledger: Ledger, source: LedgerHost) -> Iterator[Obstacle]:
     """The replicas of a draining host that have nowhere to go, by table and tablet."""
-    where = source.host
+    where, serving = source.host, _serving(ledger)
     for shard in sorted(source.shards, key=heaviest_first):
         for unit in sorted(shard.items):
             tablets, number = ledger.tables[ledger.group[unit]], ledger.number[unit]
             pinned = bool(tablets.racks.get(where.datacenter))
             holders = {other.node.host.id: other.node.host for other in ledger.shards_of(unit)}
-            alive = sum(host.alive for host in holders.values())
             row = (where.id, tablets.table, number, where.datacenter, where.rack)
-            forfeited = all(host.alive or host.gone for host in holders.values())
-            if not where.alive and not forfeited and alive < len(holders) - len(holders) // 2:
-                detail = f"{alive} of {len(holders)} replicas are alive"
+            if (refused := ledger.inputs.refused.get((tablets.table, number))) is not None:
+                yield Obstacle(*row, *refused)
+                continue
+            dead = [host.id for host in holders.values() if not host.alive]
+            forfeited = all(holders[node].gone for node in dead)
+            if not where.alive and not forfeited and not quorum_sources(holders, [*holders], dead, tablets.anywhere):
+                detail = f"{len(holders) - len(dead)} of {len(holders)} replicas are alive"
                 yield Obstacle(*row, "too_few_replicas", detail)
                 continue
-            here = [
-                node.host
-                for node in ledger.in_datacenter[where.datacenter]
-                if not pinned or node.host.rack == where.rack
-            ]
-            free = sum(host.serving and host.id not in holders for host in here)
-            asked = sum(host.draining and host.id in holders for host in here)
+            area = where.datacenter, where.rack if pinned else ""
+            area = ("", "") if tablets.anywhere else area
+            here = [host for host in holders.values() if area[0] in ("", host.datacenter)]
+            here = [host for host in here if area[1] in ("", host.rack)]
+            free = serving[area] - sum(host.serving for host in here)
+            asked = sum(host.draining for host in here)
             if free < asked:
-                area = f"rack {where.rack} of {where.datacenter}" if pinned else f"datacenter {where.datacenter}"
-                detail = f"{asked} replicas must move, {free} other hosts are in {area}"
+                place = f"rack {where.rack} of {where.datacenter}" if pinned else f"datacenter {where.datacenter}"
+                place = "the cluster" if tablets.anywhere else place
+                detail = f"{asked} replicas must move, {free} other hosts are in {place}"
                 yield Obstacle(*row, "drain_impossible", detail)
+
+
+def _serving(ledger: Ledger) -> Counter[tuple[str, str]]:
+    """How many hosts may get tablets: of each rack; (no rack) of each datacenter; and of all."""
+    hosts = [node.host for node in ledger.nodes.values() if node.host.serving]
+    areas = [[(host.datacenter, host.rack), (host.datacenter, ""), ("", "")] for host in hosts]
+    return Counter([area for row in areas for area in row])
+
+
+def _elsewhere(ledger: Ledger, datacenter: str) -> list[LedgerHost]:
+    """The hosts of other datacenters that may get tablets, the least loaded first."""
+    hosts = [node for node in ledger.nodes.values() if node.host.serving and node.host.datacenter != datacenter]
+    return sorted(hosts, key=_target_order)

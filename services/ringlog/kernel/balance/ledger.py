@@ -21,14 +21,14 @@ from typing import Final
 from ringlog.kernel.balance.measures import by_size
 from ringlog.kernel.balance.model import (
     BalancedHost,
-    BalancePicture,
+    BalanceInput,
     Migration,
     Place,
-    RunningTransition,
     TabletGroup,
 )
 from ringlog.kernel.balance.rows import ReplicaRows
-from ringlog.kernel.tablets.stages import KINDS, Giver
+from ringlog.kernel.tablets.stages import KINDS
+from ringlog.kernel.tablets.streaming import StreamUse, exceeds, stream_use
 from ringlog.kernel.values import NodeId
 
 SCALE: Final = 1 << 40
@@ -105,16 +105,16 @@ class LedgerHost:
 class Ledger:
     """All units, places and loads; what is planned so far. ``busy``: units that cannot move now, and why."""
 
-    def __init__(self, picture: BalancePicture) -> None:
-        self.picture = picture
-        self.limits = picture.limits
-        self.tables = sorted(picture.tables, key=lambda one: one.table)
-        self.by_size = by_size(picture)
+    def __init__(self, inputs: BalanceInput) -> None:
+        self.inputs = inputs
+        self.limits = inputs.limits
+        self.tables = sorted(inputs.tables, key=lambda one: one.table)
+        self.by_size = by_size(inputs)
         self.streams = 0
         self.planned: list[Migration] = []
-        ranks = _ranks(picture)
-        hosts = sorted(picture.hosts, key=lambda host: host.id)
-        self.rows = ReplicaRows(picture, self.tables, hosts, self.by_size)
+        ranks = _ranks(inputs)
+        hosts = sorted(inputs.hosts, key=lambda host: host.id)
+        self.rows = ReplicaRows(inputs, self.tables, hosts, self.by_size)
         self.first, self.group, self.number = self.rows.first, self.rows.group, self.rows.number
         self.nodes = {host.id: LedgerHost(host, ranks[host.id]) for host in hosts}
         self.at: dict[Place, LedgerShard] = {}
@@ -124,6 +124,8 @@ class Ledger:
         self._enter_nodes()
         for group, tablets in enumerate(self.tables):
             self._enter_busy(self.first[group], tablets)
+        for use in inputs.streams:
+            self._charge(use)
 
     # ---------------------------------------------------------------------------------------------- building
 
@@ -141,60 +143,62 @@ class Ledger:
             node.incomplete = rows.incomplete.get(number, "")
             self.in_datacenter.setdefault(node.host.datacenter, []).append(node)
         for name, members in self.in_datacenter.items():
-            known = all(node.host.capacity > 0 for node in members)
+            capacities = self._capacities([node.host for node in members] if name in self.by_size else [])
             for node in members:
-                node.capacity = node.host.capacity if known else node.host.shards
-                if name in self.by_size and node.host.id in self.picture.measured:
-                    node.capacity = self.picture.measured[node.host.id].capacity
+                node.capacity = capacities.get(node.host.id, node.host.capacity)
                 node.weigh()
             greatest = max(node.capacity for node in members)
             for node in members:
                 node.weight = max(1, node.capacity * WEIGHT_MAX // greatest)
 
+    def _capacities(self, hosts: list[BalancedHost]) -> dict[NodeId, int]:
+        """Capacities in bytes, times the weights, if some of these hosts measure theirs. A shard of the others has the
+        mean capacity of those that are measured. Empty if no host measures.
+        """
+        measured = self.inputs.measured
+        known = {host.id: found for host in hosts if host.id in measured and (found := measured[host.id].capacity)}
+        shards = sum(host.shards for host in hosts if host.id in known)
+        total = sum(known.values())
+        return {
+            host.id: max(1, known.get(host.id, host.shards * total // shards)) * host.weight for host in hosts if known
+        }
+
     def _enter_busy(self, first: int, tablets: TabletGroup) -> None:
         if tablets.paused:
             self.busy.update(dict.fromkeys(range(first, first + tablets.count), "paused"))
-        for number, moving in sorted(tablets.moving.items()):
-            self.busy[first + number] = "in_transition"
-            if moving.streams:
-                self._charge_running(tablets.places(number), moving)
+        for table, number in self.inputs.refused:
+            if table == tablets.table:
+                self.busy[first + number] = "refused"
+        self.busy.update(dict.fromkeys([first + number for number in sorted(tablets.moving)], "in_transition"))
 
-    def _charge_running(self, settled: tuple[Place, ...], moving: RunningTransition) -> None:
-        kind = KINDS[moving.kind]
-        leaving = [place for place in settled if place not in moving.next]
-        pending = [place for place in moving.next if place not in settled]
-        if kind.giver is Giver.OTHERS:
-            leaving = [place for place in settled if place not in leaving]
-        self._charge([self.at[place] for place in leaving if place in self.at], pending, kind.weight)
-
-    def _charge(self, sources: list[LedgerShard], pending: list[Place], weight: int) -> None:
-        for shard in sources:
-            shard.reads += weight
-            shard.node.reads += weight
-        for shard in [self.at[place] for place in pending if place in self.at]:
-            shard.writes += weight
-            shard.node.writes += weight
-        self.streams += weight
+    def _charge(self, use: StreamUse) -> None:
+        for place in use.reads:
+            if (shard := self.at.get(place)) is not None:
+                shard.reads += use.weight
+            if (node := self.nodes.get(place[0])) is not None:
+                node.reads += use.weight
+        for place in use.writes:
+            if (shard := self.at.get(place)) is not None:
+                shard.writes += use.weight
+            if (node := self.nodes.get(place[0])) is not None:
+                node.writes += use.weight
+        self.streams += use.weight
 
     # ------------------------------------------------------------------------------------------------- limits
 
     def cluster_full(self, weight: int = 1) -> bool:
         """Whether the cluster streams as much as it may."""
-        return self.streams > 0 and self.streams + weight > self.limits.per_cluster
+        return exceeds(self.streams, weight, self.limits.per_cluster)
 
     def may_read(self, shard: LedgerShard, weight: int = 1) -> bool:
         """Whether one more may be read from the shard."""
-        node, limit = shard.node, self.limits.reads_per_node
-        if limit and node.reads and node.reads + weight > limit:
-            return False
-        return not shard.reads or shard.reads + weight <= self.limits.reads_per_shard
+        is_full = exceeds(shard.node.reads, weight, self.limits.reads_per_node)
+        return not is_full and not exceeds(shard.reads, weight, self.limits.reads_per_shard)
 
     def may_write(self, shard: LedgerShard, weight: int = 1) -> bool:
         """Whether one more may be written to the shard."""
-        node, limit = shard.node, self.limits.writes_per_node
-        if limit and node.writes and node.writes + weight > limit:
-            return False
-        return not shard.writes or shard.writes + weight <= self.limits.writes_per_shard
+        is_full = exceeds(shard.node.writes, weight, self.limits.writes_per_node)
+        return not is_full and not exceeds(shard.writes, weight, self.limits.writes_per_shard)
 
     def may_move(self, source: LedgerShard, target: LedgerShard, weight: int) -> bool:
         """Whether ``weight`` more may stream from one to the other."""
@@ -247,10 +251,8 @@ class Ledger:
         for unit in units:
             assert unit not in self.busy, "a tablet moves once in a plan"
             self.busy[unit] = "in_transition"
-            sources = [source]
-            if KINDS[kind].giver is Giver.OTHERS:
-                sources = [shard for shard in self.shards_of(unit) if shard is not source and shard.node.host.alive]
-            self._charge(sources, [target.place], KINDS[kind].weight)
+            alive = [shard.place for shard in self.shards_of(unit) if shard.node.host.alive]
+            self._charge(stream_use(KINDS[kind], alive, source.place, target.place))
             size = source.items.pop(unit)
             target.items[unit] = size
             source.load -= size
@@ -323,7 +325,7 @@ def _millionths(node: LedgerHost) -> int:
     return node.load * MILLION // node.capacity
 
 
-def _ranks(picture: BalancePicture) -> Mapping[NodeId, int]:
+def _ranks(inputs: BalanceInput) -> Mapping[NodeId, int]:
     """An order of the hosts that the seed mixes, so that ties do not always fall on the same ones."""
-    drawn = {host.id: sha256(f"{picture.seed}/{host.id}".encode()).digest() for host in picture.hosts}
+    drawn = {host.id: sha256(f"{inputs.seed}/{host.id}".encode()).digest() for host in inputs.hosts}
     return {node: rank for rank, node in enumerate(sorted(drawn, key=lambda node: (drawn[node], node)))}

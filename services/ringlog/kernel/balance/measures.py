@@ -22,17 +22,19 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.balance.model import BYTES, CPU, READS, WRITES, BalancePicture, Limits, MeasuredLoads, TabletGroup
+from ringlog.kernel.balance.model import BYTES, CPU, READS, WRITES, BalanceInput, Limits, MeasuredLoads, TabletGroup
 from ringlog.kernel.values import NodeId
 
 Ints = NDArray[np.int64]
 
 UNKNOWN: Final = -1
+SUM_MAX: Final = 1 << 62
+"""The largest sum of all sizes: they are added as signed 64-bit integers."""
 
 
-def by_size(picture: BalancePicture) -> set[str]:
+def by_size(inputs: BalanceInput) -> set[str]:
     """The datacenters whose loads are bytes."""
-    return {host.datacenter for host in picture.hosts if host.alive and host.id in picture.measured}
+    return {host.datacenter for host in inputs.hosts if host.alive and host.id in inputs.measured}
 
 
 def amounts(
@@ -94,8 +96,13 @@ def _joined(
     return np.where(keys[at] == wanted, values[at], UNKNOWN)
 
 
+def bounded(sizes: Ints) -> Ints:
+    """``sizes``, each reduced as far as their sum might exceed 64 bits: only forged reports have such amounts."""
+    return np.minimum(sizes, SUM_MAX // max(1, len(sizes)))
+
+
 def mixed(sizes: Ints, rates: Mapping[str, Ints], limits: Limits) -> Ints:
-    """``sizes`` with the other loads mixed in; rates that nobody has reported count nothing."""
+    """Mix the other loads into ``bounded`` sizes. Rates that no node reports count nothing."""
     weights = {READS: limits.reads_percent, WRITES: limits.writes_percent, CPU: limits.cpu_percent}
     assert sum(weights.values()) <= 100, "weights of loads are parts of a whole"
     known = {kind: np.maximum(rates[kind], 0).astype(object) for kind, percent in weights.items() if percent}

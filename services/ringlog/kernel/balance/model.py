@@ -20,6 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ringlog.kernel.tablets import stages
+from ringlog.kernel.tablets.streaming import StreamUse
 from ringlog.kernel.values import NodeId
 
 Place = tuple[NodeId, int]
@@ -37,7 +38,8 @@ REBUILD: Final = stages.REBUILD.name
 
 @dataclass(frozen=True, slots=True)
 class BalancedHost:
-    """A node with tablets, or that may get some. ``capacity``: how much it can hold, in units that all hosts share;
+    """A node with tablets, or that may get some. ``weight``: what operators say, relative to other nodes; ``capacity``:
+    how much it is to hold while no node measures bytes, in units that all hosts share: its shards times its weight.
     ``gone``: it has left, and takes with it what only it had.
     """
 
@@ -49,20 +51,12 @@ class BalancedHost:
     draining: bool = False
     alive: bool = True
     gone: bool = False
+    weight: int = 1
 
     @property
     def serving(self) -> bool:
         """Whether it may get tablets."""
         return self.alive and not self.draining
-
-
-@dataclass(frozen=True, slots=True)
-class RunningTransition:
-    """A transition that runs. ``next``: the places afterwards; ``streams``: it counts in the limits now."""
-
-    kind: str
-    next: tuple[Place, ...]
-    streams: bool = True
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -72,7 +66,8 @@ class TabletGroup:
     ``tablet``, ``node``, ``shard``: one row for each settled replica, by tablet; ``node`` is a place in ``nodes``, all
     of which are hosts. ``together``: the co-located tables, ``table`` left out. ``racks``: per datacenter the racks
     that the replication names; none: any rack. ``merging``: tablets 2i and 2i + 1 are to come together. ``paused``:
-    nothing of it is to move.
+    nothing of it is to move. ``anywhere``: its replication names no datacenters, so its replicas count as one group.
+    ``moving``: the tablets in transition, with their places afterwards.
     """
 
     table: str
@@ -83,9 +78,10 @@ class TabletGroup:
     shard: NDArray[np.int64]
     together: tuple[str, ...] = ()
     racks: Mapping[str, frozenset[str]] = field(default_factory=dict)
-    moving: Mapping[int, RunningTransition] = field(default_factory=dict)
+    moving: Mapping[int, tuple[Place, ...]] = field(default_factory=dict)
     merging: bool = False
     paused: bool = False
+    anywhere: bool = False
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -112,10 +108,13 @@ Reported = Mapping[str, Mapping[str, Mapping[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoads:
-    """What a node last reported: ``capacity`` in bytes, all that is free included, and the loads of its tablets."""
+    """What a node last reported: ``capacity`` in bytes, all that is free included, None if it is not measured; and the
+    loads of its tablets. ``earlier``: table, tablet: bytes, converted from what it reported before a split or merge.
+    """
 
-    capacity: int
+    capacity: int | None
     loads: Reported
+    earlier: Mapping[str, Mapping[int, int]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +132,7 @@ class Limits:
     tablets_per_shard_goal: int = 100
     tablets_per_shard_least: int = 10
     resizes_per_plan: int = 10
+    tablets_most: int = 1 << 20
     reads_percent: int = 0
     writes_percent: int = 0
     cpu_percent: int = 0
@@ -144,8 +144,12 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class BalancePicture:
-    """All that a plan depends on. ``seed`` decides between hosts of equal load; ``busy``: why nothing may start now."""
+class BalanceInput:
+    """All that a plan depends on. ``seed`` decides between hosts of equal load; ``busy``: why nothing may start now.
+
+    ``refused``: (table, tablet) of moves that the state refuses, with code and detail; they stay where they are.
+    ``streams``: what counts in the limits on streaming now, tables that the balancer does not move included.
+    """
 
     hosts: Sequence[BalancedHost]
     tables: Sequence[TabletGroup]
@@ -153,6 +157,8 @@ class BalancePicture:
     limits: Limits = field(default_factory=Limits)
     seed: int = 0
     busy: str = ""
+    refused: Mapping[tuple[str, int], tuple[str, str]] = field(default_factory=dict)
+    streams: Sequence[StreamUse] = ()
 
 
 # ------------------------------------------------------------------------------------------------------- answers
@@ -179,6 +185,9 @@ WHY: Final[Mapping[str, str]] = {
 }
 """Why a tablet moves."""
 
+CANNOT_MEET: Final = "cannot_meet"
+STATISTICS_MISSING: Final = "statistics_missing"
+
 STOPS: Final[Mapping[str, str]] = {
     "balanced": "the loads differ by less than the threshold",
     "load_inversion": "any move would leave the source less loaded than the target",
@@ -199,6 +208,8 @@ STOPS: Final[Mapping[str, str]] = {
     "rack_pinned": "the replication names the rack",
     "rack_full": "the rack would have more of the tablet's replicas than the one it comes from",
     "table_limit": "the node has as many tablets of the table as its share allows",
+    "refused": "the state refuses to move it",
+    "cannot_meet": "siblings of a merge stay apart: the nodes of other replicas are down, drained or unknown",
     "nothing_to_do": "there are no tablets, or one node",
 }
 """Why a datacenter, node or tablet is left as it is."""

@@ -10,8 +10,8 @@ from collections.abc import Hashable, Sequence
 
 import numpy as np
 
-from ringlog.kernel.balance.measures import UNKNOWN, Ints, amounts, kinds_mixed_in, mixed, reported
-from ringlog.kernel.balance.model import BYTES, BalancedHost, BalancePicture, Place, TabletGroup
+from ringlog.kernel.balance.measures import UNKNOWN, Ints, amounts, bounded, kinds_mixed_in, mixed, reported
+from ringlog.kernel.balance.model import BYTES, BalancedHost, BalanceInput, Place, TabletGroup
 
 
 class ReplicaRows:
@@ -23,11 +23,11 @@ class ReplicaRows:
     """
 
     def __init__(
-        self, picture: BalancePicture, tables: Sequence[TabletGroup], hosts: Sequence[BalancedHost], sized: set[str]
+        self, inputs: BalanceInput, tables: Sequence[TabletGroup], hosts: Sequence[BalancedHost], sized: set[str]
     ) -> None:
         self.hosts = hosts
         self._tables = tables
-        self._picture = picture
+        self._inputs = inputs
         self._index = {host.id: number for number, host in enumerate(hosts)}
         counts = np.array([one.count for one in tables], np.int64)
         self.first: list[int] = [0, *np.cumsum(counts).tolist()][: len(tables)]
@@ -62,7 +62,7 @@ class ReplicaRows:
             tablet, shard = one.tablet, one.shard
             if one.moving:
                 kept = ~np.isin(tablet, np.fromiter(one.moving, np.int64))
-                came = [(number, *place) for number, moving in sorted(one.moving.items()) for place in moving.next]
+                came = [(number, *place) for number, places in sorted(one.moving.items()) for place in places]
                 tablet = np.concatenate((tablet[kept], [number for number, _, _ in came]))
                 host = np.concatenate((host[kept], [self._index[node] for _, node, _ in came]))
                 shard = np.concatenate((shard[kept], [at for _, _, at in came]))
@@ -81,12 +81,12 @@ class ReplicaRows:
         each: Ints = tables[groups]
         if not sized:
             return each
-        limits = self._picture.limits
-        among = {node: found for node, found in self._picture.measured.items() if node in self._index}
+        limits = self._inputs.limits
+        among = {node: found for node, found in self._inputs.measured.items() if node in self._index}
         rows = self._host, self._unit
         found = amounts(among, BYTES, self._tables, self.first, self._index, rows, limits.least_bytes)
-        self._note_missing(found, sized)
-        bytes_of = self._guessed(found, each * limits.target_bytes)
+        self._mark_missing(found, sized)
+        bytes_of = bounded(self._guessed(found, each * limits.target_bytes))
         kinds = kinds_mixed_in(limits)
         if kinds:
             rates = {kind: amounts(among, kind, self._tables, self.first, self._index, rows) for kind in kinds}
@@ -94,10 +94,10 @@ class ReplicaRows:
         by_size = np.array([host.datacenter in sized for host in self.hosts])[self._host]
         return np.where(by_size, bytes_of, each)
 
-    def _note_missing(self, found: Ints, sized: set[str]) -> None:
+    def _mark_missing(self, found: Ints, sized: set[str]) -> None:
         """Which hosts are incomplete."""
         for number, host in enumerate(self.hosts):
-            if host.datacenter in sized and host.alive and host.id not in self._picture.measured:
+            if host.datacenter in sized and host.alive and host.id not in self._inputs.measured:
                 self.incomplete[number] = "it has not reported"
         for row in np.flatnonzero(found == UNKNOWN).tolist():
             number, unit = int(self._host[row]), int(self._unit[row])
@@ -116,8 +116,8 @@ class ReplicaRows:
             for number in one.moving:  # who it leaves has no row, but has reported
                 unit = self.first[group] + number
                 there = [node for node, _ in one.places(number)]
-                least = self._picture.limits.least_bytes
-                most[unit] = max(int(most[unit]), reported(self._picture.measured, one, number, there, least))
+                least = self._inputs.limits.least_bytes
+                most[unit] = max(int(most[unit]), reported(self._inputs.measured, one, number, there, least))
         return np.where(missing, np.where(most[self._unit] != UNKNOWN, most[self._unit], targets), found)
 
     # ---------------------------------------------------------------------------------------------------- looks

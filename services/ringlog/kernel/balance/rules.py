@@ -1,6 +1,7 @@
 """Where a replica may go: the rules of placement, and each table's share of a host.
 
-**Placement.** A replica stays in its datacenter, goes to no host that has a replica of the same tablet, and stays in
+**Placement.** A replica stays in its datacenter, unless its node is drained, no other host there is free, and the
+replication names no datacenters. It goes to no host that has a replica of the same tablet, and stays in
 its rack if the replication names racks. Otherwise another rack takes it only if that rack has *fewer* of the tablet's
 replicas than the rack it comes from: so the sum of the squares of these numbers never grows, and replicas that lie in
 different racks never collapse into one. (The original compares with the fullest rack, which lets four replicas in
@@ -28,15 +29,15 @@ from ringlog.kernel.balance.model import BalancedHost
 def forbidden(ledger: Ledger, unit: int, source: LedgerHost, target: LedgerHost, drain: bool = False) -> str:
     """Why the unit's replica may not go from one host to the other: a code of ``STOPS``; empty if it may.
 
-    ``drain``: any rack will do that no rule names.
+    ``drain``: any rack will do that no rule names, and any datacenter if the replication names none.
     """
     here, there = source.host, target.host
-    if here.datacenter != there.datacenter:
+    if here.datacenter != there.datacenter and not (drain and ledger.tables[ledger.group[unit]].anywhere):
         return "other_datacenter"
     places = ledger.places(unit)
     if any(place[0] == there.id for place in places):
         return "holds_replica"
-    if here.rack == there.rack:
+    if (here.datacenter, here.rack) == (there.datacenter, there.rack):
         return ""
     if ledger.tables[ledger.group[unit]].racks.get(here.datacenter):
         return "rack_pinned"
@@ -72,7 +73,7 @@ class OpenRacks:
         """The racks, the host's own included."""
         found = self._of_host.get(source.host.id)
         if found is None:
-            found = self._of_host[source.host.id] = frozenset({source.host.rack, *self._look(source)})
+            found = self._of_host[source.host.id] = frozenset({source.host.rack, *self._racks_open_to(source)})
         return found
 
     def _open_to(self, held: tuple[tuple[str, str], ...]) -> dict[tuple[str, str], frozenset[str]]:
@@ -90,7 +91,7 @@ class OpenRacks:
         }
         return {where: racks for where, racks in found.items() if racks}
 
-    def _look(self, source: LedgerHost) -> set[str]:
+    def _racks_open_to(self, source: LedgerHost) -> set[str]:
         ledger, where = self._ledger, (source.host.datacenter, source.host.rack)
         found: set[str] = set()
         for shard in source.shards if self.are_open else ():
@@ -100,7 +101,7 @@ class OpenRacks:
         return found
 
 
-class Shares:
+class TableLimits:
     """How many tablets of each group a host may have."""
 
     def __init__(self, ledger: Ledger) -> None:
@@ -125,8 +126,8 @@ class Shares:
         parts = self._capacity[where] * 100
         if not parts:
             return [0] * len(self._replicas)
-        share = node.capacity * (100 + self._ledger.limits.table_slack_percent)
-        return [-(-replicas.get(where, 0) * share // parts) + 1 for replicas in self._replicas]
+        weight = node.capacity * (100 + self._ledger.limits.table_slack_percent)
+        return [-(-replicas.get(where, 0) * weight // parts) + 1 for replicas in self._replicas]
 
     def _held_by_rack(self) -> dict[tuple[str, str], list[int]]:
         """The replicas of each group that the hosts of a rack have."""

@@ -1,40 +1,94 @@
-"""Siblings of a merge come together: the odd one moves to where the even one is.
+"""Siblings of a merge come together: a replica of one of the two moves to the shard of a replica of the other.
 
-One replica after the other, and only when nothing else is planned and nothing is drained: first one on the same host,
-then one in the same rack, then any of the datacenter. What has met moves together from then on.
+Replicas move one after the other, and only when nothing else is planned and nothing is drained: first within a host,
+then within a rack, then within a datacenter. If the replication names no datacenters, they also move to another one. If
+the racks forbid one direction they allow the other one. If both are allowed, the replica on the more loaded host or
+shard moves, so that the pair need not go back to balance the load. It waits while limits forbid the better direction.
+Siblings that have met move together from then on.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from ringlog.kernel.balance.ledger import Ledger, LedgerShard
-from ringlog.kernel.balance.model import CO_LOCATE, INTRANODE, MIGRATION
+from ringlog.kernel.balance.model import CO_LOCATE, INTRANODE, MIGRATION, BalanceStop, Place
+from ringlog.kernel.balance.rules import forbidden
 
 
-def bring_together(ledger: Ledger) -> None:
-    """Plan at most one move of each odd tablet of the tables that merge."""
+def bring_together(ledger: Ledger) -> list[BalanceStop]:
+    """Plan at most one move of each pair of siblings of the tables that merge. Return the tables whose pairs cannot
+    meet.
+    """
+    stops = []
     for group, tablets in enumerate(ledger.tables):
         if not tablets.merging:
             continue
+        apart = []
         for number in range(0, tablets.count - 1, 2):
             unit = ledger.first[group] + number
             if unit not in ledger.busy and unit + 1 not in ledger.busy:
-                _meet(ledger, unit, unit + 1)
+                if cannot_meet(ledger, unit, unit + 1):
+                    apart.append(number)
+                else:
+                    _meet(ledger, unit, unit + 1)
+        if apart:
+            detail = f"{len(apart)} pairs, the first is /{apart[0]} and /{apart[0] + 1}"
+            stops.append(BalanceStop(tablets.table, "cannot_meet", detail))
+    return stops
 
 
 def _meet(ledger: Ledger, even: int, odd: int) -> None:
-    theirs = list(ledger.shards_of(odd))
-    wanted = [shard for shard in ledger.shards_of(even) if shard not in theirs and shard.node.movable]
-    spare = [shard for shard in theirs if odd in shard.items and even not in shard.items and shard.node.movable]
-    pairs = [
-        (_distance(source, target), source.place, target.place, source, target)
-        for source in spare
-        for target in wanted
-        if _distance(source, target) < 3 and _free(theirs, source, target)
-    ]
-    for distance, _, _, source, target in sorted(pairs, key=lambda row: row[:3]):
+    better: set[tuple[Place, Place]] = set()
+    for distance, unit, source, target in sorted(
+        [*_moves(ledger, odd, even), *_moves(ledger, even, odd)], key=_preference
+    ):
+        if (target.place, source.place) in better:
+            continue
+        better.add((source.place, target.place))
         if not ledger.cluster_full() and ledger.may_read(source) and ledger.may_write(target):
-            ledger.move((odd,), source, target, MIGRATION if distance else INTRANODE, CO_LOCATE)
+            ledger.move((unit,), source, target, MIGRATION if distance else INTRANODE, CO_LOCATE)
             return
+
+
+def _preference(move: _Move) -> tuple[int, int, int, Place, Place]:
+    """Near before far, then from the more loaded host and shard to the less loaded one."""
+    distance, _, source, target = move
+    return distance, target.node.key - source.node.key, target.load - source.load, source.place, target.place
+
+
+def cannot_meet(ledger: Ledger, even: int, odd: int) -> bool:
+    """Return whether siblings lie apart and no move that is allowed brings them closer."""
+    theirs = [{shard.place for shard in ledger.shards_of(unit)} for unit in (even, odd)]
+    return theirs[0] != theirs[1] and not any((*_moves(ledger, odd, even), *_moves(ledger, even, odd)))
+
+
+_Move = tuple[int, int, LedgerShard, LedgerShard]
+"""Distance, what moves, source, target."""
+
+
+def _moves(ledger: Ledger, unit: int, sibling: int) -> Iterator[_Move]:
+    """The moves of one unit that bring it to a place of its sibling."""
+    here, there = list(ledger.shards_of(unit)), list(ledger.shards_of(sibling))
+    for source in here:
+        if source in there or not source.node.movable:
+            continue
+        for target in there:
+            if target in here or not target.node.movable:
+                continue
+            if source.node is target.node or not _forbidden(ledger, unit, source, target):
+                yield _distance(source, target), unit, source, target
+
+
+def _forbidden(ledger: Ledger, unit: int, source: LedgerShard, target: LedgerShard) -> bool:
+    """Return whether the rules of placement forbid the move; as admission has it, other datacenters are other racks."""
+    here, there = source.node.host, target.node.host
+    if here.datacenter == there.datacenter or not ledger.tables[ledger.group[unit]].anywhere:
+        return bool(forbidden(ledger, unit, source.node, target.node))
+    if any(node == there.id for node, _ in ledger.places(unit)):
+        return True
+    counts = [ledger.racks(unit, host.datacenter).get(host.rack, 0) for host in (here, there)]
+    return counts[1] >= counts[0]
 
 
 def _distance(source: LedgerShard, target: LedgerShard) -> int:
@@ -45,8 +99,3 @@ def _distance(source: LedgerShard, target: LedgerShard) -> int:
     if here.datacenter != there.datacenter:
         return 3
     return 1 if here.rack == there.rack else 2
-
-
-def _free(theirs: list[LedgerShard], source: LedgerShard, target: LedgerShard) -> bool:
-    """Whether no other replica of the odd tablet is on the target's host."""
-    return all(shard is source or shard.node is not target.node for shard in theirs)

@@ -2,23 +2,31 @@
 
 ::
 
-    by size       bytes / target       if the average is above 2 x target, or at least target while it is being split
-                                       if it is below target / 2, or at most target while it is being merged
-                  the present count    otherwise, and without statistics: a table never shrinks unmeasured
-    wanted        the greatest of: by size; the hints initial, least, expected bytes / target;
-                  least tablets for each shard x shards / factor, in the datacenter where that is most
-    goal          if a rack would have more than ``goal`` tablets for each shard, all its tables get that part of it
-    target        wanted, rounded up to a power of two, within the hints
-    split         if target >= 2 x count
-    merge         if target <= count / 2, rounded up
+    size       bytes / target
+    least      the greatest of: the hints initial, least, expected bytes / target; least tablets for each shard x
+               shards / factor, in the datacenter where that is most
+    goal       s <= 1: if a rack would have more than ``goal`` tablets for each shard, size and least of its tables
+               are multiplied by s; then least is rounded up to a power of two, within the hints
+    split      if 2 x count <= least, or size > 2 x count (or, already splitting, size >= count)
+    merge      if count > most, or size < count / 2 (or, already merging, size <= count) and half of them are not
+               fewer than least
+
+**Decisions end.** While the bytes are constant, size, least and s are constant, too: they depend on no measured
+table's count. After a split for ``size > 2 x count`` the count is below the size. A merge needs a count above twice the
+size, so none follows. After a merge the count is above the size, so no split follows. Nor does a merge go below
+``least``. A table without sizes only grows, up to ``least``; until its count rests, s may fall.
+Comparing a scaled size with a count that is not scaled made split and merge alternate without end.
+
+**Tables without sizes.** If a tablet's size is missing, its table keeps the decision that is being carried out: while a
+tablet moves, its size is unknown for a moment. Its part in the goal is estimated from the tablets that are
+known, or is its present count.
 
 **Which rule is ours.** The documents of the original split above 100 % of the target size, its code above 200 %; both
 merge below 50 %. Ours is the code's: a split halves the average, so one that begins above 200 % ends above 100 %, far
-from 50 %. After one that begins at 100 % a little less data would ask for the merge. A decision that is being carried
-out is kept until the average has crossed the target itself: this is the hysteresis.
+from 50 %. The original scales only the resulting count; ours scales both sizes.
 
-Rounding up comes after the goal, so there may be up to twice as many tablets as the goal says. Co-located tables share
-one map: together they have the target size.
+There may be up to twice as many tablets as the goal says. Co-located tables share one map: together they have the
+target size.
 
 Source: ScyllaDB, ``service/tablet_allocator.cc`` (make_sizing_plan), ``docs/dev/topology-over-raft.md``.
 """
@@ -39,7 +47,7 @@ COUNT_MAX: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
-class Hints:
+class SizeOptions:
     """What the table's owner says; 0: nothing."""
 
     initial: int = 0
@@ -50,10 +58,11 @@ class Hints:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A table as its size is judged: ``bytes`` of one replica of all tablets, None if not all are known.
+    """A table as its size is judged: ``bytes`` of one replica of all tablets, None if none is known.
 
-    ``factors``: replicas of a tablet in each datacenter; ``racks``: per datacenter the racks that the replication
-    names. ``decision``: what is being carried out. ``tables``: how many share the map.
+    ``complete``: False if ``bytes`` is an estimate because the size of some tablet is missing. ``factors``: replicas of
+    a tablet in each datacenter; ``racks``: per datacenter the racks that the replication names. ``decision``: what is
+    being carried out. ``tables``: how many share the map. ``paused``: no decision is made about it.
     """
 
     table: str
@@ -61,44 +70,72 @@ class Sized:
     factors: Mapping[str, int]
     racks: Mapping[str, frozenset[str]]
     bytes: int | None = None
-    hints: Hints = Hints()
+    options: SizeOptions = SizeOptions()
     decision: str = NONE
     tables: int = 1
+    complete: bool = True
+    paused: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Resizing:
-    """``decision`` (``SPLIT``, ``MERGE``, ``NONE``) replaces the present one; ``target``: tablets in the end."""
+    """``decision`` (``SPLIT``, ``MERGE``, ``NONE``) replaces the present one."""
 
     table: str
     decision: str
-    target: int
 
 
 def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> tuple[Resizing, ...]:
     """Decisions that differ from the present ones; at most ``limits.resizes_per_plan``, revocations first."""
-    targets = _targets(tables, hosts, limits)
+    shards = _shards(hosts)
+    least = {one.table: _least(one, shards, limits) for one in tables}
+    size = {one.table: Fraction(one.bytes or 0, _target(one, limits)) for one in tables}
+    scale = _scale(tables, shards, limits, least, size)
     found = []
     for one in sorted(tables, key=lambda each: each.table):
-        target = targets[one.table]
-        decision = SPLIT if target >= 2 * one.count else MERGE if target <= -(-one.count // 2) < one.count else NONE
-        if decision != one.decision:
-            found.append(Resizing(one.table, decision, target))
+        part = scale[one.table]
+        decision = _decision(one, _rounded(least[one.table] * part, one.options), size[one.table] * part, limits)
+        if decision != one.decision and not one.paused:
+            found.append(Resizing(one.table, decision))
     found.sort(key=lambda row: row.decision != NONE)
     return tuple(found[: limits.resizes_per_plan])
 
 
-def _targets(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> dict[str, int]:
-    shards = _shards(hosts)
-    wanted = {one.table: _wanted(one, shards, limits) for one in tables}
+def _decision(one: Sized, least: int, size: Fraction, limits: Limits) -> str:
+    """The decision by the rules above; ``least`` and ``size`` are scaled."""
+    count, most = one.count, _most(one.options)
+    may_split = 2 * count <= min(most, limits.tablets_most)
+    may_merge = count > 1 and -(-count // 2) >= least
+    if count > most:
+        return MERGE
+    if may_split and 2 * count <= least:
+        return SPLIT
+    if one.bytes is None or not one.complete:
+        return one.decision if {SPLIT: may_split, MERGE: may_merge}.get(one.decision) else NONE
+    if may_split and (size > 2 * count or (one.decision == SPLIT and size >= count)):
+        return SPLIT
+    if may_merge and (2 * size < count or (one.decision == MERGE and size <= count)):
+        return MERGE
+    return NONE
+
+
+def _scale(
+    tables: Sequence[Sized],
+    shards: Mapping[tuple[str, str], int],
+    limits: Limits,
+    least: Mapping[str, int],
+    size: Mapping[str, Fraction],
+) -> dict[str, Fraction]:
+    """The factor by which the goal reduces the tablets of each table."""
+    wanted = {one.table: max(least[one.table], one.count if one.bytes is None else size[one.table]) for one in tables}
     scale = {one.table: Fraction(1) for one in tables}
     for where, count in shards.items():
-        crowd = {one.table: wanted[one.table] * _share(one, where, shards) for one in tables}
+        crowd = {one.table: wanted[one.table] * _portion(one, where, shards) for one in tables}
         average = sum(crowd.values(), Fraction(0)) / count
         for table, part in crowd.items():
             if part and average > limits.tablets_per_shard_goal:
                 scale[table] = min(scale[table], limits.tablets_per_shard_goal / average)
-    return {one.table: _rounded(wanted[one.table] * scale[one.table], one.hints) for one in tables}
+    return scale
 
 
 def _shards(hosts: Sequence[BalancedHost]) -> dict[tuple[str, str], int]:
@@ -110,7 +147,7 @@ def _shards(hosts: Sequence[BalancedHost]) -> dict[tuple[str, str], int]:
     return found
 
 
-def _share(one: Sized, where: tuple[str, str], shards: Mapping[tuple[str, str], int]) -> Fraction:
+def _portion(one: Sized, where: tuple[str, str], shards: Mapping[tuple[str, str], int]) -> Fraction:
     """Replicas of a tablet in the rack, on average."""
     datacenter, rack = where
     named = one.racks.get(datacenter)
@@ -118,34 +155,31 @@ def _share(one: Sized, where: tuple[str, str], shards: Mapping[tuple[str, str], 
     return Fraction(one.factors.get(datacenter, 0), len(racks)) if rack in racks else Fraction(0)
 
 
-def _wanted(one: Sized, shards: Mapping[tuple[str, str], int], limits: Limits) -> int:
-    target = max(1, limits.target_bytes // one.tables)
+def _target(one: Sized, limits: Limits) -> int:
+    """Bytes that one table of the group is to have in a tablet."""
+    return max(1, limits.target_bytes // one.tables)
+
+
+def _least(one: Sized, shards: Mapping[tuple[str, str], int], limits: Limits) -> int:
+    """The fewest tablets that shards and hints ask for."""
     least = 1
     for datacenter, factor in one.factors.items():
         named = one.racks.get(datacenter)
         there = sum(n for (name, rack), n in shards.items() if name == datacenter and (not named or rack in named))
         least = max(least, ceil(Fraction(limits.tablets_per_shard_least * there, max(1, factor))))
-    expected = -(-one.hints.expected_bytes // target)
-    return max(least, one.hints.initial, one.hints.least, expected, _by_size(one, target))
+    expected = -(-one.options.expected_bytes // _target(one, limits))
+    return max(least, one.options.initial, one.options.least, expected)
 
 
-def _by_size(one: Sized, target: int) -> int:
-    """The count that the size asks for; the present one within the thresholds."""
-    if one.bytes is None:
-        return one.count
-    large = one.bytes > 2 * target * one.count or (one.decision == SPLIT and one.bytes >= target * one.count)
-    small = 2 * one.bytes < target * one.count or (one.decision == MERGE and one.bytes <= target * one.count)
-    fits = max(1, -(-one.bytes // target))
-    if large:
-        return max(2 * one.count, fits)
-    return min(-(-one.count // 2), fits) if small else one.count
+def _rounded(wanted: Fraction, options: SizeOptions) -> int:
+    """A power of two that is at least ``wanted``, within the hints."""
+    return max(min(power_of_two(max(1, ceil(wanted))), _most(options)), power_of_two(max(1, options.least)))
 
 
-def _rounded(wanted: Fraction, hints: Hints) -> int:
-    target = power_of_two(max(1, ceil(wanted)))
-    if hints.most and target > hints.most:
-        target = power_of_two(hints.most + 1) // 2
-    return min(COUNT_MAX, max(target, power_of_two(max(1, hints.least))))
+def _most(options: SizeOptions) -> int:
+    """The greatest count that the hints allow, a power of two."""
+    most = power_of_two(options.most + 1) // 2 if options.most else COUNT_MAX
+    return max(most, power_of_two(max(1, options.least)))
 
 
 def power_of_two(least: int) -> int:

@@ -1,54 +1,51 @@
-"""The planner's input from the state: the one place where tablets, nodes and settings become a ``BalancePicture``.
+"""The planner's input from the state: the one place where tablets, nodes and settings become a ``BalanceInput``.
 
 A node is a host once it has joined, or as soon as it replaces another one. One that leaves is drained; one that has
-left is dead and drained, as long as a map names it. A tablet that is turned back counts where it was. The limits on
-streaming are those of admission, so a plan asks for nothing that they refuse.
+left is dead and drained, as long as a map names it. A tablet that is turned back counts where it was.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Final
 
 from ringlog.kernel.balance.model import (
     BalancedHost,
-    BalancePicture,
+    BalanceInput,
     Limits,
     MeasuredLoads,
-    RunningTransition,
+    Place,
     TabletGroup,
 )
-from ringlog.kernel.commands.pauses import pause_of
-from ringlog.kernel.modes import BALANCING
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import OWNING, ClusterState, Node, in_order
-from ringlog.kernel.tablets.map import TabletMap, Transition
+from ringlog.kernel.commands.control.pauses import pause_of
+from ringlog.kernel.model.modes import BALANCING
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import OWNING, ClusterState, Node, in_order
+from ringlog.kernel.model.tablet_map import TabletMap, Transition, nodes_in
+from ringlog.kernel.tablets.mutual_exclusion import targets
 from ringlog.kernel.tablets.resize import MERGE
-from ringlog.kernel.tablets.stages import STREAMING_STAGES, ends_as
-from ringlog.kernel.tablets.track import targets
+from ringlog.kernel.tablets.stages import ends_as
+from ringlog.kernel.tablets.streaming import uses_in
 from ringlog.kernel.values import NodeId
 
-UNKNOWN_CAPACITY: Final = 1
-"""What a node has that nobody gave a capacity: hosts are then weighed by their shards."""
 
-
-def picture_of(
+def collect_input(
     state: ClusterState,
     maps: Iterable[TabletMap],
     measured: Mapping[NodeId, MeasuredLoads],
     together: Mapping[str, tuple[str, ...]] | None = None,
     busy: str = "",
-) -> BalancePicture:
+) -> BalanceInput:
     """What ``make_plan`` is asked with. ``together``: per table those co-located with it; ``busy``: why nothing may
     start. The seed is the epoch, so equal states give equal plans.
     """
     chosen = sorted(maps, key=lambda one: one.table)
-    named = {node for one in chosen for node in one.nodes}
+    named = {node for one in chosen for node in nodes_in(one)}
     may_get = targets(state)
     hosts = tuple(_host(node) for _, node in in_order(state.nodes) if _counts(node, named) or node.id in may_get)
-    beside = together or {}
-    tables = tuple(_tablets(state, one, beside.get(one.table, ())) for one in chosen)
-    return BalancePicture(hosts, tables, measured, limits_of(state), state.epoch, busy)
+    co_located = together or {}
+    tables = tuple(_tablets(state, one, co_located.get(one.table, ())) for one in chosen)
+    streams = tuple(uses_in(state))
+    return BalanceInput(hosts, tables, measured, limits_of(state), state.epoch, busy, streams=streams)
 
 
 def limits_of(state: ClusterState) -> Limits:
@@ -65,6 +62,7 @@ def limits_of(state: ClusterState) -> Limits:
         tablets_per_shard_goal=setting(state, "balance_tablets_per_shard_goal"),
         tablets_per_shard_least=setting(state, "balance_tablets_per_shard_min"),
         resizes_per_plan=setting(state, "balance_resizes_max"),
+        tablets_most=setting(state, "tablets_per_table_max"),
         reads_percent=setting(state, "balance_load_reads_percent"),
         writes_percent=setting(state, "balance_load_writes_percent"),
         cpu_percent=setting(state, "balance_load_cpu_percent"),
@@ -82,10 +80,11 @@ def _host(node: Node) -> BalancedHost:
         node.datacenter,
         node.rack,
         node.shards,
-        0 if node.capacity == UNKNOWN_CAPACITY else node.capacity,
+        node.shards * node.capacity,
         draining=has_left or node.state == "leaving",
         alive=not has_left and not node.down,
         gone=has_left,
+        weight=node.capacity,
     )
 
 
@@ -105,9 +104,9 @@ def _tablets(state: ClusterState, found: TabletMap, together: tuple[str, ...]) -
         {number: _moving(found, number, transition) for number, transition in in_order(found.transitions)},
         merging=found.resize is not None and found.resize.decision == MERGE,
         paused=pause_of(state, BALANCING, found.table) is not None,
+        anywhere=not replication,
     )
 
 
-def _moving(found: TabletMap, number: int, transition: Transition) -> RunningTransition:
-    places = tuple([(replica.node, replica.shard) for replica in ends_as(transition, found.replicas(number))])
-    return RunningTransition(transition.kind, places, transition.stage in STREAMING_STAGES)
+def _moving(found: TabletMap, number: int, transition: Transition) -> tuple[Place, ...]:
+    return tuple([(replica.node, replica.shard) for replica in ends_as(transition, found.replicas(number))])

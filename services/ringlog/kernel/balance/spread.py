@@ -5,7 +5,7 @@
 of both differences. So it ends, and nothing goes to and fro. By size, loads that differ by less than the threshold are
 left alone.
 
-**A table's share** (``rules.Shares``) comes before the loads: no step raises what lies above the shares, and
+**A table's share** (``rules.TableLimits``) comes before the loads: no step raises what lies above the shares, and
 ``relieve`` lowers it, whatever the loads. A node that gave too much gets others back: the pair of (excess above
 shares, sum of load² / capacity) falls with every step in the order of words, so both together end, too.
 
@@ -26,7 +26,7 @@ from typing import Final
 
 from ringlog.kernel.balance.ledger import SCALE, Ledger, LedgerHost, LedgerShard, by_key, heavier_after, heaviest_first
 from ringlog.kernel.balance.model import BALANCE, MIGRATION, TABLE_LIMIT, BalanceStop
-from ringlog.kernel.balance.rules import OpenRacks, Shares, forbidden, uneven
+from ringlog.kernel.balance.rules import OpenRacks, TableLimits, forbidden, uneven
 
 SKIPS_MAX: Final = 64
 """Targets that a source tries in vain before it gives up in this plan."""
@@ -35,9 +35,9 @@ SKIPS_MAX: Final = 64
 class Spread:
     """The step between hosts, for one datacenter and plan."""
 
-    def __init__(self, ledger: Ledger, shares: Shares, racks: OpenRacks, datacenter: str) -> None:
+    def __init__(self, ledger: Ledger, table_limits: TableLimits, racks: OpenRacks, datacenter: str) -> None:
         self._ledger = ledger
-        self._shares = shares
+        self._table_limits = table_limits
         self._racks = racks
         self._by_size = datacenter in ledger.by_size
         self._threshold = ledger.limits.threshold_permille
@@ -152,7 +152,7 @@ class Spread:
         for unit, size in shard.items.items():
             group = group_of[unit]
             if group not in scores:
-                within = target.counts[group] < self._shares.limit(target, group)
+                within = target.counts[group] < self._table_limits.limit(target, group)
                 scores[group] = (uneven(source, target, group), held[group]) if within else None
             score = scores[group]
             if score is None or (best is not None and (score, size, -unit) <= best):
@@ -167,7 +167,7 @@ class Spread:
         ledger, group, target = self._ledger, self._ledger.group[units[0]], place.node
         if len(units) > 1 and not ledger.may_move(shard, place, len(units)):
             return False
-        if target.counts[group] + len(units) > self._shares.limit(target, group):
+        if target.counts[group] + len(units) > self._table_limits.limit(target, group):
             return False
         if not heavier_after(shard.node, target, sum([shard.items[unit] for unit in units])):
             return False
@@ -179,21 +179,21 @@ class Spread:
         """Plan moves away from hosts that have more of a table than their share, to the least loaded that has room."""
         for source in sorted(self._members, key=by_key, reverse=True):
             for group, count in enumerate(source.counts):
-                for _ in range(count - self._shares.limit(source, group)):
+                for _ in range(count - self._table_limits.limit(source, group)):
                     if not self._relieve_one(source, group):
                         break
 
     def _relieve_one(self, source: LedgerHost, group: int) -> bool:
-        ledger, shares = self._ledger, self._shares
+        ledger, table_limits = self._ledger, self._table_limits
         shards = [shard for shard in sorted(source.shards, key=heaviest_first) if ledger.may_read(shard)]
         for target in sorted(self._targets, key=by_key):
-            if target.counts[group] >= shares.limit(target, group) or ledger.cluster_full():
+            if target.counts[group] >= table_limits.limit(target, group) or ledger.cluster_full():
                 continue
             place = ledger.target_shard(target)
             for shard in shards if place is not None else ():
                 for unit in sorted(shard.items):
                     units = ledger.bundle(unit, shard) if ledger.group[unit] == group else None
-                    if units is None or target.counts[group] + len(units) > shares.limit(target, group):
+                    if units is None or target.counts[group] + len(units) > table_limits.limit(target, group):
                         continue
                     if place is None or not ledger.may_move(shard, place, len(units)):
                         continue

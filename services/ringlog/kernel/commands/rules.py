@@ -8,10 +8,10 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import Any, TypeVar
 
-from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.columns.ack_columns import AckColumns
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.kernel.values import Epoch, NodeId, Witness
-from ringlog.kernel.witnessed import PackedWitnesses
 
 T = TypeVar("T")
 
@@ -76,9 +76,9 @@ def to_ignore(
     return tuple(sorted(set(names)))
 
 
-def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...] | PackedWitnesses) -> Rejected | None:
+def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...] | AckColumns) -> Rejected | None:
     """Witnesses are registered nodes and cannot know the future; a repeated one counts once."""
-    if isinstance(witnesses, PackedWitnesses) and _all_sound(state, witnesses):
+    if isinstance(witnesses, AckColumns) and _are_all_valid(state, witnesses):
         return None
     for witness in witnesses:
         node = registered(state, witness.node, "witnesses")
@@ -89,5 +89,5 @@ def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...] | PackedWi
     return None
 
 
-def _all_sound(state: ClusterState, witnesses: PackedWitnesses) -> bool:
+def _are_all_valid(state: ClusterState, witnesses: AckColumns) -> bool:
     return witnesses.lie_within(state.epoch) and witnesses.are_in(state.nodes)

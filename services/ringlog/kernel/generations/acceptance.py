@@ -1,6 +1,7 @@
-"""Whether a write's timestamp is acceptable: ScyllaDB's rule, with *now* the time at which the broker appended it.
+"""Accept or reject a write by its timestamp and find its stream: ScyllaDB's rules, scalar and for many rows at once.
 
-With a leeway (5 s by default) and G the generation that operates at ``now - leeway``:
+*Now* is the time at which the broker appended the write. G is the generation that operates at ``now - leeway``; the
+leeway is 5 s by default.
 
 ======================================  =============================================================
 timestamp                               verdict
@@ -13,16 +14,21 @@ otherwise                               accepted
 ======================================  =============================================================
 
 So a write of the last few seconds may still belong to the generation before; an older one only to the current one.
-That is more than ScyllaDB's first description of the window took, and all of that (decision 130).
-The leeway is a setting that may change, and ScyllaDB's rule does not say which one counts. Here a generation keeps the
-leeway of its commit for writes that lie behind its start (``reaches``): how long the one before it takes writes is then
-known when it ends, and its close stays right for good. Ahead of now the setting in force counts.
+That is more than ScyllaDB's first description of the window accepted, and includes all of that (decision 130).
+The leeway is a setting that may change, and ScyllaDB's rule does not say which value counts. Here a generation keeps
+the leeway of its commit for writes behind its start (``reaches``). So it is known at its end how long the previous one
+accepts writes, and its close stays right. Ahead of now the present setting counts.
+
+A generation operates from its timestamp (included) to the next one's (excluded). Within it a token belongs to the
+range with the first end at or above it (range 0 if there is none), and there to the stream in the slot of its shard.
+The ranges are those of the ring, or the tablets of the row's table if the generation describes it.
 
 Since *now* is data, a replay decides the same. ``accept`` is the definition, ``accept_many`` the fast one.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -30,8 +36,41 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.generations.lookup import index_at
-from ringlog.kernel.values import Micros
+from ringlog.kernel.model.state import ClusterState, Generation
+from ringlog.kernel.model.tablet_streams import described_as, ranges_of
+from ringlog.kernel.ring.shards import shard_of
+from ringlog.kernel.values import GenerationRange, Micros, Token
+
+
+def generation_at(generations: Sequence[Generation], at: Micros) -> Generation | None:
+    """The one of ``generations`` (by ascending timestamp) that operates at ``at``; None before the first."""
+    index = index_at(tuple(generation.timestamp for generation in generations), at)
+    return generations[index] if index >= 0 else None
+
+
+def start_of_writers(state: ClusterState) -> Micros | None:
+    """Return where a CDC writer without a past begins: with the oldest generation that is not closed; None: none is."""
+    return next((generation.timestamp for generation in state.generations if generation.closed is None), None)
+
+
+def index_at(timestamps: Sequence[Micros], at: Micros) -> int:
+    """The index in ascending ``timestamps`` of the generation that operates at ``at``; -1 before the first."""
+    return bisect_right(timestamps, at) - 1
+
+
+def range_of(ranges: Sequence[GenerationRange], token: Token) -> int:
+    """The index of the range (of ``ranges`` by ascending end, not empty) that holds ``token``."""
+    index = bisect_left(ranges, token, key=lambda described: described.end)
+    return index if index < len(ranges) else 0
+
+
+def stream_of(generation: Generation, token: Token, table: str = "") -> bytes:
+    """The 16-byte id of the stream to which ``token`` belongs in ``generation``; ``table``: id of the row's table."""
+    own = described_as(generation.tables, table)
+    ranges = generation.ranges if own is None else ranges_of(generation.timestamp, own)
+    described = ranges[range_of(ranges, token)]
+    return described.streams[shard_of(token, len(described.streams), described.ignore_msb)]
+
 
 TIMESTAMP_IN_FUTURE = "timestamp_in_future"
 TIMESTAMP_TOO_OLD = "timestamp_too_old"

@@ -47,9 +47,9 @@ from ringlog.kernel.generations.verdicts import (
     used_by,
     version_at,
 )
-from ringlog.kernel.ring.partition_key import COMPONENT_BYTES_MAX
-from ringlog.kernel.settings import leeway_at, setting
-from ringlog.kernel.state import ClusterState, in_order
+from ringlog.kernel.model.settings import leeway_at, setting
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
 from ringlog.kernel.values import Micros
 
 

@@ -1,4 +1,4 @@
-"""The canonical bytes of ranges in columns, all at once: what ``kernel.encoding`` gives of them one by one.
+"""The canonical bytes of ranges in columns, all at once: what ``kernel.encoding.encoder`` gives of them one by one.
 
 A row's bytes follow from its end, its ignored bits and its number of streams, but for the ids; and a ring has nearly
 the rows that it had before. So the rows of the columns that were written last are taken as they stand, run by run, the
@@ -12,9 +12,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.generations.packed import PackedRanges
-from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
-from ringlog.kernel.remembered import Remembered
+from ringlog.kernel.model.stream_id import STREAM_ID_BYTES
 
 I64 = NDArray[np.int64]
 
@@ -32,7 +32,7 @@ class _Rows(NamedTuple):
     data: bytes
 
 
-_last: Final[Remembered[None, _Rows]] = Remembered(1)
+_last: Final[IdentityCache[None, _Rows]] = IdentityCache(1)
 
 
 def size_of_canonical(columns: PackedRanges) -> int:
@@ -68,13 +68,13 @@ def _rows_of(columns: PackedRanges) -> _Rows:
     goes_on = np.zeros(len(columns), bool)
     goes_on[1:] = same[1:] & same[:-1] & (at[1:] == at[:-1] + 1)
     runs = np.flatnonzero(~goes_on)
-    pieces = []
+    chunks = []
     for first, stop in zip(runs.tolist(), [*runs[1:].tolist(), len(columns)], strict=True):
         if last is not None and same[first]:
-            pieces.append(last.data[last.starts[at[first]] : last.starts[at[stop - 1] + 1]])
+            chunks.append(last.data[last.starts[at[first]] : last.starts[at[stop - 1] + 1]])
         else:
-            pieces.append(_row(*(int(column[first]) for column in (columns.ends, columns.ignored, columns.counts))))
-    data = b"".join(pieces)
+            chunks.append(_row(*(int(column[first]) for column in (columns.ends, columns.ignored, columns.counts))))
+    data = b"".join(chunks)
     assert len(data) == starts[-1], "each row has its size"
     return _last.put(None, _Rows(columns, starts, data))
 

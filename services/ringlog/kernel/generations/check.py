@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from ringlog.kernel.generations.packed import PackedRanges, packed
-from ringlog.kernel.generations.stream_id import INDEX_BITS, RANGES_MAX, STREAM_ID_BYTES, VERSION
+from ringlog.kernel.model.stream_id import INDEX_BITS, RANGES_MAX, STREAM_ID_BYTES, VERSION
 from ringlog.kernel.ring.ranges import in_range
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
 from ringlog.kernel.values import GenerationRange, Token, is_token
@@ -29,7 +29,7 @@ def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
     first = _first_index(ranges)
     if first is None:
         return "must hold at least one range, with 16-byte stream ids"
-    if _sound(packed(ranges), first):
+    if _is_valid(packed(ranges), first):
         return None
     return _first_broken(ranges, first)
 
@@ -47,7 +47,7 @@ def _first_broken(ranges: Sequence[GenerationRange], first: int) -> str | None:
     return None
 
 
-def _sound(columns: PackedRanges | None, first: int) -> bool:
+def _is_valid(columns: PackedRanges | None, first: int) -> bool:
     """True only if no rule is broken: all of them on all ranges at once, since nearly every part is sound."""
     if columns is None:
         return False

@@ -14,7 +14,9 @@ Tables in tablets have streams of their own beside those of the ring (``tablet_s
 commit describes each such table that keeps a CDC log as it is cut then, and a table that is made with a log comes to
 all generations that are not closed, for nobody has routed a row of it. So a table is without streams of its own only in
 what was committed before its log was switched on; and a generation is not optimal any more as soon as a table is cut
-otherwise. All that follows, from the switch to the expiry, is that of the generation.
+otherwise. A table that was dropped stays described, since writes to it may still be routed. The next generation leaves
+it out, and one is made when such tables have more ranges than all others. All that follows, from the switch to the
+expiry, is that of the generation.
 """
 
 from __future__ import annotations
@@ -25,17 +27,21 @@ from dataclasses import replace
 from struct import Struct
 
 from ringlog.kernel.generations.packed import PackedRanges, digest_of, ends_of, joined, streams_in
-from ringlog.kernel.generations.stream_id import RANDOM_BITS, StreamId, encode
-from ringlog.kernel.generations.tablet_streams import DescribedTable, described_as, ranges_of
+from ringlog.kernel.model.state import ClusterState, Forgotten, Generation, Node, in_order
+from ringlog.kernel.model.stream_id import RANDOM_BITS, StreamId, encode
+from ringlog.kernel.model.tables import Table
+from ringlog.kernel.model.tablet_map import TabletMap
+from ringlog.kernel.model.tablet_streams import DescribedTable, described_as, ranges_of
 from ringlog.kernel.operations.rings import target_owners, target_tokens
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, in_flight
 from ringlog.kernel.ring.ranges import ranges_between
 from ringlog.kernel.ring.shards import first_token_of_shard
-from ringlog.kernel.state import ClusterState, Forgotten, Generation, Node, Table, in_order
-from ringlog.kernel.tablets.map import TabletMap
 from ringlog.kernel.values import GenerationId, GenerationRange, NodeId, Token
 
 _HEAD = Struct(">qII")
+
+UNUSED_RANGES_MAX = 1_024
+"""Ranges of dropped tables that a generation may describe before a new one replaces it, however few others it has."""
 
 
 def generate(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], seed: bytes) -> tuple[GenerationRange, ...]:
@@ -126,12 +132,28 @@ def is_optimal(state: ClusterState, shards: bool = True) -> bool:
 
 
 def fits_tablets(state: ClusterState) -> bool:
-    """True if each tablet whose table keeps a CDC log has a stream in the last generation; also where there is none."""
+    """True if each tablet whose table keeps a CDC log has a stream in the last generation, and if that generation
+    describes not mainly dropped tables; also where there is none.
+    """
     last = current(state)
     if last is None:
         return True
     known = {described.table: described.ends for described in last.tables}
-    return all(known.get(wanted.table) == wanted.ends for wanted in tables_in_tablets(state))
+    wanted = tables_in_tablets(state)
+    return all(known.get(one.table) == one.ends for one in wanted) and not _is_mainly_unused(state, last, wanted)
+
+
+def _is_mainly_unused(state: ClusterState, last: Generation, wanted: Sequence[DescribedTable]) -> bool:
+    """True if tables without a log have most of the ranges of ``last``, and a new generation would help.
+
+    It needs tokens, and no earlier generation may be open. New tables are added to each open generation. A cluster
+    whose generations do not close would therefore grow faster if it made more of them.
+    """
+    used = sum(len(one.ends) for one in wanted)
+    unused = sum(len(one.ends) for one in last.tables) - used
+    if unused <= max(UNUSED_RANGES_MAX, len(last.ranges) + used):
+        return False
+    return bool(target_owners(state)) and all(one.closed is not None for one in state.generations[:-1])
 
 
 def tables_in_tablets(state: ClusterState) -> tuple[DescribedTable, ...]:

@@ -21,7 +21,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from ringlog.kernel.state import ClusterState, Generation, PastTtl, Table, in_order
+from ringlog.kernel.model.state import ClusterState, Generation, PastTtl, in_order
+from ringlog.kernel.model.tables import Table
 from ringlog.kernel.values import SECOND_US, Epoch, Micros
 
 

@@ -19,9 +19,9 @@ from typing import Any, Final, cast, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
+from ringlog.kernel.columns.lazy_tuple import LazyTuple
+from ringlog.kernel.model.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
-from ringlog.kernel.stand_ins import StandIn
 from ringlog.kernel.values import GenerationRange, Token, is_token
 
 Ranges = tuple[GenerationRange, ...]
@@ -30,7 +30,7 @@ PACKED_FROM: Final = 64
 """Fewer ranges are quicker one by one."""
 
 
-class PackedRanges(StandIn[GenerationRange]):
+class PackedRanges(LazyTuple[GenerationRange]):
     """At least one range. ``ends``, ``ignored``, ``counts`` (of streams): ``int64``, one a range; ``streams``: all ids,
     by range and slot. Nobody changes the arrays.
     """
@@ -68,7 +68,7 @@ class PackedRanges(StandIn[GenerationRange]):
             return GenerationRange(int(self.ends[at]), int(self.ignored[at]), streams)
         return super().__getitem__(at)
 
-    def _equals(self, other: StandIn[GenerationRange]) -> bool:
+    def _equals(self, other: LazyTuple[GenerationRange]) -> bool:
         assert isinstance(other, PackedRanges), "it is one of the same class"
         same = self.streams == other.streams and len(self) == len(other)
         return same and all(map(np.array_equal, self._columns(), other._columns()))

@@ -22,9 +22,9 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.outcome import EntryContext
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, GlobalRequest, advance, in_order
+from ringlog.kernel.model.outcome import EntryContext
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, GlobalRequest, advance, in_order
 from ringlog.kernel.values import GenerationId
 
 CHECK_AND_REPAIR: Final = "check_and_repair"
@@ -39,7 +39,7 @@ OUTCOMES: Final = (IN_PROGRESS, NOTHING_TO_DO, DONE, DROPPED)
 def asked(state: ClusterState, requester: str, generation: GenerationId | None, context: EntryContext) -> ClusterState:
     """The state with a new request, which waits for ``generation``; None: there is nothing to do.
 
-    Nothing is recorded of one without requester: an entry of version 1 kept no record.
+    Nothing is recorded of one without requester.
     """
     if not requester:
         return state

@@ -4,6 +4,9 @@ A write is one statement, or several on one partition that take effect together.
 about one row, with one time to live, without collections: it is one row of the CDC log, and fast paths
 treats it apart. Every other write is compound: it is taken apart into the rows that ScyllaDB would log.
 
+A plain write that names a column twice is compound, too: of the values that one statement gives a cell the greatest
+counts, null above all, and its row of the log has that one alone.
+
 Rules of a compound write (``bad_change`` unless another code stands there), for each of its statements:
 
 - its operation is known (``unknown_operation``), its clustering key is whole and without nulls (``bad_key``); it is
@@ -24,9 +27,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Protocol
 
-from ringlog.kernel.schema.collections import cells_of, shape_of
-from ringlog.kernel.schema.types import TypeMismatch, deserialize
-from ringlog.kernel.state import Table
+from ringlog.kernel.cql.collections import cells_of, shape_of
+from ringlog.kernel.cql.types import TypeMismatch, deserialize
+from ringlog.kernel.model.tables import Table
 
 UPSERTS = ("INSERT", "UPDATE")
 DELETES = ("ROW_DELETE", "RANGE_DELETE", "PARTITION_DELETE")
@@ -170,6 +173,8 @@ def is_compound(write: WriteLike, shape: TableShape) -> bool:
     """True unless the write is plain."""
     if write.operation not in UPSERTS or not is_flat(write, shape):
         return not is_flat(write, shape)
+    if len(write.cells) > 1 and len({cell.column for cell in write.cells}) < len(write.cells):
+        return True
     return write.ttl is not None and (write.ttl == 0 or any(cell.value is None for cell in write.cells))
 
 

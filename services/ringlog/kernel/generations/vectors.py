@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ringlog.kernel.generations.stream_id import STREAM_ID_BYTES
+from ringlog.kernel.model.stream_id import STREAM_ID_BYTES
 from ringlog.kernel.ring.vectors import CHUNK_ROWS, HALF, I64, shards_of
 from ringlog.kernel.values import TOKEN_MAX, GenerationRange
 

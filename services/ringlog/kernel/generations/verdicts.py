@@ -5,7 +5,8 @@ changes a verdict on a write appended below the settled time of the state that i
 
 - A reader judges a write once it has folded a settled time above all that the write uses: its append time, and each
   of its timestamps that is not refused as of the future (``is_settled``).
-- What an entry changes for writes counts for those appended from the settled time on (``schema.lives``, leeways); a
+- What an entry changes for writes counts for those appended from the settled time on (``schema.table_versions``,
+leeways); a
   generation starts at its own timestamp, which is not below it.
 - The name and the append time say which table is meant. What the author names must fit: the table's id; its version, or
   the last one that there was at an epoch. A version may be named from when it counts until an hour after its end.
@@ -27,8 +28,9 @@ from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
 from ringlog.kernel.generations.statements import TableShape, shape_of_table
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState, PastLeeway, Settled, Table, TableLife, TableVersion, in_order
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.model.tables import PastLeeway, Settled, Table, TableLifetime, TableVersion
 from ringlog.kernel.values import Epoch, Micros
 
 UNKNOWN_TABLE: Final = "unknown_table"
@@ -65,7 +67,7 @@ class CountedVersion:
 
 
 @dataclass(frozen=True, slots=True)
-class CountedLife:
+class CountedLifetime:
     """A table's versions, ascending; it takes no writes from ``until`` on."""
 
     versions: tuple[CountedVersion, ...]
@@ -74,13 +76,13 @@ class CountedLife:
 
 @dataclass(frozen=True, slots=True)
 class SchemaHistory:
-    """What counts when. ``settled``, ``forgotten``: as in the state. ``lives``: by name; ``leeways``: (leeway, until)
-    of the past, ascending. ``since``: for writes appended from then on nothing but the newest counts.
+    """What counts when. ``settled``, ``forgotten``: as in the state. ``lifetimes``: by name; ``leeways``: (leeway,
+    until) of the past, ascending. ``since``: for writes appended from then on nothing but the newest counts.
     """
 
     settled: Micros = 0
     forgotten: Micros = 0
-    lives: Mapping[str, tuple[CountedLife, ...]] = field(default_factory=dict)
+    lifetimes: Mapping[str, tuple[CountedLifetime, ...]] = field(default_factory=dict)
     leeways: tuple[tuple[Micros, Micros], ...] = ()
     since: Micros = 0
 
@@ -100,21 +102,21 @@ def history_of(state: ClusterState, before: tuple[ClusterState, SchemaHistory] |
     another state; what it says of tables that are the same objects is not worked out again.
     """
     other, known = before or (state, SchemaHistory())
-    lives: dict[str, tuple[CountedLife, ...]] = {}
+    lifetimes: dict[str, tuple[CountedLifetime, ...]] = {}
     for name, table in in_order(state.tables):
         if name not in state.table_lives:
-            is_known = other.tables.get(name) is table and name not in other.table_lives and name in known.lives
-            lives[name] = known.lives[name] if is_known else (_newest(table),)
-    past: dict[str, tuple[CountedLife, ...]] = {}
+            is_known = other.tables.get(name) is table and name not in other.table_lives and name in known.lifetimes
+            lifetimes[name] = known.lifetimes[name] if is_known else (_newest(table),)
+    past: dict[str, tuple[CountedLifetime, ...]] = {}
     for name, kept in in_order(state.table_lives):
-        is_known = other.table_lives.get(name) is kept and name in known.lives
-        past[name] = known.lives[name] if is_known else tuple(map(_life, kept))
-    assert lives.keys().isdisjoint(past), "what is known of a table's past says what counts now, too"
+        is_known = other.table_lives.get(name) is kept and name in known.lifetimes
+        past[name] = known.lifetimes[name] if is_known else tuple(map(_counted_lifetime, kept))
+    assert lifetimes.keys().isdisjoint(past), "what is known of a table's past says what counts now, too"
     leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
     ends = [until for _, until in leeways]
     for found in past.values():
-        ends += [end for life in found for end in (life.versions[-1].since, life.until or 0)]
-    return SchemaHistory(state.settled.until, state.settled.forgotten, lives | past, leeways, max(ends, default=0))
+        ends += [end for lifetime in found for end in (lifetime.versions[-1].since, lifetime.until or 0)]
+    return SchemaHistory(state.settled.until, state.settled.forgotten, lifetimes | past, leeways, max(ends, default=0))
 
 
 def resettled(history: SchemaHistory, state: ClusterState) -> SchemaHistory:
@@ -123,12 +125,12 @@ def resettled(history: SchemaHistory, state: ClusterState) -> SchemaHistory:
     return replace(history, settled=state.settled.until, forgotten=state.settled.forgotten, leeways=leeways)
 
 
-def _newest(table: Table) -> CountedLife:
-    return CountedLife((_version(TableVersion(table, 0)),))
+def _newest(table: Table) -> CountedLifetime:
+    return CountedLifetime((_version(TableVersion(table, 0)),))
 
 
-def _life(life: TableLife) -> CountedLife:
-    return CountedLife(tuple(map(_version, life.versions)), life.until)
+def _counted_lifetime(lifetime: TableLifetime) -> CountedLifetime:
+    return CountedLifetime(tuple(map(_version, lifetime.versions)), lifetime.until)
 
 
 def _version(one: TableVersion) -> CountedVersion:
@@ -138,16 +140,16 @@ def _version(one: TableVersion) -> CountedVersion:
 
 def version_at(history: SchemaHistory, write: NamedVersion, now: Micros) -> CountedVersion | str:
     """The version of a table that reads a write appended at ``now``, or the code of the rule that refuses it."""
-    for life in _lives(history, write):
-        if life.versions[0].since <= now:
+    for lifetime in _lifetimes_of(history, write):
+        if lifetime.versions[0].since <= now:
             break
     else:
         return UNKNOWN_TABLE
-    if life.until is not None and now >= life.until:
+    if lifetime.until is not None and now >= lifetime.until:
         return UNKNOWN_TABLE
-    if write.table_id not in (None, life.versions[0].id):
+    if write.table_id not in (None, lifetime.versions[0].id):
         return UNKNOWN_TABLE
-    counting = [version for version in life.versions if version.since <= now]
+    counting = [version for version in lifetime.versions if version.since <= now]
     if not history.settled or (write.table_version is None and write.epoch is None):
         return counting[-1]
     if write.table_version is not None:
@@ -160,14 +162,14 @@ def version_at(history: SchemaHistory, write: NamedVersion, now: Micros) -> Coun
     return named[-1]
 
 
-def _lives(history: SchemaHistory, write: NamedVersion) -> Sequence[CountedLife]:
+def _lifetimes_of(history: SchemaHistory, write: NamedVersion) -> Sequence[CountedLifetime]:
     """The tables that had the name, the last one first."""
-    return history.lives.get(f"{write.keyspace}.{write.table}", ())[::-1]
+    return history.lifetimes.get(f"{write.keyspace}.{write.table}", ())[::-1]
 
 
 def newest_of(history: SchemaHistory, name: str) -> CountedVersion | None:
     """The newest version of the table that has the name, if one has."""
-    last = history.lives[name][-1]
+    last = history.lifetimes[name][-1]
     return last.versions[-1] if last.until is None else None
 
 

@@ -7,7 +7,7 @@ from itertools import pairwise
 from ringlog.kernel.generations.check import broken_part, broken_whole
 from ringlog.kernel.generations.requests import IN_PROGRESS, NOTHING_TO_DO, OUTCOMES
 from ringlog.kernel.invariants.shape import Details, invariant, news
-from ringlog.kernel.state import CdcWriter, ClusterState, Generation, in_order
+from ringlog.kernel.model.state import CdcWriter, ClusterState, Generation, in_order
 from ringlog.kernel.values import TOKEN_MAX, Epoch, Position
 
 
@@ -28,7 +28,7 @@ def generations(state: ClusterState, known: ClusterState) -> Details:
 
 
 @invariant("what became of a generation is kept once: its status, and the epochs of what happened to it", "generations")
-def lives(state: ClusterState, known: ClusterState) -> Details:
+def lifecycle(state: ClusterState, known: ClusterState) -> Details:
     """Each generation by itself."""
     seen = set(map(id, known.generations))
     for found in state.generations:
@@ -178,4 +178,4 @@ def past(state: ClusterState, known: ClusterState) -> Details:
         yield f"{state.past_ttls} ended at epochs that are to come"
 
 
-INVARIANTS = (generations, lives, streams, tablet_streams, requests, preparation, writers, closed, past)
+INVARIANTS = (generations, lifecycle, streams, tablet_streams, requests, preparation, writers, closed, past)

@@ -3,7 +3,7 @@
 The look is pure and total: it gives an answer for any state, a broken one included, where a check may well trip. It
 changes nothing that the fold does: the process that checks reports it (code ``invariant_broken``), and the log goes
 on. The simulator looks after every entry, the tests of random lives after every step, agents now and then
-(``agents.soundness``).
+(``agents.roles.role``).
 
 To look at a state costs as much as what it does not share with one that was looked at before: a few microseconds for
 an entry that changes nothing but the history, some passes over all ranges when tokens change hands.
@@ -16,9 +16,9 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final
 
-from ringlog.kernel.invariants import cdc, cluster, operations, ring, service, tablets, verdicts, zones
+from ringlog.kernel.invariants import cdc, cluster, operations, ring, tablets, verdicts, zones
 from ringlog.kernel.invariants.shape import BrokenInvariant, Invariant
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 
 CODE: Final = "invariant_broken"
 """The code of a state that breaks an invariant. It is no refusal: nothing is decided by it."""
@@ -31,7 +31,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *tablets.INVARIANTS,
     *verdicts.INVARIANTS,
     *zones.INVARIANTS,
-    *service.INVARIANTS,
+    *cluster.SERVICE_INVARIANTS,
 )
 DETAILS_MAX: Final = 3
 """At most N examples are reported of each invariant that is broken."""

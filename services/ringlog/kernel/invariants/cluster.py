@@ -1,22 +1,22 @@
-"""Invariants of what every cluster has: identity, history, settings, terms, directory, token map, schema."""
+"""Invariants of every cluster: identity, history, settings, terms, directory, token map, schema, metadata service."""
 
 from __future__ import annotations
 
 from collections import Counter
-from itertools import pairwise
+from itertools import pairwise, zip_longest
 from operator import attrgetter
 
-from ringlog.kernel.counts import COUNTS_MAX
-from ringlog.kernel.history import state_id_at
+from ringlog.kernel.cardinality_limits import COUNTS_MAX
+from ringlog.kernel.cql.user_types import used_in
+from ringlog.kernel.history import ARCHIVED, STORED_MAX, TRUNCATED, allowed_begin, confirmed_snapshots, state_id_at
 from ringlog.kernel.invariants.shape import Details, invariant, news
-from ringlog.kernel.log_ends import ARCHIVED, TRUNCATED, allowed_begin, confirmed_snapshots
-from ringlog.kernel.modes import SCOPES, pause_key
+from ringlog.kernel.model.modes import SCOPES, Feature, pause_key
+from ringlog.kernel.model.settings import SETTINGS, broken_setting, setting
+from ringlog.kernel.model.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, OWNING, PARTS, ClusterState, Node, in_order
+from ringlog.kernel.model.tables import TableIndex, View
+from ringlog.kernel.schema.dependents import types_of
 from ringlog.kernel.schema.stored import stored_names
-from ringlog.kernel.schema.user_types import used_in
-from ringlog.kernel.schema.users import types_of
-from ringlog.kernel.settings import SETTINGS, broken_setting, setting
-from ringlog.kernel.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, OWNING, PARTS, ClusterState, in_order
-from ringlog.kernel.tables import TableIndex, View
+from ringlog.kernel.service import EXCLUDED_MAX, MEMBER, SIZE_MAX, STAGES, read_group
 from ringlog.kernel.values import is_token, is_uuid
 
 """The states of nodes that own tokens."""
@@ -103,15 +103,15 @@ def terms(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("what is never taken out of the state is bounded in number", *COUNTS_MAX)
 def counts(state: ClusterState, known: ClusterState) -> Details:
-    """The bounds of ``kernel.counts``."""
-    for part, (most, what) in COUNTS_MAX.items():
+    """The bounds of ``kernel.cardinality_limits``."""
+    for part, (most, subject) in COUNTS_MAX.items():
         if len(getattr(state, part)) > most:
-            yield f"there are {len(getattr(state, part))} {what}, and {most} at most"
+            yield f"there are {len(getattr(state, part))} {subject}, and {most} at most"
 
 
 @invariant("the log begins with the entry of an epoch that was, and never earlier again", "log_bounds", "snapshots")
 def log_bounds(state: ClusterState, known: ClusterState) -> Details:
-    """The bounds, and that positions of confirmed snapshots ascend."""
+    """The bounds; positions of confirmed snapshots ascend; the newest ones and the one that is begun with are known."""
     for name, bound in sorted(state.log_bounds.items()):
         if name not in (ARCHIVED, TRUNCATED) or not 1 <= bound.epoch <= state.epoch or bound.position < 0:
             yield f"{name} is {bound}"
@@ -120,6 +120,12 @@ def log_bounds(state: ClusterState, known: ClusterState) -> Details:
     for one, other in pairwise(confirmed_snapshots(state)):
         if one.position >= other.position:
             yield f"epochs {one.epoch} and {other.epoch} end before offsets {one.position} and {other.position}"
+    newest = [[one.epoch for one in reversed(confirmed_snapshots(it))][:STORED_MAX] for it in (state, known)]
+    if any(here < before for here, before in zip_longest(*newest, fillvalue=0)):
+        yield f"the newest confirmed snapshots are of epochs {newest[0]}, and of {newest[1]} before"
+    begins = state.log_bounds.get(TRUNCATED)
+    if begins is not None and not ((mark := state.snapshots.get(str(begins.epoch))) and mark.witnesses):
+        yield f"the log begins with the snapshot of epoch {begins.epoch}, which is forgotten"
 
 
 # -------------------------------------------------------------------------------------------------- directory
@@ -172,18 +178,38 @@ def addresses(state: ClusterState, known: ClusterState) -> Details:
     yield from (f"{count} nodes are at {address}" for address, count in sorted(used.items()) if count > 1)
 
 
-@invariant("every member supports each feature that is enabled, and none is disabled", "nodes", "features")
+@invariant(
+    "every member supports each enabled feature, none is disabled, and no node comes without a required one",
+    "nodes",
+    "features",
+)
 def features(state: ClusterState, known: ClusterState) -> Details:
-    """All nodes if a feature is new, else those that changed."""
+    """Check all nodes if a feature is new, otherwise the nodes that changed."""
     for name, feature in news(state.features, known.features):
-        if feature.name != name or not 1 <= feature.enabled <= state.epoch:
-            yield f"{name} is {feature.name}, enabled with epoch {feature.enabled}"
-    if lost := sorted(set(known.features).difference(state.features)):
-        yield f"{lost[0]} is not enabled any more"
+        enabled = state.epoch if feature.enabled is None else feature.enabled
+        if feature.name != name or not 1 <= feature.required <= enabled <= state.epoch:
+            yield f"{name} is {feature.name}, required since {feature.required}, enabled since {feature.enabled}"
+    for name, before in in_order(known.features):
+        if before.enabled is not None and ((now := state.features.get(name)) is None or now.enabled != before.enabled):
+            yield f"{name} is not enabled any more"
     same = state.features is known.features
-    for _, node in news(state.nodes, known.nodes) if same else in_order(state.nodes):
-        if node.state not in NO_MEMBER and (lacks := sorted(set(state.features).difference(node.features))):
-            yield f"{node.name} is {node.state} and lacks {lacks[0]}"
+    for key, node in news(state.nodes, known.nodes) if same else in_order(state.nodes):
+        for name in sorted(set(state.features).difference(node.features)):
+            if state.features[name].enabled is not None and node.state not in NO_MEMBER:
+                yield f"{node.name} is {node.state} and lacks {name}"
+            elif _came_without(state.features[name], node, known.features.get(name), known.nodes.get(key)):
+                yield f"{node.name} lacks {name}, which was required when it came"
+
+
+def _came_without(feature: Feature, node: Node, known: Feature | None, before: Node | None) -> bool:
+    """Return True if a node that lacks a feature registered, joined, returned or lost it while it was required."""
+    if node.state == "left":
+        return False
+    if known is None or known.required != feature.required:
+        return node.registered > feature.required
+    if before is None or feature.name in before.features:
+        return True
+    return (before.state in NO_MEMBER and node.state not in NO_MEMBER) or (before.down and not node.down)
 
 
 # ----------------------------------------------------------------------------------------------------- schema
@@ -195,7 +221,7 @@ def keyspaces(state: ClusterState, known: ClusterState) -> Details:
     for name, keyspace in news(state.keyspaces, known.keyspaces):
         if keyspace.name != name or keyspace.version > state.state_id:
             yield f"{name} is {keyspace.name}, of version {keyspace.version}"
-        if not 0 <= keyspace.made <= state.epoch or not 0 <= keyspace.joined <= state.epoch:
+        if not 1 <= keyspace.made <= state.epoch or not 0 <= keyspace.joined <= state.epoch:
             yield f"{name} was made with epoch {keyspace.made}, and its placement joined with {keyspace.joined}"
 
 
@@ -215,6 +241,8 @@ def tables(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} has cells of two columns in one place: {table.stored}"
         if (table.stored and not table.respelled) or not 0 <= table.respelled <= table.changed:
             yield f"{name} was respelled with epoch {table.respelled}, and lies in {table.stored}"
+        if not 1 <= table.made <= table.changed:
+            yield f"{name} was made with epoch {table.made} and last changed with epoch {table.changed}"
         if not 1 <= table.changed <= state.epoch or (table.committed_by_log and table.version > state.state_id):
             yield f"{name} changed with epoch {table.changed}"
     if len(state.table_ids) < len(known.table_ids):
@@ -307,3 +335,55 @@ INVARIANTS = (
     derived,
     routines,
 )
+
+
+@invariant("nodes in a group of the metadata service own tokens, and one at a time is on its way", "service", "nodes")
+def service(state: ClusterState, known: ClusterState) -> Details:
+    """The read group is within the write group by its making: it is the rows of one stage. Once there was a member
+    there is one for ever.
+    """
+    for name, member in sorted(state.service.items()):
+        node = state.nodes.get(name)
+        if member.node != name or member.stage not in STAGES or not 1 <= member.since <= state.epoch:
+            yield f"{name} is {member.node}, {member.stage} since epoch {member.since}"
+        if node is None or node.state not in OWNING:
+            yield f"{name} is in a group and {'unknown' if node is None else node.state}"
+    moving = [name for name, member in sorted(state.service.items()) if member.stage != MEMBER]
+    if len(moving) > 1 or len(state.service) > SIZE_MAX + 1:
+        yield f"{len(moving)} of {len(state.service)} are on their way"
+    if read_group(known) and not read_group(state):
+        yield "no member is left"
+
+
+@invariant("the goal of the metadata service is one, within its bounds", "service_goal")
+def service_goal(state: ClusterState, known: ClusterState) -> Details:
+    """A number, or automatic; and nodes that are known."""
+    goal = state.service_goal
+    if not 0 <= goal.size <= SIZE_MAX or (goal.automatic and (goal.size or goal.by_hand)):
+        yield f"{goal.size} members are wanted, automatic {goal.automatic}, by hand {goal.by_hand}"
+    if list(goal.excluded) != sorted(set(goal.excluded)) or len(goal.excluded) > EXCLUDED_MAX:
+        yield f"{len(goal.excluded)} nodes are excluded, not each once and in order"
+    if unknown := sorted(set(goal.excluded) - set(state.nodes)):
+        yield f"{unknown[0]} is excluded and unknown"
+
+
+@invariant("a recovery is remembered for ever, and at most one goes on", "recoveries")
+def recoveries(state: ClusterState, known: ClusterState) -> Details:
+    """Each one by itself, and that none is forgotten or begins anew."""
+    for key, one in news(state.recoveries, known.recoveries):
+        ends = state.epoch if one.left is None else one.left
+        if key != str(one.entered) or not 1 <= one.entered <= ends <= state.epoch or not one.operator:
+            yield f"{key} is of epoch {one.entered} to {one.left}, by {one.operator!r}"
+        if (one.left is None) != (one.left_by == ""):
+            yield f"{key} is left at {one.left} by {one.left_by!r}"
+        if any(not one.entered < epoch <= ends for epoch in one.forced):
+            yield f"{key} has the forced epochs {one.forced}"
+    if len([one for one in state.recoveries.values() if one.left is None]) > 1:
+        yield "two go on"
+    for key, one in known.recoveries.items():
+        now = state.recoveries.get(key)
+        if now is None or (one.left is not None and now != one):
+            yield f"{key} is forgotten, or another one"
+
+
+SERVICE_INVARIANTS = (service, service_goal, recoveries)

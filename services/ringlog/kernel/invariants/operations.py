@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.kernel.model.state import ClusterState, LockedRange, Operation, Placement, Plan
 from ringlog.kernel.operations.kinds import KINDS, Changes, kind_of
 from ringlog.kernel.operations.rings import target_owners
 from ringlog.kernel.operations.stages import (
@@ -19,8 +21,6 @@ from ringlog.kernel.operations.stages import (
     is_ended,
 )
 from ringlog.kernel.ring.ranges import in_range, index_at
-from ringlog.kernel.settings import SETTINGS
-from ringlog.kernel.state import ClusterState, LockedRange, Operation, Placement, Plan
 from ringlog.kernel.values import NodeId
 
 
@@ -103,7 +103,7 @@ def apart(state: ClusterState, known: ClusterState) -> Details:
     flying = in_flight(state)
     about = Counter(node for operation in flying for node in (operation.node, operation.replaced) if node)
     yield from (f"{count} operations are about {node}" for node, count in sorted(about.items()) if count > 1)
-    if len(flying) > 1 and any(kind_of(operation).is_alone for operation in flying):
+    if len(flying) > 1 and any(kind_of(operation).is_exclusive for operation in flying):
         yield f"{', '.join(operation.id for operation in flying)} are in flight, one of them must be alone"
     ended = len(state.operations) - len(flying)
     for what, count in (("operations_admitted_max", len(flying)), ("operations_kept_max", ended)):

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.model.state import NO_MEMBER, ClusterState, Operation, Placement, RangeGroup
 from ringlog.kernel.operations.plan import alteration_ends, alteration_key
 from ringlog.kernel.operations.rings import walk_order
 from ringlog.kernel.operations.stages import (
@@ -25,7 +26,6 @@ from ringlog.kernel.ownership.kinds import ENTIRE
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.strategies import natural, ring_of
 from ringlog.kernel.ring.ranges import index_at
-from ringlog.kernel.state import NO_MEMBER, ClusterState, Operation, Placement, RangeGroup
 from ringlog.kernel.values import NodeId, Replication, Token, is_token
 
 

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from immutables import Map
 
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 
 K = TypeVar("K", str, int)
 V = TypeVar("V")

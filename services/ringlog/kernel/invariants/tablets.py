@@ -7,13 +7,13 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.model.tablet_map import CHUNK, Tablet, TabletMap, Transition
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.ownership.kinds import strategy_of
-from ringlog.kernel.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.tablets.groups import group_of
-from ringlog.kernel.tablets.map import CHUNK, Tablet, TabletMap, Transition
+from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.tablets.stages import KINDS, STAGES, TURNED_BACK, Side, is_salvage, kind_of, nodes_of
-from ringlog.kernel.tablets.track import transitions
 from ringlog.kernel.values import TOKEN_MAX, is_token
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
-from ringlog.kernel.state import ClusterState, TableLife
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tables import TableLifetime
+from ringlog.kernel.values import Micros
 
 
 @invariant(
@@ -37,33 +39,74 @@ def settled(state: ClusterState, known: ClusterState) -> Details:
 )
 def table_lives(state: ClusterState, known: ClusterState) -> Details:
     """Each name of which something is kept."""
-    for name, lives in news(state.table_lives, known.table_lives):
-        times = [time for life in lives for time in _times(life)]
+    for name, lifetimes in news(state.table_lives, known.table_lives):
+        times = [time for lifetime in lifetimes for time in _times(lifetime)]
         if times != sorted(times) or (times and times[-1] > state.settled.until):
             yield f"{name} changed at {times}, settled is {state.settled.until}"
-        for life in lives:
-            ids = {version.table.id for version in life.versions}
-            if len(ids) != 1 or any(one.end is None for one in life.versions[:-1]) or life.versions[-1].end is not None:
+        for lifetime in lifetimes:
+            ids = {version.table.id for version in lifetime.versions}
+            if (
+                len(ids) != 1
+                or any(one.end is None for one in lifetime.versions[:-1])
+                or lifetime.versions[-1].end is not None
+            ):
                 yield f"{name} has a life of {sorted(ids)} whose versions do not follow each other"
-        if any(life.until is None for life in lives[:-1]) or not lives:
+        if any(lifetime.until is None for lifetime in lifetimes[:-1]) or not lifetimes:
             yield f"{name} has two living tables, or none was kept"
-    for name, lives in state.table_lives.items():
+    for name, lifetimes in state.table_lives.items():
         table = state.tables.get(name)
         if (
-            lives
-            and lives[-1].until is None
-            and (table is None or lives[-1].versions[-1].table.version != table.version)
+            lifetimes
+            and lifetimes[-1].until is None
+            and (table is None or lifetimes[-1].versions[-1].table.version != table.version)
         ):
             yield f"the newest version of {name} is not the table"
-        if lives and lives[-1].until is not None and table is not None:
+        if lifetimes and lifetimes[-1].until is not None and table is not None:
             yield f"{name} is dropped, and there is a table"
 
 
-def _times(life: TableLife) -> list[int]:
+def _times(lifetime: TableLifetime) -> list[int]:
     """Times at which something began or ended, in the order in which they must be."""
-    for one, other in pairwise(life.versions):
+    for one, other in pairwise(lifetime.versions):
         assert one.since <= other.since
-    return [version.since for version in life.versions] + ([] if life.until is None else [life.until])
+    return [version.since for version in lifetime.versions] + ([] if lifetime.until is None else [lifetime.until])
 
 
-INVARIANTS = (settled, table_lives)
+@invariant(
+    "a version of a table that has counted for validated writes counts for them until they are forgotten",
+    "table_lives",
+    "tables",
+    "settled",
+)
+def past_versions(state: ClusterState, known: ClusterState) -> Details:
+    """Each name whose tables differ, for writes below both settled times and above what is forgotten."""
+    low, high = state.settled.forgotten, min(state.settled.until, known.settled.until)
+    if low >= high or (state.table_lives is known.table_lives and state.tables is known.tables):
+        return
+    names = {name for name, _ in news(state.table_lives, known.table_lives)}
+    names |= {name for name, _ in news(state.tables, known.tables)}
+    names |= {name for name in known.table_lives if name not in state.table_lives}
+    names |= {name for name in known.tables if name not in state.tables}
+    for name in sorted(names):
+        if _counting(state, name, low, high) != _counting(known, name, low, high):
+            yield f"{name} had other versions for writes appended between {low} and {high}"
+
+
+def _counting(state: ClusterState, name: str, low: Micros, high: Micros) -> list[tuple[object, ...]]:
+    """The tables of a name, with the times of append from ``low`` to ``high`` for which they count, and are named."""
+    table, lifetimes = state.tables.get(name), state.table_lives.get(name, ())
+    found = [(table, low, high, high)] if table is not None and not lifetimes else []
+    for lifetime in lifetimes:
+        until = high if lifetime.until is None else min(lifetime.until, high)
+        starts = [one.since for one in lifetime.versions[1:]]
+        for version, following in zip(lifetime.versions, [*starts, until], strict=True):
+            since, end = max(version.since, low), until if version.end is None else min(version.end, until)
+            found.append((version.table, since, max(since, min(following, until)), end))
+    return [
+        (each.id, each.columns, each.partition_key, each.clustering_key, each.stored, since, until, end)
+        for each, since, until, end in found
+        if since < end
+    ]
+
+
+INVARIANTS = (settled, table_lives, past_versions)

@@ -9,11 +9,8 @@ from collections.abc import Iterator
 from itertools import pairwise
 
 from ringlog.kernel.invariants.shape import Details, invariant, news
-from ringlog.kernel.ownership.kinds import strategy_of
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.stages import is_salvage
-from ringlog.kernel.zones.distribution import quorum_bounds
-from ringlog.kernel.zones.model import (
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import (
     MODES,
     PARTITIONS_MAX,
     REPLICAS_MAX,
@@ -21,6 +18,9 @@ from ringlog.kernel.zones.model import (
     ZoneStep,
     partition_key,
 )
+from ringlog.kernel.ownership.kinds import strategy_of
+from ringlog.kernel.tablets.stages import is_salvage
+from ringlog.kernel.zones.distribution import quorum_bounds
 from ringlog.kernel.zones.queue import STEPS_MAX, is_same
 from ringlog.kernel.zones.rebalance import CHAIN_MAX, KEYS
 

@@ -17,15 +17,15 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
 from ringlog.kernel.operations.stages import in_flight
-from ringlog.kernel.outcome import Rejected
 from ringlog.kernel.ownership.kinds import strategy_of
 from ringlog.kernel.ownership.placements import replications_in_use
 from ringlog.kernel.ownership.shifts import part_in, shifts
 from ringlog.kernel.ownership.strategies import Ring, census_of, impossible, natural, ring_of
-from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, OperationId, Replication, Token
 
 Replicas = tuple[NodeId, ...]
@@ -47,10 +47,10 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
         census = census_of(_members_after(members, together), state.nodes) if must_fit else {}
         for key, replication in settings:
             if must_fit and (why := impossible(replication, census)):
-                return Rejected("replication_impossible", f"node: {key}: {why}{_beside(state, subset)}")
+                return Rejected("replication_impossible", f"node: {key}: {why}{_describe_others(state, subset)}")
             if subset and (range_end := composition.differing(key, replication, together)) is not None:
                 where = f"the range that ends at {range_end} under {key} would not be as its strategy has it"
-                return Rejected("plans_conflict", f"node: {where}{_beside(state, subset)}")
+                return Rejected("plans_conflict", f"node: {where}{_describe_others(state, subset)}")
     return None
 
 
@@ -60,7 +60,7 @@ def _subsets(operations: Sequence[Operation]) -> Iterator[Together]:
         yield from combinations(operations, size)
 
 
-def _beside(state: ClusterState, subset: Sequence[Operation]) -> str:
+def _describe_others(state: ClusterState, subset: Sequence[Operation]) -> str:
     """The other operations in words; empty if there are none."""
     if not subset:
         return ""

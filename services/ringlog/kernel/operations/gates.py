@@ -1,42 +1,53 @@
-"""Gates: who must have acknowledged a stage before an operation may leave it.
+"""Gates: the acknowledgements and reports that an operation needs before it may leave a stage.
 
 A node has acknowledged epoch e when it applied e durably and every write that it admitted below e is applied. For
 every range that the plan changes, a quorum of *each* of four groups must have acknowledged the epoch at which the
 stage began: the read group and the write group, as they were before the operation and as they will be after it. A
-majority of their union is not enough where two replicas of a range change at once, or in several datacenters: the
+majority of their union is not enough if two replicas of a range change at once, or in several datacenters: the
 command ``ringlog sim quorums --nodes 5 --datacenters 2 --factor 4 --rule R5=union`` prints a read that misses a write.
 
 In a cluster of several datacenters each group needs a quorum of its members in each of them. Nodes that the operation
-removes, replaces or ignores because they are dead are no witnesses: the need is the quorum of the full group, or all
-that are left if they are fewer. Where those who are not asked would be a quorum of a group, in a datacenter, the one
-that leaves is asked after all, unless it is ignored: an operator who knows that it is dead assassinates it. So nobody
-leaves out a quorum without having said so, in whatever order nodes die. That any other node is declared down changes no
-need: if it acknowledges, it knows. Stages that change nothing for readers and writers have no gate. A gate is data: the
+removes, replaces or ignores because they are dead are not witnesses: the need is the quorum of the full group, or all
+other members if they are fewer. If the excluded nodes would be a quorum of a group in a datacenter, the leaving node is
+asked after all, unless it is ignored: an operator who knows that it is dead assassinates it. So a quorum is left out
+only on explicit request, in whatever order nodes die. Declaring any other node down changes no need: if it
+acknowledges, it knows the stage. Stages that change nothing for readers and writers have no gate. A gate is data: the
 rule of the fold, the coordinator and the displays read the same needs.
 
-With the setting ``gate_prepared`` at 0 an operation leaves ``prepared`` when those who gain know it. That is the floor:
-``ringlog sim quorums --rule gate:prepared=off`` finds nothing, and a counterexample for each of the other two gates.
-Each operation that made use of it says so for ever (``relaxed``).
+With the setting ``gate_prepared`` at 0 an operation leaves ``prepared`` when the gaining nodes know it. That is the
+minimum: ``ringlog sim quorums --rule gate:prepared=off`` finds nothing, and a counterexample for each of the other two
+gates. Each operation that used it is marked permanently (``relaxed``).
+
+A node reports its own failure by an entry of the log; silence never counts as a failure. A recorded failure stops the
+operation. No stage is left, whatever is acknowledged, until an operator retries it or, before ``write_both_read_new``,
+cancels it. Tries are counted again from each stage and each retry, so a late report stops nothing.
+
+Participants may be programs of other authors. Each report is checked by itself, so an unusable one stops only the
+operation that needs it, and the collector can name its author. A report of rows has their number and a ``checksum`` in
+lower-case hex, 2 to 128 digits. The log compares it with nothing: it is for people and for the store, whose nodes must
+compute the same sum of the same rows in any order. The reference nodes use SHA-256; ``ringlog.client.node_reports`` has
+a sum for others.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Final
+from typing import Final, Protocol
 
 from immutables import Map
 
+from ringlog.kernel.columns.ack_columns import AckColumns
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
+from ringlog.kernel.model.plan_columns import nodes_in, targets_in
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import NO_MEMBER, ClusterState, Failure, Node, Operation, Plan, RangeGroup
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import PREPARED, STREAMING, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.ownership.deltas import Touched, touched
 from ringlog.kernel.ownership.placements import group_at, nodes_of
-from ringlog.kernel.planned import nodes_in, targets_in
-from ringlog.kernel.remembered import Remembered
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import NO_MEMBER, ClusterState, Node, Operation, Plan, RangeGroup
-from ringlog.kernel.values import Epoch, NodeId, OperationId, Token, Witness
-from ringlog.kernel.witnessed import PackedWitnesses
+from ringlog.kernel.values import Epoch, NodeId, OperationId, StreamReport, Token, Witness
 
 GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
 GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)
@@ -45,12 +56,20 @@ GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)
 REPORTED_STAGES = (STREAMING, WRITE_BOTH_READ_OLD)
 """Stages that end when every gaining node has reported that it has all rows."""
 
-_NEEDS_TOLD_MAX = 4
-_unseen: Final = Remembered[frozenset[NodeId], tuple[Map[NodeId, Node], frozenset[NodeId]]](2)
+_NEEDS_DESCRIBED_MAX = 4
+_unseen: Final = IdentityCache[frozenset[NodeId], tuple[Map[NodeId, Node], frozenset[NodeId]]](2)
 """Of those who have acknowledged: a directory, and who has not of it."""
 
-_gaining: Final = Remembered[Plan, set[NodeId]](8)
+_gaining: Final = IdentityCache[Plan, set[NodeId]](8)
 """Of a plan, which is asked for them several times at each stage."""
+
+
+class InDatacenter(Protocol):
+    """A node, or a host of the balancer's planner."""
+
+    @property
+    def datacenter(self) -> str:
+        """The name of its datacenter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,8 +238,8 @@ def views(live: RangeGroup, change: Touched) -> Views:
 
 def acknowledged(gate: Gate, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
     """The nodes that acknowledged the gate's epoch, each once: applied it, and drained the writes admitted below it."""
-    if isinstance(witnesses, PackedWitnesses):
-        return witnesses.who_acknowledged(gate.epoch)
+    if isinstance(witnesses, AckColumns):
+        return witnesses.nodes_acknowledging(gate.epoch)
     return frozenset(w.node for w in witnesses if w.applied >= gate.epoch and w.drained >= gate.epoch)
 
 
@@ -252,13 +271,13 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
     by_members: dict[tuple[NodeId, ...], GateNeed] = {}
     for need in shortfalls(gate, witnesses):
         by_members.setdefault(need.members, need)
-    for need in list(by_members.values())[:_NEEDS_TOLD_MAX]:
+    for need in list(by_members.values())[:_NEEDS_DESCRIBED_MAX]:
         lacking = need.need - len(seen.intersection(need.members))
         where = f"{need.group} group of {need.replication} ({need.start}, {need.end}]"
         where += f" in {need.datacenter}" if need.datacenter else ""
         reasons.append(f"{lacking} of {names(need.members)} must ({where})")
-    if len(by_members) > _NEEDS_TOLD_MAX:
-        reasons.append(f"and {len(by_members) - _NEEDS_TOLD_MAX} more groups")
+    if len(by_members) > _NEEDS_DESCRIBED_MAX:
+        reasons.append(f"and {len(by_members) - _NEEDS_DESCRIBED_MAX} more groups")
     awaited = names(missing(gate, witnesses))
     return f"witnesses: epoch {gate.epoch} ({gate.stage}) waits for {awaited} to acknowledge: {'; '.join(reasons)}"
 
@@ -288,7 +307,9 @@ def needs_of(
     return needs
 
 
-def parts_of(nodes: Mapping[NodeId, Node], members: Iterable[NodeId], as_one: bool) -> list[tuple[str, list[NodeId]]]:
+def parts_of(
+    nodes: Mapping[NodeId, InDatacenter], members: Iterable[NodeId], as_one: bool
+) -> list[tuple[str, list[NodeId]]]:
     """The members of a group by datacenter, each of which has a quorum of its own; ``as_one``: all of them, under no
     name. So tablets count whose replication knows no datacenters: where their replicas are is chance.
     """
@@ -296,3 +317,41 @@ def parts_of(nodes: Mapping[NodeId, Node], members: Iterable[NodeId], as_one: bo
     for node in members:
         found.setdefault("" if as_one else nodes[node].datacenter, []).append(node)
     return sorted(found.items())
+
+
+def counts_from(operation: Operation) -> Epoch:
+    """The epoch from which failed tries count: the stage began with it, or an operator had it tried again."""
+    return max(operation.stage_epoch, *(retry.epoch for retry in operation.retries[-1:]), 0)
+
+
+def stopped_by(operation: Operation) -> tuple[Failure, ...]:
+    """The failures because of which an operation in flight waits for an operator; empty if it goes on."""
+    since = counts_from(operation)
+    return tuple(failure for failure in operation.failures if failure.epoch > since)
+
+
+def describe(state: ClusterState, failure: Failure) -> str:
+    """A failure in words."""
+    who = state.nodes[failure.node].name if failure.node in state.nodes else "somebody"
+    often = f" after {failure.tries} tries" if failure.tries else ""
+    return f"{who}{often} at epoch {failure.epoch}: {failure.reason or 'no reason given'}"
+
+
+_CHECKSUM = re.compile(r"[0-9a-f]{2,128}")
+CHECKSUM_RULE = "must be 2 to 128 lower-case hex digits"
+
+
+def broken_report(report: StreamReport) -> str | None:
+    """The field of a report that cannot be used, and its rule; None if it is sound."""
+    if report.rows < 0:
+        return f"rows {report.rows} must be 0 or above"
+    if not _CHECKSUM.fullmatch(report.checksum):
+        return f"checksum {report.checksum[:40]!r} {CHECKSUM_RULE}"
+    return None
+
+
+def broken_epochs(applied: Epoch, drained: Epoch) -> str | None:
+    """Why an acknowledgement cannot be used; None if it is sound."""
+    if applied < 0 or drained < 0:
+        return f"applied {applied} and drained {drained} must be 0 or above"
+    return None

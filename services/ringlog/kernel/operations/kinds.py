@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final
 
+from ringlog.kernel.model.state import NODE_STATES, Operation
 from ringlog.kernel.operations.stages import (
     COMMIT_CDC_GENERATION,
     FINISHED,
@@ -22,7 +23,6 @@ from ringlog.kernel.operations.stages import (
     WRITE_BOTH_READ_NEW,
     is_ended,
 )
-from ringlog.kernel.state import NODE_STATES, Operation
 
 
 class Changes(Enum):
@@ -53,7 +53,7 @@ class OperationKind:
 
     ``node``: what its node is meanwhile and afterwards; None: there is no node, or it stays what it is. ``replaced``:
     the same of the node whose tokens it takes over; None: of nobody. ``node_gains``: its node gets rows whatever the
-    plan says. ``is_alone``: no other operation may be in flight. ``must_fit``: those who stay must be able to hold
+    plan says. ``is_exclusive``: no other operation may be in flight. ``must_fit``: those who stay must be able to hold
     every replica. ``admits_loss``: it is admitted though rows may be lost by it. ``reorders``: its node is a member of
     groups before and after, and stands elsewhere in them. ``shown``: the state of its node meanwhile as views have it
     (``node_states``); empty: there is no node.
@@ -65,7 +65,7 @@ class OperationKind:
     node: NodeStanding | None = None
     replaced: NodeStanding | None = None
     node_gains: bool = False
-    is_alone: bool = False
+    is_exclusive: bool = False
     must_fit: bool = False
     admits_loss: bool = False
     reorders: bool = False
@@ -101,7 +101,7 @@ JOIN: Final = OperationKind("join", JOIN_STAGES, _TOKENS, JOINING, node_gains=Tr
 REMOVE: Final = OperationKind("remove", SWAP_STAGES, _TOKENS, LEAVING, must_fit=True, shown="removing")
 LEAVE: Final = OperationKind("leave", SWAP_STAGES, _TOKENS, LEAVING, must_fit=True, shown="decommissioning")
 MOVE: Final = OperationKind("move", JOIN_STAGES, _TOKENS, MOVING, reorders=True, shown="moving")
-ALTER: Final = OperationKind("alter", SWAP_STAGES, Changes.SETTING, is_alone=True)
+ALTER: Final = OperationKind("alter", SWAP_STAGES, Changes.SETTING, is_exclusive=True)
 REBUILD: Final = OperationKind(
     "rebuild", (REQUESTED, STREAMING, FINISHED), Changes.ROWS, node_gains=True, shown="rebuilding"
 )

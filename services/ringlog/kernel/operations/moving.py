@@ -19,10 +19,10 @@ from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.blocks import picked, with_items
+from ringlog.kernel.columns.blocks import picked, with_items
+from ringlog.kernel.model.state import Change, ClusterState, Operation, RangeGroup, Replica, in_order
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, has_reached, in_flight
 from ringlog.kernel.ring.ranges import in_range
-from ringlog.kernel.state import Change, ClusterState, Operation, RangeGroup, Replica, in_order
 from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
 
 
@@ -98,14 +98,14 @@ def _with_moving(
 ) -> tuple[RangeGroup | ServedRange, ...]:
     """The ranges, with what moves in some, by their place; all others are shared with the state, block by block."""
     places = sorted(here)
-    told = [_told(group, here[at]) for at, group in zip(places, picked(ranges, places), strict=True)]
+    served_ranges = [_served(group, here[at]) for at, group in zip(places, picked(ranges, places), strict=True)]
     every: Sequence[RangeGroup | ServedRange] = ranges
-    return with_items(every, places, told)
+    return with_items(every, places, served_ranges)
 
 
 def as_served(group: RangeGroup | ServedRange) -> ServedRange:
     """A range of ``served`` with what moves in it, if only nothing."""
-    return group if isinstance(group, ServedRange) else _told(group, ())
+    return group if isinstance(group, ServedRange) else _served(group, ())
 
 
 class _Gathered:
@@ -122,7 +122,7 @@ class _Gathered:
         return RangeChange(operation.id, tuple(sorted(self.entering)), tuple(sorted(self.leaving)))
 
 
-def _told(group: RangeGroup, moving: tuple[RangeChange, ...]) -> ServedRange:
+def _served(group: RangeGroup, moving: tuple[RangeChange, ...]) -> ServedRange:
     return ServedRange(group.start, group.end, group.read, group.write, group.changed, moving)
 
 

@@ -10,12 +10,14 @@ Invariant: a node without an operation in flight is ``none``, ``normal`` or ``le
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
+from immutables import Map
+
+from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.kernel.operations.kinds import kind_of
-from ringlog.kernel.operations.stages import FINISHED, REQUESTED, in_flight
-from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.values import NodeId
 
 KEPT_AS: Final = {
@@ -40,7 +42,7 @@ class NodeStatus:
 
     ``state``: one of ``KEPT_AS``.
     ``num_tokens``: how many tokens it asked for, once it has joined how many it owns. ``replaced``: id of the node that
-    it replaces, or replaced as long as that operation is kept; empty: none. ``rebuild_source``: the datacenter that a
+    it replaces or replaced; empty: none. ``rebuild_source``: the datacenter that a
     rebuild gets its rows from; empty: any, or there is no rebuild.
     """
 
@@ -52,33 +54,48 @@ class NodeStatus:
 
 def node_statuses(state: ClusterState) -> dict[NodeId, NodeStatus]:
     """The status of each node that ever registered, by id."""
-    own = {operation.node: operation for operation in in_flight(state) if operation.node}
-    gives_way = {operation.replaced for operation in in_flight(state) if operation.replaced}
-    replaced = {one.node: one.replaced for one in state.operations.values() if one.replaced and one.stage == FINISHED}
-    found: dict[NodeId, NodeStatus] = {}
-    for node in state.nodes.values():
-        operation = own.get(node.id)
-        if operation is not None:
-            found[node.id] = _moving(operation, node.state, len(node.tokens))
-        else:
-            word = GIVES_WAY if node.id in gives_way else node.state
-            found[node.id] = NodeStatus(word, len(node.tokens), replaced.get(node.id, ""))
-        assert KEPT_AS[found[node.id].state] == node.state, "a state is renamed, and never another one"
+    moving = _moving(state)
+    return {
+        node.id: moving.get(node.id) or NodeStatus(node.state, len(node.tokens), node.replaced)
+        for node in state.nodes.values()
+    }
+
+
+def shown_nodes(state: ClusterState) -> Map[NodeId, Node]:
+    """The directory as change topics and caches have it: ``state`` and ``replaced`` are those of ``NodeStatus``.
+
+    Nodes that no operation is about are the objects of the state itself.
+    """
+    nodes = state.nodes
+    for node, status in sorted(_moving(state).items()):
+        if node in nodes:
+            nodes = nodes.set(node, replace(nodes[node], state=status.state, replaced=status.replaced))
+    return nodes
+
+
+def _moving(state: ClusterState) -> dict[NodeId, NodeStatus]:
+    """The status of the nodes that operations in flight are about. No two of these are about one node."""
+    found = {}
+    for operation in in_flight(state):
+        kind = kind_of(operation)
+        if operation.replaced in state.nodes:
+            gives = state.nodes[operation.replaced]
+            found[gives.id] = NodeStatus(GIVES_WAY, len(gives.tokens), gives.replaced)
+        if operation.node in state.nodes:
+            node = state.nodes[operation.node]
+            waits = kind.node is None and operation.stage == REQUESTED  # changes nothing yet for a node that stays
+            found[node.id] = NodeStatus(
+                node.state if waits else kind.shown,
+                len(operation.tokens) if kind.brings_node else len(node.tokens),
+                operation.replaced or node.replaced,
+                operation.source_datacenter,
+            )
+    for name, status in found.items():
+        assert KEPT_AS[status.state] == state.nodes[name].state, "a state is renamed, and never another one"
     return found
-
-
-def _moving(operation: Operation, kept: str, tokens: int) -> NodeStatus:
-    """The status of a node by its operation in flight. One that waits changes nothing yet for a node that stays."""
-    kind = kind_of(operation)
-    waits = kind.node is None and operation.stage == REQUESTED
-    return NodeStatus(
-        kept if waits else kind.shown,
-        len(operation.tokens) if kind.brings_node else tokens,
-        operation.replaced,
-        operation.source_datacenter,
-    )
 
 
 def shown_state(state: ClusterState, node: NodeId) -> str:
     """The state of one registered node, for a text."""
-    return node_statuses(state)[node].state
+    found = _moving(state).get(node)
+    return state.nodes[node].state if found is None else found.state

@@ -24,18 +24,26 @@ from functools import partial
 from operator import attrgetter
 from typing import Any
 
-from ringlog.kernel.blocks import picked
+from ringlog.kernel.columns.blocks import picked
+from ringlog.kernel.model.plan_columns import (
+    ChangeList,
+    LockList,
+    RangeColumn,
+    SourceList,
+    column_of,
+    columns_of,
+    in_columns,
+)
+from ringlog.kernel.model.state import ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
 from ringlog.kernel.operations.kinds import Changes, kind_of
 from ringlog.kernel.operations.rings import ring_after
-from ringlog.kernel.operations.sources import NOBODY, Members, givers_of, quorum_sources, sources_of
+from ringlog.kernel.operations.sources import NO_SOURCE, Members, givers_of, quorum_sources, sources_of
 from ringlog.kernel.ownership.deltas import columns_by_setting
 from ringlog.kernel.ownership.kinds import ENTIRE, strategy_of
 from ringlog.kernel.ownership.placements import nodes_of, replications_in_use
 from ringlog.kernel.ownership.shifts import Shift, part_in, shifts
 from ringlog.kernel.ownership.strategies import ENTIRE_END, natural, replication_key, ring_of
-from ringlog.kernel.planned import ChangeList, LockList, RangeColumn, SourceList, column_of, columns_of, in_columns
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.state import ClusterState, Deltas, LockedRange, Node, Operation, Plan, Source
 from ringlog.kernel.values import Epoch, NodeId, Replication, Token
 
 _range_of, _changed_of = attrgetter("start", "end"), attrgetter("changed")
@@ -159,8 +167,10 @@ def unsourced(plan: Plan) -> tuple[tuple[str, Range], ...]:
             known[asked] = _without_rows(gained, streamed)
         bare.update((key, range_) for range_ in known[asked])
     for key, streamed in sources.items():
-        if NOBODY in {source for source, _ in streamed.all_items()}:
-            bare.update((key, range_) for range_, pairs in streamed.each() if any(pair[0] == NOBODY for pair in pairs))
+        if NO_SOURCE in {source for source, _ in streamed.all_items()}:
+            bare.update(
+                (key, range_) for range_, pairs in streamed.each() if any(pair[0] == NO_SOURCE for pair in pairs)
+            )
     return tuple(sorted(bare))
 
 

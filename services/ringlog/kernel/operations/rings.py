@@ -8,12 +8,12 @@ import numpy as np
 from immutables import Map
 from numpy.typing import NDArray
 
+from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.ownership.deltas import Order
 from ringlog.kernel.ownership.strategies import Ring
 from ringlog.kernel.ownership.token_maps import array_of, changed_map, in_order_of, merged
-from ringlog.kernel.state import ClusterState, Operation
 from ringlog.kernel.values import NodeId, Token
 
 
@@ -52,8 +52,8 @@ def walk_order(state: ClusterState) -> Order:
         for operation in flying
         if kind_of(operation).brings_node and not operation.replaced
     }
-    beside = {operation.node: operation.replaced for operation in flying if operation.replaced}
-    return Order(state.nodes, coming, beside, in_order_of(state.token_owners)[:2])
+    taking_over = {operation.node: operation.replaced for operation in flying if operation.replaced}
+    return Order(state.nodes, coming, taking_over, in_order_of(state.token_owners)[:2])
 
 
 def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[Token, NodeId]:

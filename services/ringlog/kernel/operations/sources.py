@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from ringlog.kernel.operations.gates import parts_of, quorum
-from ringlog.kernel.state import Node
+from ringlog.kernel.model.state import Node
+from ringlog.kernel.operations.gates import InDatacenter, parts_of, quorum
 from ringlog.kernel.values import NodeId
 
-NOBODY: NodeId = ""
+NO_SOURCE: NodeId = ""
 """The source of rows that no living nodes know for sure: no plan with it is admitted."""
 
 Members = tuple[NodeId, ...]
@@ -58,7 +58,7 @@ def sources_of(
 ) -> list[tuple[NodeId, NodeId]]:
     """(source, target): where those who enter, and those who must know more in a smaller group, get the rows from.
 
-    Who would have to merge while too few replicas are alive gets them from ``NOBODY``. ``as_one``: as for
+    Who would have to merge while too few replicas are alive gets them from ``NO_SOURCE``. ``as_one``: as for
     ``quorum_sources``.
     """
     assert len(set(old)) == len(old), "nobody is twice in a group"
@@ -78,7 +78,7 @@ def sources_of(
         if node in merging:
             known = quorum_sources(nodes, sorted(old, key=lambda one: one != node), dead, as_one)
             found = [one for one in known if one != node] if node not in dead else []
-            found = found or ([NOBODY] if old else [])
+            found = found or ([NO_SOURCE] if old else [])
         sources += [(source, node) for source in found]
     return sources
 
@@ -116,7 +116,7 @@ def _surer(
 
 
 def quorum_sources(
-    nodes: Mapping[NodeId, Node], group: Sequence[NodeId], dead: Iterable[NodeId], as_one: bool = False
+    nodes: Mapping[NodeId, InDatacenter], group: Sequence[NodeId], dead: Iterable[NodeId], as_one: bool = False
 ) -> list[NodeId]:
     """Living members that together know every write of a quorum of ``group``, in the whole and in each datacenter;
     none if there are too few. ``as_one``: the group counts in the whole alone (``gates.parts_of``).

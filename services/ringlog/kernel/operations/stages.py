@@ -9,7 +9,7 @@
     publish_cdc_generation   old     old         that generation is published
     streaming                old     old         every gaining node has acknowledged, then reported (rebuild only)
     write_both_read_old      old     old + new   gate with every gaining node; then their streaming reports
-    write_both_read_new      new     old + new   gate: older reads have drained
+    write_both_read_new      new     old + new   gate
     finished                 new     new         (ended)
     cancelled                old     old         (ended; only from a stage before write_both_read_new)
 
@@ -26,8 +26,8 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.remembered import Remembered
-from ringlog.kernel.state import ClusterState, Operation
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
+from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.values import Epoch, OperationId
 
 REQUESTED = "requested"
@@ -60,7 +60,7 @@ POINT_OF_NO_RETURN = WRITE_BOTH_READ_NEW
 
 _ENDED: Final = (FINISHED, CANCELLED)
 
-_flying: Final = Remembered[Map[OperationId, Operation], tuple[Operation, ...]](4)
+_flying: Final = IdentityCache[Map[OperationId, Operation], tuple[Operation, ...]](4)
 """Of the operations of a state, a hundred of which have ended: each rule asks who is in flight."""
 
 
@@ -90,7 +90,7 @@ def in_flight_with(state: ClusterState, operation: Operation) -> tuple[Operation
     return tuple(others if is_ended(operation) else sorted([*others, operation], key=_in_turn))
 
 
-def known_in_flight(
+def cached_in_flight(
     operations: Map[OperationId, Operation], flying: tuple[Operation, ...]
 ) -> Map[OperationId, Operation]:
     """``operations``, of which ``flying`` are those in flight: nobody needs to look through all of them."""

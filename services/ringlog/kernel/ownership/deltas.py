@@ -19,12 +19,12 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.blocks import picked, with_items
-from ringlog.kernel.planned import RangeColumn, by_end, columns_of, nodes_in
-from ringlog.kernel.remembered import Remembered
+from ringlog.kernel.columns.blocks import picked, with_items
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
+from ringlog.kernel.model.plan_columns import RangeColumn, by_end, columns_of, nodes_in
+from ringlog.kernel.model.state import Deltas, Node, Placement, RangeGroup, Replica
 from ringlog.kernel.ring.ranges import Range
-from ringlog.kernel.state import Deltas, Node, Placement, RangeGroup, Replica
-from ringlog.kernel.swift import maker_of
 from ringlog.kernel.values import Epoch, NodeId, Token
 
 _new_group = maker_of(RangeGroup)
@@ -32,7 +32,7 @@ _LAP = 2**64
 """Above every distance on the ring."""
 _WALK_MAX: Final = 64
 """How many tokens are walked at most."""
-_NOBODY: Final[Map[Token, NodeId]] = Map()
+_NO_OWNERS: Final[Map[Token, NodeId]] = Map()
 
 Nodes = tuple[NodeId, ...]
 _end_of, _node_of = attrgetter("end"), attrgetter("node")
@@ -43,20 +43,20 @@ _read_of, _write_of, _changed_of = attrgetter("read"), attrgetter("write"), attr
 
 
 _PLACED_MAX: Final = 16
-_placed: Final = Remembered[tuple[Token, ...], tuple[tuple[list[Range], list[int]], ...]](2)
+_placed: Final = IdentityCache[tuple[Token, ...], tuple[tuple[list[Range], list[int]], ...]](2)
 """Of ends: lists of ranges, with their places among them; at most ``_PLACED_MAX``."""
 
 _Met = Sequence[set[NodeId] | None]
 """Of ranges: whom a walk meets before the one that enters; None where others have a say."""
 
 _Stand = tuple[Mapping[NodeId, tuple[Token, ...]], Mapping[NodeId, NodeId]]
-"""``coming`` and ``beside`` of an order."""
+"""``coming`` and ``standing_by`` of an order."""
 
 _Walks = tuple[Mapping[NodeId, Node], Sequence[Token], list[Range], _Stand, _Met]
 """The directory, the ring, the ranges, how nodes stand, and who was met."""
 
 _WALKED_MAX: Final = 1_024
-_walked: Final = Remembered[Sequence[Nodes], _Walks](8)
+_walked: Final = IdentityCache[Sequence[Nodes], _Walks](8)
 """Of those who enter ranges, at most ``_WALKED_MAX``: the settings of a cluster have them in common, and so have the
 steps of an operation. Who enters all ranges of a ring does so in one setting: it would be megabytes for nobody.
 """
@@ -132,15 +132,15 @@ class Order:
     """The order of the members of a group: as a clockwise walk meets them.
 
     ``nodes``: the directory, every member with its tokens. ``coming``: the tokens of nodes that are joining.
-    ``beside``: nodes that are to take over another's tokens, each with the node right after which it stands.
+    ``standing_by``: nodes that are to take over another's tokens, each with the node right after which it stands.
     ``ring``: all present tokens in order, if they are known, and their owners: to walk a few is quicker than to ask
     each member.
     """
 
     nodes: Mapping[NodeId, Node]
     coming: Mapping[NodeId, tuple[Token, ...]] = field(default_factory=dict)
-    beside: Mapping[NodeId, NodeId] = field(default_factory=dict)
-    ring: tuple[Sequence[Token], Mapping[Token, NodeId]] = ((), _NOBODY)
+    standing_by: Mapping[NodeId, NodeId] = field(default_factory=dict)
+    ring: tuple[Sequence[Token], Mapping[Token, NodeId]] = ((), _NO_OWNERS)
     _met: dict[tuple[Token, NodeId], set[NodeId] | None] = field(default_factory=dict, init=False, repr=False)
     _stands: dict[NodeId, tuple[tuple[Token, ...], bool]] = field(default_factory=dict, init=False, repr=False)
     _places: dict[Token, dict[NodeId, int]] = field(default_factory=dict, init=False, repr=False)
@@ -154,10 +154,10 @@ class Order:
         found = known.get(node)
         if found is None:
             stands = self._stands.get(node)
-            tokens, is_beside = self._stand(node) if stands is None else stands
+            tokens, is_standing_by = self._stand(node) if stands is None else stands
             index = bisect_left(tokens, end)
             distance = tokens[index] - end if index < len(tokens) else tokens[0] - end + _LAP
-            found = known[node] = 2 * distance + is_beside
+            found = known[node] = 2 * distance + is_standing_by
         return found
 
     def met_by(self, ranges: list[Range], entering: Sequence[Nodes]) -> _Met:
@@ -165,7 +165,7 @@ class Order:
 
         Who enters the write groups with one stage enters the read groups with the next.
         """
-        asked, known = (self.coming, self.beside), _walked.get(entering)
+        asked, known = (self.coming, self.standing_by), _walked.get(entering)
         if known is not None:
             nodes, tokens, others, stand, found = known
             if nodes is self.nodes and tokens is self.ring[0] and others is ranges and stand == asked:
@@ -186,7 +186,7 @@ class Order:
         if asked in self._met:
             return self._met[asked]
         (tokens, owners), met = self.ring, None
-        if tokens and not self.beside and (not self.coming or self.coming.keys() == {node}):
+        if tokens and not self.standing_by and (not self.coming or self.coming.keys() == {node}):
             own = self._stand(node)[0]
             index = bisect_left(own, end)
             goal = own[index] if index < len(own) else own[0]
@@ -202,7 +202,7 @@ class Order:
         return met
 
     def _stand(self, node: NodeId) -> tuple[tuple[Token, ...], bool]:
-        owner = self.beside.get(node, node)
+        owner = self.standing_by.get(node, node)
         tokens = self.coming.get(owner) or self.nodes[owner].tokens
         assert tokens, "every replica owns a token, or is to take over one"
         self._stands[node] = stands = tokens, owner is not node

@@ -19,15 +19,15 @@ from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Final
 
-from ringlog.kernel.blocks import Blocks, in_blocks, picked, with_more
+from ringlog.kernel.columns.blocks import Blocks, in_blocks, picked, with_more
+from ringlog.kernel.columns.fast_dataclass import replacer_of
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
+from ringlog.kernel.model.state import ClusterState, Node, Placement, RangeGroup, Replica
+from ringlog.kernel.model.tables import Keyspace
 from ringlog.kernel.ownership.kinds import ENTIRE, strategy_of
-from ringlog.kernel.ownership.strategies import ends_of, natural, ring_of
-from ringlog.kernel.ownership.strategies import replication_key as replication_key
+from ringlog.kernel.ownership.strategies import ends_of, natural, replication_key, ring_of
 from ringlog.kernel.ownership.token_maps import in_order_of, merged
-from ringlog.kernel.remembered import Remembered
 from ringlog.kernel.ring.ranges import Range, ranges_between
-from ringlog.kernel.state import ClusterState, Keyspace, Node, Placement, RangeGroup, Replica
-from ringlog.kernel.swift import replacer_of
 from ringlog.kernel.values import Epoch, NodeId, Replication, Token
 
 _with_range = replacer_of(RangeGroup, ("start", "end"))
@@ -37,7 +37,7 @@ _Cuts = tuple[list[Token], tuple[Token, ...], Mapping[int, Sequence[Token]], lis
 places of all ranges that become others. The first range goes round: what lies behind the last end cuts it first.
 """
 
-_cut: Final = Remembered[tuple[Token, ...], tuple[tuple[Token, ...], _Cuts]](2)
+_cut: Final = IdentityCache[tuple[Token, ...], tuple[tuple[Token, ...], _Cuts]](2)
 """Ends, with the tokens at which they were cut, and what came of it: all settings but one are cut at the same ones, and
 get ends that are one object.
 """

@@ -21,10 +21,10 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Final, Protocol
 
+from ringlog.kernel.model.state import Node
 from ringlog.kernel.ownership.kinds import names_datacenters, strategy_of
 from ringlog.kernel.ownership.token_maps import in_order_of, with_tokens
 from ringlog.kernel.ring.ranges import index_at
-from ringlog.kernel.state import Node
 from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, NodeId, Replication, Token
 
 ENTIRE_END: Token = TOKEN_MAX
@@ -50,22 +50,22 @@ class Ring:
     owners: Mapping[Token, NodeId]
     counts: Mapping[NodeId, int]
     nodes: Mapping[NodeId, Node]
-    known_places: dict[NodeId, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
+    place_cache: dict[NodeId, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
     """Datacenter and rack of those that were asked for."""
-    _known: dict[str, Mapping[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _cached: dict[str, Mapping[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _limits: dict[Replication, Mapping[str, Limits]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def racks(self, datacenter: str) -> Mapping[str, int]:
         """How many owners each rack of a datacenter has; found when somebody asks."""
-        if not self._known:
-            self._known.update({"": {}, **census_of(self.counts, self.nodes)})
-        return self._known.get(datacenter, {})
+        if not self._cached:
+            self._cached.update({"": {}, **census_of(self.counts, self.nodes)})
+        return self._cached.get(datacenter, {})
 
     def has_racks(self, datacenter: str, count: int) -> bool:
         """True if owners are in at least that many racks of a datacenter: of many the first few show it, as a rule."""
-        if not self._known and len(self.counts) > _FIRST_OWNERS:
+        if not self._cached and len(self.counts) > _FIRST_OWNERS:
             met: set[str] = set()
             for node in islice(self.counts, _FIRST_OWNERS):
                 where, rack = self.place(node)
@@ -91,14 +91,14 @@ class Ring:
     def changed(self, gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Ring:
         """The ring without the tokens that are ``gone``, and with those that ``come`` or get another owner."""
         after = with_tokens(self.tokens, self.owners, self.counts, gone, come)
-        return Ring(*after, self.nodes, self.known_places)
+        return Ring(*after, self.nodes, self.place_cache)
 
     def place(self, node: NodeId) -> tuple[str, str]:
         """Datacenter and rack of a node: a few are asked for again and again."""
-        found = self.known_places.get(node)
+        found = self.place_cache.get(node)
         if found is None:
             known = self.nodes[node]
-            found = self.known_places[node] = known.datacenter, known.rack
+            found = self.place_cache[node] = known.datacenter, known.rack
         return found
 
 
@@ -229,7 +229,7 @@ def _first_at(ring: Ring, end: Token, datacenter: str, most: int) -> tuple[list[
     """The first ``most`` whom a walk from ``end`` meets, and of each what no other one has: its rack, of nodes of a
     datacenter, else its id.
     """
-    tokens, owners, places, place = ring.tokens, ring.owners, ring.known_places, ring.place
+    tokens, owners, places, place = ring.tokens, ring.owners, ring.place_cache, ring.place
     slots: list[str] = []
     group: list[NodeId] = []
     first = index_at(tokens, end) if tokens and most else 0
@@ -279,10 +279,10 @@ class _Distinct:
 class _Network:
     """Every datacenter by itself; one that is filled is dropped."""
 
-    __slots__ = ("_known", "_met", "_open", "_place", "full")
+    __slots__ = ("_cached", "_met", "_open", "_place", "full")
 
     def __init__(self, limits: Mapping[str, Limits], ring: Ring) -> None:
-        self._known, self._place = ring.known_places, ring.place
+        self._cached, self._place = ring.place_cache, ring.place
         self._met: set[NodeId] = set()
         self._open = {name: _Local(*limit) for name, limit in limits.items()}
         self.full = not self._open
@@ -290,7 +290,7 @@ class _Network:
     def offer(self, node: NodeId) -> bool:
         if node in self._met:
             return False
-        datacenter, rack = self._known.get(node) or self._place(node)
+        datacenter, rack = self._cached.get(node) or self._place(node)
         local = self._open.get(datacenter)
         if local is None:
             return False

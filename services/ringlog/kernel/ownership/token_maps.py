@@ -16,32 +16,32 @@ import numpy as np
 from immutables import Map
 from numpy.typing import NDArray
 
-from ringlog.kernel.remembered import Remembered
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.values import NodeId, Token
 
 Ordered = tuple[tuple[Token, ...], Mapping[Token, NodeId], Mapping[NodeId, int]]
 """The tokens in ascending order, their owners, and how many each of those has."""
 
-KNOWN_MAX: Final = 4
+CACHED_MAX: Final = 4
 
-_known: Final = Remembered[Map[Token, NodeId], Ordered](KNOWN_MAX)
-_after: Final = Remembered[Sequence[Token], tuple[tuple[Token, ...], dict[Token, NodeId], Ordered]](2)
+_cached: Final = IdentityCache[Map[Token, NodeId], Ordered](CACHED_MAX)
+_after: Final = IdentityCache[Sequence[Token], tuple[tuple[Token, ...], dict[Token, NodeId], Ordered]](2)
 """Of tokens in order: which were gone and which came, and what that gave: a plan asks for it, and its last step."""
 
 _ARRAY_FROM: Final = 1_024
 """From this number on tokens are kept in an array, too."""
 
-_arrays: Final = Remembered[Sequence[Token], NDArray[np.int64]](2)
+_arrays: Final = IdentityCache[Sequence[Token], NDArray[np.int64]](2)
 """Of tokens in order: the same in an array, made from that of the tokens before."""
 
 
 def in_order_of(owners: Mapping[Token, NodeId]) -> Ordered:
     """What a map of tokens says; nobody changes it."""
-    if isinstance(owners, Map) and (found := _known.get(owners)) is not None:
+    if isinstance(owners, Map) and (found := _cached.get(owners)) is not None:
         return found
     plain = dict(owners.items())
     made = tuple(sorted(plain)), plain, Counter(plain.values())
-    return _known.put(owners, made) if isinstance(owners, Map) else made
+    return _cached.put(owners, made) if isinstance(owners, Map) else made
 
 
 def changed_map(owners: Map[Token, NodeId], gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Map[Token, NodeId]:
@@ -50,8 +50,8 @@ def changed_map(owners: Map[Token, NodeId], gone: Iterable[Token], come: Mapping
     for token in gone:
         changed = changed.delete(token)
     changed = changed.update(come)
-    if (known := _known.get(owners)) is not None and changed is not owners:
-        _known.put(changed, with_tokens(*known, gone, come))
+    if (known := _cached.get(owners)) is not None and changed is not owners:
+        _cached.put(changed, with_tokens(*known, gone, come))
     return changed
 
 

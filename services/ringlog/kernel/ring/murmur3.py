@@ -1,15 +1,20 @@
 """Tokens of partition keys: MurmurHash3 x64 128-bit as Cassandra and ScyllaDB compute it.
 
+A key of one column is the raw serialised value. A key of several columns has, for each component, its length in 2 bytes
+big-endian, its bytes and one zero byte.
+
 The seed is 0 and the token is the first half of the hash, signed. One thing differs from the textbook: the bytes of
 the tail (the last ``length mod 16``) are sign-extended to 64 bits before they are mixed in, so a tail byte of 0x80 or
 more flips every bit above its own place. Whole 16-byte blocks are not affected.
 
-The smallest signed value is no token: a raw hash of -2**63 becomes 2**63-1. The empty key has token 0.
+The smallest signed value is not a token: a raw hash of -2**63 becomes 2**63-1. The empty key has token 0.
 
 This scalar version is the definition; ``ringlog.kernel.ring.vectors`` is the fast one and is tested against it.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 from ringlog.kernel.values import TOKEN_MAX, Token
 
@@ -72,3 +77,25 @@ def _avalanche(word: int) -> int:
     word ^= word >> 33
     word = (word * FINAL_2) & MASK
     return word ^ (word >> 33)
+
+
+COMPONENT_BYTES_MAX = 65_535
+
+
+def compose(components: Sequence[bytes]) -> bytes:
+    """The key's bytes from the CQL-serialised values of its columns, in key order.
+
+    Raises ``ValueError`` when there is no component, or when one of several is longer than 65,535 bytes.
+    """
+    if not components:
+        raise ValueError("a partition key has at least one component")
+    if len(components) == 1:
+        return components[0]
+    parts: list[bytes] = []
+    for place, component in enumerate(components):
+        if len(component) > COMPONENT_BYTES_MAX:
+            raise ValueError(
+                f"component {place} has {len(component)} bytes; at most {COMPONENT_BYTES_MAX} are possible"
+            )
+        parts += (len(component).to_bytes(2, "big"), component, b"\0")
+    return b"".join(parts)

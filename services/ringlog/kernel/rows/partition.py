@@ -13,9 +13,9 @@ from typing import Any
 
 from immutables import Map
 
+from ringlog.kernel.cql.collections import key_type
+from ringlog.kernel.cql.order import sort_key
 from ringlog.kernel.rows.cells import NEVER, NOTHING, RowState, join_rows, under
-from ringlog.kernel.schema.collections import key_type
-from ringlog.kernel.schema.order import sort_key
 from ringlog.kernel.values import Micros
 
 Key = tuple[bytes | None, ...]

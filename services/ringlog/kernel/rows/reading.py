@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ringlog.kernel.cql.collections import value_of
 from ringlog.kernel.rows.cells import RowState, alive
 from ringlog.kernel.rows.partition import Key, PartitionState, TableColumns
-from ringlog.kernel.schema.collections import value_of
 from ringlog.kernel.values import Micros
 
 
@@ -27,9 +27,12 @@ class SeenRow:
 def live_rows(
     state: PartitionState, columns: TableColumns, now: Micros
 ) -> tuple[RowState | None, tuple[tuple[Key, RowState], ...]]:
-    """(static row or None, live rows in the order of the clustering key): their live markers and cells only."""
+    """(static row or None, live rows in the order of the clustering key): their live markers and cells only. Keys that
+    differ and have one place in that order (0.0 and -0.0) are ordered by their bytes.
+    """
     static = alive(state.static, state.deleted, now)
-    ordered = ((key, state.rows[key]) for key in sorted(state.rows, key=columns.order))
+    keys = sorted(state.rows, key=lambda key: (columns.order(key), tuple(part or b"" for part in key)))
+    ordered = ((key, state.rows[key]) for key in keys)
     found = ((key, alive(row, columns.gone(state, key), now)) for key, row in ordered)
     return static, tuple((key, row) for key, row in found if row is not None)
 

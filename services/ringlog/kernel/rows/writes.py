@@ -23,12 +23,12 @@ from contextlib import suppress
 from functools import reduce
 from typing import Protocol
 
+from ringlog.kernel.cql.collections import cells_of
+from ringlog.kernel.cql.order import is_empty_range
 from ringlog.kernel.generations.statements import Statement, TableShape, statements_of
 from ringlog.kernel.generations.statements import WriteLike as StatementWrite
 from ringlog.kernel.rows.cells import NEVER, NOTHING, Place, RowCell, RowState, row_state
 from ringlog.kernel.rows.partition import PartitionState, Range, TableColumns, join, partition_state
-from ringlog.kernel.schema.collections import cells_of
-from ringlog.kernel.schema.order import is_empty_range
 from ringlog.kernel.values import SECOND_US, Micros
 
 

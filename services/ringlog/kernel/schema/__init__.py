@@ -1,1 +1,1 @@
-"""The schema: column types and how their values are written."""
+"""The schema beyond the tables: versions, dependents, stored columns, bounds in bytes."""

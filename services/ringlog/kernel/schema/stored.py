@@ -21,7 +21,7 @@ from dataclasses import replace
 from itertools import chain, count
 from typing import Any, Protocol, TypeVar
 
-from ringlog.kernel.tables import Table
+from ringlog.kernel.model.tables import Table
 from ringlog.kernel.values import Column, Epoch
 
 Stored = tuple[tuple[str, str], ...]

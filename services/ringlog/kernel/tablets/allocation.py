@@ -20,9 +20,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 
+from ringlog.kernel.model.state import STAYS, ClusterState, Node
+from ringlog.kernel.model.tablet_map import TabletMap, TabletReplica, new_map, uniform_ends
 from ringlog.kernel.ownership.strategies import Census, census_of, impossible
-from ringlog.kernel.state import STAYS, ClusterState, Node
-from ringlog.kernel.tablets.map import TabletMap, TabletReplica, new_map, uniform_ends
 from ringlog.kernel.tablets.stages import ends_as, nodes_of
 from ringlog.kernel.values import Epoch, NodeId, Replication
 

@@ -1,15 +1,20 @@
-"""Gates of tablets: who must have acknowledged a stage, and who must have reported, before a tablet leaves it.
+"""Gates of tablets: acknowledgements and reports without which a tablet does not leave a stage.
 
-Each stage waits for a quorum of each group, prev and next, as the stages of operations do (``operations.gates``, R5
-and R6): in each datacenter, or, if the table's replication knows none (``anywhere``), of the group as one. It waits for
+A gate asks one group (``Stage.asks``): enough of it must have acknowledged the stage to meet every quorum of the
+group. Then no request of an earlier stage can succeed unnoticed. Of n replicas these are n - quorum(n) + 1: of two
+replicas one is enough, and of three two.
 
-- the pending replica until it has streamed: it is about to take writes;
-- the leaving replica in ``use_new``: afterwards no write reaches it any more;
-- the reports of the stage's work, each of the session that is open.
+- The group counts as one. If the replication names datacenters, each datacenter whose replicas change also counts. In
+  other datacenters, requests at LOCAL_QUORUM have the same replicas before and after.
+- The pending replica must acknowledge each stage until it has streamed: it is about to take writes.
+- A living leaving replica must acknowledge ``use_new``: afterwards no write reaches it any more.
+- The reports of the stage's work must be there, each of the session that is open.
 
-A leaving or pending replica that is dead is no witness, as long as its part of the group has others; one that has
-left for good is none at all (decision 75). A dead pending one that must acknowledge keeps the tablet where it is, until
-it is turned back. A salvage has lost a majority of prev. It waits for its survivor; the sources of what he reports
+A gate does not ask a node that has left for good. It does not ask a dead node either that an operation in flight
+ignores (a removal, or the replacement of a dead node), if the living readers know every row. The acknowledgement of any
+other dead node counts, and the living are enough unless the dead could be a quorum.
+
+A salvage has lost a majority of prev. It waits for its survivor; the sources of what he reports
 have adopted the stage, and who has not been read is declared down, and his writes are what somebody admitted to lose.
 Before prev is written no more (``salvaged``), all of it who are alive know that only the survivor is read. Unless
 somebody has admitted a loss a majority of it knows: who is declared down, and lives, still answers.
@@ -17,51 +22,86 @@ somebody has admitted a loss a majority of it knows: who is declared down, and l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
+from typing import Final
 
-from ringlog.kernel.operations.gates import Gate, GateNeed, missing, needs_of
-from ringlog.kernel.state import Node
+from ringlog.kernel.model.state import ClusterState, Node
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap, Transition
+from ringlog.kernel.operations.gates import Gate, GateNeed, missing, needs_of, parts_of, quorum
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.tablets.groups import is_dead, streams_of
-from ringlog.kernel.tablets.map import Tablet, TabletMap, Transition
+from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, knows_every_row
 from ringlog.kernel.tablets.stages import (
     ALLOW,
     REBUILD_REPAIR,
     SALVAGED,
     STAGES,
     STREAMING,
+    TURNED_BACK,
     USE_NEW,
     WRITE_BOTH_READ_OLD,
+    Side,
     StageWork,
     is_salvage,
     kind_of,
     leaving,
+    members,
     nodes_of,
     pending,
 )
-from ringlog.kernel.values import Epoch, NodeId
+from ringlog.kernel.values import Epoch, NodeId, Token
 
-_PENDING_MUST = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING)
+_PENDING_MUST: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING)
+_GROUPS: Final = {Side.PREV: "old", Side.NEXT: "new"}
 
 
-def gate(tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> Gate:
-    """The gate of the stage in which a tablet in transition is."""
+def gate(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> Gate:
+    """Return the gate of the present stage of a tablet in transition."""
     transition = tablet.transition
     assert transition is not None, "a settled tablet waits for nothing"
     if is_salvage(transition):
-        return _gate_of_salvage(tablets, tablet, transition, nodes)
-    silent = frozenset(
-        replica.node
-        for replica in (leaving(tablet), pending(tablet))
-        if replica is not None and is_dead(nodes[replica.node])
-    )
-    everybody = sorted({*nodes_of(tablet.replicas), *nodes_of(transition.next)})
-    gone = tuple([node for node in everybody if nodes[node].state == "left"])
+        return _gate_of_salvage(tablets, tablet, transition, state.nodes)
     where = (f"{tablets.table}/{tablet.index}", tablet.start, tablet.end)
-    needs: list[GateNeed] = []
-    for name, group in (("old", tablet.replicas), ("new", transition.next)):
-        needs += needs_of(nodes, where, name, nodes_of(group), silent.union(gone), gone, anywhere)
-    return Gate(where[0], transition.stage, transition.stage_epoch, _must(tablet, nodes), tuple(needs))
+    asked = STAGES[transition.stage].asks
+    needs = () if asked is None else tuple(_needs(state, tablets.table, tablet, asked, where))
+    return Gate(where[0], transition.stage, transition.stage_epoch, _must(tablet, state.nodes), needs)
+
+
+def _needs(
+    state: ClusterState, table: str, tablet: Tablet, asked: Side, where: tuple[str, Token, Token]
+) -> Iterator[GateNeed]:
+    """Yield the needs of the asked group. A move within a node has none, because the group stays the same."""
+    other = Side.NEXT if asked is Side.PREV else Side.PREV
+    group, instead = nodes_of(members(tablet, asked)), nodes_of(members(tablet, other))
+    if set(group) == set(instead):
+        return
+    parts = [("", list(group))]
+    if not is_anywhere(state, table):
+        there = dict(parts_of(state.nodes, instead, as_one=False))
+        local = parts_of(state.nodes, group, as_one=False)
+        parts += [part for part in local if set(part[1]) != set(there.get(part[0], ()))]
+    passed_over = _passed_over(state, table, tablet)
+    for datacenter, nodes in parts:
+        left = tuple([node for node in nodes if node not in passed_over])
+        yield GateNeed(*where, _GROUPS[asked], datacenter, left, min(meeting(len(nodes)), len(left)))
+
+
+def meeting(count: int) -> int:
+    """The least number of ``count`` members that share one with each quorum."""
+    return count - quorum(count) + 1
+
+
+def _passed_over(state: ClusterState, table: str, tablet: Tablet) -> frozenset[NodeId]:
+    """The replicas that are not asked, because they have left, or are to leave and are not needed."""
+    nodes, transition = state.nodes, tablet.transition
+    assert transition is not None, "only a transition asks"
+    ignored = {node for operation in in_flight(state) for node in operation.ignored}
+    readers = nodes_of(members(tablet, STAGES[transition.stage].reads))
+    if ignored and not knows_every_row(state, table, readers):
+        ignored = set()
+    named = {*nodes_of(tablet.replicas), *nodes_of(transition.next)}
+    return frozenset([node for node in named if nodes[node].state == "left" or node in ignored])
 
 
 def _gate_of_salvage(tablets: TabletMap, tablet: Tablet, transition: Transition, nodes: Mapping[NodeId, Node]) -> Gate:
@@ -75,9 +115,7 @@ def _gate_of_salvage(tablets: TabletMap, tablet: Tablet, transition: Transition,
     return Gate(where[0], transition.stage, transition.stage_epoch, nodes_of(transition.next), tuple(needs))
 
 
-def awaited(
-    tablets: TabletMap, tablet: Tablet, nodes: Mapping[NodeId, Node], acked: Mapping[NodeId, Epoch], anywhere: bool
-) -> Gate:
+def awaited(state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapping[NodeId, Epoch]) -> Gate:
     """The gate, with only what is not met: ``acked`` is the epoch that each node has applied and drained.
 
     Nearly always everybody has acknowledged, and then nothing is looked at.
@@ -87,10 +125,44 @@ def awaited(
     epoch = transition.stage_epoch
     if all(acked.get(one.node, 0) >= epoch for one in (*tablet.replicas, *transition.next)):
         return Gate(tablets.table, transition.stage, epoch, (), ())
-    full = gate(tablets, tablet, nodes, anywhere)
+    full = gate(state, tablets, tablet)
     seen = {node for node, at in acked.items() if at >= epoch}
     needs = tuple(need for need in full.needs if len(seen.intersection(need.members)) < need.need)
     return replace(full, must=tuple(node for node in full.must if node not in seen), needs=needs)
+
+
+def blocked_by(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> tuple[NodeId, ...]:
+    """The dead nodes without which some stage of a transition could not end; none if the living are enough."""
+    transition = tablet.transition
+    assert transition is not None, "only a transition has stages"
+    everybody = {*nodes_of(tablet.replicas), *nodes_of(transition.next)}
+    if not any(is_dead(state.nodes[node]) for node in everybody):
+        return ()
+    for stage in kind_of(transition).stages:
+        for need in gate(state, tablets, in_stage(tablet, stage)).needs:
+            dead = tuple([node for node in need.members if is_dead(state.nodes[node])])
+            if len(need.members) - len(dead) < need.need:
+                return dead
+    return ()
+
+
+def turns_back_without(state: ClusterState, tablets: TabletMap, tablet: Tablet, silent: Collection[NodeId]) -> bool:
+    """Return whether a tablet that is reverted now settles without the ``silent`` and the dead nodes."""
+    assert tablet.transition is not None, "only a transition turns back"
+    back = STAGES[tablet.transition.stage].back
+    stages = TURNED_BACK[TURNED_BACK.index(back) :] if back in TURNED_BACK else filter(None, (back,))
+    ways = [in_stage(tablet, stage) for stage in stages]
+    asked = [need for way in ways for need in gate(state, tablets, way).needs]
+    left = [[node for node in need.members if not is_dead(state.nodes[node]) and node not in silent] for need in asked]
+    busy = {node for way in ways for node in reporters(way, state.nodes, is_anywhere(state, tablets.table))}
+    enough = all(len(these) >= need.need for these, need in zip(left, asked, strict=True))
+    return bool(back) and enough and busy.isdisjoint(silent)
+
+
+def in_stage(tablet: Tablet, stage: str) -> Tablet:
+    """Return a tablet in transition as it is in another stage."""
+    assert tablet.transition is not None, "a settled tablet has no stage"
+    return replace(tablet, transition=replace(tablet.transition, stage=stage))
 
 
 def is_open(unmet: Gate) -> bool:
@@ -122,7 +194,7 @@ def reporters(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> t
 
 def must_report(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
     """Those of the reporters without whom the stage does not end: who stays in a group that gets smaller, and has left
-    for good, never says that it knows more (decision 75).
+    for good, never says that it knows more (decision 134).
     """
     old = nodes_of(tablet.replicas)
     return tuple(

@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.model.state import ClusterState, Node, RangeGroup, Replica
+from ringlog.kernel.model.tables import Table
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.operations.moving import RangeChange, moving_at
-from ringlog.kernel.operations.sources import NOBODY, sources_of
+from ringlog.kernel.operations.sources import NO_SOURCE, sources_of
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
-from ringlog.kernel.state import ClusterState, Node, RangeGroup, Replica, Table
-from ringlog.kernel.swift import maker_of
-from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
 from ringlog.kernel.tablets.stages import (
     SALVAGING,
     STAGES,
@@ -98,7 +99,7 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     Within a node it is both. In a salvage all others who live are sources, or itself; where nobody has admitted a
     loss, a majority must live. ``anywhere``: its replication knows no datacenters. A source is empty where too few
     replicas are alive to know every row. If those that are missing have left, nobody else ever will: then all who are
-    there are merged, and who comes begins with nothing where nobody is, as from itself (decision 75).
+    there are merged, and who comes begins with nothing where nobody is, as from itself (decision 134).
     """
     transition = tablet.transition
     assert transition is not None, "rows move in a transition"
@@ -109,7 +110,7 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     if is_salvage(transition):
         others = [node for node in old if not is_dead(nodes[node]) and node not in new]
         if not kind_of(transition).admits_loss and not has_majority(old, nodes):
-            others = [NOBODY]
+            others = [NO_SOURCE]
         return tuple((one, target) for target in new for one in others or [target])
     dead = frozenset(node for node in {*old, *new} if is_dead(nodes[node]))
     sources = sources_of(old, new, nodes, dead, anywhere, as_one=anywhere)
@@ -119,13 +120,13 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
     return tuple(
         (one, target)
         for source, target in sources
-        for one in ([source] if source != NOBODY else [one for one in known if one != target] or [target])
+        for one in ([source] if source != NO_SOURCE else [one for one in known if one != target] or [target])
     )
 
 
 def unknowing(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
     """The dead without whom nobody knows every row that a transition streams; none if the living do."""
-    if all(source != NOBODY for source, _ in streams_of(tablet, nodes, anywhere)):
+    if all(source != NO_SOURCE for source, _ in streams_of(tablet, nodes, anywhere)):
         return ()
     return tuple([node for node in nodes_of(tablet.replicas) if is_dead(nodes[node])])
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, new_map
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica, new_map
 from ringlog.kernel.values import TOKEN_MIN, Epoch, Token
 
 SPLIT: Final = "split"

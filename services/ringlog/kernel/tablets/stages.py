@@ -5,23 +5,27 @@ next only; there is at most one of each, but in a salvage.
 
 ::
 
-    stage                                  reads  writes  work              turned back to
-    allow_write_both_read_old              prev   prev                      cleanup_target
-    write_both_read_old                    prev   both                      cleanup_target
-    rebuild_repair                         prev   both    repair: sources   cleanup_target
-    streaming                              prev   both    stream: pending   cleanup_target
-    write_both_read_new                    next   both                      write_both_read_old_fallback_cleanup
-    use_new                                next   next
+    stage                                  reads  writes  work              asks  turned back to
+    allow_write_both_read_old              prev   prev                            revert_migration
+    write_both_read_old                    prev   both                      prev  cleanup_target
+    rebuild_repair                         prev   both    repair: sources         cleanup_target
+    streaming                              prev   both    stream: pending         cleanup_target
+    write_both_read_new                    next   both                      prev  write_both_read_old_fallback_cleanup
+    use_new                                next   next                      next
     cleanup                                next   next    clean: leaving
-    end_migration                          next   next                      (settles as next)
-    write_both_read_old_fallback_cleanup   prev   both                      (goes on to cleanup_target)
-    cleanup_target                         prev   prev    clean: pending    (goes on to revert_migration)
-    revert_migration                       prev   prev                      (settles as prev)
-    repair                                 prev   prev    repair: readers   end_repair
-    end_repair                             prev   prev                      (settles as prev)
+    end_migration                          next   next                            (settles as next)
+    write_both_read_old_fallback_cleanup   prev   both                      next  (goes on to cleanup_target)
+    cleanup_target                         prev   prev    clean: pending          (goes on to revert_migration)
+    revert_migration                       prev   prev                            (settles as prev)
+    repair                                 prev   prev    repair: readers         end_repair
+    end_repair                             prev   prev                            (settles as prev)
     salvage                                prev   both    stream: next
     salvaged                               next   both
-    end_salvage                            next   next                      (settles as next)
+    end_salvage                            next   next                            (settles as next)
+
+``asks``: enough of this group must have acknowledged the stage before it ends (``tablets.gates``). It is the group that
+served requests in the stage before, and later stages do not rely on it. Before the leaving replica deletes its rows
+it is the new group. Other stages change nothing that an older request contradicts, and wait for no group.
 
 A **salvage** follows the loss of a majority, with the reset of a zone's partition (``zones.salvage``). Next is one
 survivor; what the others have who are alive is merged into it. Nobody reads it before that. It has no stage in which
@@ -29,8 +33,8 @@ only prev is written: a source gives its cut when it has adopted ``salvage`` and
 was streamed from has given what it did by an older epoch. Kind ``salvage`` waits for a majority of prev,
 ``lossy_salvage`` for those who are alive: somebody has admitted the loss.
 
-Every stage is left through a gate (``tablets.gates``): a quorum of prev and of next has acknowledged it. Two stages
-with the same groups follow each other where a side effect ends between them: a late one is refused by its stage.
+Two stages with the same groups follow each other where a side effect ends between them: a late one is refused by its
+stage.
 
 **Sessions.** A stage with work opens a session, which ends with the stage; its id names table, tablet and the epoch
 with which the stage began. A report of another session moves nothing, and a node drops what came under it.
@@ -44,11 +48,13 @@ Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Tablet migration".
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import Enum
+from itertools import pairwise
 from typing import Final
 
-from ringlog.kernel.tablets.map import Tablet, TabletReplica, Transition
+from ringlog.kernel.model.tablet_map import Tablet, TabletReplica, Transition
 from ringlog.kernel.values import NodeId
 
 
@@ -82,13 +88,16 @@ class StageWork(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """``back``: the stage that a failure leads to; empty: forward only. ``settles``: as what the transition ends."""
+    """``back``: the stage that a failure leads to; empty: forward only. ``asks``: the group that must know the stage
+    before it ends; None: no group. ``settles``: as what the transition ends.
+    """
 
     name: str
     reads: Side
     writes: Side
     work: StageWork = StageWork.NONE
     back: str = ""
+    asks: Side | None = None
     settles: Side | None = None
 
 
@@ -114,15 +123,15 @@ _PREV, _BOTH, _NEXT = Side.PREV, Side.BOTH, Side.NEXT
 STAGES: Final[dict[str, Stage]] = {
     stage.name: stage
     for stage in (
-        Stage(ALLOW, _PREV, _PREV, back=CLEANUP_TARGET),
-        Stage(WRITE_BOTH_READ_OLD, _PREV, _BOTH, back=CLEANUP_TARGET),
+        Stage(ALLOW, _PREV, _PREV, back=REVERT),
+        Stage(WRITE_BOTH_READ_OLD, _PREV, _BOTH, back=CLEANUP_TARGET, asks=_PREV),
         Stage(REBUILD_REPAIR, _PREV, _BOTH, StageWork.REPAIR, CLEANUP_TARGET),
         Stage(STREAMING, _PREV, _BOTH, StageWork.STREAM, CLEANUP_TARGET),
-        Stage(WRITE_BOTH_READ_NEW, _NEXT, _BOTH, back=FALLBACK),
-        Stage(USE_NEW, _NEXT, _NEXT),
+        Stage(WRITE_BOTH_READ_NEW, _NEXT, _BOTH, back=FALLBACK, asks=_PREV),
+        Stage(USE_NEW, _NEXT, _NEXT, asks=_NEXT),
         Stage(CLEANUP, _NEXT, _NEXT, StageWork.CLEAN_LEAVING),
         Stage(END_MIGRATION, _NEXT, _NEXT, settles=_NEXT),
-        Stage(FALLBACK, _PREV, _BOTH),
+        Stage(FALLBACK, _PREV, _BOTH, asks=_NEXT),
         Stage(CLEANUP_TARGET, _PREV, _PREV, StageWork.CLEAN_PENDING),
         Stage(REVERT, _PREV, _PREV, settles=_PREV),
         Stage(REPAIRING, _PREV, _PREV, StageWork.REPAIR, END_REPAIR),
@@ -254,6 +263,13 @@ def _only(these: tuple[TabletReplica, ...], those: tuple[TabletReplica, ...]) ->
     return next((replica for replica in these if (replica.node, replica.shard) not in places), None)
 
 
+def _steps() -> Iterator[tuple[Stage, Stage]]:
+    """Yield each stage and one that may follow it, salvages left aside."""
+    for names in (TURNED_BACK, *(kind.stages for kind in KINDS.values() if kind.giver is not Giver.SURVIVORS)):
+        yield from pairwise(STAGES[name] for name in names)
+    yield from ((row, STAGES[row.back]) for row in STAGES.values() if row.back)
+
+
 def _check() -> None:
     """What the rest takes for granted of the rows."""
     for kind in KINDS.values():
@@ -269,6 +285,9 @@ def _check() -> None:
         assert row.reads is not _BOTH, "a read has one group"
         assert row.writes in (_BOTH, row.reads), "readers are writers"
         assert row.settles in (None, row.reads), "what settles is read already"
+    for before, after in _steps():
+        if after.reads is not before.reads or (after.writes is _BOTH and before.writes is not _BOTH):
+            assert after.asks is before.reads, "requests of the stage before must not succeed unnoticed"
     for one, other in ((WRITE_BOTH_READ_OLD, STREAMING), (USE_NEW, CLEANUP), (CLEANUP, END_MIGRATION)):
         assert (STAGES[one].reads, STAGES[one].writes) == (STAGES[other].reads, STAGES[other].writes)
 

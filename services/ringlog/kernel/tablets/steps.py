@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica, Transition, with_settled, with_transitions
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica, Transition, with_settled, with_transitions
 from ringlog.kernel.tablets.stages import KINDS, SETTLED, STAGES, Side
 from ringlog.kernel.values import Epoch
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 
-from ringlog.kernel.outcome import Accepted, EntryContext, Rejected
-from ringlog.kernel.state import ClusterState, advance
-from ringlog.kernel.zones.model import Zone, ZoneLink, ZonePartition, ZoneStep, mode_of, partition_key
+from immutables import Map
+
+from ringlog.kernel.model.outcome import Accepted, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, advance
+from ringlog.kernel.model.zones import Zone, ZoneLink, ZonePartition, ZoneStep, mode_of, partition_key
+from ringlog.kernel.values import Epoch, NodeId
 
 
 def zone_named(state: ClusterState, name: str) -> Zone | Rejected:
@@ -18,6 +22,28 @@ def zone_named(state: ClusterState, name: str) -> Zone | Rejected:
 def partitions_of(state: ClusterState, zone: Zone) -> Iterator[ZonePartition]:
     """The partitions of a zone, by number."""
     return (state.zone_partitions[partition_key(zone.name, number)] for number in range(zone.partitions))
+
+
+def with_liveness(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, Zone]:
+    """The zones after a data node was declared down or up: those whose targets follow that have another cause."""
+    concerned = [
+        replace(zone, liveness=epoch)
+        for zone in state.zones.values()
+        if mode_of(zone).asks_the_living and has_data_node(zone, node)
+    ]
+    return state.zones.update({zone.name: zone for zone in concerned}) if concerned else state.zones
+
+
+def with_capacity(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, Zone]:
+    """The zones after a data node has another capacity, which their targets follow."""
+    concerned = [replace(zone, changed=epoch) for zone in state.zones.values() if has_data_node(zone, node)]
+    return state.zones.update({zone.name: zone for zone in concerned}) if concerned else state.zones
+
+
+def has_data_node(zone: Zone, node: NodeId) -> bool:
+    """True if the node is a data node of the zone."""
+    place = bisect_left(zone.nodes, node)
+    return zone.nodes[place : place + 1] == (node,)
 
 
 def new_partition(zone: Zone, number: int, stable: ZoneStep | None, context: EntryContext) -> ZonePartition:

@@ -27,14 +27,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from ringlog.kernel.outcome import Rejected
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica
+from ringlog.kernel.model.zones import Zone, ZonePartition, partition_key
 from ringlog.kernel.ownership.kinds import strategy_of
-from ringlog.kernel.state import ClusterState, in_order
-from ringlog.kernel.tablets.map import Tablet, TabletMap, TabletReplica
-from ringlog.kernel.tablets.track import drained_by, replication_of, targets
+from ringlog.kernel.tablets.mutual_exclusion import drained_by, replication_of, targets
 from ringlog.kernel.values import NodeId
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.model import Zone, ZonePartition, partition_key
 
 Nodes = frozenset[NodeId]
 

@@ -23,9 +23,11 @@ from functools import lru_cache
 from typing import Any, Final
 
 import numpy as np
+from immutables import Map
 
-from ringlog.kernel.state import ClusterState, Node
-from ringlog.kernel.zones.model import Zone, ZonePartition, ZoneStep, mode_of
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
+from ringlog.kernel.model.state import ClusterState, Node
+from ringlog.kernel.model.zones import REPLICAS_MAX, Zone, ZonePartition, ZoneStep, mode_of
 from ringlog.kernel.zones.queue import step_of
 
 Numbers = np.ndarray[Any, np.dtype[np.uint64]]
@@ -33,9 +35,16 @@ Numbers = np.ndarray[Any, np.dtype[np.uint64]]
 _HASH_BITS: Final = 52
 _ROW_BITS: Final = 10
 _FRACTION_BITS: Final = 32
-_POWERS: Final = np.array([1 << bit for bit in range(64)], np.uint64)
 _GOLDEN: Final = 0x9E3779B97F4A7C15
 NAMES_KEPT_MAX: Final = 16_384
+
+_BLOCK_CELLS: Final = 1 << 17
+"""How many scores are in memory at once: a few MB."""
+_PLACE_BITS: Final = 14
+_SCORE_OFFSET: Final = 64 << _FRACTION_BITS
+"""More than the logarithm of the largest capacity, so that no key is negative."""
+_KEY_BITS: Final = _PLACE_BITS + 7 + _FRACTION_BITS
+"""A score with its offset is below 2^7; six more bits hold the rank within the rack."""
 
 
 def consensus_size(zone: Zone) -> int:
@@ -76,7 +85,7 @@ def targets(
     Where the mode asks the living, a node that is down does not come newly; one that has the partition keeps it: see
     ``kept``.
     """
-    chosen = ranked(zone, data_nodes(state, zone), numbers)
+    chosen = _chosen(state, zone, numbers)
     if mode_of(zone).asks_the_living:
         had = [frozenset(() if have is None else have.nodes) for have in stable]
         chosen = [
@@ -84,6 +93,23 @@ def targets(
             for order, have in zip(chosen, had, strict=True)
         ]
     return [split(zone, order) for order in chosen]
+
+
+_Placement = tuple[Map[str, Node], tuple[str, int, int], list[list[str]]]
+_placements: Final = IdentityCache[tuple[str, ...], _Placement](8)
+"""Data nodes of a zone to all nodes, the values of the zone, and ``ranked`` of all of its partitions."""
+
+
+def _chosen(state: ClusterState, zone: Zone, numbers: Sequence[int]) -> list[list[str]]:
+    """``ranked`` of these partitions. A trigger that waits for room, and each look at a zone, ask for all of them."""
+    of = (zone.name, zone.partitions, zone.replicas)
+    known = _placements.get(zone.nodes)
+    if known is None or known[0] is not state.nodes or known[1] != of:
+        if 2 * len(numbers) < zone.partitions:
+            return ranked(zone, data_nodes(state, zone), numbers)
+        whole = ranked(zone, data_nodes(state, zone), range(zone.partitions))
+        known = _placements.put(zone.nodes, (state.nodes, of, whole))
+    return [known[2][number] for number in numbers]
 
 
 def kept(partition: ZonePartition) -> ZoneStep | None:
@@ -106,25 +132,39 @@ def ranked(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[li
     """For each partition the ids of those who are to have it, the best first."""
     if not nodes or not numbers:
         return [[] for _ in numbers]
-    order = np.argsort(scores(zone.name, nodes, numbers), axis=1, kind="stable").tolist()
     ids = [node.id for node in nodes]
-    racks = [(node.datacenter, node.rack) for node in nodes]
-    if len(set(racks)) in (1, len(racks)):
-        return [[ids[place] for place in row[: zone.replicas]] for row in order]
-    return [[ids[place] for place in _spread(row, racks, zone.replicas)] for row in order]
+    per_block = max(1, _BLOCK_CELLS // len(nodes))
+    blocks = (numbers[start : start + per_block] for start in range(0, len(numbers), per_block))
+    return [[ids[place] for place in row] for block in blocks for row in _best(zone, nodes, block)]
 
 
-def _spread(order: list[int], racks: Sequence[tuple[str, str]], replicas: int) -> list[int]:
-    """The first places, each in a rack that has the fewest of them so far."""
-    left, used = list(order), dict.fromkeys(racks, 0)
-    chosen: list[int] = []
-    while left and len(chosen) < replicas:
-        fewest = min(used[racks[place]] for place in left)
-        best = next(place for place in left if used[racks[place]] == fewest)
-        left.remove(best)
-        used[racks[best]] += 1
-        chosen.append(best)
-    return chosen
+def _best(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[list[int]]:
+    """For each partition the places of its nodes, the best first.
+
+    The next one is always of a rack that has the fewest so far: first the best of each rack, then the second of each.
+    So a node is ordered by its rank within its rack, then by its score. A key holds both and, since equal scores are
+    ordered by place, the place.
+    """
+    assert len(nodes) <= 1 << _PLACE_BITS, "a place fits into a key"
+    assert zone.replicas <= REPLICAS_MAX <= 1 << 63 - _KEY_BITS, "a rank within a rack fits into a key"
+    keys = (scores(zone.name, nodes, numbers) + _SCORE_OFFSET << _PLACE_BITS) | np.arange(len(nodes))
+    racks: dict[tuple[str, str], list[int]] = {}
+    for place, node in enumerate(nodes):
+        racks.setdefault((node.datacenter, node.rack), []).append(place)
+    if 1 < len(racks) < len(nodes):
+        by_size: dict[int, list[list[int]]] = {}
+        for places in racks.values():
+            by_size.setdefault(len(places), []).append(places)
+        levels = np.arange(zone.replicas) << _KEY_BITS
+        parts = []
+        for alike in by_size.values():
+            of_rack = np.sort(keys[:, np.array(alike)], axis=2)[:, :, : zone.replicas]
+            parts.append((of_rack | levels[: of_rack.shape[2]]).reshape(len(numbers), -1))
+        keys = np.concatenate(parts, axis=1)
+    if zone.replicas < keys.shape[1]:
+        keys = np.partition(keys, zone.replicas - 1, axis=1)[:, : zone.replicas]
+    found: list[list[int]] = (np.sort(keys, axis=1) & ((1 << _PLACE_BITS) - 1)).tolist()
+    return found
 
 
 # -------------------------------------------------------------------------------------------------------- scores
@@ -154,8 +194,11 @@ def _mixed(value: Numbers) -> Numbers:
 
 
 def _log2(value: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The binary logarithm of numbers from 1 to 2^53, with 32 bits behind the point, rising with them."""
-    exponent = np.searchsorted(_POWERS, value, side="right") - 1
+    """The binary logarithm of numbers from 1 to 2^53, with 32 bits behind the point, rising with them.
+
+    A float represents each of these numbers exactly, so the exponent is exact.
+    """
+    exponent = np.frexp(value.astype(np.float64))[1].astype(np.int64) - 1
     mantissa = (value << (np.uint64(_HASH_BITS) - exponent.astype(np.uint64))).astype(np.int64)
     row = (mantissa >> (_HASH_BITS - _ROW_BITS)) & ((1 << _ROW_BITS) - 1)
     rest = (mantissa >> (_HASH_BITS - _ROW_BITS - 20)) & ((1 << 20) - 1)

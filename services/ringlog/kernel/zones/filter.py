@@ -11,7 +11,7 @@
     path       = *("." name / "[" (string / integer) "]")
 
 The state has the text, and the fold only checks it: what a library of a later release reads otherwise changes no state.
-Who authors a command evaluates it (``protocol.data_nodes``) and puts the nodes into the command.
+Who authors a command evaluates it (``protocol.rebalancer.data_nodes``) and puts the nodes into the command.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ _TOKEN: Final = re.compile(
     re.VERBOSE,
 )
 _COMPARISONS: Final = ("==", "!=", "<=", ">=", "<", ">")
-_WORDS: Final = ("true", "false", "null")
+_LITERALS: Final = ("true", "false", "null")
 
 
 class _Wrong(Exception):
@@ -128,7 +128,7 @@ class _Filter:
                     self.need("]")
                 else:
                     return True
-        if kind in ("string", "number") or (kind == "name" and text in _WORDS):
+        if kind in ("string", "number") or (kind == "name" and text in _LITERALS):
             self.at += 1
             return False
         raise self.wrong("@, $ or a value")

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from ringlog.kernel.zones.model import ZoneStep
+from ringlog.kernel.model.zones import ZoneStep
 
 STEPS_MAX: Final = 3
 

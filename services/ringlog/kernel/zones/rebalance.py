@@ -41,8 +41,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Final
 
+from ringlog.kernel.model.zones import ZoneCancel, ZoneLink, ZonePartition, ZoneRevisions, ZoneStep
 from ringlog.kernel.values import Epoch
-from ringlog.kernel.zones.model import ZoneCancel, ZoneLink, ZonePartition, ZoneRevisions, ZoneStep
 from ringlog.kernel.zones.queue import is_same, step_of, steps_between
 
 PENDING_UPDATED: Final = "pending_updated"
@@ -195,30 +195,43 @@ def cancel_finished(before: ZonePartition, result: str, calculated: ZoneStep | N
 
 
 def restarted(
-    before: ZonePartition, nodes: frozenset[str], target: ZoneStep, cause: Epoch, epoch: Epoch
+    before: ZonePartition, nodes: frozenset[str], target: ZoneStep | None, cause: Epoch, epoch: Epoch
 ) -> ZonePartition | None:
-    """The partition on its way to ``target`` without these nodes, which are put back behind it; None: nobody who votes
-    would be left.
+    """The partition on its way to a group without these nodes, which are put back behind it; None: no voter would be
+    left. ``target``: where the partition belongs. If it is there, it has acted on each change up to ``cause``.
     """
     assert not before.pending, "it is at rest"
-    less = _within(target, set(target.nodes) - nodes)
+    assert before.stable is not None, "somebody has it"
+    less = _within(before.stable, set(before.stable.nodes) - nodes)
     if not less.peers:
         return None
-    queue = steps_between(before.stable, less)
-    return written(before, epoch, pending=queue, reduce=tuple(sorted(nodes)), change=cause, status=RESTART, reason="")
+    keys = {"pending": steps_between(before.stable, less), "reduce": tuple(sorted(nodes))}
+    change = max(before.change, cause) if is_same(before.stable, target) else before.change
+    return written(before, epoch, **keys, change=change, reset_cause=cause, status=RESTART, reason="")
 
 
 # --------------------------------------------------------------------------------------------------------- reset
 
 
 def reset_to(
-    before: ZonePartition, survivor: str, then: ZoneStep, queue: tuple[ZoneStep, ...], cause: Epoch, epoch: Epoch
+    before: ZonePartition,
+    survivor: str,
+    then: ZoneStep,
+    queue: tuple[ZoneStep, ...],
+    planned: ZoneStep | None,
+    cause: Epoch,
+    epoch: Epoch,
 ) -> ZonePartition:
-    """The partition whose group is ``survivor`` alone, then goes through ``queue``, then is ``then``.
+    """The partition whose group is ``survivor`` alone, then goes through ``queue``, then to ``planned``. Without these
+    two it goes to ``then``.
 
-    What was pending, planned or being cancelled is overwritten: it waits for a majority that is lost.
+    What was pending or being cancelled is overwritten: it waits for a majority that is lost. ``change`` is what it
+    was: a change on which no trigger has acted yet follows after the reset.
     """
     alone = ZoneStep((survivor,), (), forced=True)
-    planned = None if queue or is_same(alone, then) else replace(then, from_reset=True)
-    keys = {"pending": (alone, *queue), "planned": planned, "change": cause, "status": RESET, "reason": ""}
+    if planned is None and not queue:
+        planned = replace(then, from_reset=True)
+    if is_same((alone, *queue)[-1], planned):
+        planned = None
+    keys = {"pending": (alone, *queue), "planned": planned, "reset_cause": cause, "status": RESET, "reason": ""}
     return written(before, epoch, **keys, **_GIVEN_UP)

@@ -20,23 +20,28 @@ The first phase is one survivor: who alone is read already, as the survivor of a
 most of the partition's tablets, of these the one with the longest log, of equal ones the one whose name comes first. Of
 more than ``REPLICAS_MAX`` nodes with data the first ones in that order go on: no configuration is larger.
 
+A manual reset acts on the last change of its zone, as far as nodes are alive: a trigger after it would add those that
+are down. An automatic one keeps to the nodes that are left. If these are not where the zone puts the partition by now,
+for example in their roles, its last change counts as not acted on, and a trigger follows.
+
 Source: Apache Ignite 3, disaster recovery of partitions ("reset", two phases).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Final
 
-from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import REPLICAS_MAX, Zone, ZonePartition, ZoneStep
 from ringlog.kernel.values import Epoch
 from ringlog.kernel.zones.data import keyspaces_in, takers
-from ringlog.kernel.zones.distribution import data_nodes, is_alive, ranked, split
-from ringlog.kernel.zones.model import REPLICAS_MAX, Zone, ZonePartition, ZoneStep
-from ringlog.kernel.zones.queue import step_of
+from ringlog.kernel.zones.distribution import data_nodes, is_alive, ranked, split, targets
+from ringlog.kernel.zones.queue import is_same, step_of
 from ringlog.kernel.zones.rebalance import reset_to
-from ringlog.kernel.zones.salvage import held_by, is_served, read_alone, unsaved
+from ringlog.kernel.zones.salvage import held_by, is_served, sole_reader, unsaved
 
 MANUAL: Final = "manual"
 AUTOMATIC: Final = "automatic"
@@ -63,12 +68,12 @@ def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool
     begun only the survivor leads on: nobody can cancel that, so others who are back meanwhile do not count.
     """
     is_reset = bool(partition.pending) and partition.pending[0].forced
-    if (is_reset and not begins_anew(state, partition)) or not has_quorum(state, zone, partition):
+    if (is_reset and not restarts_from_survivor(state, partition)) or not has_quorum(state, zone, partition):
         return False
     return all(is_alive(state, node) for node in members(partition)) or is_served(state, partition)
 
 
-def begins_anew(state: ClusterState, partition: ZonePartition) -> bool:
+def restarts_from_survivor(state: ClusterState, partition: ZonePartition) -> bool:
     """True if the reset of a partition has begun, from a node that is alive."""
     forced = bool(partition.pending) and partition.pending[0].forced
     return forced and all(is_alive(state, node) for node in partition.pending[0].nodes)
@@ -107,7 +112,7 @@ def reset(
         ahead = [is_alive(state, node) for step in pending for node in step.nodes]
         if partition.revisions.pending > cause and ahead and all(ahead):
             return Rejected("partition_healthy", "what is pending is newer, and its nodes are alive")
-    alone, held = read_alone(state, partition), held_by(state, partition)
+    alone, held = sole_reader(state, partition), held_by(state, partition)
     able = takers(state) if keyspaces_in(state, zone.name) else frozenset(state.nodes)
     fit = able.union(held)
     living = [node for node in {alone: 0, **logs} if node in fit and is_alive(state, node)]
@@ -125,8 +130,15 @@ def reset(
     assert then is not None, "somebody has it"
     survivor = order[0] if with_data else min(order, key=lambda node: _name(state, node))
     assert alone not in living or survivor == alone, "who alone is read goes on"
-    queue = _living(state, pending) if mode == AUTOMATIC else ()
-    return reset_to(partition, survivor, then, queue, cause, epoch)
+    if mode == MANUAL:
+        after = reset_to(partition, survivor, then, (), None, cause, epoch)
+        return replace(after, change=max(after.change, zone.changed))
+    planned = partition.planned if partition.planned is None or not partition.planned.from_reset else None
+    after = reset_to(partition, survivor, then, _living(state, pending), planned, cause, epoch)
+    (target,) = targets(state, zone, [after.pending[0]], [partition.number])
+    if target is None or is_same(after.planned or after.pending[-1], target):
+        return after
+    return replace(after, change=min(after.change, zone.changed - 1))
 
 
 def _living(state: ClusterState, pending: tuple[ZoneStep, ...]) -> tuple[ZoneStep, ...]:

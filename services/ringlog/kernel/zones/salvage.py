@@ -34,10 +34,9 @@ from dataclasses import replace
 
 from immutables import Map
 
-from ringlog.kernel.outcome import Rejected
-from ringlog.kernel.state import ClusterState
-from ringlog.kernel.tablets.groups import has_majority
-from ringlog.kernel.tablets.map import (
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tablet_map import (
     Tablet,
     TabletMap,
     TabletReplica,
@@ -45,6 +44,9 @@ from ringlog.kernel.tablets.map import (
     with_settled,
     with_transitions,
 )
+from ringlog.kernel.model.zones import ZonePartition
+from ringlog.kernel.tablets.groups import has_majority
+from ringlog.kernel.tablets.mutual_exclusion import may_begin, transitions
 from ringlog.kernel.tablets.stages import (
     END_SALVAGE,
     FALLBACK,
@@ -60,11 +62,9 @@ from ringlog.kernel.tablets.stages import (
     readers,
 )
 from ringlog.kernel.tablets.steps import begun
-from ringlog.kernel.tablets.track import may_begin, transitions
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.kernel.zones.data import maps_in
 from ringlog.kernel.zones.distribution import is_alive
-from ringlog.kernel.zones.model import ZonePartition
 
 
 def having(tablet: Tablet) -> tuple[TabletReplica, ...]:
@@ -94,7 +94,7 @@ def held_by(state: ClusterState, partition: ZonePartition) -> dict[NodeId, int]:
     return held
 
 
-def read_alone(state: ClusterState, partition: ZonePartition) -> NodeId:
+def sole_reader(state: ClusterState, partition: ZonePartition) -> NodeId:
     """The survivor of a reset who alone is read already; empty if there is none. The next reset is his, too, if he is
     alive: a majority of those who are written need not meet him.
     """
@@ -116,7 +116,7 @@ def may_lose(state: ClusterState, partition: ZonePartition) -> str:
     if lacking:
         names = ", ".join(sorted(state.nodes[node].name for node in lacking))
         parts.append(f"registers of which only {names} have the last write")
-    alone = read_alone(state, partition)
+    alone = sole_reader(state, partition)
     if alone and not is_alive(state, alone):
         parts.append(f"the order of reads that {state.nodes[alone].name} still answers, which alone was read")
     return "; ".join(parts)

@@ -1,11 +1,11 @@
 """Acknowledgements of a node: the epoch that rows and registers both serve under, on the disk first, then published.
 
-When one is due, ``ringlog.node.due`` says. One is under way at a time: what was not taken is made anew, with what is
-newest by then.
+When one is due, ``ringlog.node.protocol.ack_schedule`` says. One is under way at a time: what was not taken is made
+anew, with what is newest by then.
 
-However much there is to say, one record takes it, or no gate would pass for the node any more: at most ``WORDS_MAX``
-reports, those of rows before those of zones, and ``TOLD_MAX`` streams that were tried in vain, those tried most often.
-What is left out follows as these come to an end.
+However much there is to say, one record takes it, or no gate would pass for the node any more: at most ``REPORTS_MAX``
+reports, those of rows before those of zones, and ``TRIES_REPORTED_MAX`` streams that were tried in vain, those tried
+most often. What is left out follows as these come to an end.
 
 A node whose disk fails says so in a last acknowledgement: the epoch is that of the one before, since nothing new lasts,
 and the only words are those of replicas that have failed.
@@ -18,20 +18,20 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from ringlog.kernel.history import state_id_at
-from ringlog.kernel.settings import setting
+from ringlog.kernel.model.settings import setting
 from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
-from ringlog.node.due import Due, Words
 from ringlog.node.errors import RowsDamaged
-from ringlog.node.holder import Holder
+from ringlog.node.protocol.ack_schedule import AckContent, AckSchedule
 from ringlog.node.protocol.followers import Followers
-from ringlog.node.protocol.groups import WORDS_MAX, Member
-from ringlog.node.tries import Tries, news_of
-from ringlog.protocol.effects import At, Now, Steps, WallClock
+from ringlog.node.protocol.groups import REPORTS_MAX, Member
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.stream_attempts import StreamAttempts, newsworthy_counts
+from ringlog.protocol.effects import FaultPoint, Now, Steps, WallClock
 from ringlog.wire.records import FailedTries, NodeAck
 
 
 class RegisterSide(Protocol):
-    """What the registers of the node have come to."""
+    """The progress of the node's registers."""
 
     def acknowledgeable(self) -> Epoch:
         """The newest epoch that the node may acknowledge as far as its registers go."""
@@ -77,25 +77,25 @@ class PublishAcknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementDraft:
-    """What is to be acknowledged; ``words``: what of it somebody acts on."""
+    """An acknowledgement before it is written to the disk; ``content``: its parts on which other processes act."""
 
     keep: Keep
     reports: tuple[StreamReport, ...]
     tries: tuple[FailedTries, ...]
     rows: int
-    words: Words
+    content: AckContent
 
 
 def acknowledge(
-    holder: Holder, registers: RegisterSide, tries: Tries, incarnation: str, replicas: Followers
+    row_replica: RowReplica, registers: RegisterSide, tries: StreamAttempts, incarnation: str, replicas: Followers
 ) -> Steps[None]:
     """Acknowledge what is due, as this incarnation of the node, until its replicas fail."""
-    due, member, last = Due(holder.node), Member(holder.node, replicas), None
+    schedule, member, last = AckSchedule(row_replica.node), Member(row_replica.node, replicas), None
     while True:
         yield News()
-        while holder.caught_up and replicas.failure() is None:
+        while row_replica.caught_up and replicas.failure() is None:
             now = yield Now()
-            draft = _drafted(holder, registers, tries, member, due, now)
+            draft = _drafted(row_replica, registers, tries, member, schedule, now)
             if steps := replicas.asked():
                 ends: Mapping[int, int] | None = yield TopicEnds()
                 if ends is not None:
@@ -105,16 +105,17 @@ def acknowledge(
                 break
             keep = draft.keep
             try:  # rows first: a node that is killed in between has acknowledged less than it has
-                holder.commit(sync=True)
+                row_replica.commit(sync=True)
             except RowsDamaged as damaged:
                 replicas.fail(damaged.code)
                 yield DiskFailed(damaged)
                 break
             yield keep
+            schedule.attempted(keep.epoch)
             at = yield WallClock()
             ack = NodeAck(
                 keep.cluster_id,
-                holder.node,
+                row_replica.node,
                 incarnation,
                 keep.epoch,
                 keep.epoch,
@@ -124,32 +125,40 @@ def acknowledge(
                 draft.tries,
                 keep.state_id,
             )
-            yield At("acknowledging")
+            yield FaultPoint("acknowledging")
+            last = ack  # whether or not the broker answers
             if (yield PublishAcknowledgement(ack)):
-                due.sent(keep.epoch, draft.words, now)
-                last = ack
+                schedule.sent(keep.epoch, draft.content, now)
         if replicas.failure() is not None:
             break
-    with holder.lock:
-        words = member.words(holder.state, 0)
+    with row_replica.lock:
+        failures = member.reports(row_replica.state, 0)
     if last is not None:
         at = yield WallClock()
-        yield PublishAcknowledgement(replace(last, reports=words, rows=0, at=at, tries=()))
+        yield PublishAcknowledgement(replace(last, reports=failures, rows=0, at=at, tries=()))
 
 
 def _drafted(
-    holder: Holder, registers: RegisterSide, tries: Tries, member: Member, due: Due, now: Micros
+    row_replica: RowReplica,
+    registers: RegisterSide,
+    tries: StreamAttempts,
+    member: Member,
+    schedule: AckSchedule,
+    now: Micros,
 ) -> AcknowledgementDraft | None:
-    """What to acknowledge, None if nothing is due."""
-    with holder.lock:
-        state = holder.state
+    """Return the acknowledgement that is due, or None."""
+    with row_replica.lock:
+        state = row_replica.state
         # Who becomes a member may hold less of the log than it acknowledged before: that stays said.
-        epoch = max(due.epoch, min(state.epoch, registers.acknowledgeable()))
-        reports = tuple(holder.reports[name] for name in sorted(holder.reports) if registers.received(name))
-        reports = (reports + member.words(state, epoch))[:WORDS_MAX]
-        failed = tries.told()
-        words = (tuple(report.operation for report in reports), news_of(failed, setting(state, "stream_tries_max")))
-        if not due.is_due(state, epoch, words, now):
+        epoch = max(schedule.least, min(state.epoch, registers.acknowledgeable()))
+        reports = tuple(row_replica.reports[name] for name in sorted(row_replica.reports) if registers.received(name))
+        reports = (reports + member.reports(state, epoch))[:REPORTS_MAX]
+        failed = tries.failed_tries()
+        content = (
+            tuple(report.operation for report in reports),
+            newsworthy_counts(failed, setting(state, "stream_tries_max")),
+        )
+        if not schedule.is_due(state, epoch, content, now):
             return None
         keep = Keep(state.cluster_id, epoch, state_id_at(state, epoch))
-        return AcknowledgementDraft(keep, reports, failed, len(holder.store), words)
+        return AcknowledgementDraft(keep, reports, failed, len(row_replica.store), content)

@@ -16,13 +16,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.node.identity import EPOCH_MAX
 from ringlog.node.protocol.turn import MayAcknowledge, Rest
 from ringlog.protocol.effects import Steps
 
-LOOK: Final[Micros] = 200_000
+POLL_INTERVAL: Final[Micros] = 200_000
 
 
 class CopySide:
@@ -60,11 +60,11 @@ class OpenCopy:
 
 @dataclass(frozen=True, slots=True)
 class TakeRecords:
-    """Have what has come on the disk; if nothing has, wait at most ``patience``. Outcome: the epoch that the copy goes
+    """Have what has come on the disk; if nothing has, wait at most ``timeout``. Outcome: the epoch that the copy goes
     to, None if the log does not go on from there now.
     """
 
-    patience: Micros
+    timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,12 +78,12 @@ def keep_copy(side: CopySide, own: Callable[[], ClusterState]) -> Steps[None]:
         yield AwaitMember()
         if (yield OpenCopy()):
             while side.is_member(own()):
-                epoch: Epoch | None = yield TakeRecords(LOOK)
+                epoch: Epoch | None = yield TakeRecords(POLL_INTERVAL)
                 if epoch is None:
                     break
                 if side.holds(epoch):
                     yield MayAcknowledge()
         if side.is_member(own()):
-            yield Rest(LOOK)
+            yield Rest(POLL_INTERVAL)
         else:
             yield CloseCopy()

@@ -1,4 +1,5 @@
-"""What a node says of the partitions of zones that it is a member of; the words are those of ``protocol.zone_groups``.
+"""A node's reports on the partitions of zones that it is a member of; their kinds are those of
+``protocol.rebalancer.zone_groups``.
 
 A node that is a member has a replica. What that is, the port ``GroupReplicas`` leaves open; ``node.protocol.followers``
 is it, on the rows of the node. Words follow from the folded state, and from what the replica has: nobody says *has* of
@@ -6,7 +7,7 @@ a step before his replica follows it, nor of a revision above the epoch that is 
 its word would else come back as one that never saw the step. Rows of a zone are in tablets, which have stages and
 reports of their own; a step waits for these beside the words (``kernel.zones.data``).
 
-A word is said as long as it is so, for at most ``WORDS_MAX`` partitions, the first ones by name and number: as these
+A word is said as long as it is so, for at most ``REPORTS_MAX`` partitions, the first ones by name and number: as these
 come to rest, others follow. Last come those whose step waits for the dead, which may never rest. A node whose replicas
 have failed says that alone, where it is the one that comes.
 """
@@ -19,17 +20,17 @@ from typing import Final, Protocol
 
 from immutables import Map
 
-from ringlog.kernel.state import ClusterState, Node, in_order
+from ringlog.kernel.model.state import ClusterState, Node, in_order
+from ringlog.kernel.model.zones import Zone, ZonePartition, mode_of
 from ringlog.kernel.values import Epoch, NodeId, StreamReport
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.kernel.zones.model import Zone, ZonePartition, mode_of
 from ringlog.kernel.zones.resets import can_go_on, members
 from ringlog.node.protocol.followers import Step, step_of
-from ringlog.protocol.tablet_steps import NOTHING
-from ringlog.protocol.zone_groups import COPY, FAILED, HAS, RETURNED, before, coming, session
-from ringlog.protocol.zone_waits import hopeless
+from ringlog.protocol.coordinator.tablet_steps import NOTHING
+from ringlog.protocol.rebalancer.zone_groups import COPY, FAILED, HAS, RETURNED, before, coming, session
+from ringlog.protocol.rebalancer.zone_waits import hopeless
 
-WORDS_MAX: Final = 5_000
+REPORTS_MAX: Final = 5_000
 
 
 class GroupReplicas(Protocol):
@@ -61,20 +62,20 @@ class Member:
         self._of: tuple[Map[str, ZonePartition], Map[str, Node]] = (Map(), Map())
         self._own: tuple[tuple[Zone, ZonePartition], ...] = ()
 
-    def words(self, state: ClusterState, epoch: Epoch) -> tuple[StreamReport, ...]:
-        """What there is to say under this state, with ``epoch`` on the disk."""
+    def reports(self, state: ClusterState, epoch: Epoch) -> tuple[StreamReport, ...]:
+        """Return the reports under this state, with ``epoch`` on the disk."""
         if not state.zones:
             return ()
         if self._of[0] is not state.zone_partitions or self._of[1] is not state.nodes:
             concerned = list(self._concerned(state))
-            if len(concerned) > WORDS_MAX:
-                concerned.sort(key=lambda own: _is_in_vain(state, own[1]))
+            if len(concerned) > REPORTS_MAX:
+                concerned.sort(key=lambda own: _waits_for_dead_nodes(state, own[1]))
             self._of, self._own = (state.zone_partitions, state.nodes), tuple(concerned)
             self._replicas.only([step_of(one) for _, one in self._own if one.pending])
-        return tuple(islice(self._words(state, epoch), WORDS_MAX))
+        return tuple(islice(self._step_reports(state, epoch), REPORTS_MAX))
 
     def _concerned(self, state: ClusterState) -> Iterator[tuple[Zone, ZonePartition]]:
-        """The partitions that this node may have to say something of."""
+        """Yield the partitions on which this node may have to report."""
         for _, zone in in_order(state.zones):
             if not (zone.moving or mode_of(zone).resets_itself):
                 continue
@@ -82,23 +83,23 @@ class Member:
                 if self._node in members(one):
                     yield zone, one
 
-    def _words(self, state: ClusterState, epoch: Epoch) -> Iterator[StreamReport]:
+    def _step_reports(self, state: ClusterState, epoch: Epoch) -> Iterator[StreamReport]:
         failure = self._replicas.failure()
         for zone, one in self._own:
             if failure is not None:
                 if one.pending and one.cancel is None and self._node in coming(one):
                     yield StreamReport(self._node, session(one, FAILED), failure, NOTHING)
                 continue
-            word = self._on_the_step(one, epoch) if one.pending else ""
-            if word:
-                length = self._replicas.log(one) if word == HAS else 0
-                yield StreamReport(self._node, session(one, word), length, NOTHING)
+            kind = self._report_kind(one, epoch) if one.pending else ""
+            if kind:
+                length = self._replicas.log(one) if kind == HAS else 0
+                yield StreamReport(self._node, session(one, kind), length, NOTHING)
             lost = mode_of(zone).resets_itself and one.reached is not None and not can_go_on(state, zone, one)
             if lost and self._node in members(one):
                 yield StreamReport(self._node, session(one, COPY), self._replicas.log(one), NOTHING)
 
-    def _on_the_step(self, one: ZonePartition, epoch: Epoch) -> str:
-        """The word on the pending step; empty while there is none."""
+    def _report_kind(self, one: ZonePartition, epoch: Epoch) -> str:
+        """Return the kind of the report on the pending step, or the empty text while there is none."""
         if self._node not in (*before(one), *one.pending[0].nodes):
             return ""
         if one.cancel is not None:
@@ -106,6 +107,6 @@ class Member:
         return HAS if one.revisions.pending <= epoch and self._replicas.follows(one) else ""
 
 
-def _is_in_vain(state: ClusterState, one: ZonePartition) -> bool:
+def _waits_for_dead_nodes(state: ClusterState, one: ZonePartition) -> bool:
     """True if the pending step of a partition waits for nodes that are dead."""
     return bool(one.pending) and one.cancel is None and bool(hopeless(state, one))

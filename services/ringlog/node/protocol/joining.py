@@ -3,10 +3,8 @@
 Another node's movement is waited out, and so is a pause of all changes.
 
 The release that a process runs, and its features, are the process's own knowledge: at each start it registers with
-them, or says with UpdateNode what has changed. A release that lacks a feature that is enabled is refused either way.
-
-A validator of an earlier release may not know UpdateNode. It is the last to be upgraded, so that nothing is in the log
-that an earlier reader would halt on; the node lives on meanwhile, and says it to the validator that comes.
+them, or says with UpdateNode what has changed. A release that lacks a required or enabled feature is refused either
+way, and so is a member that starts again without a required feature that it has never had.
 """
 
 from __future__ import annotations
@@ -14,15 +12,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.nodes import RegisterNode, UpdateNode
-from ringlog.kernel.state import ClusterState, Node
+from ringlog.kernel.commands.cluster.features import missing_feature
+from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
+from ringlog.kernel.model.state import ClusterState, Node
 from ringlog.kernel.values import Command, Epoch, NodeId
 from ringlog.node.errors import NodeFailed
-from ringlog.protocol.answers import AppliedResult, RejectedResult, Submitted, describe
-from ringlog.protocol.draw import Draw
-from ringlog.protocol.effects import CatchUp, Newest, Steps
-from ringlog.protocol.submission import VALIDATOR, insist
-from ringlog.protocol.validator_values import FORGOTTEN
+from ringlog.protocol.effects import CatchUp, Draw, Newest, Steps
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted, describe
+from ringlog.protocol.submission.submission import insist
+from ringlog.protocol.validator.values import FORGOTTEN
 
 JOIN_RETRIED = (
     "range_locked",
@@ -51,11 +49,10 @@ class After:
     epoch: Epoch
 
 
-def register(me: RegisterNode, draw: Draw) -> Steps[bool]:
+def register(me: RegisterNode, draw: Draw) -> Steps[None]:
     """Have the cluster know the node, its release and the features of that; raises NodeFailed.
 
-    The newest state has all that the log had when the process began. Outcome: False if the validator is of a release
-    that does not know the command for what has changed: see ``announce``.
+    The newest state has all that the log had when the process began.
     """
     while True:
         state: ClusterState = yield Newest()
@@ -70,30 +67,14 @@ def register(me: RegisterNode, draw: Draw) -> Steps[bool]:
                 f"the name {me.name} belongs to node {state.node_names[me.name]}, this one is {me.id}: "
                 "choose another name, or bring back the folder that node had"
             )
+        if found is not None and (lacks := missing_feature(state, me.name, me.features)) is not None:
+            raise NodeFailed(f"{lacks.code}: {lacks.detail}")
         command = _news(me, found)
         if command is None:
-            return True
+            return
         answer = yield from _answered(command, draw)
-        if isinstance(command, UpdateNode) and isinstance(answer, RejectedResult) and answer.code == "unknown_command":
-            return False
         if isinstance(answer, RejectedResult) and _news(me, (yield Newest()).nodes.get(me.id)) == command:
             yield from _wait(command, answer)
-
-
-def announce(me: RegisterNode, draw: Draw) -> Steps[None]:
-    """As ``register``, again with each validator that takes over, until one understands. Raises NodeFailed."""
-    term = _validator((yield Newest()))
-    while not (yield from register(me, draw)):
-        state: ClusterState = yield Newest()
-        while _validator(state) == term:
-            yield After(state.epoch)
-            state = yield Newest()
-        term = _validator(state)
-
-
-def _validator(state: ClusterState) -> int:
-    """The term of the validator; 0: there was none yet."""
-    return state.terms[VALIDATOR].term if VALIDATOR in state.terms else 0
 
 
 def _news(me: RegisterNode, found: Node | None) -> RegisterNode | UpdateNode | None:

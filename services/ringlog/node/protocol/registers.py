@@ -1,6 +1,6 @@
 """In which order a node's registers get to the disk, into sight, and into answers.
 
-``ringlog.node.registers`` decides; here each of its steps is taken when the journal has it:
+``ringlog.node.registers.registers`` decides; here each of its steps is taken when the journal has it:
 
 - a **write** is admitted and handed to the journal in one step; it is applied and answered once it is on disk;
 - an **epoch** is handed over with the ranges that go by it, while nothing new is admitted; it is adopted once it is on
@@ -22,16 +22,15 @@ from typing import Protocol
 from immutables import Map
 
 from ringlog.kernel.history import state_id_at
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId, OperationId
-from ringlog.node import registers
 from ringlog.node.errors import NodeFailed
-from ringlog.node.image import Image, StreamName
-from ringlog.node.registers import Durable, RegisterFetch, RegisterReplica, Reply, Taken
-from ringlog.node.spans import Span, Spans
-from ringlog.node.work import works_of
-from ringlog.wire.cells import Key, RegisterCell
-from ringlog.wire.data import JournalRecord, ReadRequest, StreamMark, WriteRequest
+from ringlog.node.registers import registers
+from ringlog.node.registers.image import Image, StreamName
+from ringlog.node.registers.registers import Durable, RegisterFetch, RegisterReplica, Reply, Taken
+from ringlog.node.registers.spans import Span, Spans
+from ringlog.node.stream_work import works_of
+from ringlog.wire.data import Cells, JournalRecord, Key, ReadRequest, RegisterCell, StreamMark, WriteRequest
 
 Done = Callable[[], None]
 
@@ -46,8 +45,9 @@ class RecordJournal(Protocol):
 class DurableRegisters:
     """The registers of ``node``, that begin with what its disk held.
 
-    Who drives them lets one call at a time in, and one ``done`` of the journal. Epochs and pages are handed over one
-    after the other: the next one when the ``done`` of the last was called. ``reply``: hears the answers to writes.
+    Who drives them lets one call at a time in, and one ``done`` of the journal. Epochs, pages and ends of streams are
+    handed over one after the other: the next one when the ``done`` of the last was called. ``reply``: hears the answers
+    to writes.
     """
 
     def __init__(self, node: NodeId, found: Image, journal: RecordJournal, reply: Callable[[Reply], None]) -> None:
@@ -62,12 +62,12 @@ class DurableRegisters:
 
     def begin(self, done: Done) -> None:
         """Have it on the disk that the node has started again."""
-        self._journal.append(JournalRecord(start=self.start), done)
+        self._journal.append(JournalRecord(start=self.start, node=self.node), done)
 
     def image(self) -> Image:
         """What the disk holds."""
         durable = self.value.durable
-        return Image(durable.epoch, self.start, durable.cells, Map(self._marks), durable.state_id)
+        return Image(durable.epoch, self.start, durable.cells, Map(self._marks), durable.state_id, self.node)
 
     # ---------------------------------------------------------------------------------------------- epochs
 
@@ -117,18 +117,18 @@ class DurableRegisters:
         """
         assert not self.is_adopting, "an epoch is on its way to the disk"
         number, key, cell = next(self._numbers), request.key, written(request)
-        whose = request.epoch, request.state_id, (request.newest, request.newest_id)
+        epochs = request.epoch, request.state_id, (request.newest, request.newest_id)
         self.value, verdict = (
-            registers.admit_read(self.value, number, key, *whose)
+            registers.admit_read(self.value, number, key, *epochs)
             if cell is None
-            else registers.admit_write(self.value, number, key, cell, *whose)
+            else registers.admit_write(self.value, number, key, cell, *epochs)
         )
         if verdict is not None:
             return verdict
         if cell is not None:
             self._journal.append(JournalRecord(cells=((key, cell),)), partial(self._apply, number))
             return number
-        self.value, (reply,) = registers.look_up(self.value, number)
+        self.value, (reply,) = registers.answer_read(self.value, number)
         return reply
 
     def _apply(self, number: int) -> None:
@@ -142,21 +142,20 @@ class DurableRegisters:
         """Where a stream goes on: everything up to this key is here."""
         return self._marks.get((fetch.operation, fetch.source, fetch.replication))
 
-    def receive_page(self, fetch: RegisterFetch, cells: dict[Key, RegisterCell], done: Done) -> bool:
-        """Keep a page, in ascending order, that follows ``mark``; False refuses a stream that nobody wants any more, or
-        cells that are none of it under the adopted epoch: a source may not know yet that their keyspace is gone.
+    def receive_page(self, fetch: RegisterFetch, page: Cells, done: Done) -> bool:
+        """Keep a page, in ascending order, that follows ``mark``; False rejects a stream that is not wanted, or cells
+        that do not belong to it under the adopted epoch: the source may be behind, or ahead.
         """
-        wanted = registers.spans_of(self.value.state, fetch)
-        if fetch not in self.value.fetching or not all(key in wanted for key in cells):
+        if fetch not in self.value.fetching or not registers.belongs(self.value.state, fetch, page):
             return False
-        last = max(cells)
+        last = page.cells[-1][0]
         mark = StreamMark(fetch.operation, fetch.source, fetch.replication, last)
-        record = JournalRecord(cells=tuple(cells.items()), marks=(mark,))
-        self._journal.append(record, partial(self._page_kept, fetch, cells, last, done))
+        record = JournalRecord(cells=page.cells, marks=(mark,))
+        self._journal.append(record, partial(self._page_kept, fetch, page, last, done))
         return True
 
-    def _page_kept(self, fetch: RegisterFetch, cells: dict[Key, RegisterCell], last: Key, done: Done) -> None:
-        after = registers.receive_page(self.value, fetch, cells)
+    def _page_kept(self, fetch: RegisterFetch, page: Cells, last: Key, done: Done) -> None:
+        after = registers.receive_page(self.value, fetch, dict(page.cells))
         assert after is not None, "no epoch was adopted in between"
         self.value = after
         self._marks[fetch.operation, fetch.source, fetch.replication] = last

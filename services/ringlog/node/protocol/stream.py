@@ -2,20 +2,22 @@
 
 A call brings one page after the other; one that breaks, whichever side was killed, is followed by another, which goes
 on after the last page that was kept. A stream is tried until it is whole, or nobody wants it any more, or it was tried
-as often as it may be (``ringlog.node.tries``): then an operator has it tried again, or not.
+as often as it may be (``ringlog.node.stream_attempts``): then an operator has it tried again, or not.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from ringlog.kernel.state import ClusterState
-from ringlog.node import holder, registers
-from ringlog.node.store import RowVersion, VersionsSum
-from ringlog.node.tries import Tries
-from ringlog.protocol.effects import At, Steps, WallClock
+from ringlog.kernel.model.state import ClusterState
+from ringlog.node.registers import registers
+from ringlog.node.rows import replica as row_replica
+from ringlog.node.rows.store import VersionsSum
+from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.protocol.effects import FaultPoint, Steps, WallClock
+from ringlog.wire.data import Rows, RowVersion
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,14 +60,14 @@ class Again:
 
 
 def stream(
-    fetch: holder.RowFetch | registers.RegisterFetch,
-    tries: Tries,
+    fetch: row_replica.RowFetch | registers.RegisterFetch,
+    tries: StreamAttempts,
     wanted: Callable[[], bool],
     state: Callable[[], ClusterState],
 ) -> Steps[None]:
     """Have what ``fetch`` names streamed here, while it is ``wanted`` under the newest adopted ``state``."""
     while wanted():
-        yield At("streaming")
+        yield FaultPoint("streaming")
         if not tries.may_try(fetch, fetch.operation, state()):
             yield Again(None)
             continue
@@ -97,22 +99,22 @@ def _called() -> Steps[AskAgain | None]:
 class GainedRows:
     """What has come of a stream of rows: ``rows`` in number, up to ``last``."""
 
-    def __init__(self, rows: holder.Holder, fetch: holder.RowFetch) -> None:
+    def __init__(self, rows: row_replica.RowReplica, fetch: row_replica.RowFetch) -> None:
         self.fetch = fetch
         self.last: RowVersion | None = None
         self.rows = 0
-        self._holder = rows
+        self._row_replica = rows
         self._sum = VersionsSum()
 
-    def keep(self, page: Sequence[RowVersion]) -> bool:
+    def keep(self, page: Rows) -> bool:
         """For ``KeepPage``."""
-        if not self._holder.take_in(self.fetch, page):
+        if not self._row_replica.take_in(self.fetch, page):
             return False
-        self.last = page[-1]
-        self._sum.add(page)
+        self.last = page.rows[-1]
+        self._sum.add(page.rows)
         self.rows += len(page)
         return True
 
     def end(self) -> bool:
         """For ``EndPages``: False if nobody wants the rows any more."""
-        return self._holder.complete(self.fetch, self.rows, self._sum.hex())
+        return self._row_replica.complete(self.fetch, self.rows, self._sum.hex())

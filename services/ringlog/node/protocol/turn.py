@@ -2,9 +2,9 @@
 
 The state is learned after the records were taken, by a read barrier. So whatever the log held when they were read is
 adopted before rows are kept by its placements. Records that it does not settle wait, and the node asks for a later
-settled time (``ringlog.node.settling``).
+settled time (``ringlog.node.rows.watermark_requests``).
 
-A restarted node reads on where its rows end (``ringlog.node.store``); one without rows reads the topic from its
+A restarted node reads on where its rows end (``ringlog.node.rows.store``); one without rows reads the topic from its
 beginning, under the placements of today. It has *caught up* once it has passed the topic's end as it was at the start,
 and knows the epoch that it acknowledged last: before that it acknowledges nothing and answers no reads. Each turn ends
 with a commit of what it judged.
@@ -16,19 +16,18 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from ringlog.kernel.commands.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
 from ringlog.kernel.generations.acceptance import append_time_us
-from ringlog.kernel.settings import setting
-from ringlog.kernel.state import ClusterState
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.errors import NodeFailed
-from ringlog.node.holder import HELD, Holder, RowFetch
-from ringlog.node.settling import WAITING_MAX, UnsettledRecords, next_settled
-from ringlog.node.store import reads_from
-from ringlog.protocol.answers import RejectedResult
-from ringlog.protocol.draw import Draw
-from ringlog.protocol.effects import At, CatchUp, Newest, Steps, WallClock
-from ringlog.protocol.submission import request_for
+from ringlog.node.rows.replica import HELD, RowFetch, RowReplica
+from ringlog.node.rows.store import reads_from
+from ringlog.node.rows.watermark_requests import WAITING_MAX, UnsettledRecords, next_settled
+from ringlog.protocol.effects import CatchUp, Draw, FaultPoint, Newest, Steps, WallClock
+from ringlog.protocol.submission.results import RejectedResult
+from ringlog.protocol.submission.submission import request_for
 
 BACKLOG: Micros = 200_000
 """How long a node reads nothing more while as many records wait as may."""
@@ -70,8 +69,8 @@ class BeginStream:
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
-    """Perform ``steps`` beside these; ``name`` says what they are."""
+class Spawn:
+    """Perform ``steps`` concurrently with these. ``name``: their name in logs and metrics."""
 
     name: str
     steps: Steps[None]
@@ -107,14 +106,14 @@ class MayAcknowledge:
 
 
 class Turns:
-    """The turns of ``holder``'s node, over one life. ``begin``, ``ends``: offsets of the mutations topic at its start,
-    by partition; what is read begins there, or at the position that the holder has, if that is later.
+    """The turns of ``row_replica``'s node, over one life. ``begin``, ``ends``: offsets of the mutations topic at its
+    start, by partition; what is read begins there, or at the position of the row replica, if that is later.
     """
 
-    def __init__(self, holder: Holder, draw: Draw, begin: Mapping[int, int], ends: Mapping[int, int]) -> None:
-        self._holder = holder
+    def __init__(self, row_replica: RowReplica, draw: Draw, begin: Mapping[int, int], ends: Mapping[int, int]) -> None:
+        self._row_replica = row_replica
         self._draw = draw
-        kept = holder.positions
+        kept = row_replica.positions
         self._gaps = {part: offset for part, offset in begin.items() if offset > kept.get(part, 0)}
         self._begin = reads_from(begin, kept)
         self._ends = ends
@@ -125,8 +124,8 @@ class Turns:
 
     def run(self) -> Steps[None]:
         """One turn after the other, for ever. Raises NodeFailed if rows that the node held are lost."""
-        holder = self._holder
-        holder.positions.update(self._begin)
+        row_replica = self._row_replica
+        row_replica.positions.update(self._begin)
         while True:
             taken: Sequence[Tailed] = ()
             if len(self._waiting) < WAITING_MAX:
@@ -134,50 +133,51 @@ class Turns:
             else:
                 yield Rest(BACKLOG)
             if taken:
-                yield At("judging")
+                yield FaultPoint("judging")
             state: ClusterState = yield CatchUp() if taken else Newest()
-            for fetch in holder.adopt(state):
+            for fetch in row_replica.adopt(state):
                 yield BeginStream(fetch)
             self._waiting.add((item.partition, item) for item in taken)
             held = self._waiting.work_off(self._apply)
-            if holder.caught_up or not self._gaps:  # else nobody knows yet whether it may go on
-                holder.commit()
+            if row_replica.caught_up or not self._gaps:  # else nobody knows yet whether it may go on
+                row_replica.commit()
+                row_replica.compact()
             if self._judged:
                 judged, self._judged = self._judged, Counter()
                 yield CountVerdicts(judged)
             yield from self._settle(state, held, any(item.value is not None for item in taken))
-            if holder.caught_up or (yield from self._catches_up()):
+            if row_replica.caught_up or (yield from self._catches_up()):
                 yield MayAcknowledge()
 
     def _apply(self, partition: int, item: Tailed) -> bool:
         """Judge a record, if that can be done."""
-        holder = self._holder
+        row_replica = self._row_replica
         if item.value is None:
-            holder.passed(partition, item.offset)
+            row_replica.passed(partition, item.offset)
             return True
-        if holder.state.settled.until == 0:
+        if row_replica.state.settled.until == 0:
             return False
-        verdict = holder.judge(item.value, append_time_us(item.time_ms))
+        verdict = row_replica.judge(item.value, append_time_us(item.time_ms))
         if verdict == HELD:
             return False
         self._judged[verdict] += 1
-        holder.passed(partition, item.offset + 1)
+        row_replica.passed(partition, item.offset + 1)
         return True
 
     def _catches_up(self) -> Steps[bool]:
         """True once the node holds what it held before, and knows what it knew."""
-        holder = self._holder
-        if any(holder.positions[partition] < end for partition, end in self._ends.items()):
+        row_replica = self._row_replica
+        if any(row_replica.positions[partition] < end for partition, end in self._ends.items()):
             return False
         acknowledged: Epoch = yield Acknowledged()
-        if holder.state.epoch < max(acknowledged, 1):
+        if row_replica.state.epoch < max(acknowledged, 1):
             return False
-        if acknowledged and self._gaps and holder.serves():
+        if acknowledged and self._gaps and row_replica.serves():
             raise NodeFailed(
                 f"the mutations topic begins at {self._gaps}, this node has not read so far: writes are not in it any "
                 "more; replace the node by a new one"
             )
-        holder.caught_up = True
+        row_replica.caught_up = True
         yield CaughtUp()
         return True
 
@@ -186,11 +186,13 @@ class Turns:
         now = yield WallClock()
         if has_come:
             self._active_until = now + setting(state, "verdicts_lead_us")
-        needs = [self._holder.needed(one.value, append_time_us(one.time_ms)) for one in held if one.value is not None]
-        wanted = next_settled(state, now, max(needs, default=None), now < self._active_until, self._holder.node)
+        needs = [
+            self._row_replica.needed(one.value, append_time_us(one.time_ms)) for one in held if one.value is not None
+        ]
+        wanted = next_settled(state, now, max(needs, default=None), now < self._active_until, self._row_replica.node)
         if wanted is not None and not self._is_asking:
             self._is_asking = True
-            yield Beside("settle", self._ask(wanted))
+            yield Spawn("settle", self._ask(wanted))
 
     def _ask(self, wanted: SettleVerdicts) -> Steps[None]:
         """One answer is enough: who still needs a later time asks again."""

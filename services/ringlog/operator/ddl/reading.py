@@ -1,9 +1,9 @@
 """CQL statements to commands: each statement is another spelling of the JSON that operators may type.
 
 The grammar (``grammar.lark``) says what can be written. Here a statement becomes the JSON of its command; which fields
-there are, their defaults and the rules of their values are those of the commands (``operator.author_json``), and what
-applies is decided by the log. Two things are said here only: where in the text a statement begins, and why a statement
-or an option that CQL has cannot be expressed (``REASONS``).
+there are, their defaults and the rules of their values are those of the commands (``operator.intents.json_commands``),
+and what applies is decided by the log. Two things are said here only: where in the text a statement begins, and why a
+statement or an option that CQL has cannot be expressed (``REASONS``).
 
 Several statements become one ``SchemaBatch``: all or nothing.
 
@@ -15,15 +15,16 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from ringlog.kernel.commands.schema_batch import STATEMENTS_MAX
-from ringlog.operator.author_json import typed
+from ringlog.kernel.commands.schema.batch import STATEMENTS_MAX
 from ringlog.operator.errors import Refused
-from ringlog.operator.intents import Intent
+from ringlog.operator.intents.intents import Intent
+from ringlog.operator.intents.json_commands import typed
 
 if TYPE_CHECKING:  # it is loaded by those who read CQL
     from lark import Lark, Token
@@ -34,6 +35,13 @@ Tree = Any
 
 TEXT_MAX: Final = 4_000_000
 """Characters of a text, so that a hostile one costs little."""
+
+TOKENS_MAX: Final = 100_000
+"""Words and signs of a text: more than 100 statements of 300 columns have, and seconds of reading."""
+DEPTH_MAX: Final = 64
+"""Brackets in brackets; trees are walked by recursion."""
+_NESTS: Final = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
+_DIGITS_MAX: Final = 18
 
 REASONS: Final[dict[str, str]] = {
     "BATCH": "rows are written by mutations, see docs/guide/developers.md",
@@ -134,13 +142,16 @@ def _parser() -> Lark:
     from lark import Lark
 
     grammar = Path(__file__).with_name("grammar.lark").read_text("utf-8")
-    return Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=False)
+    # ASCII: else the Kelvin sign is a k, and the long s an s, of a name or a word.
+    return Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=False, g_regex_flags=re.ASCII)
 
 
 def _parsed(text: str) -> Tree:
     from lark.exceptions import UnexpectedInput
 
     try:
+        with suppress(UnexpectedInput):  # which the other way to parse reports better
+            return _bounded(text)
         return _parser().parse(text)
     except UnexpectedInput as error:
         token: Token | None = getattr(error, "token", None)
@@ -148,26 +159,39 @@ def _parsed(text: str) -> Tree:
         raise _unexpected(text, token, set(expected or ()), error.line, error.column) from None
 
 
+def _bounded(text: str) -> Tree:
+    """Return the tree of a text of few words and little depth. Raises DdlError, and lark's UnexpectedInput."""
+    parsing: Any = _parser().parse_interactive(text)
+    depth = 0
+    for count, token in enumerate(parsing.iter_parse(), start=1):
+        depth += _NESTS.get(token, 0)
+        if depth > DEPTH_MAX:
+            raise DdlError("bad_ddl", f"nested more than {DEPTH_MAX} deep", token.line, token.column)
+        if count > TOKENS_MAX:
+            raise DdlError("bad_ddl", f"more than {TOKENS_MAX:,} words and signs", token.line, token.column)
+    return parsing.feed_eof()
+
+
 def _unexpected(text: str, token: Token | None, expected: set[str], line: int, column: int) -> DdlError:
     found = str(token) if token is not None else ""
     if token is not None and token.type == "$END":
         lines = text.rstrip().split("\n")
-        return DdlError("bad_ddl", f"the text ends, expected {_words(expected)}", len(lines), len(lines[-1]) + 1)
+        return DdlError("bad_ddl", f"the text ends, expected {_spelled(expected)}", len(lines), len(lines[-1]) + 1)
     if (reason := REASONS.get(found.upper())) is not None and "NAME" not in expected:
         return DdlError("ddl_unsupported", f"{found}: {reason}", line, column)
     if not found:
         found = text.split("\n")[line - 1][column - 1 : column]
-    return DdlError("bad_ddl", f"{found[:40]!r} is not expected, but {_words(expected)}", line, column)
+    return DdlError("bad_ddl", f"{found[:40]!r} is not expected, but {_spelled(expected)}", line, column)
 
 
-def _words(expected: set[str]) -> str:
+def _spelled(expected: set[str]) -> str:
     """Names of terminals as one types them."""
-    words = set()
+    labels = set()
     for name in expected - {"UUID"}:
         pattern = next((one.pattern for one in _parser().terminals if one.name == name), None)
         plain = pattern is not None and pattern.type == "str"
-        words.add(_SIGNS.get(name) or (pattern.value.upper() if plain and pattern else name.strip("_")))
-    return " or ".join(sorted(words))
+        labels.add(_SIGNS.get(name) or (pattern.value.upper() if plain and pattern else name.strip("_")))
+    return " or ".join(sorted(labels))
 
 
 # ----------------------------------------------------------------------------------------------------- statements
@@ -187,12 +211,20 @@ def _value(tree: Tree) -> Any:
     """A literal as JSON has it."""
     match tree.data:
         case "map":
-            return {str(_value(pair.children[0])): _value(pair.children[1]) for pair in tree.children}
+            found: Json = {}
+            for pair in tree.children:
+                key = str(_value(pair.children[0]))
+                if key in found:
+                    raise _error(pair, f"{key} is there already", "bad_ddl")
+                found[key] = _value(pair.children[1])
+            return found
         case "list":
             return [_value(child) for child in tree.children]
         case "text":
             return str(tree.children[0])[1:-1].replace("''", "'")
         case "number":
+            if len(tree.children[0]) > _DIGITS_MAX:
+                raise _error(tree, f"a number has at most {_DIGITS_MAX} digits", "bad_ddl")
             return int(tree.children[0])
         case "uuid":
             return str(tree.children[0]).lower()
@@ -423,11 +455,11 @@ def _options(tree: Tree) -> dict[str, tuple[Any, Tree]]:
     return found
 
 
-def _table_options(tree: Tree, known: frozenset[str]) -> Json:
+def _table_options(tree: Tree, allowed: frozenset[str]) -> Json:
     found: Json = {}
     for name, (value, place) in _options(tree).items():
-        if name not in known:
-            raise _error(place, f"a table has no option {name} here; known are {', '.join(sorted(known))}")
+        if name not in allowed:
+            raise _error(place, f"a table has no option {name} here; known are {', '.join(sorted(allowed))}")
         if isinstance(value, Mapping):
             value = {_ALIASES.get(key, key) if name == "tablets" else key: _plain(one) for key, one in value.items()}
         found[name] = value

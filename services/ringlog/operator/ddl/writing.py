@@ -14,23 +14,23 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any, Final, TypeVar
 
+from ringlog.kernel.cql.collections import tokens_of
+from ringlog.kernel.cql.user_types import used_in
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.model.tables import Aggregate, Function, Keyspace, Table, TableIndex, UserType, View
 from ringlog.kernel.ownership.kinds import strategy_of
-from ringlog.kernel.schema.collections import tokens_of
-from ringlog.kernel.schema.user_types import used_in
-from ringlog.kernel.schema.users import indexes_of, views_of
-from ringlog.kernel.state import ClusterState, Keyspace, Table, UserType, in_order
-from ringlog.kernel.tables import Aggregate, Function, TableIndex, View
+from ringlog.kernel.schema.dependents import indexes_of, views_of
 from ringlog.kernel.values import CdcOptions, Replication, TabletOptions
 from ringlog.operator.errors import Refused
-from ringlog.operator.replication import replication_json
+from ringlog.operator.intents.replication import replication_json
 
-_WORDS: Final = """
+_RESERVED_TEXT: Final = """
 add allow alter and apply asc authorize batch begin by columnfamily create default delete desc describe drop entries
 execute from full grant if in index infinity insert into is keyspace limit materialized mbean mbeans modify nan
 norecursive not null of on or order primary rename replace revoke schema select set table to token truncate unlogged
 unset update use using view where with
 """
-RESERVED: Final = frozenset(_WORDS.split())
+RESERVED: Final = frozenset(_RESERVED_TEXT.split())
 """Words that are no names in Cassandra unless they are quoted."""
 
 Part = UserType | Function | Aggregate | Table | TableIndex | View
@@ -92,15 +92,15 @@ def _after_its_base(table: Table) -> tuple[bool, str]:
 
 def _after_their_parts(types: Iterable[UserType]) -> list[UserType]:
     """Each after those that it is made of; none is part of itself."""
-    known, found = {one.name: one for one in types}, dict[str, UserType]()
+    by_name, found = {one.name: one for one in types}, dict[str, UserType]()
 
     def add(one: UserType) -> None:
         for field in one.fields:
-            for name in sorted(used_in(field.type) & known.keys() - found.keys()):
-                add(known[name])
+            for name in sorted(used_in(field.type) & by_name.keys() - found.keys()):
+                add(by_name[name])
         found[one.name] = one
 
-    for one in known.values():
+    for one in by_name.values():
         add(one)
     return list(found.values())
 
@@ -203,8 +203,8 @@ def identifier(name: str) -> str:
 def type_name(text: str) -> str:
     """A type with its names as they stand in CQL."""
     signs = {",": ", ", "<": "<", ">": ">"}
-    words = [signs.get(token) or (token if token == "set" else identifier(token)) for token in tokens_of(text) or ()]
-    return "".join(words)
+    parts = [signs.get(token) or (token if token == "set" else identifier(token)) for token in tokens_of(text) or ()]
+    return "".join(parts)
 
 
 def literal(value: Any) -> str:

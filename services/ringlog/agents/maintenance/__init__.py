@@ -1,0 +1,1 @@
+"""Upkeep of the log beside a role's work: snapshots, truncation, pruning."""

@@ -1,0 +1,131 @@
+"""The coordinator prunes past table versions beside its work: asks the broker and the nodes, then the validator.
+
+See ``ringlog.protocol.coordinator.pruning`` for what may be pruned. A look costs a read of the compacted topic ``load``
+and one record of each partition of the mutations topic, so it happens every ``LOOK_S``, and only if the state keeps
+anything. Nothing waits for it: what fails is tried again at the next look.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from dataclasses import replace
+from typing import Final
+
+from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, TopicPartition
+
+from ringlog.client.errors import SubmissionTimedOut
+from ringlog.client.node_reports import LoadsReader
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command, NodeId
+from ringlog.log.errors import LogError, LogUnavailable
+from ringlog.log.kafka.topics import topic_name
+from ringlog.protocol.coordinator.pruning import Positions, TopicBeginning, judged_by_nodes, next_pruning
+from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.logs import get_logger
+
+LOOK_S: Final = 600.0
+ANSWER_S: Final = 10.0
+
+log = get_logger(__name__)
+
+
+class PruningThread:
+    """Looks every ``look_s`` until it is stopped. ``submit``: asks the validator; its outcome is logged only."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        cluster: str,
+        state: Callable[[], ClusterState],
+        submit: Callable[[Command], object],
+        look_s: float = LOOK_S,
+    ) -> None:
+        self._place = bootstrap_servers, cluster
+        self._state = state
+        self._submit = submit
+        self._look_s = look_s
+        self._stopping = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="pruning", daemon=True)
+        self._waits = ""
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; a look in progress ends with the process: nothing that it does needs an end."""
+        self._stopping.set()
+        self._thread.join(timeout=1.0)
+
+    def _run(self) -> None:
+        while not self._stopping.wait(self._look_s):
+            try:
+                self.look()
+            except (LogError, SubmissionTimedOut) as error:
+                log.warning("pruning_put_off", why=error.message)
+            except Exception:
+                log.exception("pruning_failed")
+
+    def look(self) -> None:
+        """Propose what may be pruned now. Raises LogError, SubmissionTimedOut."""
+        state = self._state()
+        if not state.table_lives and not state.settled.leeways:
+            return
+        beginning, judged = evidence(*self._place)
+        found = next_pruning(state, beginning, judged)
+        waits = found if isinstance(found, str) else ""
+        if waits != self._waits:
+            self._waits = waits
+            if waits:
+                log.info("pruning_waits", why=waits)
+        if found is not None and not isinstance(found, str):
+            log.info("pruned", forget_below=found.forget_below, answer=str(self._submit(found)))
+
+
+def evidence(bootstrap_servers: str, cluster: str) -> tuple[TopicBeginning, dict[NodeId, Positions]]:
+    """Return where the mutations topic begins, and the positions that nodes reported. Raises LogError.
+
+    The time of an empty topic must come from reports that are older than the answer that the topic is empty, and the
+    positions from reports that are newer.
+    """
+    with closing(LoadsReader(bootstrap_servers, cluster)) as loads:
+        before = loads.at_end()
+        beginning = topic_beginning(bootstrap_servers, cluster)
+        if beginning.since is None:
+            beginning = replace(beginning, since=max((one.appended for one in before), default=None))
+        return beginning, judged_by_nodes(one.load for one in (*before, *loads.at_end()) if one.load is not None)
+
+
+def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:
+    """Return where the mutations topic begins now, and the earliest append time there. Raises LogUnavailable."""
+    topic = topic_name(cluster, "mutations")
+    options = {"group.id": f"{cluster}.pruning", "enable.auto.commit": False, "enable.partition.eof": True}
+    consumer = Consumer({**connection(bootstrap_servers), **options})
+    try:
+        described = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+        if described.error is not None or not (partitions := described.partitions):
+            raise LogUnavailable(f"{topic}: its partitions are unknown: {described.error}", "is the topic there?")
+        offsets, times = {}, []
+        for partition in sorted(partitions):
+            offsets[partition], since = _first(consumer, topic, partition)
+            times += [] if since is None else [since]
+        return TopicBeginning(offsets, min(times, default=None))
+    except KafkaException as error:
+        raise LogUnavailable(f"{topic}: its beginning is unknown: {error}", "is the broker up?") from error
+    finally:
+        consumer.close()
+
+
+def _first(consumer: Consumer, topic: str, partition: int) -> tuple[int, int | None]:
+    """Return offset and append time (microseconds) of the first record; the end and None if there is no record.
+
+    Both come from one answer: the beginning may move on between two.
+    """
+    consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
+    for message in consumer.consume(1, ANSWER_S):
+        offset, error = message.offset(), message.error()
+        if offset is not None and (error is None or error.code() == KafkaError._PARTITION_EOF):
+            return offset, int(message.timestamp()[1]) * 1_000 if error is None else None
+    raise LogUnavailable(f"{topic}/{partition}: its first record was not read in time", "is the broker up?")

@@ -1,0 +1,403 @@
+"""Agents store snapshots and confirm them, each from its own fold, beside the role's work.
+
+The keeper stores the state behind a ``TakeSnapshot``; coordinator and publisher wait for its head in the topic, and say
+what digest they have. The validator does neither: commits wait for it. Who is busy when the next one is taken goes on
+with that one: of an older snapshot nobody has need then. What the broker does not take is left out, with a warning;
+readers begin with an older one. Who takes over goes on with the newest mark that is not confirmed: it may have been
+folded while nobody acted, or who acted died with it. The state behind it is kept until then
+(``ringlog.log.replicas.recent``). Where that one is confirmed, who acted may have died before it was archived: the
+keeper archives up to there.
+
+Who confirms puts that into the log (``ConfirmSnapshot``), unless another one has. The keeper also extends the archive,
+and deletes what may be deleted (``ringlog.agents.maintenance.truncation``). What the archive does not take, or the log
+does not hear of, is tried again after 1, 2, 4, … rests, at most ``RESTS_MAX``, and with each snapshot; nothing takes
+its place but a later snapshot (decision 70).
+
+``SnapshotSteps`` is the order of all that. A thread performs it here, the simulator on virtual time: between any two
+steps something else can happen, within one the broker or the archive answers, or raises a LogError.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from typing import Any, Final
+
+from ringlog.agents.maintenance.truncation import LogEnds
+from ringlog.kernel.commands.cluster.snapshots import is_mark, is_unconfirmed
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, is_known
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.history import allowed_begin
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command, Epoch, Micros
+from ringlog.log.errors import LogError, LogUnavailable
+from ringlog.log.folding import Start
+from ringlog.log.replicas.start_point import SnapshotTopic
+from ringlog.protocol.effects import FaultPoint, Newest, Steps, carry_out
+from ringlog.protocol.roles import ROLES
+from ringlog.runtime.logs import get_logger
+from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot
+
+STORE: Final = frozenset(row.name for row in ROLES.values() if row.stores)
+CONFIRM: Final = frozenset(row.name for row in ROLES.values() if row.confirms)
+HEAD_WAIT_S: Final = 120.0
+"""How long a reader waits for the head of a snapshot: its writer encodes, and may have been away."""
+RETRY_S: Final = 10.0
+"""How long a deletion rests for which something was lacking, and a rest of the archive's."""
+RESTS_MAX: Final = 64
+"""The most rests between two tries to archive: some ten minutes."""
+
+log = get_logger(__name__)
+MEND: Final = "mend the place"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitSnapshotWork:
+    """Wait for something to do; for what was left undone, at most for a rest."""
+
+
+@dataclass(frozen=True, slots=True)
+class Unarchived:
+    """The archive is to go up to ``epoch``; ``wanted`` gives the digest of the state there.
+
+    ``tries``: in vain so far, the first one ended at ``since``, the last one for ``why``, with ``hint`` for the
+    operator; ``rests`` are left until the next one.
+    """
+
+    epoch: Epoch
+    wanted: Callable[[], str]
+    tries: int = 0
+    rests: int = 0
+    since: Micros = 0
+    why: str = ""
+    hint: str = ""
+
+    def in_vain(self, why: str, now: Micros, hint: str = "") -> Unarchived:
+        """One more try has come to nothing. Whole states are let go."""
+        rests = min(2**self.tries, RESTS_MAX)
+        return Unarchived(self.epoch, partial(str, self.wanted()), self.tries + 1, rests, self.since or now, why, hint)
+
+    @property
+    def words(self) -> str:
+        """For what it waits, and since when; empty as long as nothing was tried in vain."""
+        if not self.tries:
+            return ""
+        since = datetime.fromtimestamp(self.since / 1e6, UTC).isoformat(timespec="seconds")
+        what = f"the archive waits for epochs up to {self.epoch} since {since}: {self.why}"
+        return f"{what}; it is tried again by itself, after {self.rests * RETRY_S:.0f} s; {self.hint or MEND}"
+
+
+@dataclass(frozen=True, slots=True)
+class AwaitHead:
+    """Wait for the head of that epoch, while no later snapshot is due. Outcome: it, or None if it does not come."""
+
+    topic: SnapshotTopic
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class SubmitOnce:
+    """Have this applied; the driver says why it was not."""
+
+    command: Command
+
+
+def looks_after(role: str) -> bool:
+    """True if this role stores or confirms snapshots."""
+    return role in STORE | CONFIRM
+
+
+def is_order(before: ClusterState, after: ClusterState) -> bool:
+    """True if what made ``after`` lets entries of the log go."""
+    return allowed_begin(after) > allowed_begin(before)
+
+
+class SnapshotSteps:
+    """What ``role`` does for snapshots. ``open_topic``: called when there is something to do.
+
+    ``identity``: the id of the log's topic; ``new_id``: draws the name of a snapshot; ``ends``: archive and beginning
+    of the log, for who stores; ``say``: hears what was done (event, epoch, more). ``acts`` and ``folded`` may be called
+    in another thread than the one that performs ``run``.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        open_topic: Callable[[], SnapshotTopic],
+        identity: Callable[[], str],
+        now: Callable[[], Micros],
+        new_id: Callable[[], str],
+        ends: LogEnds | None = None,
+        say: Callable[..., None] | None = None,
+    ) -> None:
+        self._role = role
+        self._say = say or partial(_log, role)
+        self._open = open_topic
+        self._identity = identity
+        self._now = now
+        self._new_id = new_id
+        self._ends = ends if role in STORE else None
+        self._looks = looks_after(role)
+        self._lock = threading.Lock()
+        self._due: Start | None = None
+        self._left: Start | None = None
+        self._behind: Unarchived | None = None
+        self._ordered: ClusterState | None = None
+
+    @property
+    def is_due(self) -> bool:
+        """True if a snapshot was taken that this role has not begun with, or one is to be archived."""
+        behind = self._behind
+        return self._due is not None or (behind is not None and not behind.tries)
+
+    @property
+    def is_undone(self) -> bool:
+        """True if something is to be deleted, or archived, and was tried in vain: it is tried again after a rest."""
+        return self._ordered is not None or self._behind is not None
+
+    @property
+    def waits(self) -> str:
+        """For what the archive waits, since when, and how that ends; empty if it waits for nothing."""
+        behind = self._behind
+        return "" if behind is None else behind.words
+
+    def acts(self, state: ClusterState, mark: Start | None) -> bool:
+        """The role is taken over: what was asked for before may be left to do; True if so.
+
+        ``mark``: the state behind the newest mark, where it was folded here.
+        """
+        is_left = mark is not None and self._looks and is_unconfirmed(state, mark.state.epoch)
+        is_ordered = self._ends is not None and allowed_begin(state) > 0
+        self._left = mark if is_left else None
+        known = None if self._ends is None else self._ends.behind(state)
+        self._behind = None if known is None else Unarchived(known.epoch, partial(str, known.digest))
+        self._add(self._left, state if is_ordered else None)
+        return is_left or is_ordered or self._behind is not None
+
+    def folded(self, before: ClusterState, after: ClusterState, offset: int) -> bool:
+        """True if there is something to do now."""
+        is_taken = self._looks and is_mark(before, after)
+        is_ordered = self._ends is not None and is_order(before, after)
+        if is_taken or is_ordered:
+            self._add(Start(after, offset + 1) if is_taken else None, after if is_ordered else None)
+        return is_taken or is_ordered
+
+    def _add(self, due: Start | None, ordered: ClusterState | None) -> None:
+        with self._lock:
+            if due is not None and (self._due is None or due.position > self._due.position):
+                self._due = due
+            self._ordered = ordered or self._ordered
+
+    def run(self) -> Steps[None]:
+        """For ever."""
+        topic: SnapshotTopic | None = None
+        try:
+            while True:
+                yield AwaitSnapshotWork()
+                yield FaultPoint("snapshots")
+                topic = yield from self._turn(topic)
+        finally:
+            if topic is not None:
+                topic.close()
+
+    def _turn(self, topic: SnapshotTopic | None) -> Steps[SnapshotTopic | None]:
+        """What is to be done now; whole states that it takes are let go with its end."""
+        with self._lock:
+            start, ordered, self._due = self._due, self._ordered, None
+        is_left, self._left = start is self._left, None
+        try:
+            topic = topic or self._open()
+            if start is not None:
+                stores = self._role in STORE
+                yield from self._store(topic, start, is_left) if stores else self._confirm(topic, start)
+            yield from self._archive()
+            if ordered is not None:
+                self._truncate(ordered)
+        except LogError as error:
+            self.give_up(error, 0 if start is None else start.state.epoch)
+            if self._behind is not None and not self._behind.tries:
+                self._behind = self._behind.in_vain(error.message, self._now(), error.hint)
+        return topic
+
+    def give_up(self, error: LogError, epoch: Epoch = 0) -> None:
+        """Something is left out; readers begin with an older snapshot."""
+        self._say("given_up", epoch, why=error)
+
+    def _truncate(self, ordered: ClusterState) -> None:
+        assert self._ends is not None, "only who has the log's ends is woken by an order"
+        self._ends.truncate(ordered)
+        with self._lock:
+            if self._ordered is ordered:
+                self._ordered = None
+
+    def _store(self, topic: SnapshotTopic, start: Start, is_left: bool) -> Steps[None]:
+        """``is_left``: it was asked for before the take-over, and may have been stored."""
+        if not is_left or not self._is_stored(topic, start):
+            begin = 0 if self._ends is None else self._ends.begin()
+            head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
+            size = sum(part.size for part in head.parts)
+            self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
+            yield FaultPoint("snapshots")
+        if self._ends is not None:
+            earlier = self._behind or Unarchived(0, str)
+            wanted = partial(digest, start.state)
+            self._behind = replace(earlier, epoch=start.state.epoch, wanted=wanted, rests=0)
+
+    def _archive(self) -> Steps[None]:
+        """Up to the newest snapshot that is stored, or confirmed; if it is not time for that yet, a rest has passed."""
+        behind = self._behind
+        if behind is None or self._ends is None:
+            return
+        if behind.rests > 1:
+            self._behind = replace(behind, rests=behind.rests - 1)
+            return
+        try:
+            grown = self._ends.archive(behind.epoch, behind.wanted)
+        except LogError as error:
+            self._waits_on(behind, error)
+            return
+        if grown is not None:
+            yield from self._submit(grown)
+            if not is_known((yield Newest()), grown):
+                self._waits_on(behind, LogUnavailable(f"the log has not heard of the archive up to {grown.epoch}"))
+                return
+        self._behind = None
+
+    def _waits_on(self, behind: Unarchived, why: LogError) -> None:
+        self._behind = behind.in_vain(f"{why.code}: {why.message}", self._now(), why.hint)
+        self._say("unarchived", behind.epoch, why=why, rests=self._behind.rests)
+
+    def _is_stored(self, topic: SnapshotTopic, start: Start) -> bool:
+        """True if who acted before did that."""
+        mine = self._identity(), start.state.state_id, digest(start.state)
+        return any(mine == (one.head.topic_id, one.head.state_id, one.head.digest) for one in topic.listed())
+
+    def _confirm(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
+        epoch = start.state.epoch
+        head: StoredSnapshot | None = yield AwaitHead(topic, epoch)
+        if head is None:
+            return
+        said, confirms = compared(start, head, self._identity(), self._role, self._now())
+        topic.confirm(said)
+        if confirms is not None:
+            self._say("confirmed", epoch)
+            yield from self._submit(confirms)
+        else:
+            self._say("disputed", epoch, digest=said.digest, stored=head.digest)
+
+    def _submit(self, command: Command) -> Steps[None]:
+        yield FaultPoint("snapshots")
+        if not is_known((yield Newest()), command):
+            yield SubmitOnce(command)
+
+
+class SnapshotThread:
+    """Performs ``steps`` in a thread that begins with the first thing to do.
+
+    ``submit``: puts a command into the log, ``newest``: gives the newest state; ``retry_s``: a rest of what is undone.
+    """
+
+    def __init__(
+        self,
+        role: str,
+        steps: SnapshotSteps,
+        newest: Callable[[], ClusterState],
+        submit: Callable[[Command], object],
+        retry_s: float = RETRY_S,
+    ) -> None:
+        self._role = role
+        self._steps = steps
+        self._newest = newest
+        self._submit = submit
+        self._retry_s = retry_s
+        self._is_news = False
+        self._over = False
+        self._news = threading.Condition()
+        self._thread: threading.Thread | None = None
+
+    @property
+    def waits(self) -> str:
+        """As ``SnapshotSteps.waits``."""
+        return self._steps.waits
+
+    def acts(self, state: ClusterState, mark: Start | None) -> None:
+        """The role is taken over; ``mark``: as ``SnapshotSteps.acts`` has it."""
+        if self._steps.acts(state, mark):
+            self._wake()
+
+    def folded(self, before: ClusterState, after: ClusterState, offset: int) -> None:
+        """In the replica's thread: is there something to do now?"""
+        if self._steps.folded(before, after, offset):
+            self._wake()
+
+    def _wake(self) -> None:
+        with self._news:
+            self._is_news = True
+            self._news.notify_all()
+            if self._thread is None and not self._over:
+                self._thread = threading.Thread(target=self._run, name=f"{self._role}-snapshots", daemon=True)
+                self._thread.start()
+
+    def stop(self, timeout_s: float = 5.0) -> None:
+        """Begin nothing more; what is under way ends by itself, or with the process."""
+        with self._news:
+            self._over = True
+            self._news.notify_all()
+        if self._thread is not None:
+            self._thread.join(timeout_s)
+
+    def _run(self) -> None:
+        handlers: dict[type, Callable[[Any], Any]] = {
+            FaultPoint: lambda _: None,
+            Newest: lambda _: self._newest(),
+            AwaitSnapshotWork: lambda _: self._await_work(),
+            AwaitHead: self._await_head,
+            SubmitOnce: self._submit_once,
+        }
+        with suppress(_Over):
+            carry_out(self._steps.run(), lambda effect: handlers[type(effect)](effect))
+
+    def _await_work(self) -> None:
+        with self._news:
+            self._news.wait_for(lambda: self._over or self._is_news, self._retry_s if self._steps.is_undone else None)
+            self._is_news = False
+            if self._over:
+                raise _Over
+
+    def _await_head(self, effect: AwaitHead) -> StoredSnapshot | None:
+        try:
+            return effect.topic.await_head(effect.epoch, lambda: not self._over and not self._steps.is_due, HEAD_WAIT_S)
+        except LogError as error:
+            self._steps.give_up(error, effect.epoch)
+            return None
+
+    def _submit_once(self, effect: SubmitOnce) -> None:
+        try:
+            self._submit(effect.command)
+        except LogError as error:
+            self._steps.give_up(error)
+
+
+def _log(role: str, event: str, epoch: Epoch, **about: object) -> None:
+    say = {"given_up": log.warning, "unarchived": log.warning, "disputed": log.error}.get(event, log.info)
+    say(f"snapshot_{event}", role=role, epoch=epoch, **{name: str(value) for name, value in about.items()})
+
+
+class _Over(Exception):
+    """The thread is to end."""
+
+
+def compared(
+    start: Start, head: StoredSnapshot, topic_id: str, role: str, now: Micros
+) -> tuple[SnapshotConfirmation, ConfirmSnapshot | None]:
+    """What ``role``, whose own fold is ``start``, says beside a head, and puts into the log if the two agree."""
+    state, mine = start.state, digest(start.state)
+    whose = state.cluster_id, topic_id, state.epoch, state.state_id
+    said = SnapshotConfirmation(*whose, start.position, mine, role, now)
+    if (head.state_id, head.digest) != (state.state_id, mine):
+        return said, None
+    return said, ConfirmSnapshot(state.epoch, state.state_id, start.position, mine, tuple(sorted((head.by, role))))

@@ -1,0 +1,123 @@
+"""An agent as who watches it sees it: is it ready, and its figures. Pure functions from one look (``ProcessView``).
+
+================  =====  ==============================================================================================
+state             ready  when
+================  =====  ==============================================================================================
+``starting``      no     it looks for its topics, and for the broker
+``stands_by``     yes    another instance acts in the role, and this one would if it were its turn
+``taking_over``   no     it reads the log and takes the role, and answers nobody yet
+``active``        yes    it does the role's work
+``broker_away``   no     whatever it was doing, the broker does not answer
+``ended``         no     it was superseded, has crashed or has halted, and its process ends; ``why`` says which
+================  =====  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End
+from ringlog.kernel.values import Epoch, Micros
+from ringlog.log.replicas.metrics import LogView, log_samples, process_samples
+from ringlog.runtime.monitoring.health import Health, Since
+from ringlog.runtime.monitoring.metrics import Sample
+
+STARTING, STANDS_BY, TAKING_OVER, ACTIVE = "starting", "stands_by", "taking_over", "active"
+BROKER_AWAY, ENDED = "broker_away", "ended"
+STATES: Final = (STARTING, STANDS_BY, TAKING_OVER, ACTIVE, BROKER_AWAY, ENDED)
+_ENDS: Final = {STOPPED: "stopped", CRASHED: "crashed", SUPERSEDED: "superseded", HALTED: "halted"}
+
+
+@dataclass(frozen=True, slots=True)
+class RoleView:
+    """A worker that has the role, or is taking it. ``is_active``: it does the role's work; ``handled``: up to which
+    epoch; ``refused``: how many proposals of its own are refused; ``alarm``: what is broken in its state; ``more``: the
+    role's own figures; ``waits``: for what its work beside the role waits, and since when.
+    """
+
+    log: LogView
+    term: int = 0
+    is_active: bool = False
+    handled: Epoch = 0
+    refused: int = 0
+    alarm: str = ""
+    more: tuple[Sample, ...] = ()
+    waits: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessView:
+    """One look at an agent. ``waits``: what it looks for before it begins, None once it has; ``away``: that the broker
+    is away, in words; ``end``: that of its worker, if it has ended; ``worker``: None while it stands by.
+    """
+
+    waits: str | None = None
+    away: str = ""
+    end: End | None = None
+    worker: RoleView | None = None
+
+
+def health_of(view: ProcessView) -> Health:
+    """Is the agent ready, and what is wrong with it or around it?"""
+    worker = view.worker
+
+    def is_in(state: str, why: str, is_ready: bool = False) -> Health:
+        known = (None, None) if worker is None else (worker.log.epoch, worker.log.behind)
+        return Health(state, is_ready, why, *known)
+
+    if view.end is not None:
+        return is_in(ENDED, f"{_ENDS[view.end.code]}: {view.end.detail}")
+    if worker is not None and worker.log.halted is not None:
+        return is_in(ENDED, f"halted: {worker.log.halt}")
+    if view.waits is not None:
+        return is_in(STARTING, view.waits)
+    if view.away:
+        return is_in(BROKER_AWAY, view.away)
+    if worker is None:
+        return is_in(STANDS_BY, "another instance acts in this role", is_ready=True)
+    if worker.log.silent_s is not None and worker.log.silence:
+        return is_in(BROKER_AWAY, worker.log.silence)
+    if not worker.is_active:
+        doing = f"prepares its work in term {worker.term}" if worker.term else "reads the log and takes the role over"
+        return is_in(TAKING_OVER, doing)
+    return is_in(ACTIVE, worker.alarm or worker.waits, is_ready=True)
+
+
+def samples_of(view: ProcessView, now: Micros) -> Iterator[Sample]:
+    """The agent's figures. ``now``: its clock."""
+    health = health_of(view)
+    yield from process_samples(now)
+    yield Sample("ringlog_agent_ready", health.is_ready)
+    yield from (Sample("ringlog_agent_state", state == health.state, (state,)) for state in STATES)
+    if (worker := view.worker) is not None:
+        yield from log_samples(worker.log)
+        yield Sample("ringlog_agent_term", worker.term)
+        yield Sample("ringlog_agent_handled_epoch", worker.handled)
+        yield Sample("ringlog_agent_refused_proposals", worker.refused)
+        yield Sample("ringlog_agent_broken_state", worker.alarm != "")
+        yield from worker.more
+
+
+class AgentWatch:
+    """Looks at one agent of ``role``. ``look``: at what its process has by now; ``waits``: for what, until then."""
+
+    def __init__(self, role: str, now: Callable[[], Micros]) -> None:
+        self.labels: Mapping[str, str] = {"role": role}
+        self.waits = "looks for its topics"
+        self.look: Callable[[], ProcessView] | None = None
+        self._now = now
+        self._since = Since(now)
+
+    def health(self) -> tuple[Health, Micros]:
+        """See ``WatchedProcess``."""
+        found = health_of(self._view())
+        return found, self._since.of(found.state)
+
+    def samples(self) -> Iterator[Sample]:
+        """See ``WatchedProcess``."""
+        return samples_of(self._view(), self._now())
+
+    def _view(self) -> ProcessView:
+        return ProcessView(self.waits) if self.look is None else self.look()

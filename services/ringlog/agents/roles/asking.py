@@ -1,0 +1,94 @@
+"""What the threads of roles that ask the validator share: a client on the role's own replica, and what was refused."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import replace
+
+from ringlog.agents.roles.role import RoleThread
+from ringlog.client.client import Client
+from ringlog.client.errors import SubmissionTimedOut
+from ringlog.kernel.model.state import ClusterState, changes_nothing
+from ringlog.kernel.values import Epoch
+from ringlog.protocol.coordinator.coordinator import ReportRejections, Submit, Wait
+from ringlog.protocol.role import Accept
+from ringlog.protocol.submission.results import AppliedResult, Submitted
+from ringlog.runtime.logs import get_logger
+from ringlog.wire.records import RefusedProposal
+
+SUBMIT_TIMEOUT_S = 5.0
+WAITS_S = {Wait.NOTHING: 0.0, Wait.NEWS: 0.5, Wait.PUBLICATION: 0.02, Wait.PAUSE: 0.5}
+REFUSED_MAX, DETAIL_MAX = 20, 500
+"""At most N refusals are shown, each cut to a length: a status is a small record."""
+
+log = get_logger(__name__)
+
+
+class AskingThread(RoleThread):
+    """One instance of such a role."""
+
+    _refused: tuple[RefusedProposal, ...] = ()
+
+    def work(self) -> None:
+        """Look at every change, for ever."""
+        self._client = Client(
+            self.settings.bootstrap_servers,
+            self.settings.cluster,
+            f"{self.role}-{self.instance[:8]}",
+            clock=self.clock,
+            replica=self.replica,
+        )
+        self.driver.handlers |= {Accept: lambda _: self._accept(), Submit: self._submit, ReportRejections: self._note}
+        try:
+            self.ask()
+        finally:
+            self._client.close()
+
+    @abstractmethod
+    def ask(self) -> None:
+        """Perform the role's protocol."""
+
+    def _accept(self) -> None:
+        self._client.start()
+        self.accepting()
+
+    def is_news(self, before: ClusterState, after: ClusterState) -> bool:
+        """Of an epoch that changes nothing nothing follows; how many there were is asked when it looks anyway."""
+        return not changes_nothing(before, after)
+
+    def handled_epoch(self) -> Epoch:
+        """It looks at the newest epoch that it has folded."""
+        return self.replica.state.epoch
+
+    def refused(self) -> tuple[RefusedProposal, ...]:
+        """What cannot go on, since when: nodes' mistakes, and proposals that the validator refuses."""
+        return self._refused
+
+    def _note(self, effect: ReportRejections) -> None:
+        """Keep for all to see what is refused, with the time at which it first was; each is logged once."""
+        since = {(one.subject, one.command, one.code, one.detail): one.since for one in self._refused}
+        now = self.clock.now_us()
+        keys = list(dict.fromkeys((one.subject, one.kind, one.code, one.detail[:DETAIL_MAX]) for one in effect.found))
+        for key in keys[:REFUSED_MAX]:
+            if key not in since:
+                log.warning("refused", subject=key[0], kind=key[1], code=key[2], why=key[3])
+        self._refused = tuple(RefusedProposal(*key, since.get(key, now)) for key in keys[:REFUSED_MAX])
+
+    def _submit(self, effect: Submit) -> Submitted | None:
+        proposal = effect.proposal
+        kind = type(proposal.command).__name__
+        try:
+            answer = self._client.submit(
+                proposal.command,
+                timeout_s=SUBMIT_TIMEOUT_S,
+                request_id=proposal.request_id,
+                since_epoch=proposal.since_epoch,
+            )
+        except SubmissionTimedOut as error:
+            log.warning("no_answer_yet", kind=kind, request=proposal.request_id, why=error.message)
+            return None
+        if isinstance(answer, AppliedResult):
+            log.info("applied", kind=kind, epoch=answer.epoch)
+        else:
+            log.info("not_applied", kind=kind, answer=str(replace(answer)))
+        return answer

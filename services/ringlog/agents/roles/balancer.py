@@ -1,0 +1,33 @@
+"""The balancer's thread: performs the effects of ``ringlog.protocol.balancer.balancer`` on the topics.
+
+Nodes' loads are read by a reader of its own, which has the broker's times; what faust brings of the topic wakes it.
+"""
+
+from __future__ import annotations
+
+from ringlog.agents.roles.asking import WAITS_S, AskingThread
+from ringlog.client.node_reports import LoadsReader
+from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
+from ringlog.protocol.balancer.load_book import Heard
+from ringlog.protocol.coordinator.coordinator import Wait
+
+
+class BalancerThread(AskingThread):
+    """One instance of the balancer."""
+
+    role = ROLE
+
+    def ask(self) -> None:
+        """Perform the protocol, for ever."""
+        self._loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.look)
+        self.driver.handlers |= {ReadLoads: lambda _: self._loads.at_end(), NewLoads: self._new_loads}
+        try:
+            self.driver.carry_out(balance())
+        finally:
+            self._loads.close()
+
+    def _new_loads(self, effect: NewLoads) -> tuple[Heard, ...]:
+        wait_s = WAITS_S[effect.wait]
+        for offset, _ in self.rest(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s):
+            self.acknowledge(offset)
+        return self._loads.new()

@@ -1,0 +1,64 @@
+"""How far the change topics are published: the newest committed record of ``epochs``.
+
+What somebody else wrote there is passed over with a warning.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from ringlog.kernel.changes import EPOCHS, EpochChange
+from ringlog.kernel.values import Epoch
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.topics import TOPICS
+from ringlog.log.port import LogRecord
+from ringlog.log.reading import read_to_end
+from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.settings import ProcessSettings
+from ringlog.wire.changes import decode_change
+from ringlog.wire.errors import WireError
+
+log = get_logger(__name__)
+
+EPOCHS_TOPIC = next(spec for spec in TOPICS if spec.suffix == EPOCHS)
+
+
+class EpochsReader:
+    """Reads ``epochs`` from its beginning, committed records only. For use by one thread; ``close`` it.
+
+    ``look``: called now and then while it waits; may raise.
+    """
+
+    def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
+        self._look = look
+        self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, EPOCHS_TOPIC, isolation="read_committed")
+        self._tail = self._log.tail(self._log.begin_offset())
+        self._last: EpochChange | None = None
+        self._seldom = Seldom(log)
+
+    def newest(self) -> Epoch:
+        """The last epoch that is published as far as is known here; 0 if none. Does not wait."""
+        self._take(self._tail.poll(0.0))
+        return 0 if self._last is None else self._last.epoch
+
+    def at_end(self) -> EpochChange | None:
+        """The last published record of all that are committed when this is called. Raises LogUnavailable."""
+        self._take(read_to_end(self._log, self._tail, look=self._look))
+        return self._last
+
+    def close(self) -> None:
+        """Let go of the connections."""
+        self._tail.close()
+        self._log.close()
+
+    def _take(self, records: Iterable[LogRecord]) -> None:
+        for record in records:
+            try:
+                change = decode_change(record.data)
+            except WireError as error:
+                self._seldom.warn("unreadable_epoch", offset=record.offset, why=str(error))
+                continue
+            if isinstance(change, EpochChange):
+                self._last = change
+            else:
+                self._seldom.warn("no_epoch", offset=record.offset, found=type(change).__name__)

@@ -1,0 +1,133 @@
+"""The cache writer's thread: performs the effects of ``protocol.followers.cache_writer`` on the log and Redis."""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+from ringlog.agents.maintenance.truncation import LogEnds
+from ringlog.agents.roles.epochs import EpochsReader
+from ringlog.agents.roles.role import FollowingThread
+from ringlog.cache.port import CacheUnavailable, Confirmation, WriteOutcome
+from ringlog.cache.projection import Full, Stamp
+from ringlog.cache.redis_cache import RedisCache
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch, Micros
+from ringlog.log.archive.archive import Archive
+from ringlog.log.archive.locations import place_of
+from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.opening import delete_entries, open_snapshots
+from ringlog.log.replicas.poll_policy import LooksToSpare
+from ringlog.protocol.effects import Barrier
+from ringlog.protocol.followers.cache_writer import ROLE, AwaitNewer, NextOffset, Store, StoredStamp, keep
+from ringlog.runtime.logs import get_logger
+
+BEAT_S = 1.0
+RETRY_S = 0.5
+WRITE_PAUSE: Final[Micros] = 100_000
+"""In a stream of epochs one write is made in this time: each has the digest of the state, a look at all of its history
+(2 ms). A few that come now and then are written at once (``ringlog.log.replicas.poll_policy``).
+"""
+
+log = get_logger(__name__)
+
+
+class KeeperThread(FollowingThread):
+    """One instance of the cache keeper."""
+
+    role = ROLE
+    _written: Epoch = 0
+    _answered = True
+
+    def log_ends(self) -> LogEnds:
+        """The keeper stores states, so it also extends the archive, and lets go of entries."""
+        place = self.settings.bootstrap_servers, self.settings.cluster
+        archive = None if self.settings.archive is None else Archive(place_of(self.settings.archive))
+        return LogEnds(
+            self.log,
+            lambda: open_snapshots(*place),
+            lambda offset: delete_entries(*place, offset),
+            archive,
+            self._published,
+            self.goes_on,
+        )
+
+    def _published(self) -> Epoch:
+        epochs = EpochsReader(self.settings, lambda: None)
+        try:
+            last = epochs.at_end()
+            return 0 if last is None else last.epoch
+        finally:
+            epochs.close()
+
+    def work(self) -> None:
+        """Keep the cache at the newest epoch, for ever."""
+        self._digester, self._writes = Digester(), LooksToSpare(pause=WRITE_PAUSE)
+        self._cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
+        self.driver.handlers |= {
+            Barrier: self._barrier,
+            NextOffset: lambda _: self.replica.position,
+            Store: self._store,
+            StoredStamp: lambda _: self._stored_stamp(),
+            AwaitNewer: self._rest,
+        }
+        try:
+            self.driver.carry_out(keep(self.author.protocol))
+        finally:
+            self._cache.close()
+
+    def handled_epoch(self) -> Epoch:
+        """The last epoch that is in the cache."""
+        return self._written
+
+    def _barrier(self, effect: Barrier) -> ClusterState:
+        """Asks until it is answered."""
+        while True:
+            try:
+                return self.replica.read_barrier(effect.timeout / 1e6)
+            except (LogUnavailable, TopicMissing, WaitTimedOut) as error:
+                log.warning("log_unavailable", why=error.message)
+            self.news(BEAT_S)
+
+    def _store(self, effect: Store) -> WriteOutcome | None:
+        state = effect.state
+        confirmation = Confirmation(self._digester.digest(state), effect.position, effect.confirmed_at)
+        try:
+            written = self._cache.apply(effect.write, confirmation)
+        except CacheUnavailable as error:
+            if self._answered:
+                log.warning("cache_unavailable", why=str(error))
+            self._answered = False
+            return None
+        if not self._answered:
+            log.info("cache_answers_again", epoch=state.epoch)
+        self._answered = True
+        if written is WriteOutcome.APPLIED:
+            if isinstance(effect.write, Full) and effect.write.over is not None:
+                log.warning("cache_replaced", epoch=state.epoch, stored=effect.write.over.epoch)
+            self._written = state.epoch
+            self.passed(effect.position)
+        elif written is WriteOutcome.LATER_STORED:
+            log.warning("cache_ahead", epoch=state.epoch)
+        elif written is WriteOutcome.FOREIGN:
+            ends = "give one of the two clusters another Redis, or another number of database in its URL"
+            self.seldom.warn("cache_of_another_cluster", cluster_id=state.cluster_id, ends=ends)
+        else:
+            log.info("cache_rewritten", epoch=state.epoch)
+        return written
+
+    def _stored_stamp(self) -> Stamp | None:
+        try:
+            found = self._cache.confirmed()
+        except CacheUnavailable:
+            return None
+        return None if found is None else found[0]
+
+    def _rest(self, effect: AwaitNewer) -> None:
+        if not effect.answered:
+            self.rest(RETRY_S)
+        elif pause := self._writes.rest(time.monotonic_ns() // 1_000):
+            self.rest(pause / 1e6)
+        else:
+            self.news(BEAT_S)

@@ -1,0 +1,167 @@
+"""The publisher's thread: performs the effects of ``ringlog.protocol.followers.publisher``.
+
+It reads from ``epochs`` how far the topics go before its replica starts, and has all that the replica folds from there
+on as a ``Feed``: every epoch in order, however slow the transactions are. A change topic that lacks a key of the last
+published epoch's state was deleted and made again, one that says something else under it was written to by others, or
+restored from an older copy: what it should have is written before anything new.
+
+One epoch is in one transaction, however large: a reader of committed records never sees a part of it, and ``epochs``
+and the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
+break: ``epochs`` had that state long ago, each record only puts back what stood there, in the order in which it
+was first published (streams before their generation), and an instance that dies half-way is followed by an instance
+that finds what is lacking still.
+
+A record that a change topic refuses for its size halts this agent (``RecordTooLarge``). Epochs go out in their order,
+so nothing may be passed over, and to start again would meet the same record. ``kernel.size_limits`` keeps records below
+what the topics take; so this is a topic whose limit was lowered, and the message says how to raise it.
+
+The schemas of all records go to ``<cluster>.schemas`` at each start, by fingerprint, so that a consumer needs no other
+source. A release whose schemas do not fit those that are there halts before it writes anything
+(``client.creation.schemas``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ringlog.agents.exits import Diverged
+from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
+from ringlog.agents.roles.epochs import EpochsReader
+from ringlog.agents.roles.role import FollowingThread
+from ringlog.client.creation.schemas import publish_schemas
+from ringlog.client.errors import SchemasIncompatible
+from ringlog.kernel.changes import ChangeRecord, EpochChange
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.kafka.compacted import held
+from ringlog.log.kafka.topics import topic_name
+from ringlog.log.replicas.feed import Feed
+from ringlog.protocol.followers.publisher import (
+    ROLE,
+    Announce,
+    Diverge,
+    Follow,
+    LastPublished,
+    NextStates,
+    Restore,
+    publish,
+    restoring,
+)
+from ringlog.protocol.role import Initialise
+from ringlog.runtime.logs import get_logger
+from ringlog.wire.changes import content_of, encode_change_record
+
+TRANSACTION_TIMEOUT_S = 600.0
+"""The largest epoch is a generation of a million ranges; brokers allow 900 s unless they are configured otherwise."""
+
+RESTORED_RECORDS_MAX = 10_000
+LOOK_RECORDS = 1_000
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChanges:
+    """Change records as they go to ``cluster``, encoded each time they are walked; ``look`` may end that by raising."""
+
+    cluster: str
+    records: Sequence[ChangeRecord]
+    look: Callable[[], None]
+
+    def __iter__(self) -> Iterator[TransactionRecord]:
+        """Encode one after the other: the largest epochs fit into memory once as values, not again as bytes."""
+        for number, record in enumerate(self.records):
+            if number % LOOK_RECORDS == LOOK_RECORDS - 1:
+                self.look()
+            suffix, key, value = encode_change_record(record)
+            yield TransactionRecord(topic_name(self.cluster, suffix), key, value)
+
+
+class PublisherThread(FollowingThread):
+    """One instance of the publisher."""
+
+    role = ROLE
+    _published: Epoch = 0
+    _position = 0
+
+    def prepare(self) -> None:
+        """Keep what the replica folds after the epoch that is published now."""
+        last = self._last_published()
+        published = 0 if last is None else last.epoch
+        self.beginning.epoch_max = published - 1  # the feed hears of that epoch as it is folded
+        self._feed = Feed(self.replica, published)
+
+    def work(self) -> None:
+        """Publish every epoch once, for ever."""
+        name = f"{self.settings.cluster}.{self.role}"
+        self._fenced = FencedProducer(self.settings.bootstrap_servers, name, TRANSACTION_TIMEOUT_S)
+        self.driver.handlers |= {
+            Initialise: lambda _: self._fenced.initialise(),
+            LastPublished: lambda _: self._last_published(),
+            Diverge: self._diverge,
+            Follow: self._follow,
+            NextStates: lambda _: self._next_states(),
+            Restore: self._restore,
+            Announce: self._announce,
+        }
+        self.driver.carry_out(publish(self.author.protocol))
+
+    def handled_epoch(self) -> Epoch:
+        """The last epoch that is in the change topics."""
+        return self._published
+
+    def _diverge(self, effect: Diverge) -> None:
+        raise Diverged(effect.why)
+
+    def _follow(self, effect: Follow) -> ClusterState:
+        self._publish_schemas()
+        state = self._feed.state
+        if state is None or (0 if effect.last is None else effect.last.epoch) < state.epoch:
+            raise Diverged(f"the change topics are at {effect.last}, and were further a moment ago")
+        return state
+
+    def _next_states(self) -> Iterator[tuple[ClusterState, ClusterState]]:
+        self.passed(self._position)  # what came before is announced
+        for made in self._feed.take():
+            self.raise_if_halted()
+            yield made.before, made.after
+            self._position = made.offset + 1
+        self.news()
+
+    def _announce(self, effect: Announce) -> None:
+        self._write(effect.changes)
+        self._published = effect.epoch
+
+    def _write(self, records: Sequence[ChangeRecord]) -> None:
+        """All of them in one transaction."""
+        self._fenced.commit(EncodedChanges(self.settings.cluster, records, self.look))
+
+    def _restore(self, effect: Restore) -> None:
+        state, cluster = effect.state, self.settings.cluster
+        self._published = state.epoch
+        found = restoring(
+            state,
+            lambda suffix: held(self.settings.bootstrap_servers, topic_name(cluster, suffix), content_of, self.look),
+        )
+        if found.unseen:
+            log.info("change_topics_not_compared", records=found.unseen, epoch=state.epoch)
+        if records := found.records:
+            names = ", ".join(sorted({topic_name(cluster, record.topic) for record in records}))
+            gone, about = sum(record.value is None for record in records), {"other": found.other, "epoch": state.epoch}
+            log.warning("change_topics_restored", topics=names, records=len(records), gone=gone, **about)
+            for begin in range(0, len(records), RESTORED_RECORDS_MAX):
+                self._write(records[begin : begin + RESTORED_RECORDS_MAX])
+
+    def _last_published(self) -> EpochChange | None:
+        epochs = EpochsReader(self.settings, self.look)
+        try:
+            return epochs.at_end()
+        finally:
+            epochs.close()
+
+    def _publish_schemas(self) -> None:
+        try:
+            publish_schemas(self.settings.bootstrap_servers, self.settings.cluster, self.producer, self.look)
+        except SchemasIncompatible as error:
+            raise Diverged(str(error)) from error

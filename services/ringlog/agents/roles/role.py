@@ -1,0 +1,403 @@
+"""The parts that all roles' workers share: a replica, the take-over, waiting for news, a heartbeat, an orderly end.
+
+One thread does the role's work; it may block on brokers, because the event loop is elsewhere. A worker serves one term:
+it takes the role over when it starts. It ends by itself (``ended``) when a higher term is folded, when it is fenced,
+when the log halts its replica, or when the broker fails. Requests that it had not answered are delivered again to the
+next worker.
+
+A ``FollowingThread`` works on the metadata log itself, and its replica folds each entry in any case. Delivery of the
+same entries by faust once cost such an agent two thirds of its processor time. So faust pauses (``ringlog.agents.app``)
+and only gets the role's position from time to time.
+
+``InvariantMonitor`` checks the folded state now and then. It reports a broken invariant in the log of the process and
+in the agent's status (code ``invariant_broken``), and does nothing else, because the log defines the state for every
+reader. The cause is a defect of this release, or broken memory. The heartbeat's thread checks every ``EPOCHS`` epochs,
+and not before its ``BEATS``-th beat, so no fold waits for it. It shares the interpreter, so checks must be rare even at
+thousands of commits a second. The first check covers everything (half a second for a ring of 16,000 tokens), later ones
+cover the changes since the previous check.
+"""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from abc import ABC, abstractmethod
+from collections import deque
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded, records_of
+from ringlog.agents.maintenance.snapshots import SnapshotSteps, SnapshotThread, looks_after
+from ringlog.agents.maintenance.truncation import LogEnds
+from ringlog.agents.monitoring.health_view import ACTIVE, RoleView
+from ringlog.agents.ports import Acknowledge, Ended
+from ringlog.agents.status import Reporting
+from ringlog.client.direct import DirectAuthor
+from ringlog.files import private_folder
+from ringlog.kernel.invariants.check import CODE, violations
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.log.errors import (
+    LogDamaged,
+    LogError,
+    LogPassed,
+    LogUnavailable,
+    RecordTooLarge,
+    ReplicaHalted,
+    TopicMisconfigured,
+)
+from ringlog.log.kafka.adapter import KafkaLog
+from ringlog.log.kafka.producer import AckedProducer
+from ringlog.log.kafka.topics import AGENTS, topic_name
+from ringlog.log.opening import beginning_of, open_metadata, open_snapshots
+from ringlog.log.port import LogRecord
+from ringlog.log.reading import read_to_end
+from ringlog.log.replicas.driver import LogDriver, micros
+from ringlog.log.replicas.metrics import seen_log
+from ringlog.log.replicas.poll_policy import Pace
+from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.state_agreement import EVIDENCE, Agreement
+from ringlog.protocol.role import Accept, Acts, CheckSuperseded, superseded, take_role
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.draw import SystemDraw
+from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.monitoring.health import WHY_CHARS_MAX
+from ringlog.runtime.monitoring.metrics import Sample
+from ringlog.runtime.settings import ProcessSettings
+from ringlog.wire.records import AgentStatus, RefusedProposal, encode_agent_status
+
+EPOCHS = 5_000
+"""Rare enough that a busy validator does not notice; a busy CDC writer alone makes 17,280 a day."""
+BEATS = 100
+"""Of the heartbeat: ten seconds."""
+
+
+class InvariantMonitor:
+    """What a role knows of the soundness of its states. ``alarm``: what is broken, in a line; empty if nothing is."""
+
+    def __init__(self, role: str) -> None:
+        self.alarm = ""
+        self._role = role
+        self._known = EMPTY_STATE
+        self._looked_at = -EPOCHS
+        self._beats = BEATS
+
+    def look(self, state: ClusterState) -> None:
+        """One beat: look at a state, if it is that far from the last one.
+
+        What was broken is looked at again as a whole.
+        """
+        self._beats += 1
+        if self._beats < BEATS or state.epoch == 0 or state.epoch < self._looked_at + EPOCHS:
+            return
+        self._looked_at, self._beats = state.epoch, 0
+        found = violations(state, self._known)
+        self._known = EMPTY_STATE if found else state
+        self.alarm = f"{CODE}: {found[0].invariant} at epoch {state.epoch}: {found[0].detail}" if found else ""
+        for one in found:
+            log.error(
+                CODE, role=self._role, epoch=state.epoch, invariant=one.invariant, promise=one.sentence, why=one.detail
+            )
+
+
+LOOK_S = 0.1
+WAIT_S = 0.5
+TAKE_OVER_TIMEOUT_S = 30.0
+
+log = get_logger(__name__)
+
+Offered = tuple[int, bytes | None]
+"""Offset and value of a record of the role's topic."""
+
+
+class Stopping(Exception):
+    """The worker was asked to stop."""
+
+
+class RoleThread(ABC):
+    """One instance of a role, from its take-over to its end."""
+
+    role: str
+    answers_commits = False
+    """Does each commit wait for it? Else its replica is at ease (``ringlog.log.replicas.poll_policy``)."""
+
+    def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
+        self.settings = settings
+        self.acknowledge = acknowledge
+        self.clock = SystemClock()
+        self.draw = SystemDraw()
+        self.instance = str(uuid.uuid4())
+        self.term = 0
+        self.log = open_metadata(
+            settings.bootstrap_servers, settings.cluster, self.role, is_at_ease=not self.answers_commits
+        )
+        self.beginning = beginning_of(settings.bootstrap_servers, settings.cluster)
+        records = records_of(settings, self.role)
+        self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
+        self.replica.pace = Pace(is_at_ease=not self.answers_commits)
+        self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=looks_after(self.role))
+        self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
+        snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)
+        self._agreement = Agreement(self.replica, self._evidence, snapshots)
+        steps = SnapshotSteps(
+            self.role,
+            snapshots,
+            lambda: self.replica.identity,
+            self.clock.now_us,
+            lambda: str(uuid.uuid4()),
+            self.log_ends(),
+        )
+        self._snapshots = SnapshotThread(self.role, steps, lambda: self.replica.state, self.author.submit)
+        self.producer = AckedProducer(settings.bootstrap_servers, f"ringlog-{self.role}")
+        self._ended = ended
+        self._inbox: deque[Offered] = deque()
+        self._news = threading.Condition()
+        self._folded = False
+        self._stopping = threading.Event()
+        self._status, self._why = "starting", ""
+        self._sound = InvariantMonitor(self.role)
+        self.seldom = Seldom(log)
+        self._threads = (
+            threading.Thread(target=self._run, name=self.role, daemon=True),
+            threading.Thread(target=self._beat, name=f"{self.role}-heartbeat", daemon=True),
+        )
+
+    # ---------------------------------------------------------------------------------- for the faust app
+
+    def start(self) -> None:
+        """Begin in threads of its own; returns at once."""
+        for thread in self._threads:
+            thread.start()
+
+    def offer(self, offset: int, value: bytes | None) -> bool:
+        """Take one record of the role's topic; returns at once."""
+        with self._news:
+            self._inbox.append((offset, value))
+            self._news.notify_all()
+        return True
+
+    def seen(self) -> RoleView:
+        """A look at the role, and its own figures."""
+        is_active, refused = self._status == ACTIVE, len(self.refused())
+        handled, more = self.handled_epoch(), tuple(self.figures())
+        alarm, waits = self._sound.alarm, self._snapshots.waits
+        return RoleView(seen_log(self.replica), self.term, is_active, handled, refused, alarm, more, waits)
+
+    def stop(self) -> None:
+        """Finish what is under way, then return; nothing is written afterwards."""
+        self._stopping.set()
+        with self._news:
+            self._news.notify_all()
+        for thread in self._threads:
+            thread.join()
+
+    # --------------------------------------------------------------------------------------- for the role
+
+    def prepare(self) -> None:
+        """What must be there before the replica starts."""
+        return
+
+    def log_ends(self) -> LogEnds | None:
+        """The archive and the beginning of the log, for the role that looks after them."""
+        return None
+
+    @abstractmethod
+    def work(self) -> None:
+        """The role's work, after the take-over; ends only by an exception (``look`` and ``news`` raise in time)."""
+
+    @abstractmethod
+    def handled_epoch(self) -> int:
+        """The epoch up to which this role has done its work; shown in its status."""
+
+    def refused(self) -> tuple[RefusedProposal, ...]:
+        """What this role would do and is refused; shown in its status."""
+        return ()
+
+    def figures(self) -> Iterator[Sample]:
+        """What is shown of this role alone. Called in threads of those who watch."""
+        return iter(())
+
+    def is_news(self, before: ClusterState, after: ClusterState) -> bool:  # noqa: ARG002
+        """True if the role is to be woken for a newer state; in the replica's thread."""
+        return True
+
+    def accepting(self) -> None:
+        """Preparations are over: the role is shown as active."""
+        self._status = ACTIVE
+        log.info("active", role=self.role, instance=self.instance, term=self.term, epoch=self.replica.state.epoch)
+        self._tell()
+
+    def look(self) -> None:
+        """Raises Superseded or Stopping if this instance must not go on."""
+        self._raise_if_superseded()
+        if self._stopping.is_set():
+            raise Stopping
+
+    def goes_on(self) -> bool:
+        """False if ``look`` would raise."""
+        return not self._stopping.is_set() and superseded(self.replica.state, self.role, self.term) is None
+
+    def _raise_if_superseded(self) -> None:
+        why = superseded(self.replica.state, self.role, self.term)
+        if why is not None:
+            raise Superseded(why)
+
+    def news(self, timeout_s: float = WAIT_S) -> list[Offered]:
+        """Wait for records or for a folded epoch, at most ``timeout_s``; gives the records. Raises as ``look`` does."""
+        with self._news:
+            if not self._inbox and not self._folded and not self._stopping.is_set():
+                self._news.wait(timeout_s)
+            records = list(self._inbox)
+            self._inbox.clear()
+            self._folded = False
+        self.look()
+        self.raise_if_halted()
+        return records
+
+    def rest(self, pause_s: float) -> list[Offered]:
+        """As ``news``, but after a pause that no news shortens: what was tried just now did not work."""
+        self._stopping.wait(pause_s)
+        return self.news(0)
+
+    def read_to_end(self, records: KafkaLog) -> Iterator[LogRecord]:
+        """All records of a log that are there now, from its beginning."""
+        tail = records.tail(records.begin_offset())
+        try:
+            yield from read_to_end(records, tail, look=self.look)
+        finally:
+            tail.close()
+
+    # ------------------------------------------------------------------------------------------ internals
+
+    def _run(self) -> None:
+        end: End | None = None
+        try:
+            self.prepare()
+            self.replica.start()
+            self.driver = LogDriver(self.replica.log, self.replica, self.clock, self.look, WAIT_S)
+            self.driver.handlers |= {
+                Acts: self._act,
+                CheckSuperseded: lambda _: self.look(),
+                Accept: lambda _: self.accepting(),
+            }
+            with self.author.translated():
+                steps = take_role(self.author.protocol, self.role, self.instance, micros(TAKE_OVER_TIMEOUT_S))
+                self.driver.carry_out(steps)
+                self.work()
+        except Stopping:
+            end = self._last_look()
+        except Superseded as error:
+            end = End(SUPERSEDED, str(error))
+        except (ReplicaHalted, LogDamaged, TopicMisconfigured, Diverged) as error:
+            end = End(CRASHED if getattr(error, "code", "") == LogPassed.code else HALTED, str(error), error)
+        except RecordTooLarge as error:
+            # The next one would meet the same record: to start again would only add a term to the log, for ever.
+            log.error("record_too_large", role=self.role, topic=error.topic, bytes=error.size)
+            end = End(HALTED, f"{error.code}: {error}", error)
+        except LogUnavailable as error:  # the broker's defect, none of this program: how it came about says nothing
+            log.error("role_failed", role=self.role, code=error.code, why=str(error))
+            end = End(CRASHED, f"{error.code}: {error}", error)
+        except Exception as error:
+            log.exception("role_failed", role=self.role)
+            end = End(CRASHED, f"{type(error).__name__}: {error}", error)
+        finally:
+            self._status, self._why = "halted", "" if end is None else end.detail[:WHY_CHARS_MAX]
+            self._stopping.set()
+            self._snapshots.stop()
+            self.replica.stop()
+            self.log.close()
+            self._say_goodbye(end)
+        if end is not None:
+            log.warning("ended", role=self.role, instance=self.instance, term=self.term, code=end.code, why=end.detail)
+            self._ended(end)
+
+    def _last_look(self) -> End | None:
+        """Who slept through its own replacement loses its partition first: does the log hold a higher term?"""
+        try:
+            self.replica.read_barrier(WAIT_S)
+            self._raise_if_superseded()
+        except Superseded as error:
+            return End(SUPERSEDED, str(error))
+        except LogError:
+            return None
+        return None
+
+    def _act(self, acts: Acts) -> None:
+        self.term = acts.term
+        self.replica.subscribe(self._on_folded, self.replica.halt_on_defect)
+        self.replica.subscribe(self._agreement.folded, self.replica.halt_on_defect)
+        self._snapshots.acts(self.replica.state, self.replica.recent.take_mark())
+
+    def _on_folded(
+        self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, offset: int
+    ) -> None:
+        if after is not before:
+            self._snapshots.folded(before, after, offset)
+            if not self.is_news(before, after):
+                return
+            if self._folded:
+                return  # nobody has taken that yet, and who does looks at the newest state afterwards
+            with self._news:
+                self._folded = True
+                self._news.notify_all()
+
+    def _evidence(self, state: ClusterState) -> Path:
+        folder = private_folder(self.settings.data_dir / "agents", ours=True)
+        return folder / f"{self.settings.cluster}.{state.cluster_id}.{self.role}.{EVIDENCE}"
+
+    def raise_if_halted(self) -> None:
+        """Raises ReplicaHalted: nothing that was folded may be shown as if the log went on."""
+        halt = self.replica.halted
+        if halt is not None:
+            raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
+
+    def _beat(self) -> None:
+        reporting = Reporting()
+        while not self._stopping.wait(LOOK_S):
+            self._sound.look(self.replica.state)
+            if reporting.is_due(self.handled_epoch(), (self._status, self.refused(), self._wrong()), LOOK_S):
+                self._tell()
+
+    def _wrong(self) -> str:
+        """What is wrong with a role that goes on with its work; empty if nothing is."""
+        return self._sound.alarm or self._snapshots.waits
+
+    def _say_goodbye(self, end: End | None) -> None:
+        """The last status, from the thread that did the work: until here it may have used the producer.
+
+        Who was taken over is silent: the status is that of the instance which acts now.
+        """
+        if end is None or end.code != SUPERSEDED:
+            self._tell()
+        self.producer.close()
+
+    def _tell(self) -> None:
+        """Publish the status; one that gets lost is followed by the next."""
+        if superseded(self.replica.state, self.role, self.term) is not None:
+            return
+        epoch, now = self.handled_epoch(), self.clock.now_us()
+        why = (self._why or self._wrong())[:WHY_CHARS_MAX]
+        status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now, self.refused(), why)
+        topic = topic_name(self.settings.cluster, AGENTS.suffix)
+        try:
+            self.producer.send(topic, encode_agent_status(status), key=self.role.encode(), partition=0)
+        except LogError as error:
+            log.warning("heartbeat_not_sent", role=self.role, why=error.message)
+
+
+class FollowingThread(RoleThread):
+    """One instance of such a role."""
+
+    _passed = 0
+
+    def offer(self, offset: int, value: bytes | None) -> bool:  # noqa: ARG002
+        """The replica has read it, or will."""
+        return False
+
+    def passed(self, position: int) -> None:
+        """The role has done its work for everything before ``position``."""
+        if position > self._passed:
+            self._passed = position
+            self.acknowledge(position - 1)

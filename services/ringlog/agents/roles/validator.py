@@ -1,0 +1,171 @@
+"""The validator's thread: performs the effects of ``ringlog.protocol.validator.validator`` on the topics."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+
+from ringlog.agents.exits import Superseded
+from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
+from ringlog.agents.monitoring.metrics import AnswerTimes
+from ringlog.agents.ports import Acknowledge, Ended
+from ringlog.agents.roles.results import ResultsLog
+from ringlog.agents.roles.role import LOOK_S, Offered, RoleThread
+from ringlog.log.errors import LogDamaged, LogUnavailable
+from ringlog.log.kafka.adapter import KafkaLog, KafkaTail
+from ringlog.log.kafka.topics import REQUESTS, RESULTS, topic_name
+from ringlog.log.port import LogRecord
+from ringlog.protocol.effects import Append
+from ringlog.protocol.role import Initialise
+from ringlog.protocol.validator.core import is_floor_mark
+from ringlog.protocol.validator.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator.values import ROLE, Ack, Arrived, Publish, Shown, StopInstance
+from ringlog.runtime.monitoring.metrics import Sample
+from ringlog.runtime.settings import ProcessSettings
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import decode_requests, encode_result
+
+GLANCE_S = 0.005
+"""How often a validator that waits for requests looks whether its batch is over."""
+
+
+class ValidatorThread(RoleThread):
+    """One instance of the validator."""
+
+    role = ROLE
+    answers_commits = True
+    _reader: KafkaTail | None = None
+    _reads_from = 0
+
+    def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
+        super().__init__(settings, acknowledge, ended)
+        self._times = AnswerTimes()
+
+    def work(self) -> None:
+        """Answer requests for ever."""
+        fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
+        results = ResultsLog(self.settings, self.look)
+        self._results_topic = topic_name(self.settings.cluster, RESULTS.suffix)
+        self.driver.handlers |= {
+            Initialise: lambda _: fenced.initialise(),
+            ReadResults: lambda _: results.published(),
+            Trim: lambda effect: results.trim(effect.oldest),
+            Requests: self._requests,
+            Meanwhile: self._meanwhile,
+            Publish: lambda effect: self._publish(effect, fenced),
+            Shown: self._shown,
+            Ack: self._acknowledge,
+            StopInstance: self._stop,
+        }
+        try:
+            folding = self.replica.foreseen.fold
+            self.driver.carry_out(answer_requests(self.instance, self.term, self.author.protocol, self.draw, folding))
+        finally:
+            results.close()
+            if self._reader is not None:
+                self._reader.close()
+
+    def figures(self) -> Iterator[Sample]:
+        """How many wait for answers, and how long these take."""
+        return self._times.samples()
+
+    def accepting(self) -> None:
+        """From now on entries are those of requests."""
+        append = self.driver.handlers[Append]
+
+        def noted(effect: Append) -> None:
+            self._times.sent(time.monotonic())
+            append(effect)
+
+        self.driver.handlers[Append] = noted
+        super().accepting()
+
+    def handled_epoch(self) -> int:
+        """The validator decides on the newest epoch that it has folded."""
+        return self.replica.state.epoch
+
+    def offer(self, offset: int, value: bytes | None) -> bool:
+        """False for a record that this instance reads by itself."""
+        return not self._reads(offset) and super().offer(offset, value)
+
+    def _reads(self, offset: int) -> bool:
+        return self._reader is not None and offset >= self._reads_from
+
+    def _requests(self, effect: Requests) -> Sequence[Arrived]:
+        """What faust delivers, up to its first record; what follows that is read here.
+
+        On the way through two event loops and their threads each request would wait as long as for its commit.
+        """
+        if self._reader is None:
+            offered = self.news() if effect.wait else self.news(0)
+            if offered:
+                self._begin_to_read(offered[-1][0] + 1)
+        else:
+            read = self._read_on(self._reader, LOOK_S if effect.wait else 0.0)
+            offered = [one for one in self.news(0) if not self._reads(one[0])]
+            offered += [(record.offset, record.data) for record in read]
+        return self._arrived(offered)
+
+    def _meanwhile(self, effect: Meanwhile) -> Sequence[Arrived]:
+        """A request is taken at once; that the batch is over is seen up to ``GLANCE_S`` later."""
+        until = time.monotonic() + effect.timeout / 1e6
+        while self._reader is not None and not effect.is_over(self.replica.state) and time.monotonic() < until:
+            if read := self._read_on(self._reader, GLANCE_S):
+                return self._arrived([(record.offset, record.data) for record in read])
+            self.look()
+        return ()
+
+    def _arrived(self, offered: Sequence[Offered]) -> Sequence[Arrived]:
+        arrived = [self._request(record) for record in offered]
+        now = time.monotonic()
+        for offset, requests in arrived:
+            self._times.arrived(offset, len(requests), now)
+        return arrived
+
+    def _read_on(self, reader: KafkaTail, wait_s: float) -> Sequence[LogRecord]:
+        """What came in. Requests that the topic has lost their clients send again: the next validator begins where the
+        topic does, so this instance ends as if the broker had failed it, and nobody has to look.
+        """
+        try:
+            return reader.poll(wait_s)
+        except LogDamaged as error:
+            raise LogUnavailable(error.message, "the next instance reads what there is") from error
+
+    def _begin_to_read(self, position: int) -> None:
+        requests = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, REQUESTS)
+        self._reads_from = position
+        self._reader = requests.tail(position)
+
+    def _publish(self, effect: Publish, fenced: FencedProducer) -> None:
+        self._times.committed(time.monotonic())
+        fenced.commit(self._written(effect))
+        for result in effect.results:
+            if not is_floor_mark(result):
+                self._times.settled(result.outcome)
+
+    def _shown(self, effect: Shown) -> None:
+        self._times.committed(time.monotonic())
+        for result in effect.results:
+            self._times.settled(result.outcome)
+
+    def _acknowledge(self, effect: Ack) -> None:
+        self._times.acknowledged(effect.offset, time.monotonic())
+        self.acknowledge(effect.offset)
+
+    def _written(self, effect: Publish) -> list[TransactionRecord]:
+        return [TransactionRecord(self._results_topic, None, encode_result(result)) for result in effect.results]
+
+    def _stop(self, effect: StopInstance) -> None:
+        raise Superseded(effect.detail)
+
+    def _request(self, record: Offered) -> Arrived:
+        offset, value = record
+        why = "a part of the record is none"
+        try:
+            found = decode_requests(value or b"")
+        except WireError as error:
+            found, why = (None,), str(error)
+        requests = tuple(request for request in found if request is not None)
+        if len(requests) < len(found):
+            self.seldom.warn("unreadable_request", offset=offset, why=why)
+        return offset, requests

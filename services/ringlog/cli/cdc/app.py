@@ -1,0 +1,86 @@
+"""``ringlog cdc``: change data capture. The pipeline and what belongs to it, one file beside this one for each part."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import typer
+
+from ringlog.cli.cdc.clocks import lower_command, withdraw_command
+from ringlog.cli.cdc.consume import apply, tail
+from ringlog.cli.cdc.import_debezium import import_debezium
+from ringlog.cli.cdc.permissions import fence_command, grant_command
+from ringlog.cli.cdc.repair import repair_command
+from ringlog.cli.shared.connection import out
+from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.kernel.generations.expiry import log_retention
+from ringlog.log.kafka.retention import mending, retention_of
+from ringlog.log.kafka.topics import CDC, admin_client, topic_name
+from ringlog.operator.views import views
+from ringlog.operator.views.clocks import clock_lines
+from ringlog.operator.views.words import lifetime, when
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.context import ClusterContext, current_cluster
+from ringlog.stack.artifacts import jars
+from ringlog.stack.errors import StackError
+from ringlog_cdc.cli import launcher
+from ringlog_cdc.cli import run as run_job
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def _defaults(context: typer.Context) -> None:
+    """Change data capture: generations, writers, the Spark job."""
+    last = current_cluster()
+    if last is not None and context.invoked_subcommand == "run":  # the job finds the broker itself
+        os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
+    with suppress(StackError):  # a Spark of the user's own may have the connectors
+        os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in (*jars("spark"), *jars("lake"))))
+
+
+app.command("run")(run_job)
+app.command("launcher")(launcher)
+app.command("grant")(grant_command)
+app.command("fence")(fence_command)
+app.command("lower")(lower_command)
+app.command("withdraw")(withdraw_command)
+app.command("repair")(repair_command)
+app.command("tail")(tail)
+app.command("apply")(apply)
+app.command("import-debezium")(import_debezium)
+
+
+@app.command("status")
+@view_command
+def status(context: ClusterContext) -> Iterator[Any]:
+    """Generations in order, and how far each registered writer has promised to go."""
+    state = newest(context)
+    topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
+    kept = retention_of(admin_client(context.bootstrap), topic)
+    found = views.cdc(state) | {"retention": views.retention(kept, seconds)}
+    yield found
+    rows: Iterable[tuple[str, ...]] = (
+        (row["id"], when(row["timestamp"]), row["status"], str(row["ranges"]), str(row["streams"]))
+        for row in found["generations"]
+    )
+    columns = ("generation", "operates from", "status", "ranges", "streams")
+    show_table(columns, rows, "no generation yet; the first node that joins makes one")
+    if found["prepared"] is not None:
+        out.print(f"prepared: {found['prepared']['id']}, {found['prepared']['received']} parts")
+    writers = []
+    for row in found["writers"]:
+        fenced = "" if row["fenced"] is None else f"fenced since epoch {row['fenced']}"
+        times = when(row["horizon"]), when(row["low_watermark"])
+        writers.append((row["name"], *times, row["incarnation"], fenced))
+    if writers:
+        show_table(("writer", "horizon", "low-watermark", "incarnation", ""), writers)
+    for line in clock_lines(state, SystemClock().now_us(), None):
+        out.print(line, markup=False)
+    out.print(f"rows: kept {lifetime(kept.ms)} by the topic, {lifetime(seconds, 1)} promised by tables")
+    if not kept.covers(seconds):
+        out.print("rows may be gone before their tables' ttl; a running job mends it if it may, or by hand:")
+        out.print(f"  {mending(context.bootstrap, topic, kept, seconds)}", soft_wrap=True)

@@ -1,0 +1,100 @@
+"""``ringlog cdc lower`` and ``ringlog cdc withdraw``: taking back what a wrong clock left in the log."""
+
+from __future__ import annotations
+
+import getpass
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.shared.submitting import show_answer
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command, Micros
+from ringlog.operator.errors import Refused
+from ringlog.operator.views.clocks import appended_until, lowering, settled_lowering, start_of, withdrawal
+from ringlog.operator.views.words import when
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.draw import SystemDraw
+
+Reason = Annotated[str, typer.Option("--reason", help="Why, and how it is known; kept in the log.")]
+By = Annotated[str | None, typer.Option("--by", help="Who decides that; kept in the log. None: the user's name.")]
+
+
+def lower_command(
+    reason: Reason,
+    writer: Annotated[
+        str | None, typer.Option("--writer", help="Name of the fenced CDC writer; none: the settled time of verdicts.")
+    ] = None,
+    to: Annotated[int | None, typer.Option(help="Microseconds since 1970; none: as low as it is safe.", min=0)] = None,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Lower what was promised by a clock that was ahead, down to what may have been used: the horizon of a fenced CDC
+    writer, or the settled time of verdicts on writes.
+
+    The append times say so in the mutations topic: nobody has used more than the newest one and the leeway.
+    """
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        state = client.read_barrier()
+        appended = appended_until(context.bootstrap, context.cluster)
+        try:
+            name, before, after, command = _lowering(state, writer, appended, to, _reason_text(reason, by))
+        except Refused as refused:
+            fail(refused.code, str(refused))
+        answer = client.submit(command)
+    if not as_json:
+        out.print(f"{name}: from {when(before)} down to {when(after)}")
+    show_answer(answer, None, as_json)
+
+
+def _lowering(
+    state: ClusterState, writer: str | None, appended: Micros | None, to: Micros | None, reason_text: str
+) -> tuple[str, Micros, Micros, Command]:
+    """(what sinks, from when, to when, by which command). Raises Refused."""
+    if writer is None:
+        settled = settled_lowering(state, SystemClock().now_us(), appended, to, reason_text)
+        return "settled time", state.settled.until, settled.until, settled
+    found, horizon = lowering(state, writer, appended, to, reason_text)
+    return writer, found.horizon, horizon.horizon, horizon
+
+
+def withdraw_command(
+    generation: Annotated[str, typer.Argument(help="Id of the last generation, as ringlog cdc status has it.")],
+    reason: Reason,
+    by: By = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Take back the last generation, if it starts far ahead (by a clock that was) and nobody has used it.
+
+    One that the ring needs in its place is prepared at once.
+    """
+    context = resolve(bootstrap, cluster)
+    with connect(context) as client:
+        state = client.read_barrier()
+        appended = appended_until(context.bootstrap, context.cluster)
+        try:
+            command = withdrawal(state, generation, appended, _reason_text(reason, by), SystemDraw())
+        except Refused as refused:
+            fail(refused.code, str(refused))
+        answer = client.submit(command)
+    starts = start_of(state, generation)
+    if not as_json and starts is not None:
+        out.print(f"{generation} would have started at {when(starts)}")
+    show_answer(answer, None, as_json)
+
+
+def _reason_text(reason: str, by: str | None) -> str:
+    return f"{reason}; by {by or _user()}"
+
+
+def _user() -> str:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return "somebody"

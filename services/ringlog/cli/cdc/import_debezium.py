@@ -1,0 +1,89 @@
+"""``ringlog cdc import-debezium``: change events of Debezium sources become mutations."""
+
+from __future__ import annotations
+
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, resolve
+from ringlog.files import read_text
+from ringlog.runtime.process import stop_on_signals
+
+
+class EventFormat(Enum):
+    """How the events are written."""
+
+    JSON = "json"
+    CONFLUENT = "confluent-avro"
+    APICURIO = "apicurio-avro"
+
+
+class Unit(Enum):
+    """What numbers stand for whose meaning no schema says."""
+
+    UNKNOWN = ""
+    MILLISECONDS = "ms"
+    MICROSECONDS = "us"
+    NANOSECONDS = "ns"
+
+
+def import_debezium(
+    topic: Annotated[list[str], typer.Option(help="Topic of change events; may be given again.")],
+    form: Annotated[EventFormat, typer.Option("--format", help="How keys and values are written.")] = EventFormat.JSON,
+    schema: Annotated[
+        list[str] | None, typer.Option(help="NUMBER=FILE: an Avro schema as the registry exports it; again for each.")
+    ] = None,
+    table: Annotated[
+        list[str] | None, typer.Option(help="SOURCE=KEYSPACE.TABLE where the names differ; may be given again.")
+    ] = None,
+    group: Annotated[str, typer.Option(help="Consumer group: the name of this import.")] = "ringlog-import",
+    instance: Annotated[str, typer.Option(help="Name of this process among those of the group.")] = "1",
+    unit: Annotated[Unit, typer.Option(help="Unit of times in events without schemas.")] = Unit.UNKNOWN,
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Leave columns out that the table has not.")
+    ] = False,
+    until_end: Annotated[bool, typer.Option("--until-end", help="Stop at the end that the topics have.")] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """Make mutations of Debezium's change events, each once, until SIGTERM; refused ones go to the dead letters."""
+    from confluent_kafka import KafkaException
+
+    from ringlog_debezium.envelope import BadRecord, Form, avro_schema
+    from ringlog_debezium.mutations import ImportRules
+    from ringlog_debezium.stage import Import, ImportFigures, ImportSettings, rename
+
+    if not group.strip():  # the Kafka client ends the process without a word
+        fail("bad_option", "--group: must name the import", 2)
+    context = resolve(bootstrap, cluster)
+    try:
+        files = {int(number): Path(name).absolute() for number, name in rename(schema or ()).items()}
+        schemas = {number: avro_schema(read_text(path)) for number, path in files.items()}
+        tables = rename(table or ())
+    except (ValueError, OSError, BadRecord) as error:
+        fail("bad_option", str(error))
+    settings = ImportSettings(
+        bootstrap_servers=context.bootstrap,
+        cluster=context.cluster,
+        topics=tuple(topic),
+        group=group,
+        form=Form(form.value, schemas),
+        rules=ImportRules(tables, unit.value, ignore_unknown),
+        until_end=until_end,
+        instance=instance,
+    )
+
+    def say(found: ImportFigures) -> None:
+        counts = f"{found.mutations:,} mutations, {found.refused:,} refused, {found.unchanged:,} changed nothing"
+        typer.echo(f"{counts}, {found.tombstones:,} tombstones")
+
+    with connect(context) as client:
+        stage = Import(settings, client, say)
+        stop_on_signals(stage.stopping)
+        try:
+            stage.run()
+        except KafkaException as error:
+            fail("import_failed", f"{error}; nothing is lost or twice: start it again")

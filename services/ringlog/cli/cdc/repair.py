@@ -1,0 +1,81 @@
+"""``ringlog cdc repair``: have the CDC streams checked, and made anew where the ring needs others.
+
+The request is a record in the state from its entry on (``kernel.generations.requests``): who stops watching stops
+nothing, and ``ringlog operation list`` has it with its outcome.
+"""
+
+from __future__ import annotations
+
+import getpass
+import json
+import re
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve
+from ringlog.cli.shared.following import Timeout, Wait
+from ringlog.cli.shared.submitting import show_answer, submitted
+from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
+from ringlog.kernel.generations.requests import DROPPED, IN_PROGRESS
+from ringlog.kernel.model.state import ClusterState, GlobalRequest
+from ringlog.log.errors import WaitTimedOut
+from ringlog.operator.answers import answer_json
+from ringlog.operator.intents.intents import seed_of
+from ringlog.operator.views import views
+from ringlog.protocol.submission.results import AppliedResult
+
+DAY_S = 86_400.0
+UNKNOWN_USER = "somebody"
+
+
+def repair_command(
+    by: Annotated[str | None, typer.Option("--by", help="Who asks; kept in the log. None: the user's name.")] = None,
+    wait: Wait = True,
+    timeout: Timeout = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Check the CDC streams: each range needs one for each shard of its owner. If not, make a new generation.
+
+    Exit status 0 if the streams fit now, 1 if they may not: the generation was dropped, or is on its way still.
+    """
+    requester = by or _user()
+    with connect(resolve(bootstrap, cluster)) as client:
+        answer, _ = submitted(client, lambda _, draw: RequestCdcGeneration(seed_of(draw), requester))
+        if not isinstance(answer, AppliedResult):
+            show_answer(answer, None, as_json)
+            return
+        name = f"repair-{answer.epoch}"
+        found = client.replica.state.requests.get(name)
+        if wait:
+            if found is not None and found.outcome == IN_PROGRESS and not as_json:
+                out.print(f"{name} waits for {found.generation}", markup=False)
+            try:
+                found = client.replica.wait_for(
+                    lambda state: _ended(state, name), DAY_S if timeout is None else timeout, f"the end of {name}"
+                )
+            except WaitTimedOut:
+                found = client.replica.state.requests[name]
+    assert found is not None, "an applied request is recorded"
+    if as_json:
+        typer.echo(json.dumps(answer_json(answer) | {"request": views.request(found)}))
+    else:
+        out.print(f"{name}: {found.outcome.replace('_', ' ')}", markup=False)
+    if found.outcome == DROPPED or (wait and found.outcome == IN_PROGRESS):
+        fail("not_repaired", f"{name} is {found.outcome}; look at it with: ringlog operation show {name}")
+
+
+def _ended(state: ClusterState, name: str) -> GlobalRequest | None:
+    """The request, once it has ended."""
+    found = state.requests[name]
+    return None if found.outcome == IN_PROGRESS else found
+
+
+def _user() -> str:
+    """The user's name as the log takes names."""
+    try:
+        return re.sub("[^A-Za-z0-9_.-]|^[_.-]+", "", getpass.getuser())[:100] or UNKNOWN_USER
+    except (OSError, KeyError):
+        return UNKNOWN_USER

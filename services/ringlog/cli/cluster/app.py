@@ -1,0 +1,199 @@
+"""``ringlog cluster``: create a cluster, choose one, its settings, and the ACLs that each kind of process needs."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import asdict
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ringlog import FEATURES
+from ringlog.cache.redis_url import redis_address
+from ringlog.cli.cluster import certificates as cluster_certificates
+from ringlog.cli.cluster import contexts as cluster_use
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, broker_of, fail, out, report_replay, resolve
+from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.submitting import change_command
+from ringlog.client.creation.creation import Founding, found_cluster, repaired
+from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.log.kafka.acls import BrokerUser, apply_rules, rules_for
+from ringlog.log.kafka.topics import admin_client
+from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.views import views
+from ringlog.runtime.context import ClusterContext, current_cluster, store_cluster, stored_id
+from ringlog.runtime.kafka.config import VARIABLE
+from ringlog.runtime.trust import TRUST_VARIABLE
+
+
+@view_command
+def acls(
+    context: ClusterContext,
+    kind: Annotated[BrokerUser, typer.Option("--for", help="For what kind of process.")],
+    user: Annotated[str, typer.Option("--user", help="Its name at the broker, without `User:`.")],
+    apply: Annotated[bool, typer.Option("--apply", help="Give them; needs ALTER of the Kafka cluster.")] = False,
+) -> Iterator[Any]:
+    """Print the rights that a kind of process needs, as options of `kafka-acls.sh`; with --apply give them."""
+    rules = rules_for(kind, context.cluster)
+    if apply:
+        apply_rules(admin_client(context.bootstrap), user, rules)
+    facts = {"user": user, "for": kind.value, "cluster": context.cluster, "applied": apply}
+    yield facts | {"rules": [asdict(rule) for rule in rules]}
+    for rule in rules:
+        out.print(rule.command(user), markup=False)
+
+
+app = typer.Typer(no_args_is_help=True)
+cluster_use.register(app)
+cluster_certificates.register(app)
+app.command("acls")(acls)
+Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]
+
+
+def parse_settings(given: list[str] | None) -> tuple[tuple[str, int], ...]:
+    """``NAME=VALUE`` options as pairs."""
+    pairs = []
+    for item in given or []:
+        name, _, value = item.partition("=")
+        try:
+            pairs.append((name, int(value)))
+        except ValueError:
+            fail("bad_setting", f"{item}: expected NAME=NUMBER; names: {', '.join(sorted(SETTINGS))}", 2)
+    return tuple(pairs)
+
+
+@app.command("found")
+def found_command(
+    name: Annotated[str, typer.Argument(help="Name of the new cluster; its topics begin with it.")],
+    settings: Setting = None,
+    replication: Annotated[
+        int | None,
+        typer.Option(help="Copies of each record. None: 3 on three brokers, 1 on one; else it is asked.", min=1),
+    ] = None,
+    anew: Annotated[
+        bool, typer.Option("--anew", help="Also if a cluster of this name lost its log; that one is gone then.")
+    ] = False,
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Create the topics, append the founding entry and read it back. Later commands use a new cluster.
+
+    A cluster that exists already stays as it is, and the cluster in use stays in use.
+    """
+    broker = broker_of(bootstrap)
+    brokers = broker.bootstrap
+    if broker.redis:
+        redis_address(broker.redis)
+    given = dict(parse_settings(settings))
+    stored = stored_id(brokers, name)
+    founding = found_cluster(
+        brokers, name, given, replication=replication, stored_id=stored, anew=anew, tell=report_replay
+    )
+    before = current_cluster()
+    is_in_use = founding.here or before is None or (before.bootstrap, before.cluster) == (brokers, name)
+    try:
+        _print_created(founding, brokers, as_json, is_in_use)
+    finally:  # where it cannot be remembered, it is founded none the less, and that was said
+        files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+        context = ClusterContext(brokers, name, broker.redis, cluster_id=founding.cluster_id, **files)
+        store_cluster(context, is_in_use=is_in_use)
+    if founding.ignored:
+        change = json.dumps({"command": "ChangeSettings", "settings": {key: given[key] for key in founding.ignored}})
+        fail(
+            "settings_ignored", f"the cluster exists, and its settings stay. To change them: ringlog submit '{change}'"
+        )
+
+
+def _print_created(founding: Founding, brokers: str, as_json: bool, is_in_use: bool) -> None:
+    if as_json:
+        facts = {"cluster": founding.name, "cluster_id": founding.cluster_id, "founded_here": founding.here}
+        typer.echo(json.dumps(facts | {"copies": founding.copies, "in_use": is_in_use}))
+        return
+    if founding.here:
+        out.print(
+            Text.assemble("cluster ", (founding.name, "bold"), f" founded on {brokers}, id {founding.cluster_id}")
+        )
+    else:
+        out.print(Text.assemble("cluster ", (founding.name, "bold"), f" was there already, id {founding.cluster_id}"))
+    one = "1 copy: a broker that loses its disk loses the cluster"
+    out.print(f"each record has {one if founding.copies == 1 else f'{founding.copies} copies'}")
+    if not is_in_use:
+        out.print(
+            f"another cluster stays in use; to use this one: ringlog cluster use {founding.name} --bootstrap {brokers}"
+        )
+
+
+@app.command("repair-topics")
+def repair_topics_command(
+    replication: Annotated[
+        int | None,
+        typer.Option(help="Copies of each record of topics that are made. Default: those of the log.", min=1),
+    ] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Make missing topics again and set required settings.
+
+    Records of a topic that was lost stay lost. The log itself is rebuilt with `ringlog recover`.
+    """
+    context = resolve(bootstrap, cluster)
+    changed = repaired(context.bootstrap, context.cluster, replication)
+    if as_json:
+        typer.echo(json.dumps(changed))
+        return
+    show_table(("topic", "repaired"), sorted(changed.items()), "all topics are as they must be")
+
+
+@app.command("require-feature")
+@change_command
+def require_feature(
+    feature: Annotated[str, typer.Argument(help="Name of the feature, also one that no member supports yet.")],
+    withdraw: Annotated[
+        bool, typer.Option("--withdraw", help="Withdraw a requirement; not of an enabled one.")
+    ] = False,
+) -> Intent:
+    """Require a feature of nodes that register, join or return.
+
+    Members that lack it keep running until they are upgraded. `ringlog status` shows which members lack it.
+    """
+    return named(RequireFeature(feature, not withdraw))
+
+
+@app.command("enable-feature")
+@change_command
+def enable_feature(
+    feature: Annotated[str, typer.Argument(help="Name of the feature; every member must support it.")],
+) -> Intent:
+    """Enable a feature, for good: nodes that lack it can neither register nor join any more."""
+    return named(EnableFeature(feature))
+
+
+@app.command("features")
+@view_command
+def features_command(context: ClusterContext) -> Iterator[Any]:
+    """List features, and the members that lack them.
+
+    Shown are required and enabled features, those that members support, and those of this release of the command line.
+    """
+    found = views.features(newest(context), FEATURES)
+    yield found
+    rows = (
+        (row["name"], str(row["required"] or "-"), str(row["enabled"] or "-"), ", ".join(row["lacked_by"]) or "-")
+        for row in found
+    )
+    show_table(("feature", "required at epoch", "enabled at epoch", "lacked by"), rows)
+
+
+@app.command("settings")
+@view_command
+def settings_command(context: ClusterContext) -> Iterator[Any]:
+    """Every setting of the cluster with its value, unit and meaning."""
+    values = views.settings(newest(context))
+    yield values
+    rows = ((name, str(value), SETTINGS[name].unit, SETTINGS[name].meaning) for name, value in values.items())
+    show_table(("setting", "value", "unit", "meaning"), rows)

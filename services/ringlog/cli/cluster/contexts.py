@@ -1,0 +1,101 @@
+"""``ringlog cluster use|list|current``: the clusters that this user knows, and the one that later commands use."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from ringlog.cache.redis_url import without_password
+from ringlog.cli.shared.connection import Bootstrap, Json, connect, fail, out, resolve
+from ringlog.runtime.context import ClusterContext, current_cluster, store_cluster, stored_clusters
+from ringlog.runtime.kafka.config import VARIABLE
+from ringlog.runtime.trust import TRUST_VARIABLE
+
+
+def register(app: typer.Typer) -> None:
+    """Add the commands to those of clusters."""
+    app.command("use")(use)
+    app.command("list")(list_clusters)
+    app.command("current")(current)
+
+
+def use(
+    context: typer.Context,
+    name: Annotated[str, typer.Argument(help="Its name, its id, or how its id begins.")],
+    bootstrap: Bootstrap = None,
+    as_json: Json = False,
+) -> None:
+    """Have later commands use a cluster: one that `ringlog cluster list` shows, or one at the broker that is given."""
+    found = _matching(name) if bootstrap is None else [_asked_for(bootstrap, name)]
+    if len(found) > 1:
+        which = "; ".join(f"{context.cluster_id} at {context.bootstrap}" for context in found)
+        fail("ambiguous_cluster", f"{name} may be {which}: give its id")
+    if not found:
+        fail("unknown_cluster", f"{name}; known are those of: ringlog cluster list; or give --bootstrap")
+    chosen = found[0]
+    for name_of_file, variable in (("kafka_config", VARIABLE), ("trust_config", TRUST_VARIABLE)):
+        source = context.get_parameter_source(name_of_file)
+        if source is not None and source.name == "COMMANDLINE":
+            chosen = replace(chosen, **{name_of_file: os.environ[variable]})
+    store_cluster(chosen)
+    _show(chosen, as_json)
+
+
+def list_clusters(as_json: Json = False) -> None:
+    """The clusters that this user has founded or used, and the one that later commands use. Asks no broker."""
+    found = stored_clusters()
+    if as_json:
+        typer.echo(json.dumps([_as_json(c) | {"in_use": c == found.current} for c in found.clusters]))
+        return
+    table = Table("", "cluster", "id", "broker", "redis", "log-in", "trust", box=None, padding=(0, 2))
+    for c in found.clusters:
+        mark = "in use" if c == found.current else ""
+        files = c.kafka_config, c.trust_config
+        table.add_row(mark, c.cluster, c.cluster_id, c.bootstrap, without_password(c.redis), *files)
+    out.print(table if found.clusters else "no cluster is known; found one: ringlog cluster found NAME")
+
+
+def current(as_json: Json = False) -> None:
+    """The cluster that commands without options use. Asks no broker."""
+    found = current_cluster()
+    if found is None:
+        fail("no_cluster", "none is in use; choose one: ringlog cluster use NAME, or found one: ringlog cluster found")
+    _show(found, as_json)
+
+
+def _matching(name: str) -> list[ClusterContext]:
+    clusters = stored_clusters().clusters
+    by_name = [context for context in clusters if context.cluster == name]
+    return by_name or [context for context in clusters if name and context.cluster_id.startswith(name)]
+
+
+def _asked_for(bootstrap: str, name: str) -> ClusterContext:
+    """What the broker says of it, with what belongs to that broker."""
+    context = resolve(bootstrap, name)
+    with connect(context) as client:
+        return replace(context, cluster_id=client.read_barrier().cluster_id)
+
+
+def _show(context: ClusterContext, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(_as_json(context)))
+    else:
+        where = f" {context.cluster_id} at {context.bootstrap} is in use"
+        out.print(Text.assemble("cluster ", (context.cluster, "bold"), where))
+
+
+def _as_json(context: ClusterContext) -> dict[str, str]:
+    return {
+        "cluster": context.cluster,
+        "cluster_id": context.cluster_id,
+        "bootstrap": context.bootstrap,
+        "redis": without_password(context.redis),
+        "kafka_config": context.kafka_config,
+        "trust_config": context.trust_config,
+    }

@@ -1,0 +1,117 @@
+"""Commands as JSON: ``ringlog submit``, ``ringlog withdraw``, and ``ringlog rehearse``, which tries a plan offline."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.placement.balance import draw
+from ringlog.cli.placement.tablet import check_not_undone
+from ringlog.cli.shared import submitting
+from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail, resolve, seconds_of
+from ringlog.cli.shared.options import newest
+from ringlog.files import STDIN, read_input, read_lines, read_text
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.operator.answers import TIMEOUT_S, ended_json
+from ringlog.operator.errors import Refused
+from ringlog.operator.history.log_lines import BAD_DUMP, read_dump, state_at_end
+from ringlog.operator.history.log_past import Past, past_of
+from ringlog.operator.intents.json_commands import typed
+from ringlog.operator.rehearsal.balance_chart import EPOCHS
+from ringlog.operator.rehearsal.rehearsal import Rehearsal
+
+LIVE = "live"
+
+
+def rehearse(
+    plan: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="JSON lines; none or -: standard input.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="Start from a cluster's state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
+    ] = None,
+    picture: Annotated[
+        Path | None, typer.Option("--picture", help="Draw how tablets lay at each epoch into this file, as SVG.")
+    ] = None,
+) -> None:
+    """Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid."""
+    rehearsal = Rehearsal(state_from(source) if source is not None else EMPTY_STATE)
+    status = 0
+    for number, line in enumerate(_lines(plan), start=1):
+        if not line.strip():
+            continue
+        answer = rehearsal.line(line.rstrip(b"\r\n"), number)
+        typer.echo(json.dumps(answer))
+        if answer.get("outcome") == "invalid":
+            status = 2
+    if picture is not None:
+        draw(picture, rehearsal.balance_history, EPOCHS)
+    raise typer.Exit(status)
+
+
+def _lines(plan: Path | None) -> Iterable[bytes]:
+    """Lines end with a line feed alone: other separators of Unicode may stand inside JSON text."""
+    if plan is None or plan == STDIN:
+        return read_lines(STDIN)
+    try:
+        return read_input(plan).split(b"\n")
+    except OSError as error:
+        fail("bad_file", f"{plan}: {error.strerror}", 2)
+
+
+def _given(name: str) -> str | None:
+    """A variable of those that commands with options for them obey: here there are none, and none is its default."""
+    return os.environ.get(f"RINGLOG_{name}") or None
+
+
+def state_from(source: str) -> ClusterState:
+    """The state of a dump, or of ``live[:CLUSTER]``, which is only read."""
+    live, _, cluster = source.partition(":")
+    try:
+        if live == LIVE:
+            with past_of(resolve(_given("BOOTSTRAP_SERVERS"), cluster or _given("CLUSTER"))) as past:
+                state = state_at_end(past)
+        else:
+            state = state_at_end(Past(read_dump(Path(source))))
+    except Refused as refused:
+        fail(refused.code, str(refused), 2 if refused.code == BAD_DUMP else 1)
+    if state.epoch == 0:
+        fail("not_founded", f"no cluster was founded in {source}", 2)
+    return state
+
+
+def submit(
+    command: Annotated[str | None, typer.Argument(help='JSON, e.g. {"command": "Noop"}; none: standard input.')] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for the answer.")] = TIMEOUT_S,
+    request_id: Annotated[str | None, typer.Option(help="Ask again under the id of an earlier try.")] = None,
+    since_epoch: Annotated[int | None, typer.Option(help="The epoch that the earlier try gave.")] = None,
+) -> None:
+    """Submit one command through the validator and print what became of it, as JSON."""
+    try:
+        given: Any = json.loads(command if command is not None else read_text(STDIN))
+    except (OSError, ValueError, RecursionError) as error:
+        fail("bad_json", str(error), 2)
+    context, intent = resolve(bootstrap, cluster), typed(given)
+    if isinstance(given, dict) and given.get("command") == "DecideResize" and request_id is None:
+        check_not_undone(context, newest(context), str(given.get("table")), str(given.get("decision")))
+    submitting.submit(context, intent, True, timeout_s=timeout, request_id=request_id, since_epoch=since_epoch)
+
+
+def withdraw(
+    request_id: Annotated[str, typer.Argument(help="The request's id, as the error gave it.")],
+    since_epoch: Annotated[int, typer.Argument(help="Its epoch, as the error gave it.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON."""
+    with connect(resolve(bootstrap, cluster)) as client:
+        ended = client.withdraw(request_id, since_epoch)
+    typer.echo(json.dumps(ended_json(ended)))

@@ -1,0 +1,1 @@
+"""``ringlog log``, ``snapshot``, ``recover``, ``service`` and ``pause``."""

@@ -1,0 +1,247 @@
+"""``ringlog log`` and ``ringlog snapshot``: the entries of the metadata log with their outcomes, its past and archive.
+
+A stored snapshot is a state that readers can begin with, instead of the first entry of the log. Archive and truncation
+are the ends of the log.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.text import Text
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.cli.shared.options import show_table, view_command
+from ringlog.cli.shared.submitting import change_command, submit
+from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
+from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.model.outcome import OutcomeKind, UnreadableEntry
+from ringlog.log.archive.archive import Archive, grown
+from ringlog.log.archive.locations import place_of
+from ringlog.log.errors import SnapshotRefused
+from ringlog.log.folding import FoldedRecord
+from ringlog.log.opening import open_metadata, open_snapshots
+from ringlog.log.replicas.start_point import ListedSnapshot, SnapshotTopic
+from ringlog.operator.history.log_lines import chosen, entry_json, line_json, write_dump
+from ringlog.operator.history.log_past import archive_fault, checked, past_of, state_at
+from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.views import views
+from ringlog.operator.views.words import picked, printable, time_of_day
+from ringlog.runtime.context import ClusterContext
+from ringlog.wire.records import StoredSnapshot
+
+app = typer.Typer()
+ARCHIVE_HELP = "The archive: a folder, or a URL that fsspec knows."
+InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)]
+LAST_MAX = 10_000_000
+STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
+
+
+@app.callback(invoke_without_command=True)
+def show(
+    ctx: typer.Context,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    since: Annotated[int, typer.Option("--from", help="First epoch to show.")] = 0,
+    last: Annotated[
+        int | None, typer.Option("--last", min=1, max=LAST_MAX, help="Show only the last N records.")
+    ] = None,
+    all_records: Annotated[bool, typer.Option("--all", help="Show records without effect too.")] = False,
+    dump: Annotated[
+        Path | None, typer.Option("--dump", help="Write the raw log to a file for `rehearse --from`.")
+    ] = None,
+    archive: InArchive = None,
+    as_json: Json = False,
+) -> None:
+    """Show the log: epoch, time, who, what, and for records without effect why."""
+    if ctx.invoked_subcommand is not None:
+        return
+    near = since - 1 if dump is None else None
+    with past_of(resolve(bootstrap, cluster), _opened(archive), near=near) as past:
+        if dump is not None:
+            if past.start.position:
+                fail("log_truncated", f"the log begins with epoch {past.start.state.epoch}: name the archive")
+            count = write_dump(dump, past.records)
+            if as_json:
+                typer.echo(json.dumps({"records": count, "file": str(dump)}))
+            else:
+                out.print(f"{count} records in {dump}")
+            return
+        for line in chosen(past.lines(), since, last, all_records):
+            if as_json:
+                typer.echo(json.dumps(line_json(line)))
+            else:
+                _print(line)
+
+
+@app.command("at")
+def at(
+    epoch: Annotated[int, typer.Argument(metavar="EPOCH", min=1, help="An epoch of the past.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    archive: InArchive = None,
+    as_json: Json = False,
+) -> None:
+    """The state at an epoch: its digest, the cluster in short, the placements.
+
+    Folded from the newest snapshot before it; with an archive, from the log's first entry.
+    """
+    with past_of(resolve(bootstrap, cluster), _opened(archive), near=epoch) as past:
+        state = state_at(past, epoch)
+    keyspaces = sorted(state.keyspaces)
+    shown = {"digest": digest(state), **views.cluster(state), "settings": views.settings(state)}
+    shown |= {"members": views.nodes(state), "schema": views.schema(state)}
+    shown |= {"placements": {keyspace: views.placements(state, keyspace) for keyspace in keyspaces}}
+    typer.echo(json.dumps(shown, indent=None if as_json else 2))
+
+
+@app.command("verify")
+def verify(
+    bootstrap: Bootstrap = None, cluster: Cluster = None, archive: InArchive = None, as_json: Json = False
+) -> None:
+    """Fold archive and log anew and compare every stored snapshot with them; exit status 1 if one does not fit."""
+    context, held = resolve(bootstrap, cluster), _opened(archive)
+    segments = () if held is None else held.present()
+    with closing(open_snapshots(context.bootstrap, context.cluster)) as topic, past_of(context, held) as past:
+        heads = [one.head for one in topic.listed()]
+        with closing(open_metadata(context.bootstrap, context.cluster, "verify")) as metadata:
+            identity = metadata.identity()
+        state, rows = checked(past, identity, heads)
+        wrong = {row.head.epoch: row.why or _broken(topic, row.head) for row in rows}
+    fault = archive_fault(state, segments) if held is not None else ""
+    archived = segments[-1].last if segments else 0
+    if as_json:
+        found = [{"epoch": row.head.epoch, "digest": row.folded, "why": wrong[row.head.epoch] or None} for row in rows]
+        ends = {"from_epoch": past.start.state.epoch, "archived": archived}
+        typer.echo(json.dumps({"epoch": state.epoch, "digest": digest(state), **ends, "snapshots": found}))
+    else:
+        since = f", from the snapshot of epoch {past.start.state.epoch} on" if past.start.position else ""
+        out.print(f"epoch {state.epoch}, digest {digest(state)}{since}")
+        for row in rows:
+            verdict = wrong[row.head.epoch] or "as the log says"
+            out.print(printable(f"snapshot of epoch {row.head.epoch}: {verdict}"), markup=False)
+        if held is not None:
+            out.print(f"archive up to epoch {archived}, {len(segments)} segments: whole")
+    if any(wrong.values()):
+        fail("snapshot_forged", f"{sum(map(bool, wrong.values()))} of {len(rows)} snapshots do not fit the log")
+    if fault:
+        fail("archive_forged", fault)
+
+
+@app.command("archive")
+def archive_log(
+    to: Annotated[str, typer.Option("--to", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)],
+    record: Annotated[
+        bool, typer.Option("--record/--no-record", help="Let the log know, so that a truncation spares what lacks.")
+    ] = True,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Add to the archive what it lacks of the log, and read it back. The keeper does so by itself: RINGLOG_ARCHIVE."""
+    context, held = resolve(bootstrap, cluster), Archive(place_of(to))
+    place = context.bootstrap, context.cluster
+    with closing(open_metadata(*place, "archive")) as metadata:
+        grown(held, metadata, lambda: open_snapshots(*place))
+    segments = held.segments()
+    if not segments:
+        fail("not_founded", "the log has no entry that applied")
+    last = segments[-1]
+    if as_json:
+        typer.echo(json.dumps({"epoch": last.last, "digest": last.digest, "segments": len(segments)}))
+    else:
+        out.print(f"archive up to epoch {last.last}, {len(segments)} segments")
+    if record:
+        submit(context, named(RecordArchive(last.last, last.next, last.digest)), as_json)
+
+
+@app.command("truncate")
+@change_command
+def truncate(
+    below: Annotated[int, typer.Option("--below", min=1, help="Entries of epochs below this one may go.")],
+) -> Intent:
+    """Let the log begin with the newest confirmed snapshot that is not above an epoch.
+
+    The keeper deletes what is before it, once snapshot, archive and change topics allow that.
+    """
+    return named(TruncateLog(below))
+
+
+def _opened(archive: str | None) -> Archive | None:
+    return None if archive is None else Archive(place_of(archive))
+
+
+def _broken(topic: SnapshotTopic, head: StoredSnapshot) -> str:
+    """What is wrong with its chunks."""
+    try:
+        topic.state(head)
+    except SnapshotRefused as refused:
+        return f"{refused.code}: {refused.message}"
+    return ""
+
+
+def _print(line: FoldedRecord) -> None:
+    item, outcome = line.item, line.outcome
+    shown = Text.assemble((f"{outcome.epoch:>6} {outcome.kind.value:<9}", STYLES.get(outcome.kind, "red")), " ")
+    if isinstance(item, UnreadableEntry):
+        out.print(shown.append(printable(f"offset {line.offset}: {outcome.code}: {item.detail}")))
+        return
+    command = entry_json(line.before, item)
+    fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
+    why = f"  {outcome.code}: {outcome.detail}" if outcome.code else ""
+    shown.append(printable(f"{time_of_day(item.at)} {item.submitter:<20} "))
+    shown.append(printable(item.kind), "bold")
+    out.print(shown.append(printable(f" {fields}{why}")))
+
+
+def _short(value: object) -> str:
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+snapshots = typer.Typer(no_args_is_help=True)
+
+
+@snapshots.command("take")
+@change_command
+def take() -> Intent:
+    """Have the agents store the state behind this command. ``ringlog snapshot list`` shows when it is confirmed."""
+    return named(TakeSnapshot())
+
+
+@snapshots.command("list")
+@view_command
+def list_snapshots(context: ClusterContext) -> Iterator[Any]:
+    """The snapshots that are stored, the newest first, who confirmed each, and why one cannot be begun with."""
+    with closing(open_snapshots(context.bootstrap, context.cluster)) as topic:
+        rows = [_row(one) for one in topic.listed()]
+    yield rows
+    lines = []
+    for row in rows:
+        cells = str(row["epoch"]), time_of_day(row["at"]), f"{row['bytes']:,}", row["by"]
+        lines.append(
+            (*cells, ", ".join(row["confirmed_by"]) or "nobody", row["digest"][:16], row["code"] or _outvoted(row))
+        )
+    columns = ("epoch", "taken", "bytes", "stored by", "confirmed by", "digest", "")
+    show_table(columns, lines, "no snapshots: take one with `ringlog snapshot take`")
+
+
+def _row(one: ListedSnapshot) -> dict[str, Any]:
+    head = one.head
+    return picked(head, "epoch", "state_id", "position", "digest") | {
+        "bytes": sum(part.size for part in head.parts),
+        **picked(head, "by", "at"),
+        "confirmed_by": list(one.confirmed_by),
+        "code": one.code or None,
+        "disputed_by": list(one.disputed_by),
+    }
+
+
+def _outvoted(row: dict[str, Any]) -> str:
+    return f"outvoted: {', '.join(row['disputed_by'])}" if row["disputed_by"] else ""

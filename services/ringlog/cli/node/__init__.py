@@ -1,0 +1,1 @@
+"""``ringlog node`` and ``ringlog operation``."""

@@ -1,0 +1,138 @@
+"""``ringlog node``: the reference data node, the directory of nodes, and their movements (``cli.node.movements``)."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import closing
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import ringlog
+from ringlog.cli.node import movements as node_movements
+from ringlog.cli.node.discovery import Meet, Seeds, in_cluster
+from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail
+from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.client.creation.creation import founded_as
+from ringlog.files import private_process, process_data_dir
+from ringlog.log.opening import beginning_of
+from ringlog.log.replicas.replay import say
+from ringlog.operator.balancing import last_heard
+from ringlog.operator.intents.intents import NUM_TOKENS
+from ringlog.operator.views import views
+from ringlog.operator.views.words import format_node_state
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.context import ClusterContext
+from ringlog.runtime.logs import setup_logs
+from ringlog.runtime.monitoring.open_connections import raise_file_limit
+from ringlog.runtime.monitoring.scrape import ANYWHERE
+from ringlog.runtime.process import stop_on_signals
+from ringlog.runtime.trust import CertificateOfAnotherNode, current, guard, name_of_node
+
+app = typer.Typer(no_args_is_help=True)
+
+
+Listen = Annotated[
+    str, typer.Option(envvar="RINGLOG_LISTEN", help="Host that the node listens at; 0.0.0.0: all of the machine's.")
+]
+Advertise = Annotated[
+    str, typer.Option(envvar="RINGLOG_ADVERTISE", help="Host that others reach the node by; none: the same.")
+]
+Insecure = Annotated[
+    bool,
+    typer.Option(
+        "--insecure",
+        envvar="RINGLOG_INSECURE",
+        help="Everybody who reaches the address may do everything: listen there without certificate and token.",
+    ),
+]
+
+
+@app.command("run")
+def run(
+    name: Annotated[str, typer.Argument(help="Name of the node, unique in the cluster for ever.")],
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of all nodes; by default `nodes` in RINGLOG_DATA_DIR.")
+    ] = None,
+    listen: Listen = "127.0.0.1",
+    advertise: Advertise = "",
+    port: Annotated[int, typer.Option(help="Port of the node's HTTP side; 0: the last one, or a free one.")] = 0,
+    data_port: Annotated[
+        int, typer.Option(help="Port of the node's gRPC side; 0: the last one. Where it is taken, a free one.")
+    ] = 0,
+    insecure: Insecure = False,
+    datacenter: Annotated[str, typer.Option(help="Datacenter.")] = "dc1",
+    rack: Annotated[str, typer.Option(help="Rack.")] = "r1",
+    shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
+    join: Annotated[bool, typer.Option("--join", help="Ask to join once registered.")] = False,
+    tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = NUM_TOKENS,
+    meet: Meet = None,
+    seeds: Seeds = "",
+) -> None:
+    """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs.
+
+    With --meet and --seeds nodes find each other before there is a cluster, and one of them founds it.
+    """
+    from ringlog.node.identity import folder_of
+    from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
+    from ringlog.node.retry import retry_until_answered
+
+    private_process()
+    raise_file_limit()
+    setup_logs()
+    stopping = threading.Event()
+    stop_on_signals(stopping)
+    nodes = data or process_data_dir() / "nodes"
+    with in_cluster(bootstrap, cluster, name, nodes, meet, seeds, insecure, stopping) as context:
+        if context is None:
+            return
+        certified = _guarded(listen, advertise, insecure)
+        place = context.bootstrap, context.cluster
+        with closing(connect(context, f"node-{name}", say, is_at_ease=True)) as client:
+            cluster_id = retry_until_answered(
+                partial(founded_as, client.replica.log, beginning=beginning_of(*place)), stopping
+            )
+            if cluster_id is None:
+                return
+            try:
+                folder = folder_of(nodes, context.cluster, cluster_id, name)
+                where = advertise, data_port, certified
+                options = NodeOptions(name, listen, port, datacenter, rack, shards, folder, *where)
+                process = NodeProcess(options, client, *place, cluster_id, SystemClock(), stopping)
+                process.run(ringlog.__version__, ringlog.FEATURES, tokens if join else None)
+            except NodeFailed as failed:
+                fail(failed.code, str(failed))
+
+
+def _guarded(listen: str, advertise: str, insecure: bool) -> str:
+    """The node that this process's certificate names. Raises BadTrustConfig where it may not listen there."""
+    trust = current()
+    guard(listen, trust, insecure=insecure)
+    if trust.encrypts and not trust.node:
+        raise CertificateOfAnotherNode(f"it names no node: it needs the dNSName {name_of_node('<node id>')}")
+    if not advertise and listen in ANYWHERE:
+        fail("bad_usage", f"--listen {listen} needs --advertise: by which address do others reach the node?", 2)
+    return trust.node
+
+
+@app.command("list")
+@view_command
+def list_nodes(context: ClusterContext) -> Iterator[Any]:
+    """The directory: every node that ever registered, its state, and when it was last heard."""
+    state = newest(context)
+    found = views.nodes(state, last_heard(context.bootstrap, context.cluster))
+    yield found
+    columns = ("node", "state", "heard", "tokens", "shards", "address", "datacenter", "rack", "id")
+    rows = []
+    for row in found:
+        words = *format_node_state(row), str(len(row["tokens"])), str(row["shards"])
+        rows.append((row["name"], *words, *(row[name] for name in columns[5:])))
+    show_table(columns, rows, "no nodes")
+
+
+node_movements.register(app)

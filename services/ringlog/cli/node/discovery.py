@@ -1,0 +1,94 @@
+"""``ringlog node run --meet --seeds``: a node finds its cluster by asking others
+(``ringlog.client.creation.discovery``).
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.shared.connection import broker_of, fail, resolve
+from ringlog.client.creation.creation import found_cluster, founded_as
+from ringlog.client.errors import NotFounded
+from ringlog.log.errors import TopicMissing
+from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.node.retry import BrokerRetry
+from ringlog.runtime import trust
+from ringlog.runtime.context import ClusterContext
+from ringlog.runtime.kafka.config import VARIABLE
+from ringlog.runtime.logs import get_logger
+from ringlog.runtime.trust import TRUST_VARIABLE, guard
+
+FOLDER = ".discovery"
+"""Beside the folders of clusters, none of which has such a name."""
+Meet = Annotated[
+    str | None,
+    typer.Option(metavar="HOST:PORT", help="Where other nodes ask this one which cluster there is, or is to be."),
+]
+Seeds = Annotated[
+    str, typer.Option(metavar="HOST:PORT,…", help="Where this node asks others (their --meet), at first.")
+]
+
+log = get_logger("ringlog.node")
+
+
+@contextmanager
+def in_cluster(
+    bootstrap: str | None,
+    cluster: str | None,
+    node: str,
+    nodes: Path,
+    meet: str | None,
+    seeds: str,
+    insecure: bool,
+    stopping: threading.Event,
+) -> Iterator[ClusterContext | None]:
+    """The cluster of a node, found with others if it is to ``meet`` them, who are answered meanwhile; None once it is
+    to stop. ``nodes``: the folder of all nodes.
+    """
+    if meet is None:
+        if seeds:
+            fail("bad_usage", "--seeds needs --meet: where do those ask this node?", 2)
+        yield resolve(bootstrap, cluster)
+        return
+    guard(meet.rpartition(":")[0], trust.current(), insecure=insecure)
+    from ringlog.client.creation.discovery import Discovery  # slow to load, and other commands need it not
+
+    broker = broker_of(bootstrap)
+    files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+    context = ClusterContext(broker.bootstrap, cluster or "", broker.redis, **files)
+    asked = filter(None, map(str.strip, seeds.split(",")))
+    retries = BrokerRetry("the metadata log", stopping)
+
+    def existing(name: str) -> str:
+        return retries.until_answered(lambda: founded_id(context.bootstrap, name)) or ""
+
+    def found(name: str) -> None:
+        retries.until_answered(lambda: found_cluster(context.bootstrap, name, submitter=f"node-{node}"))
+
+    def tell(why: str) -> None:
+        log.info("no_cluster_yet", why=why)
+
+    with Discovery(nodes / FOLDER / node, context.cluster, meet, asked) as discovering:
+        name, cluster_id = discovering.settle(
+            existing, found, stopping, lambda why: log.info("no_cluster_yet", why=why)
+        )
+        if cluster_id:
+            log.info("cluster_met", cluster=name, cluster_id=cluster_id)
+        yield replace(context, cluster=name) if cluster_id else None
+
+
+def founded_id(bootstrap: str, cluster: str) -> str:
+    """The id of the cluster of that name at a broker; empty if there is none yet. Raises LogUnavailable, LogDamaged."""
+    with closing(open_metadata(bootstrap, cluster, "discovery")) as metadata:
+        try:
+            return founded_as(metadata, beginning=beginning_of(bootstrap, cluster, warns=False))
+        except (NotFounded, TopicMissing):
+            return ""

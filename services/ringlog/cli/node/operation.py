@@ -1,0 +1,186 @@
+"""``ringlog operation``: what is moving, who it waits for, what can be done, and calling it off."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from dataclasses import asdict
+from functools import partial
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from ringlog.agents.status import read_refused
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
+from ringlog.cli.shared.following import SILENT_S, newer
+from ringlog.cli.shared.options import show_table, view_command
+from ringlog.cli.shared.submitting import Reason, change_command
+from ringlog.client.node_reports import AcksReader
+from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.generations.requests import OUTCOMES
+from ringlog.kernel.operations.stages import CANCELLED, FINISHED
+from ringlog.log.errors import LogError
+from ringlog.operator.balancing import LastHeardReader, last_heard
+from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.views import views
+from ringlog.operator.views.words import OPERATION_COLUMNS, described, operation_rows, printable
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.context import ClusterContext
+from ringlog.wire.acks import ACK_REJECTED
+from ringlog.wire.records import RefusedProposal
+
+app = typer.Typer(no_args_is_help=True)
+WATCH_S = 86_400.0
+ENDED = (FINISHED, CANCELLED, *OUTCOMES[1:])
+OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]
+
+
+@app.command("list")
+def list_operations(
+    operation: Annotated[str | None, typer.Argument(help="Id of the only one to list.")] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    watch: Annotated[
+        bool,
+        typer.Option(
+            "--watch", help="Print every change until nothing is in flight; if nothing is yet, wait for it to begin."
+        ),
+    ] = False,
+    as_json: Json = False,
+) -> None:
+    """Operations and requests to the whole cluster: in flight, with whom they wait for, and the last ended ones."""
+    context = resolve(bootstrap, cluster)
+    place = context.bootstrap, context.cluster
+    with connect(context) as client, closing(AcksReader(*place)) as acks, closing(LastHeardReader(*place)) as loads:
+        progress = ListProgress(may_begin=operation is None)
+        while True:
+            acks_now = acks.refresh()  # before the log: what is said of an epoch counts once the log has it
+            state = client.read_barrier()
+            doubted = [one.subject for one in _agent_reports(context) if one.code == ACK_REJECTED]
+            found = views.operations(state, acks_now, SystemClock().now_us(), doubted, loads.refresh())
+            if operation is not None:
+                found = [view for view in found if view["id"] == operation] or _unknown(operation)
+            if progress.is_news(found):
+                _print(found, as_json)
+            if not watch or progress.is_over(found):
+                return
+            if progress.waits_for_the_first():
+                errors.print("nothing is in flight: waiting for an operation to begin, until Ctrl-C")
+            client.replica.wait_for(partial(newer, state.epoch), WATCH_S, "a new epoch")
+
+
+def _agent_reports(context: ClusterContext) -> tuple[RefusedProposal, ...]:
+    """What agents say; agents that say nothing hide no operation."""
+    with suppress(LogError):
+        return read_refused(context.bootstrap, context.cluster)
+    return ()
+
+
+class ListProgress:
+    """What has been seen of a list of operations. ``may_begin``: one that has not begun yet is waited for."""
+
+    def __init__(self, may_begin: bool) -> None:
+        self._stages: list[tuple[str, str]] | None = None
+        self._may_begin = may_begin
+        self._reported = False
+
+    def is_news(self, found: list[dict[str, Any]]) -> bool:
+        """True if the list was not like this at the last look."""
+        stages = [(view["id"], view["stage"]) for view in found]
+        last, self._stages = self._stages, stages
+        if last not in (None, stages) or any(stage not in ENDED for _, stage in stages):
+            self._may_begin = False
+        return stages != last
+
+    def is_over(self, found: list[dict[str, Any]]) -> bool:
+        """True if nothing is in flight, and nothing to begin is waited for."""
+        return not self._may_begin and all(view["stage"] in ENDED for view in found)
+
+    def waits_for_the_first(self) -> bool:
+        """True once, when nothing has begun yet."""
+        first, self._reported = self._may_begin and not self._reported, True
+        return first
+
+
+def _unknown(operation: str) -> NoReturn:
+    fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
+
+
+def _print(found: list[dict[str, Any]], as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found))
+        return
+    show_table(OPERATION_COLUMNS, operation_rows(found, SystemClock().now_us()), "no operations")
+    for view in found:
+        lasts = time.time() - view["stages"][-1]["at"] / 1e6 >= SILENT_S
+        for way in view.get("ways_out", ()) if lasts else ():
+            out.print(f"{view['id']}: {printable(way)}", markup=False)
+
+
+@app.command("show")
+@view_command
+def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
+    """One operation: its stages so far, whom it waits for since when, what can be done, and what it has failed of."""
+    with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
+        acks_now = acks.refresh()
+        state = client.read_barrier()
+        found, asked = state.operations.get(operation), state.requests.get(operation)
+        agent_reports = _agent_reports(context)
+        doubted = [one.subject for one in agent_reports if one.code == ACK_REJECTED]
+        last_reports = last_heard(context.bootstrap, context.cluster)
+        view = (
+            None
+            if found is None
+            else views.operation(state, found, acks_now, SystemClock().now_us(), doubted, last_reports)
+        )
+        view = view if asked is None else views.request(asked)
+    if view is not None:
+        refused = [asdict(one) for one in agent_reports if one.subject == operation]
+        view |= {"refused": refused} if refused else {}
+    if view is None:
+        _unknown(operation)
+    yield view
+    for line in described(view):
+        out.print(printable(line), markup=False)
+
+
+@app.command("cancel")
+@change_command
+def cancel(operation: OperationId, reason: Reason) -> Intent:
+    """Call an operation off; possible before write_both_read_new. Placements are then as if it had never begun."""
+    return named(CancelOperation(operation, reason))
+
+
+@app.command("fail")
+@change_command
+def fail_command(
+    operation: OperationId,
+    reason: Reason,
+    node: Annotated[str, typer.Option(help="Name or id of the node whose error it is.")] = "",
+) -> Intent:
+    """Report for a node an error that no retry can mend. Rolled back before write_both_read_new; later it stops."""
+    return named(FailOperation(operation, reason, node))
+
+
+@app.command("retry")
+@change_command
+def retry(
+    operation: OperationId,
+    reason: Reason,
+    ignore: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--ignore",
+            metavar="NODE",
+            help="Do not wait any more for this node, which was declared down; from write_both_read_new on.",
+        ),
+    ] = None,
+    admit_loss: Annotated[
+        bool, typer.Option("--admit-loss", help="Also if too few others are left to be sure of every read.")
+    ] = False,
+) -> Intent:
+    """Have an operation tried again that waits for an operator's decision, or that waits for a node that is gone."""
+    command = RetryOperation(operation, reason, tuple(ignore or ()), admit_loss)
+    return named(command)

@@ -1,0 +1,1 @@
+"""``ringlog tablet``, ``balance`` and ``zone``."""

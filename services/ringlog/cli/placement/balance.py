@@ -1,0 +1,161 @@
+"""``ringlog balance``: loads, the balancer's next steps and their reasons, its history as a chart, pause and resume."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.cli.shared.options import newest, show_table, show_view, view_command
+from ringlog.cli.shared.submitting import Reason, change_command
+from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
+from ringlog.kernel.model.modes import BALANCING, SPLITS
+from ringlog.operator.balancing import BalancerSnapshot, read_load_reports, view_balancer
+from ringlog.operator.errors import Refused
+from ringlog.operator.history.log_lines import BAD_DUMP, read_dump
+from ringlog.operator.history.log_past import Past, past_of, states
+from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.rehearsal.balance_chart import SECONDS, draw_chart
+from ringlog.operator.rehearsal.balance_history import BalanceHistory, history_of
+from ringlog.operator.views import tablets as views
+from ringlog.operator.views.words import format_pause, printable
+from ringlog.runtime.context import ClusterContext
+
+
+def draw(path: Path, history: BalanceHistory, unit: str = SECONDS) -> None:
+    """Write the film's picture; ends the command if there is nothing to draw, or the file cannot be written."""
+    if not history.moments:
+        fail("no_tablets", "no table had tablets, so there is nothing to draw", 2)
+    try:
+        path.write_text(draw_chart(history, unit), encoding="utf-8")
+    except OSError as error:
+        fail("bad_file", f"{path}: {error.strerror}", 2)
+
+
+app = typer.Typer()
+Of = Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="A keyspace or a table; none: everything.")]
+SCOPES = (BALANCING, SPLITS)
+"""What the balancer does."""
+
+
+@app.callback(invoke_without_command=True)
+def balance(
+    ctx: typer.Context,
+    why: Annotated[bool, typer.Option("--why", help="Why things move, and why nothing else does.")] = False,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """The balancer of tablets: status, plan, picture, pause, resume."""
+    if ctx.invoked_subcommand is None:
+        if not why:
+            typer.echo(ctx.get_help())
+            raise typer.Exit(2)
+        show_view(partial(_plan, why=True), bootstrap, cluster, as_json)
+
+
+@app.command("status")
+@view_command
+def status(context: ClusterContext) -> Iterator[Any]:
+    """Loads of nodes and shards, what moves now or cannot, whose reports count, what is paused."""
+    seen = _seen(context)
+    view = views.status_view(seen.state, seen.advice, seen.reports, seen.acks)
+    yield view
+    rows = []
+    for row in view["nodes"]:
+        shards = " ".join(str(count) for count in row["shards"])
+        sizes = ["-" if row[name] is None else f"{row[name]:,}" for name in ("bytes", "capacity")]
+        rows.append((row["node"], row["state"], str(row["tablets"]), shards, *sizes))
+    show_table(("node", "state", "tablets", "of each shard", "bytes", "capacity"), rows, "no nodes")
+    out.print(f"{len(view['moving'])} tablets in transition")
+    for line in views.troubles(view["troubles"]):
+        out.print(printable(line), markup=False)
+    for line in views.resizing(view["resizing"]):
+        out.print(printable(line), markup=False)
+    for pause in view["pauses"]:
+        out.print(printable(format_pause(pause)))
+    for one in view["ignored"]:
+        out.print(f"the last report of {one['node'] or 'a node that is not registered'} is ignored: {one['code']}")
+    _say_stop(view)
+
+
+@app.command("plan")
+@view_command
+def plan(
+    context: ClusterContext, why: Annotated[bool, typer.Option("--why", help="Why nothing else moves, too.")] = False
+) -> Iterator[Any]:
+    """What the balancer would move next. Nothing is changed by it."""
+    return _plan(context, why)
+
+
+@app.command("pause")
+@change_command
+def pause(of: Of = "", reason: Reason = "") -> Intent:
+    """Let the balancer begin nothing any more, drains included; what runs goes on to its end."""
+    return named(PauseChanges(SCOPES, of, reason))
+
+
+@app.command("resume")
+@change_command
+def resume(of: Of = "") -> Intent:
+    """Let the balancer work again."""
+    return named(ResumeChanges(SCOPES, of))
+
+
+@app.command("picture")
+def picture(
+    file: Annotated[Path, typer.Argument(metavar="FILE.svg", help="Where to write it.")],
+    dump: Annotated[
+        Path | None, typer.Option("--from", help="A file of `ringlog log --dump` instead of a live cluster; no bytes.")
+    ] = None,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+) -> None:
+    """Draw how tablets lay on nodes and shards, and how many moved, over the time of the log."""
+    try:
+        if dump is not None:
+            draw(file, history_of(states(Past(read_dump(dump))), ()))
+            return
+        context = resolve(bootstrap, cluster)
+        with past_of(context) as past:
+            draw(file, history_of(states(past), read_load_reports(context.bootstrap, context.cluster)))
+    except Refused as refused:
+        fail(refused.code, str(refused), 2 if refused.code == BAD_DUMP else 1)
+
+
+def _seen(context: ClusterContext) -> BalancerSnapshot:
+    return view_balancer(context.bootstrap, context.cluster, newest(context))
+
+
+def _plan(context: ClusterContext, why: bool) -> Iterator[Any]:
+    seen = _seen(context)
+    view = views.why_view(seen.state, seen.advice) if why else views.plan_view(seen.state, seen.advice)
+    yield view
+    rows = []
+    for row in view["migrations"]:
+        places = ["" if place is None else f"{place[0]}/{place[1]}" for place in (row["from"], row["to"])]
+        rows.append((f"{row['table']}/{row['tablet']}", *places, row["kind"], row["why"]))
+    if rows:
+        show_table(("tablet", "from", "to", "kind", "why"), rows)
+    _say_stop(view)
+    for stop in view.get("stops", ()):
+        _say(stop["what"], stop["code"], stop["why"], stop["detail"])
+    for row in view.get("obstacles", ()):
+        _say(f"{row['table']}/{row['tablet']} on {row['node']}", row["code"], row["detail"], "")
+    for row in view.get("refused", ()):
+        _say(f"{row['table']}/{row['tablet']}", row["code"], row["detail"], "")
+    for row in view.get("resizes", ()):
+        out.print(f"{row['table']}: {row['decision']}", markup=False)
+
+
+def _say(subject: str, code: str, why: str, detail: str) -> None:
+    out.print(printable(f"{subject}: {code}: {why}" + (f"; {detail}" if detail else "")), markup=False)
+
+
+def _say_stop(view: dict[str, Any]) -> None:
+    if not view["migrations"]:
+        out.print(f"nothing is to move: {view['stop']}")

@@ -1,0 +1,1 @@
+"""``ringlog keyspace``, ``table``, ``ddl`` and ``schema``."""

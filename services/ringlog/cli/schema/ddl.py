@@ -1,0 +1,92 @@
+"""``ringlog ddl`` and ``ringlog schema``: write and show the schema in CQL."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve, seconds_of
+from ringlog.cli.shared.options import newest, view_command
+from ringlog.cli.shared.submitting import submitted
+from ringlog.client.client import Client
+from ringlog.files import read_text
+from ringlog.operator.answers import TIMEOUT_S, answer_json
+from ringlog.operator.ddl.reading import DdlError, DdlStatement, batch_json, located, read_ddl
+from ringlog.operator.ddl.writing import describe
+from ringlog.operator.errors import Refused
+from ringlog.operator.intents.json_commands import typed
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult
+from ringlog.runtime.context import ClusterContext
+
+
+def ddl(
+    file: Annotated[Path, typer.Argument(help="CQL statements; - or none: standard input.")] = Path("-"),
+    keyspace: Annotated[str, typer.Option(help="The keyspace of names that have none.")] = "",
+    each: Annotated[bool, typer.Option("--each", help="One entry a statement, up to the first refusal.")] = False,
+    timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for each answer.")] = TIMEOUT_S,
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    as_json: Json = False,
+) -> None:
+    """Change the schema by CREATE, ALTER and DROP of keyspaces, tables and types in CQL: all statements or none.
+
+    Exit status 2 if the text is no CQL, or says what cannot be expressed here: then nothing is done.
+    """
+    try:
+        statements = read_ddl(read_text(file), keyspace)
+        parts = [(one,) for one in statements] if each else [statements]
+        asked = [(part, batch_json(part)) for part in parts]
+    except (OSError, UnicodeDecodeError) as error:
+        fail("bad_ddl", f"{file}: {error}", 2)
+    except DdlError as error:
+        fail(error.code, f"{file}: {error}", 2)
+    with connect(resolve(bootstrap, cluster)) as client:
+        for part, given in asked:
+            _submit(client, part, given, timeout, as_json)
+
+
+def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeout_s: float, as_json: bool) -> None:
+    """One command; exit status 1 unless it is applied."""
+    answer, began = submitted(client, typed(given), timeout_s)
+    if isinstance(answer, RejectedResult) and not as_json:
+        fail(answer.code, located(part, answer.detail))
+    found = answer_json(answer, began)
+    if isinstance(answer, RejectedResult):
+        found["detail"] = located(part, answer.detail)
+    count = f"{len(part)} statement" + ("s" if len(part) > 1 else "")
+    if as_json:
+        typer.echo(json.dumps({"line": part[0].line, "statements": len(part), **found}))
+    elif isinstance(answer, AppliedResult):
+        out.print(f"{count} applied at epoch {answer.epoch}" + (f", operation {began}" if began else ""))
+    if not isinstance(answer, AppliedResult):
+        if not as_json:
+            fail("request_expired", f"unknown, now final: look in the log since epoch {found['since_epoch']}")
+        raise typer.Exit(1)
+
+
+app = typer.Typer(no_args_is_help=True)
+
+
+@app.callback()
+def _group() -> None:
+    """A group, though it has one verb."""
+
+
+@app.command("describe")
+@view_command
+def describe_schema(
+    context: ClusterContext,
+    name: Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="None: all of it.")] = "",
+) -> Iterator[Any]:
+    """The schema as CQL, which ``ringlog ddl`` reads; with --json also its version."""
+    state = newest(context)
+    try:
+        found = describe(state, name)
+    except Refused as refused:
+        fail(refused.code, str(refused))
+    yield {"version": state.schema_version, "epoch": state.epoch, "cql": found}
+    typer.echo(found, nl=False)

@@ -1,0 +1,89 @@
+"""``ringlog keyspace``: keyspaces and how they are replicated, changed and shown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.shared.connection import fail
+from ringlog.cli.shared.following import operation_command
+from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.submitting import change_command
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.values import Replication
+from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.intents.replication import format_replication, parse_setting
+from ringlog.operator.views import views
+from ringlog.runtime.context import ClusterContext
+
+app = typer.Typer(no_args_is_help=True)
+Name = Annotated[str, typer.Argument(help="Name of the keyspace.")]
+Factor = Annotated[int | None, typer.Option(help="Number of replicas (SimpleStrategy).")]
+Setting = Annotated[
+    str | None,
+    typer.Option(
+        "--replication",
+        metavar="SETTING",
+        help="Replicas by datacenter: dc1=3,dc2=2 or dc1=rack1+rack2; entire: one on every node; or zone:NAME.",
+    ),
+]
+
+
+def given_replication(factor: int | None, setting: str | None) -> Replication:
+    """What the one option says that was given; exit status 2 if it says nothing."""
+    if factor is not None and setting is None:
+        return Replication("simple", factor)
+    if setting is None or factor is not None:
+        fail("bad_usage", "give either --factor or --replication", 2)
+    try:
+        return parse_setting(setting)
+    except ValueError as error:
+        fail("bad_usage", f"--replication {error}", 2)
+
+
+@app.command("create")
+@change_command
+def create_keyspace(name: Name, factor: Factor = None, replication: Setting = None) -> Intent:
+    """Create a keyspace that is replicated on a number of nodes, or on a number of nodes in each datacenter."""
+    return named(CreateKeyspace(name, given_replication(factor, replication)))
+
+
+@app.command("alter")
+@operation_command
+def alter_keyspace(name: Name, factor: Factor = None, replication: Setting = None) -> Intent:
+    """Change how a keyspace is replicated: an operation like a join, unless no range changes hands."""
+    return named(AlterKeyspace(name, given_replication(factor, replication)))
+
+
+@app.command("drop")
+@change_command
+def drop_keyspace(name: Name) -> Intent:
+    """Drop an empty keyspace."""
+    return named(DropKeyspace(name))
+
+
+@app.command("list")
+@view_command
+def list_keyspaces(context: ClusterContext) -> Iterator[Any]:
+    """Keyspaces and their replication."""
+    found = views.schema(newest(context))["keyspaces"]
+    yield found
+    rows = ((row["name"], row["replication"]["strategy"], format_replication(row["replication"])) for row in found)
+    show_table(("keyspace", "strategy", "replication"), rows)
+
+
+@app.command("placements")
+@view_command
+def placements(context: ClusterContext, name: Name) -> Iterator[Any]:
+    """Who reads and who writes each range of a keyspace."""
+    found = views.placements(newest(context), name)
+    if found is None:
+        fail("unknown_keyspace", f"there is no keyspace {name}")
+    yield found
+    rows = (
+        (f"({read['start']}, {read['end']}]", " ".join(read["replicas"]), " ".join(write["replicas"]))
+        for read, write in zip(found["read"], found["write"], strict=True)
+    )
+    show_table(("range (start, end]", "read", "write"), rows)

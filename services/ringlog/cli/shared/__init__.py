@@ -1,0 +1,1 @@
+"""What the sub-commands share: connection, options, output."""

@@ -1,0 +1,253 @@
+"""The cluster and the console of a command.
+
+The cluster comes from the options, then from ``RINGLOG_*`` variables, then from the cluster in use. ``ringlog cluster
+found``, ``ringlog cluster use`` and ``ringlog demo`` put a cluster in use (``context.json`` of the data folder), so
+that the next command needs no options. A command without any of these says what to type. One whose broker does not
+answer names the broker and the source of its address. Broker, cache and log-in belong together: settings of one broker
+are never used with another one.
+
+``SafeConsole`` prints text of other users, nodes and brokers. An escape sequence in a name or message could set the
+window's title, write to the clipboard or hide text. Rich removes a few control characters, not ESC. Each piece of text
+is checked after layout, so no caller can forget it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, NoReturn
+
+import typer
+from rich.console import Console, ConsoleOptions, RenderableType
+from rich.segment import Segment
+from rich.text import Text
+
+from ringlog.client.client import Client
+from ringlog.log.errors import TopicMissing
+from ringlog.log.kafka.diagnosis import why_no_answer
+from ringlog.log.opening import beginning_of
+from ringlog.log.replicas.replay import Replay, Tell
+from ringlog.operator.views.words import printable
+from ringlog.runtime.context import ClusterContext, current_cluster, log_in_at, redis_of, stored_id, trust_in
+from ringlog.runtime.json_errors import print_error, wants_json
+from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file
+from ringlog.runtime.trust import TRUST_VARIABLE
+from ringlog.stack.commands import Stack, addresses, kafka_config_of_stack
+from ringlog.stack.probes import takes_connections
+
+if TYPE_CHECKING:
+    from ringlog.runtime.settings import ProcessSettings
+
+
+class SafeConsole(Console):
+    """A console that replaces control characters in text; its own styles and cursor movements pass."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Return the pieces of a renderable, their text printable."""
+        for segment in super().render(renderable, options):
+            if segment.control or segment.text.isprintable():
+                yield segment
+            else:
+                yield Segment("\n".join(map(printable, segment.text.split("\n"))), segment.style)
+
+
+WIDE = 240
+"""Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
+
+out = SafeConsole(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+"""No markup: addresses, reasons and names of others may have brackets, which shall be seen. Style is ``Text``'s."""
+errors = SafeConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
+
+Bootstrap = Annotated[
+    str | None, typer.Option("--bootstrap", envvar="RINGLOG_BOOTSTRAP_SERVERS", help="Kafka brokers, host:port,…")
+]
+Cluster = Annotated[str | None, typer.Option("--cluster", envvar="RINGLOG_CLUSTER", help="Name of the cluster.")]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+SECONDS_MAX = 1e9
+
+
+def seconds_of(text: str) -> float:
+    """A time to wait, of an option: neither for ever nor no number."""
+    with suppress(ValueError):
+        if 0 <= (found := float(text)) <= SECONDS_MAX:
+            return found
+    raise typer.BadParameter(f"{text[:40]!r} is no number of seconds from 0 to {SECONDS_MAX:,.0f}")
+
+
+def fail(code: str, text: str, status: int = 1, ways_out: Sequence[str] = ()) -> NoReturn:
+    """Print an error as ``code: text`` and its ways out, with ``--json`` as JSON; end with ``status``."""
+    if wants_json():
+        print_error(code, text, ways_out)
+    else:
+        errors.print(Text.assemble((code, "red"), f": {text}"))
+        for way in ways_out:
+            errors.print(way, markup=False)
+    print_broker(code)
+    raise typer.Exit(status)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerAddress:
+    """Where a command's broker is; ``origin`` says who named it."""
+
+    bootstrap: str
+    redis: str
+    origin: str
+
+
+QUIET_S = 3.0
+"""How long somebody at a terminal sees nothing while a command waits for a broker that is away."""
+
+_asked: list[BrokerAddress] = []
+"""The broker of this command, once it is known."""
+_named: list[str] = []
+"""The cluster of this command, once it is known."""
+
+ABOUT_BROKERS = frozenset(
+    {
+        "client_broken",
+        "log_damaged",
+        "log_forked",
+        "log_gap",
+        "log_passed",
+        "log_replaced",
+        "log_truncated",
+        "log_unavailable",
+        "not_founded",
+        "topic_misconfigured",
+        "topic_missing",
+        "wait_timed_out",
+    }
+)
+"""Codes of errors after which one wants to know which broker was asked."""
+UNANSWERED = frozenset({"log_unavailable", "wait_timed_out"})
+"""Those after which it may be that no broker answers at all."""
+
+
+def asked() -> BrokerAddress | None:
+    """The broker that this command asked, if it came to that."""
+    return _asked[-1] if _asked else None
+
+
+def asked_cluster() -> str | None:
+    """The name of this command's cluster, once it is known."""
+    return _named[-1] if _named else None
+
+
+def print_broker(code: str) -> None:
+    """After an error of that code: which broker it was, where that may be the reason."""
+    broker = asked()
+    if code in ABOUT_BROKERS and broker is not None:
+        errors.print(f"the broker asked was {broker.bootstrap}, named by {broker.origin}", markup=False)
+        if code in UNANSWERED and (why := why_no_answer(broker.bootstrap)):
+            errors.print(f"why: {why}", markup=False)
+            for running in addresses():
+                if running.bootstrap != broker.bootstrap:
+                    errors.print(f"a stack of yours runs elsewhere: --bootstrap {running.bootstrap}", markup=False)
+
+
+def with_way_out(error: BaseException) -> BaseException:
+    """Return the error, with the way out that fits this command's cluster if the error is that its log is missing.
+
+    A lost log is rebuilt. A cluster that was never created is created.
+    """
+    broker = asked()
+    if not isinstance(error, TopicMissing) or broker is None or not _named or error.topic != f"{_named[-1]}.metadata":
+        return error
+    cluster = _named[-1]
+    if cluster_id := stored_id(broker.bootstrap, cluster):
+        hint = f"the cluster {cluster} was there, with the id {cluster_id}; rebuild its log: ringlog recover PLACE"
+    else:
+        hint = f"no cluster {cluster} is known at this broker; create it: ringlog cluster found {cluster}"
+    return TopicMissing(error.topic, hint)
+
+
+def broker_of(bootstrap: str | None) -> BrokerAddress:
+    """Given, of the file that names the log-in, in use, or of the local stack if it runs; with its own cache.
+
+    What is known of its log-in is used from here on.
+    """
+    found = _broker_of(bootstrap)
+    log_in_at(found.bootstrap, kafka_config_of_stack(found.bootstrap))
+    given = os.environ.get("RINGLOG_REDIS_URL")
+    found = replace(found, redis=given if given is not None else found.redis or cache_of(found.bootstrap))
+    if errors.is_terminal and not _asked:
+        soon = threading.Timer(QUIET_S, report_unreachable, (found,))
+        soon.daemon = True
+        soon.start()
+    _asked.append(found)
+    return found
+
+
+def report_unreachable(broker: BrokerAddress) -> None:
+    """Say for whom the command waits, if nobody listens at any of the broker's addresses."""
+    places = [address.strip().rpartition(":") for address in broker.bootstrap.split(",")]
+    if not any(port.isdecimal() and takes_connections(host.strip("[]"), int(port)) for host, _, port in places):
+        text = (
+            f"waiting for the broker {broker.bootstrap}, named by {broker.origin}: nobody listens there; Ctrl-C ends it"
+        )
+        errors.print(text, style="dim", markup=False)
+
+
+def _broker_of(bootstrap: str | None) -> BrokerAddress:
+    if bootstrap is not None:
+        from_variable = os.environ.get("RINGLOG_BOOTSTRAP_SERVERS") == bootstrap
+        return BrokerAddress(bootstrap, "", "RINGLOG_BOOTSTRAP_SERVERS" if from_variable else "--bootstrap")
+    if brokers := brokers_of_file():
+        return BrokerAddress(brokers, "", f"bootstrap.servers of {os.environ[VARIABLE]}")
+    last = current_cluster()
+    if last is not None:
+        return BrokerAddress(last.bootstrap, last.redis, "the cluster in use (see: ringlog cluster list)")
+    address = Stack().address()
+    if address is None:
+        fail("no_broker", "give --bootstrap, or start one on this machine: ringlog stack up")
+    return BrokerAddress(address.bootstrap, address.redis, "the stack of this machine (see: ringlog stack status)")
+
+
+def cache_of(bootstrap: str) -> str:
+    """The Redis that belongs to a broker: that of its own stack, or what is remembered of it; empty: none is known."""
+    return next((one.redis for one in addresses() if one.bootstrap == bootstrap), "") or redis_of(bootstrap)
+
+
+def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
+    """The cluster that a command's options mean."""
+    broker = broker_of(bootstrap)
+    last = current_cluster()
+    name = cluster or (last.cluster if last else None)
+    if name is None:
+        fail("no_cluster", "give --cluster, or found one: ringlog cluster found NAME")
+    _named.append(name)
+    trust_in(broker.bootstrap, name)
+    files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
+    return ClusterContext(broker.bootstrap, name, broker.redis, **files)
+
+
+def report_replay(replay: Replay) -> None:
+    """Say on standard error how far a long replay is: a command's answer stays alone on standard output."""
+    errors.print(str(replay), style="dim", markup=False)
+
+
+def connect(
+    context: ClusterContext, submitter: str = "cli", tell: Tell = report_replay, is_at_ease: bool = False
+) -> Client:
+    """A client of the cluster; use it as a context manager. ``is_at_ease``: see ``Client``."""
+    beginning = beginning_of(context.bootstrap, context.cluster, warns=False)
+    place = context.bootstrap, context.cluster
+    return Client(*place, submitter, tell=tell, beginning=beginning, is_at_ease=is_at_ease)
+
+
+def process_settings(context: ClusterContext) -> ProcessSettings:
+    """Settings of a long-running process of this cluster, for it and for the processes that it starts."""
+    from ringlog.runtime.settings import ProcessSettings
+
+    os.environ["RINGLOG_BOOTSTRAP_SERVERS"] = context.bootstrap
+    os.environ["RINGLOG_CLUSTER"] = context.cluster
+    if context.redis:
+        os.environ["RINGLOG_REDIS_URL"] = context.redis
+    return ProcessSettings()

@@ -1,0 +1,166 @@
+"""Asking for an operation and watching it to its end: each stage, whom it waits for, and how to end the wait.
+
+The log has the operation: who stops watching, by Ctrl-C or a time-out, stops nothing. The exit status is 0 when it has
+finished, 1 when it was cancelled, or had not ended in the time given (``still_in_flight``).
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from contextlib import closing
+from functools import partial
+from typing import Annotated, Any
+
+import typer
+
+from ringlog.cli.shared.connection import connect, errors, fail, out, resolve, seconds_of
+from ringlog.cli.shared.options import ASKING, with_options
+from ringlog.cli.shared.submitting import show_answer, submitted
+from ringlog.client.client import Client
+from ringlog.client.node_reports import AcksReader
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.operations.stages import CANCELLED, FINISHED
+from ringlog.log.errors import WaitTimedOut
+from ringlog.operator.answers import answer_json, ways_after
+from ringlog.operator.balancing import LastHeardReader
+from ringlog.operator.intents.intents import Intent
+from ringlog.operator.views import views
+from ringlog.operator.views.words import printable, wait_lines
+from ringlog.protocol.submission.results import AppliedResult
+from ringlog.runtime.clock import SystemClock
+from ringlog.runtime.context import ClusterContext
+
+Json = dict[str, Any]
+Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the operation to its end.")]
+Timeout = Annotated[
+    float | None, typer.Option(parser=seconds_of, help="Seconds after which to stop watching; the operation goes on.")
+]
+
+POLL_S = 1.0
+"""How often the acknowledgements are looked at while the log is silent."""
+
+SILENT_S = 5.0
+"""How long a stage lasts before its wait is put down in the output."""
+
+
+def operation_command(verb: Callable[..., Intent]) -> Callable[..., None]:
+    """As ``change_command``, of a verb that begins an operation: that is watched, unless the options say otherwise."""
+    return with_options(verb, {"wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, _begin)
+
+
+def _begin(
+    verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool, **watching: Any
+) -> None:
+    intent = verb()
+    ask(resolve(bootstrap, cluster), intent, as_json, **watching)
+
+
+def ask(
+    context: ClusterContext, intent: Intent, as_json: bool, *, wait: bool = True, timeout: float | None = None
+) -> None:
+    """Submit a command; if it began an operation, watch that."""
+    with connect(context) as client:
+        answer, began = submitted(client, intent)
+        if began is None or not wait or not isinstance(answer, AppliedResult):
+            show_answer(answer, began, as_json, ways_after(client.replica.state, intent, answer))
+            return
+        if not as_json:
+            out.print(f"applied at epoch {answer.epoch}, operation {began}")
+        place = context.bootstrap, context.cluster
+        with closing(AcksReader(*place)) as acks, closing(LastHeardReader(*place)) as loads:
+            view = watch(client, acks, loads, began, timeout, _print_nothing if as_json else StagePrinter().report)
+    if as_json:
+        typer.echo(json.dumps(answer_json(answer, began) | {"stage": view["stage"], "ended": view}))
+    _conclude(view, as_json)
+
+
+def watch(
+    client: Client,
+    acks: AcksReader,
+    loads: LastHeardReader,
+    name: str,
+    timeout_s: float | None,
+    report: Callable[[Json, float], None],
+) -> Json:
+    """The operation as it is when it has ended, or when the time is over.
+
+    ``report`` hears of it at every look, with the seconds since its stage began.
+    """
+    deadline = None if timeout_s is None else time.monotonic() + timeout_s
+    stage, since = "", time.monotonic()
+    with errors.status("") as status:  # seen by somebody at a terminal only
+        while True:
+            acks_now = acks.refresh()
+            seconds = time.monotonic() - since
+            lasts = seconds >= SILENT_S or (deadline is not None and time.monotonic() >= deadline)
+            last_reports = loads.refresh() if lasts else views.NO_REPORTS
+            state = client.replica.state
+            now = SystemClock().now_us()
+            view = views.operation(
+                state, state.operations[name], acks_now, now, last_reports=last_reports, advises=lasts
+            )
+            if view["stage"] != stage:
+                stage, since, seconds = view["stage"], time.monotonic(), 0.0
+            report(view, seconds)
+            status.update(printable(_headline(view)))
+            left = POLL_S if deadline is None else min(POLL_S, deadline - time.monotonic())
+            if stage in (FINISHED, CANCELLED) or (left <= 0 and lasts):
+                return view
+            if left <= 0:
+                continue
+            try:
+                client.replica.wait_for(partial(newer, state.epoch), left, "a new epoch")
+            except WaitTimedOut:
+                continue
+            except KeyboardInterrupt:
+                errors.print(
+                    f"{name} goes on; watch it again with: ringlog operation list {name} --watch", markup=False
+                )
+                raise
+
+
+class StagePrinter:
+    """Prints a line for each stage, and the wait of one that lasts, once."""
+
+    def __init__(self) -> None:
+        self._reported = 0
+        self._waits: set[str] = set()
+
+    def report(self, view: Json, seconds: float) -> None:
+        """What is new in ``view``; its stage has lasted for ``seconds``."""
+        for mark in view["stages"][self._reported :]:
+            out.print(f"  {mark['stage']}, epoch {mark['epoch']}", markup=False)
+        self._reported = len(view["stages"])
+        waits = view.get("waits_for")
+        if waits and seconds >= SILENT_S and view["stage"] not in self._waits:
+            self._waits.add(view["stage"])
+            for line in wait_lines(view):
+                out.print(f"    {printable(line)}", markup=False)
+
+
+def _headline(view: Json) -> str:
+    return f"{view['id']}: {view['stage']}" + (f", waits for {view['waits_for']}" if "waits_for" in view else "")
+
+
+def _conclude(view: Json, as_json: bool) -> None:
+    """The end in words, and as exit status."""
+    if view["stage"] == FINISHED:
+        if not as_json and view["reason"]:
+            out.print(view["reason"], markup=False)
+        return
+    if as_json:
+        raise typer.Exit(1)
+    if view["stage"] == CANCELLED:
+        fail("operation_cancelled", f"{view['id']}: {view['reason'] or 'no reason given'}")
+    fail("still_in_flight", "\n".join([f"{view['id']} is in {view['stage']}", *wait_lines(view)]))
+
+
+def _print_nothing(_view: Json, _seconds: float) -> None:
+    """Somebody else tells what there is to tell."""
+
+
+def newer(seen: int, state: ClusterState) -> bool | None:
+    """True of a state of a later epoch: what one waits for."""
+    return state.epoch > seen or None

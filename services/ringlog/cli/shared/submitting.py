@@ -1,0 +1,76 @@
+"""What the verbs share that ask for a command: submit it, and say what became of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.shared.connection import connect, fail, out, resolve
+from ringlog.cli.shared.options import ASKING, with_options
+from ringlog.client.client import Client
+from ringlog.operator import answers
+from ringlog.operator.answers import TIMEOUT_S, InvalidIntent, answer_json
+from ringlog.operator.intents.intents import Intent
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
+from ringlog.runtime.context import ClusterContext
+
+Reason = Annotated[str, typer.Option(help="Kept in the log.")]
+
+
+def change_command(verb: Callable[..., Intent]) -> Callable[..., None]:
+    """A verb that says what to ask for: it gets the options of all that ask, after its own, and what it gives is
+    submitted.
+    """
+    return with_options(verb, ASKING, _ask)
+
+
+def _ask(verb: Callable[[], Intent], bootstrap: str | None, cluster: str | None, as_json: bool) -> None:
+    intent = verb()
+    submit(resolve(bootstrap, cluster), intent, as_json)
+
+
+def submit(
+    context: ClusterContext,
+    intent: Intent,
+    as_json: bool,
+    *,
+    timeout_s: float = TIMEOUT_S,
+    request_id: str | None = None,
+    since_epoch: int | None = None,
+) -> None:
+    """Resolve, submit, print; exit status 1 unless the command was applied, 2 if it is none."""
+    with connect(context) as client:
+        answer, began = submitted(client, intent, timeout_s, request_id, since_epoch)
+        ways_out = answers.ways_after(client.replica.state, intent, answer)
+    show_answer(answer, began, as_json, ways_out)
+
+
+def submitted(
+    client: Client,
+    intent: Intent,
+    timeout_s: float = TIMEOUT_S,
+    request_id: str | None = None,
+    since_epoch: int | None = None,
+) -> tuple[Submitted, str | None]:
+    """(answer, id of the operation that it began); exit status 2 if the intent is no command."""
+    try:
+        return answers.submitted(client, intent, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
+    except InvalidIntent as refused:
+        fail(refused.code, str(refused), 2)
+
+
+def show_answer(answer: Submitted, began: str | None, as_json: bool, ways_out: Sequence[str] = ()) -> None:
+    """Print what became of a command; exit status 1 unless it was applied."""
+    if as_json:
+        typer.echo(json.dumps(answer_json(answer, began, ways_out)))
+    elif isinstance(answer, AppliedResult):
+        out.print(f"applied at epoch {answer.epoch}" + (f", operation {began}" if began else ""))
+    elif isinstance(answer, RejectedResult):
+        fail(answer.code, answer.detail, ways_out=ways_out)
+    else:
+        fail("request_expired", f"unknown, now final: look in the log since epoch {answer.since_epoch}")
+    if not isinstance(answer, AppliedResult):
+        raise typer.Exit(1)

@@ -1,0 +1,1 @@
+"""Copies of tables, rebuilt from their CDC log."""

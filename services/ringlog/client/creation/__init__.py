@@ -1,0 +1,1 @@
+"""Creation, discovery and recovery of a cluster."""

@@ -1,0 +1,193 @@
+"""Processes that find each other before there is a cluster: ``ringlog.protocol.discovery`` over gRPC, with a file.
+
+``Discovery`` answers others from its start to its end, and ``settle`` asks them until the log shows a cluster, which
+this process founds if the steps say so. What others say of a cluster makes nobody found another one, and is never
+taken for the cluster: that is the log's first valid founding entry.
+
+Where this process has certificates (``ringlog.runtime.trust``), only nodes of its authority are asked and answered.
+Which node listens where nobody knows yet, so what is looked for is a name that all of them have.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+
+import grpc
+
+from ringlog.client.data.peers import OPTIONS, channel_to, listening, shown_node
+from ringlog.client.errors import DiscoveryImpossible
+from ringlog.files import private_folder, replace_durably
+from ringlog.protocol.discovery import beginning, continued, founds, hears, others, settled, unmet
+from ringlog.protocol.effects import Draw
+from ringlog.runtime.draw import SystemDraw, draw_uuid
+from ringlog.runtime.monitoring.open_connections import grpc_options
+from ringlog.runtime.trust import ANY_NODE, Trust, current
+from ringlog.wire.data import DISCOVERY, DiscoveryView, pack, unpack
+from ringlog.wire.errors import WireError
+
+FILE: Final = "discovery"
+MEET: Final = f"/{DISCOVERY}/Meet"
+ANSWER_S: Final = 1.0
+ROUND_S: Final = 0.5
+"""Between two rounds of questions; who hears something new asks at once."""
+WORKERS: Final = 8
+CALLS_MAX: Final = 64
+SHOWN_MAX: Final = 10
+KEPT_HINT: Final = (
+    "remove it if the cluster was never founded, or was founded elsewhere; else give what was given before"
+)
+
+
+class Discovery:
+    """One process that looks for the cluster of this name; empty: that of the others. ``folder`` keeps its view.
+
+    ``address``: host:port, where others ask it, and where it listens; ``seeds``: addresses of some others. Raises
+    DiscoveryImpossible, OSError.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        cluster: str,
+        address: str,
+        seeds: Iterable[str] = (),
+        draw: Draw | None = None,
+        trust: Callable[[], Trust] = current,
+    ) -> None:
+        self._trust = trust
+        self._path = private_folder(folder, FILE) / FILE
+        self._lock = threading.Lock()
+        self._news = threading.Event()
+        kept = self._kept(cluster, address)
+        self._view = continued(kept, cluster, seeds) if kept else _fresh(cluster, address, seeds, draw)
+        self._save(self._view)
+        self._server = grpc.server(
+            ThreadPoolExecutor(WORKERS, thread_name_prefix="discovery"),
+            options=(("grpc.so_reuseport", 0), *OPTIONS, *grpc_options()),
+            maximum_concurrent_rpcs=CALLS_MAX,
+        )
+        meet = {"Meet": grpc.unary_unary_rpc_method_handler(self._meet)}
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(DISCOVERY, meet),))
+        if not listening(self._server, address, trust):
+            raise DiscoveryImpossible(f"cannot listen on {address}", "name an address of this machine, and a free port")
+
+    def __enter__(self) -> Discovery:
+        """Answer from now on."""
+        self._server.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.stop(None).wait()
+
+    @property
+    def view(self) -> DiscoveryView:
+        """What it knows, which is on its disk."""
+        return self._view
+
+    def settle(
+        self,
+        existing: Callable[[str], str],
+        found: Callable[[str], object],
+        stopping: threading.Event,
+        tell: Callable[[str], object] = lambda _: None,
+    ) -> tuple[str, str]:
+        """Name and id of the cluster, once the log shows one, however long that takes; empty once ``stopping`` is set.
+
+        ``existing``: the id of the cluster of that name, empty if its log shows none yet; ``found``: founds one of
+        that name on the log, or learns that somebody else did; what they raise passes. ``tell`` hears what is waited
+        for, each time that changes.
+        """
+        channels: dict[str, grpc.Channel] = {}
+        reported = ""
+        try:
+            while not stopping.is_set():
+                self._news.clear()
+                if (name := self._view.cluster) and (cluster_id := existing(name)):
+                    with self._lock:
+                        self._save(settled(self._view, cluster_id))
+                    self._ask(channels)  # who waits for this one need not ask
+                    return name, cluster_id
+                if founds(self._view):
+                    found(name)
+                    continue
+                self._ask(channels)
+                if (why := waits_for(self._view)) != reported:
+                    tell(why)
+                    reported = why
+                self._news.wait(ROUND_S)
+            return "", ""
+        finally:
+            for channel in channels.values():
+                channel.close()
+
+    def _ask(self, channels: dict[str, grpc.Channel]) -> None:
+        """Ask all that are known, at once."""
+        asked = []
+        for address in others(self._view):
+            if address not in channels:
+                channels[address] = channel_to(address, ANY_NODE, self._trust(), OPTIONS)
+            asked.append((address, channels[address].unary_unary(MEET).future(pack(self._view), timeout=ANSWER_S)))
+        for address, answer in asked:
+            with suppress(grpc.RpcError, WireError):  # it is asked again in the next round
+                self._merge(unpack(DiscoveryView, answer.result()), address)
+
+    def _meet(self, data: bytes, context: Any) -> bytes:
+        if shown_node(context) == "":
+            context.abort(grpc.StatusCode.PERMISSION_DENIED, "the certificate names no node")
+        try:
+            answered = self._merge(unpack(DiscoveryView, data))
+        except WireError as error:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            raise  # abort has raised already; this is for the type checker
+        if answered is None:
+            context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another cluster, or more than a view may have")
+        return pack(answered)
+
+    def _merge(self, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
+        with self._lock:
+            answered = hears(self._view, other, asked_at)
+            if answered is not None and answered != self._view:
+                self._save(answered)
+            return answered
+
+    def _save(self, view: DiscoveryView) -> None:
+        """On the disk first: what others hear must be known after a crash, too."""
+        replace_durably(self._path, pack(view), self._path.with_suffix(".new"))
+        self._view = view
+        self._news.set()
+
+    def _kept(self, cluster: str, address: str) -> DiscoveryView | None:
+        try:
+            kept = unpack(DiscoveryView, self._path.read_bytes())
+        except FileNotFoundError:
+            return None
+        except WireError as error:
+            raise DiscoveryImpossible(f"{self._path}: {error}", KEPT_HINT) from error
+        if kept.address != address or cluster not in ("", kept.cluster or cluster):
+            sought = kept.cluster or "any cluster"
+            raise DiscoveryImpossible(f"{self._path} is of {kept.address}, which looks for {sought}", KEPT_HINT)
+        return kept
+
+
+def _fresh(cluster: str, address: str, seeds: Iterable[str], draw: Draw | None) -> DiscoveryView:
+    return beginning(cluster, address, draw_uuid(draw or SystemDraw()), seeds)
+
+
+def waits_for(view: DiscoveryView) -> str:
+    """What a process waits for, and what an operator can do."""
+    if not view.cluster:
+        return "no seed has said which cluster it is: start one of the nodes with --cluster"
+    if view.cluster_id:
+        return (
+            f"cluster {view.cluster} exists, as {view.cluster_id}, and this broker has no log of it: name the broker "
+            "of the others, or bring a lost log back (ringlog recover)"
+        )
+    silent = unmet(view)
+    shown = ", ".join(silent[:SHOWN_MAX]) + (f" and {len(silent) - SHOWN_MAX} more" if silent[SHOWN_MAX:] else "")
+    waits = f"nothing was heard from {shown}" if silent else f"{view.founder or 'the lowest id'} has not founded it"
+    return f"{waits}: start it, or found the cluster yourself (ringlog cluster found {view.cluster})"

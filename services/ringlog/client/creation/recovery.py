@@ -1,0 +1,249 @@
+"""Recovery of a lost log: a copy of it becomes the log again, with the mark of a recovery at its end.
+
+First all of it is decided in memory (``planned``): the copy is folded to its end, and behind it come entries that this
+call authors: ``EnterRecovery``, unless one goes on; ``RecordArchive`` with epoch 0 where the log knows of an archive,
+since an archive is of one topic; ``TruncateLog`` where the copy begins with a snapshot above what the log allows; and
+``ForceState`` with what an operator composed. The fold judges each as every reader will, and the state at the end holds
+every invariant. The snapshot is stored and read back in memory. Then the place checks that it can make the topics and
+the note (``RecoveryPlace.check``). Only then is anything changed (``rebuild``), and a log that has records only if that
+is asked for.
+
+**Records keep their offsets**, since snapshots, archive and bounds of the log in the state name them: what is missing
+before the first is filled, and deleted once the snapshot is stored again, under the id of the new topic. The witnesses
+of that snapshot are those that the log names. If the log does not name them yet, a ``ConfirmSnapshot`` of this call
+names the member and this command: an operator vouches for the copy.
+
+Nothing else may run meanwhile. A rebuild that was broken off, at whatever moment, is begun again by the same call
+(``ringlog.client.creation.recovery_place`` says how that is known).
+
+Source: CEP-21, "Failure Recovery"; decision 81.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from dataclasses import dataclass
+from itertools import takewhile
+from typing import Final
+
+from ringlog.client.creation.recovery_place import FoundLog, RecoveryPlace
+from ringlog.client.errors import ClientError
+from ringlog.kernel.commands.cluster.truncation import ConfirmSnapshot, RecordArchive, TruncateLog
+from ringlog.kernel.commands.control.recovery import EnterRecovery, ForcedPart, ForceState
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.fold import fold
+from ringlog.kernel.history import ARCHIVED, allowed_begin
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.service import in_recovery
+from ringlog.kernel.values import Command
+from ringlog.log.archive.copies import CopyEnd, LogCopy, end_of
+from ringlog.log.author import Author
+from ringlog.log.errors import LogForked, LogNotEmpty
+from ringlog.log.memory import MemoryKeyed
+from ringlog.log.port import LogRecord, MetadataLog
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.protocol.effects import Draw
+from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.runtime.draw import SystemDraw, draw_uuid
+from ringlog.wire.entries import EncodedEntry
+from ringlog.wire.records import SnapshotConfirmation
+
+SUBMITTER: Final = "recover"
+FILLER: Final = b""
+BATCH_RECORDS: Final = 20_000
+BATCH_BYTES: Final = 16 << 20
+
+
+class RecoveryRefused(ClientError):
+    """The copy, or what is to follow on it, breaks a rule. ``code`` and ``detail`` are those of the rule."""
+
+    def __init__(self, code: str, detail: str, hint: str = "") -> None:
+        super().__init__(detail, hint)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryPlan:
+    """A copy, where it ends, the entries that follow on it, and the state behind them.
+
+    ``fillers``: empty records that keep the offsets of the others, one for each offset without a record.
+    """
+
+    copy: LogCopy
+    end: CopyEnd
+    entries: tuple[EncodedEntry, ...]
+    after: ClusterState
+    fillers: int
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The kinds of the entries that follow."""
+        return tuple(one.entry.kind for one in self.entries)
+
+
+def planned(
+    copy: LogCopy,
+    operator: str,
+    reason: str,
+    forced: Callable[[ClusterState], tuple[ForcedPart, ...]] = lambda _: (),
+    *,
+    clock: Clock | None = None,
+    draw: Draw | None = None,
+) -> RecoveryPlan:
+    """What the log is to be; nothing is touched. ``forced``: the parts to replace of the state at the copy's end.
+
+    Raises RecoveryRefused, LogForked, CopyRefused, ArchiveRefused, ReplicaHalted.
+    """
+    clock = clock or SystemClock()
+    author = Author(SUBMITTER, clock, draw or SystemDraw(), warns=False)
+    end = end_of(copy)
+    state, entries = end.at.state, list[EncodedEntry]()
+    for command in _commands(state, copy, operator, reason, forced(state)):
+        made = author.entry(state, command)
+        folded = fold(state, made.entry)
+        if folded.outcome.kind is not OutcomeKind.APPLIED:
+            raise RecoveryRefused(folded.outcome.code, f"{made.entry.kind}: {folded.outcome.detail}")
+        state = folded.state
+        entries.append(made)
+    if broken := violations(state):
+        detail = "; ".join(f"{one.invariant}: {one.detail}" for one in broken[:3])
+        raise RecoveryRefused(
+            "state_unsound", detail, "write the state with --export, mend it, and give it with --state"
+        )
+    plan = RecoveryPlan(copy, end, tuple(entries), state, end.at.position - sum(1 for _ in _kept(copy, end)))
+    if copy.begin:
+        _rehearse_snapshot(plan, clock.now_us())
+    return plan
+
+
+def _rehearse_snapshot(plan: RecoveryPlan, now: int) -> None:
+    """Store the snapshot in memory and read it back: after the old log is gone it is too late for that to fail."""
+    topic = SnapshotTopic(MemoryKeyed())
+    store_again(topic, "rehearsed", plan, now, "rehearsed")
+    found = next(topic.newest(), None)
+    if found is None or found.code or digest(topic.state(found.head)) != digest(plan.copy.start.state):
+        why = "nothing is stored" if found is None else found.why or "it reads back as another state"
+        raise RecoveryRefused("snapshot_unusable", f"{plan.copy.place}: epoch {plan.copy.start.state.epoch}: {why}")
+
+
+def _commands(
+    state: ClusterState, copy: LogCopy, operator: str, reason: str, forced: tuple[ForcedPart, ...]
+) -> Iterator[Command]:
+    if in_recovery(state) is None:
+        yield EnterRecovery(reason, operator)
+    if ARCHIVED in state.log_bounds:
+        yield RecordArchive(0, 0, "")
+    start = copy.start
+    mark = state.snapshots.get(str(start.state.epoch))
+    if copy.begin and mark is not None and not mark.witnesses:
+        known = start.state.epoch, start.state.state_id, start.position, digest(start.state)
+        yield ConfirmSnapshot(*known, ("member", SUBMITTER))
+    if copy.begin > allowed_begin(state):
+        yield TruncateLog(copy.start.state.epoch)
+    if forced:
+        yield ForceState(reason, operator, forced)
+
+
+# ------------------------------------------------------------------------------------------------------- the log
+
+
+def rebuild(
+    place: RecoveryPlace,
+    plan: RecoveryPlan,
+    *,
+    replace: bool = False,
+    clock: Clock | None = None,
+    draw: Draw | None = None,
+) -> str:
+    """Make the log what the plan says, and read it back; gives the id of its topic.
+
+    ``replace``: also where a log with records is there, which is gone then; one that a rebuild has begun, and nobody
+    has gone on with, needs no such word. Raises LogNotEmpty, RecoveryRefused (then nothing was changed), LogForked if
+    it reads back as something else, OSError, and what making topics raises.
+    """
+    if plan.after.name != place.name:
+        raise RecoveryRefused(
+            "other_cluster", f"{plan.copy.place} is of cluster {plan.after.name}, not of {place.name}"
+        )
+    there = place.found()
+    if there is not None and there.records and not (replace or _is_begun(place, plan, there)):
+        raise LogNotEmpty(place.log.name, there.records, there.cluster_id)
+    place.check()
+    if there is not None and there.end:
+        place.make_room()
+    place.make()
+    topic_id = place.log.identity()
+    place.note(topic_id)
+    fill(place.log, plan)
+    if plan.copy.begin:
+        with closing(place.snapshots()) as topic:
+            now = (clock or SystemClock()).now_us()
+            store_again(topic, topic_id, plan, now, draw_uuid(draw or SystemDraw()))
+        place.delete_before(plan.copy.begin)
+    read_back(place.log, plan, Beginning(place.snapshots, warns=False))
+    place.note("")
+    return topic_id
+
+
+def _is_begun(place: RecoveryPlace, plan: RecoveryPlan, there: FoundLog) -> bool:
+    """Whether a rebuild of this copy has written what is there, and nobody else has."""
+    return there.topic_id == place.unfinished() and there.end <= plan.end.at.position + len(plan.entries)
+
+
+def fill(log: MetadataLog, plan: RecoveryPlan) -> None:
+    """Append the plan's records to an empty log, each at its offset. Raises LogUnavailable."""
+    batch, size = list[bytes](), 0
+    for data in _data(plan):
+        batch.append(data)
+        size += len(data)
+        if len(batch) >= BATCH_RECORDS or size >= BATCH_BYTES:
+            log.append(batch)
+            batch, size = [], 0
+    log.append(batch)
+
+
+def _data(plan: RecoveryPlan) -> Iterator[bytes]:
+    """The copy up to its last entry that applies: what follows has no effect, and may be of another history."""
+    at = 0
+    for record in _kept(plan.copy, plan.end):
+        yield from _fillers(record.offset - at)
+        yield record.data
+        at = record.offset + 1
+    yield from (one.data for one in plan.entries)
+
+
+def _kept(copy: LogCopy, end: CopyEnd) -> Iterator[LogRecord]:
+    return takewhile(lambda one: one.offset < end.at.position, copy.records())
+
+
+def _fillers(count: int) -> Iterable[bytes]:
+    assert count >= 0, "records of a copy ascend"
+    return (FILLER for _ in range(count))
+
+
+def store_again(topic: SnapshotTopic, topic_id: str, plan: RecoveryPlan, now: int, snapshot_id: str) -> None:
+    """Store the snapshot that the copy begins with for the new topic.
+
+    Raises RecoveryRefused, LogUnavailable, RecordTooLarge.
+    """
+    start = plan.copy.start
+    mark = plan.after.snapshots.get(str(start.state.epoch))
+    if mark is None or not mark.witnesses:
+        raise RecoveryRefused("snapshot_unknown", f"epoch {start.state.epoch}: the log does not say who confirmed it")
+    first, second, *_ = mark.witnesses
+    head = topic.store(start, topic_id, first, now, snapshot_id, plan.copy.begin)
+    state = start.state
+    said = state.cluster_id, topic_id, state.epoch, state.state_id, start.position, head.digest
+    topic.confirm(SnapshotConfirmation(*said, second, now))
+
+
+def read_back(log: MetadataLog, plan: RecoveryPlan, beginning: Beginning) -> None:
+    """Raises LogForked unless a reader comes to the state that the plan ends with."""
+    with LogReplica(log, beginning=beginning) as replica:
+        found = replica.read_barrier()
+    if digest(found) != digest(plan.after):
+        raise LogForked(f"{log.name} reads back as epoch {found.epoch}, planned is {plan.after.epoch}", "recover again")

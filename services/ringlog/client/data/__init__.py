@@ -1,0 +1,1 @@
+"""Reads and writes on nodes: plans, coordinators, connections."""

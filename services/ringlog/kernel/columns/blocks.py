@@ -1,0 +1,221 @@
+"""Long tuples of which each state changes a little: in blocks, which states share.
+
+A large cluster has sixteen thousand ranges under each setting, and a step of an operation changes a hundred of them: to
+copy all the others costs more than the step. ``Blocks`` stands where a tuple does and is equal to it, with the same
+encoding and digest. A change copies the list of blocks and those blocks that it reaches; what it does not reach is
+shared, block by block. Blocks have at most ``BLOCK_MAX`` items; a block that grows beyond is cut.
+
+The settings of a cluster are cut at the same tokens and change in the same ranges, one after the other. So where blocks
+begin is one object for all that are cut alike, and where a list of places lies in them is found once for these.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from itertools import accumulate, chain
+from typing import Final, TypeVar, cast, overload
+
+from ringlog.kernel.columns.lazy_tuple import IdentityCache
+
+T = TypeVar("T")
+
+BLOCK: Final = 64
+"""Items of a block that is cut."""
+
+BLOCK_MAX: Final = 2 * BLOCK
+BLOCKS_FROM: Final = 8 * BLOCK
+"""Fewer items are copied as quickly."""
+
+Starts = tuple[int, ...]
+"""Where each block begins, and how many items there are."""
+
+Reached = tuple[Sequence[tuple[int, int]], Sequence[int]]
+"""In which block each place is, as which item of it, and each of these blocks once."""
+
+_reached: Final = IdentityCache[Sequence[int], tuple[Starts, Reached]](8)
+"""Of places: where the blocks begin in which they are, and what they reach there."""
+
+_grown: Final = IdentityCache[Starts, tuple[Sequence[int], Sequence[int], Starts]](4)
+"""Of where blocks begin: the places that got others instead, how many each, and where blocks begin then."""
+
+
+class Blocks(Sequence[T]):
+    """Items in their order. Nobody changes ``blocks``, none of which is empty."""
+
+    __slots__ = ("_starts", "blocks")
+
+    def __init__(self, blocks: Iterable[tuple[T, ...]], starts: Starts | None = None) -> None:
+        """``starts``: where they begin, if that is known."""
+        self.blocks = tuple(blocks)
+        self._starts = starts or (0, *accumulate(map(len, self.blocks)))
+        assert len(self._starts) == len(self.blocks) + 1, "each begins somewhere"
+        assert all(self.blocks), "a block has items"
+
+    def _place(self, at: int) -> tuple[int, int]:
+        """Which block has the item, and where that block begins."""
+        if not 0 <= at < len(self):
+            raise IndexError(at)
+        number = bisect_right(self._starts, at) - 1
+        return number, self._starts[number]
+
+    def _reach(self, places: Sequence[int]) -> Reached:
+        """What these places reach, which ascend and which nobody changes."""
+        starts, known = self._starts, _reached.get(places)
+        if known is not None and known[0] is starts:
+            return known[1]
+        assert not places or 0 <= places[0] <= places[-1] < starts[-1], "items are there"
+        found: list[tuple[int, int]] = []
+        numbers: list[int] = []
+        before, end = -1, 0
+        for at in places:
+            assert at > before, "places ascend"
+            if at >= end:
+                number = bisect_right(starts, at) - 1
+                numbers.append(number)
+                end = starts[number + 1]
+            found.append((number, at - starts[number]))
+            before = at
+        return _reached.put(places, (starts, (found, numbers)))[1]
+
+    def picked(self, places: Sequence[int]) -> list[T]:
+        """The items at these places, which ascend."""
+        blocks = self.blocks
+        return [blocks[number][at] for number, at in self._reach(places)[0]]
+
+    def with_items(self, places: Sequence[int], items: Sequence[T]) -> Blocks[T]:
+        """With other ``items`` at these places, which ascend."""
+        assert len(places) == len(items), "each place gets one"
+        where, numbers = self._reach(places)
+        opened = {number: list(self.blocks[number]) for number in numbers}
+        for (number, at), item in zip(where, items, strict=True):
+            opened[number][at] = item
+        blocks = list(self.blocks)
+        for number, block in opened.items():
+            blocks[number] = tuple(block)
+        changed: Blocks[T] = Blocks.__new__(Blocks)  # items change, not their number
+        changed.blocks, changed._starts = tuple(blocks), self._starts
+        return changed
+
+    def with_more(self, places: Sequence[int], instead: Sequence[Sequence[T]]) -> Blocks[T]:
+        """With these items, none or some, ``instead`` of that at each of these places, which ascend."""
+        assert len(places) == len(instead), "each place gets some"
+        blocks: list[tuple[T, ...]] = []
+        seen, last, grown, block = 0, -1, 0, list[T]()
+        for (number, at), items in zip(self._reach(places)[0], instead, strict=True):
+            if number != last:
+                blocks += _cut(block)
+                blocks += self.blocks[seen:number]
+                seen, last, grown, block = number + 1, number, 0, list(self.blocks[number])
+            block[at + grown : at + grown + 1] = items
+            grown += len(items) - 1
+        blocks += _cut(block)
+        blocks += self.blocks[seen:]
+        counts, known = list(map(len, instead)), _grown.get(self._starts)
+        if known is not None and known[0] == places and known[1] == counts:
+            return Blocks(blocks, known[2])
+        changed = Blocks(blocks)
+        _grown.put(self._starts, (places, counts, changed._starts))
+        return changed
+
+    def __len__(self) -> int:
+        return self._starts[-1]
+
+    @overload
+    def __getitem__(self, at: int) -> T: ...
+    @overload
+    def __getitem__(self, at: slice) -> tuple[T, ...]: ...
+    def __getitem__(self, at: int | slice) -> T | tuple[T, ...]:
+        if isinstance(at, slice):
+            return tuple(self)[at]
+        if at < 0:
+            at += len(self)
+        number, start = self._place(at)
+        return self.blocks[number][at - start]
+
+    def at_place(self, at: int) -> T:
+        """The item at a place that is there: every request looks its range up."""
+        number = bisect_right(self._starts, at) - 1
+        return self.blocks[number][at - self._starts[number]]
+
+    def __iter__(self) -> Iterator[T]:
+        return chain.from_iterable(self.blocks)
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, Blocks):
+            return self.blocks == other.blocks or tuple(self) == tuple(other)
+        return tuple(self) == other if isinstance(other, tuple) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(tuple(self))
+
+    def __repr__(self) -> str:
+        return repr(tuple(self))
+
+
+def in_blocks(items: Sequence[T]) -> tuple[T, ...]:
+    """The items, by the type of what they stand for; in blocks if they are many."""
+    if not isinstance(items, Blocks) and len(items) >= BLOCKS_FROM:
+        parts = (tuple(items[at : at + BLOCK]) for at in range(0, len(items), BLOCK))
+        items = Blocks(parts, _even_starts(len(items), BLOCK))
+    return cast(tuple[T, ...], items if isinstance(items, Blocks) else tuple(items))
+
+
+def picked(items: Sequence[T], places: Sequence[int]) -> list[T]:
+    """The items at these places, which ascend."""
+    return items.picked(places) if isinstance(items, Blocks) else [items[at] for at in places]
+
+
+def with_items(items: Sequence[T], places: Sequence[int], others: Sequence[T]) -> tuple[T, ...]:
+    """With ``others`` at these places, which ascend."""
+    items = in_blocks(items)
+    if isinstance(items, Blocks):
+        return in_blocks(items.with_items(places, others))
+    changed = list(items)
+    for at, item in zip(places, others, strict=True):
+        changed[at] = item
+    return tuple(changed)
+
+
+def with_more(items: Sequence[T], places: Sequence[int], instead: Sequence[Sequence[T]]) -> tuple[T, ...]:
+    """With these items, none or some, ``instead`` of that at each of these places, which ascend."""
+    items = in_blocks(items)
+    if isinstance(items, Blocks):
+        return in_blocks(items.with_more(places, instead))
+    changed = list(items)
+    for at, more in zip(reversed(places), reversed(instead), strict=True):
+        changed[at : at + 1] = more
+    return tuple(changed)
+
+
+def apart(before: Sequence[T], after: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
+    """What of each is in no block that both share, in its order; all of both where one is not in blocks."""
+    if not (isinstance(before, Blocks) and isinstance(after, Blocks)):
+        return before, after
+    was, now = set(map(id, before.blocks)), set(map(id, after.blocks))
+    gone = [item for block in before.blocks if id(block) not in now for item in block]
+    return gone, [item for block in after.blocks if id(block) not in was for item in block]
+
+
+def taken_over(before: Sequence[T], after: Sequence[T]) -> Iterator[tuple[int | None, Sequence[T]]]:
+    """``after`` in stretches, each with the place at which the same block begins in ``before``; None: not there."""
+    if not (isinstance(before, Blocks) and isinstance(after, Blocks)):
+        yield None, after
+        return
+    known = dict(zip(map(id, before.blocks), before._starts[:-1], strict=True))
+    for block in after.blocks:
+        yield known.get(id(block)), block
+
+
+@lru_cache(maxsize=4)
+def _even_starts(count: int, size: int) -> Starts:
+    """Where blocks of ``size`` begin among that many items, the last of which may be shorter."""
+    return (*range(0, count, size), count)
+
+
+def _cut(items: list[T]) -> Iterable[tuple[T, ...]]:
+    """One block, or several if it has become too long; none without items."""
+    if len(items) <= BLOCK_MAX:
+        return (tuple(items),) if items else ()
+    return (tuple(items[at : at + BLOCK]) for at in range(0, len(items), BLOCK))

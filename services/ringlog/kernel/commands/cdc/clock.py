@@ -1,0 +1,218 @@
+"""What a clock that was wrong left in the log, and how an operator takes it back.
+
+Times of CDC come from clocks: a writer promises a horizon a little ahead of its own, a generation starts a little ahead
+of the coordinator's. The validator refuses what lies far ahead of *its* clock; where all of them were wrong together
+(one machine, a resumed virtual one) the log has a horizon or a generation of a far future, and what comes after it must
+lie above it. Three commands take such a time back, as far as nobody has used it:
+
+- ``LowerCdcWriter``: a horizon is the bound of what a writer *may* have used. Of a fenced writer, which can use nothing
+more, the operator may know a lower one. A live writer lowers its own; one that cannot is fenced first. The name comes
+back with the lowered horizon, which is then its floor.
+- ``WithdrawCdcGeneration``: a generation in which no writer may have routed anything has no effect yet. Every horizon
+in the state, those of fenced writers included, bounds what was routed; if none is above its start, and nobody
+may have left the one before it, it can go as if it had never been committed. A writer that promises past its start
+after that has folded the withdrawal, since both are entries of one log.
+- ``LowerSettledTime``: below the settled time readers judge, and what is decided counts from there. A CDC writer judges
+below its horizon, so no horizon may be above the lowered time. A node has folded all that the log had when it
+read the write; so by a state of before this entry it judges only what was appended before this entry. If nothing that
+was uses a time at or above the lowered one, nobody has judged there, and what was to count from above it (versions of
+tables, leeways) can count from there. After that a generation that starts above it can be withdrawn, too.
+
+The fold sees neither the topics nor a clock. That no write was appended at or after the lowered time, or the start
+of what is withdrawn, is the operator's word, as the end of a writer's rights is with a fence (``ringlog cdc lower``
+and ``ringlog cdc withdraw`` look it up at the broker first). Whatever was used stays bound: then the way on is a
+generation above it, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
+
+::
+
+    horizon far ahead ─Fence─► fenced ─Lower─► fenced, low again ─► generations start near now
+    settled far ahead ─all horizons low─► ─Lower─► low again ─► generations start, schema changes count near now
+    generation committed far ahead ─Withdraw─► gone; the ring's ends that it had are prepared anew
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration, decide_request_cdc_generation
+from ringlog.kernel.commands.rules import broken_field, reason_rule, seed_rule
+from ringlog.kernel.generations import requests
+from ringlog.kernel.generations.describe import current
+from ringlog.kernel.generations.verdicts import lowered_to
+from ringlog.kernel.model.modes import UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, Generation, advance, in_order
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.schema.table_versions import lowered
+from ringlog.kernel.values import MICROS_MAX, Command
+
+CODES: Final = {
+    "generation_in_use": "A writer may have routed into the generation, or an operation in flight rests on it.",
+    "generation_not_last": "Another generation follows; only the last one can be withdrawn.",
+    "horizon_below_low_watermark": "The horizon is below what the writer has claimed to be durable.",
+    "horizon_not_lower": "The horizon is above the one that the writer has promised.",
+    "settled_not_lower": "The settled time is not above the one asked for.",
+    "settled_too_low": "Verdicts were given, or are forgotten, at or above the time asked for.",
+    "settled_too_near": "The time asked for is so near the validator's clock that writes may be judged there by then.",
+    "writer_not_fenced": "The writer is alive: only the horizon of a fenced one can be lowered for it.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class LowerCdcWriter(Command):
+    """The horizon of a fenced CDC writer sinks: it has used nothing at or above the new one.
+
+    It had promised more: a clock was ahead.
+    """
+
+    PAUSED_BY = UNPAUSED
+
+    writer: Annotated[str, "Name of the writer."]
+    incarnation: Annotated[str, "Its current incarnation, which is fenced."]
+    horizon: Annotated[
+        int,
+        "Microseconds: no write that it has routed has a timestamp or an append time at or above.",
+    ]
+    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+
+
+def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: EntryContext) -> Decision:
+    """The horizon of a fenced writer sinks to ``horizon``; it never rises, nor sinks below what the writer claimed."""
+    broken = broken_field(
+        reason_rule(command.reason),
+        (0 <= command.horizon <= MICROS_MAX, "horizon", f"must be between 0 and {MICROS_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    writer = state.writers.get(command.writer)
+    if writer is None:
+        return Rejected("unknown_writer", f"writer: {command.writer} is not registered")
+    if command.incarnation != writer.incarnation:
+        text = f"{command.incarnation} is not the current one of {writer.name}, {writer.incarnation}"
+        return Rejected("stale_incarnation", f"incarnation: {text}")
+    if writer.fenced is None:
+        text = f"{writer.name} may still route writes below {writer.horizon}; fence it first"
+        return Rejected("writer_not_fenced", f"writer: {text}")
+    if command.horizon > writer.horizon:
+        text = f"{command.horizon} is above {writer.horizon}, which {writer.name} has promised"
+        return Rejected("horizon_not_lower", f"horizon: {text}")
+    if command.horizon < writer.low_watermark:
+        text = f"{command.horizon} is below {writer.low_watermark}, up to which {writer.name} has claimed its rows"
+        return Rejected("horizon_below_low_watermark", f"horizon: {text}")
+    if command.horizon == writer.horizon:
+        return Accepted(state)
+    sunk = replace(writer, horizon=command.horizon, floor=min(writer.floor, command.horizon))
+    return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, sunk)))
+
+
+@dataclass(frozen=True, slots=True)
+class LowerSettledTime(Command):
+    """The settled time of verdicts on writes sinks: nobody has judged anything that uses the new one, or a later one.
+
+    A clock was ahead of the present when readers had it raised.
+    """
+
+    PAUSED_BY = UNPAUSED
+
+    until: Annotated[
+        int,
+        "Microseconds: no write in the mutations topic has an append time, or a timestamp that is not refused as of "
+        "the future, at or above.",
+    ]
+    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+
+
+def decide_lower_settled_time(state: ClusterState, command: LowerSettledTime, context: EntryContext) -> Decision:
+    """The settled time sinks to ``until``, and what was to count from above it counts from there.
+
+    It never rises, nor sinks below what a CDC writer may have judged, or to what is forgotten.
+    """
+    broken = broken_field(
+        reason_rule(command.reason),
+        (1 <= command.until <= MICROS_MAX, "until", f"must be between 1 and {MICROS_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    settled = state.settled
+    if command.until >= settled.until:
+        text = f"verdicts are settled up to {settled.until} only" if settled.until else "no verdict was ever promised"
+        return Rejected("settled_not_lower", f"until: {text}")
+    if command.until <= settled.forgotten:
+        return Rejected("settled_too_low", f"until: what counted before {settled.forgotten} is forgotten")
+    for name, writer in in_order(state.writers):
+        if writer.horizon > command.until:
+            text = f"writer {name} may have judged writes below {writer.horizon}; lower its horizon first"
+            return Rejected("settled_too_low", f"until: {text}")
+    return Accepted(
+        advance(
+            state,
+            context.epoch,
+            settled=lowered_to(state, command.until, context.epoch),
+            table_lives=lowered(state.table_lives, command.until),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawCdcGeneration(Command):
+    """The last CDC generation, far ahead and used by nobody, goes as if it had never been committed.
+
+    A wrong clock had committed it.
+    """
+
+    PAUSED_BY = UNPAUSED
+
+    generation: Annotated[str, "Its id."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the one that takes its place."]
+    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+
+
+def decide_withdraw_cdc_generation(
+    state: ClusterState, command: WithdrawCdcGeneration, context: EntryContext
+) -> Decision:
+    """The last generation goes, if nobody may have used it; the ends of the ring that lack streams then are prepared.
+
+    An operation that it was made for must have ended: its tokens would come into use without streams of their own.
+    """
+    broken = broken_field(
+        reason_rule(command.reason),
+        seed_rule(command.seed),
+    )
+    if broken is not None:
+        return broken
+    last = current(state)
+    if last is None or last.id != command.generation:
+        if any(found.id == command.generation for found in state.generations):
+            text = f"{state.generations[-1].id} follows {command.generation}; only the last one can be withdrawn"
+            return Rejected("generation_not_last", f"generation: {text}")
+        return Rejected("unknown_generation", f"generation: {command.generation} is not known")
+    refused = _in_use(state, last)
+    if refused is not None:
+        return refused
+    state = requests.ended(state, last.id, requests.DROPPED, context)
+    state = advance(state, context.epoch, generations=state.generations[:-1])
+    begun = decide_request_cdc_generation(state, RequestCdcGeneration(command.seed, ""), context)
+    # Its answer may be no: then the one before is not published yet, and who finds the ring not optimal asks again.
+    return begun if isinstance(begun, Accepted) else Accepted(state)
+
+
+def _in_use(state: ClusterState, last: Generation) -> Rejected | None:
+    """Who may have used the generation, or rests on it."""
+    for _, writer in in_order(state.writers):
+        if writer.horizon > last.timestamp or writer.low_watermark >= last.timestamp:
+            text = f"writer {writer.name} may have routed writes below {writer.horizon}, {last.id} starts at"
+            return Rejected("generation_in_use", f"generation: {text} {last.timestamp}")
+    if last.timestamp < state.settled.until:
+        text = (
+            f"writes may have been judged by it: verdicts are settled up to {state.settled.until}, {last.id} starts at"
+        )
+        return Rejected("generation_in_use", f"generation: {text} {last.timestamp}")
+    if len(state.generations) > 1 and (before := state.generations[-2]).closed is not None:
+        text = f"{before.id} is {before.status}, so consumers may have gone on to {last.id}"
+        return Rejected("generation_in_use", f"generation: {text}")
+    for operation in in_flight(state):
+        if operation.generation == last.id:
+            text = f"{operation.id} rests on {last.id}; it must end first, or be cancelled"
+            return Rejected("generation_in_use", f"generation: {text}")
+    return None

@@ -1,0 +1,123 @@
+"""The end of a CDC generation: its rows are gone, then its streams leave the state.
+
+::
+
+    closed ──Expire──► expired (marked in the change topics, streams still there) ──Forget──► expired (no streams)
+
+Two entries, so that a reader of the change topics sees the end before the streams are deleted there, in
+that order, however late it reads. What stays of a generation is small: id, times, numbers, digest and positions. So
+its id is never used again, a write of its time is still judged as before (the acceptance window needs the timestamps
+of all generations), and a consumer that asks for it learns that it was too late, not that it never existed.
+
+There is no clock in the rule. ``expired_at`` comes with the command, and must not lie before the time at which the log
+says that the last row is gone (``generations.expiry``). An author that lies about the present can therefore expire a
+generation early, as one with a wrong clock can; the validator refuses a time ahead of its own. Generations need not
+expire in their order: one whose rows are kept for ever holds back none that came later.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import broken_field
+from ringlog.kernel.generations.describe import size_of
+from ringlog.kernel.generations.expiry import expires_at, still_needed
+from ringlog.kernel.model.modes import UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, Generation, PastTtl, advance
+from ringlog.kernel.values import MICROS_MAX, Command, GenerationId
+
+CODES: Final = {
+    "generation_expired": "The generation has expired already.",
+    "generation_forgotten": "The generation's streams have left the state already.",
+    "generation_not_closed": "The generation is open: CDC writers may still log into it.",
+    "generation_not_expired": "The generation has not expired: rows of it are kept.",
+    "retention_not_over": "Rows of the generation are kept beyond this time, or for ever.",
+}
+
+EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class ExpireCdcGeneration(Command):
+    """No row of the closed generation is kept any more."""
+
+    PAUSED_BY = UNPAUSED
+
+    generation: Annotated[str, "Id of the generation."]
+    expired_at: Annotated[int, "When the last of its rows was gone; microseconds since 1970 UTC."]
+
+
+def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGeneration, context: EntryContext) -> Decision:
+    """No row of the closed generation is kept any more; its streams are still there, and marked."""
+    broken = broken_field((0 < command.expired_at <= MICROS_MAX, "expired_at", f"must be between 1 and {MICROS_MAX}"))
+    if broken is not None:
+        return broken
+    index = _index(state, command.generation)
+    if index is None:
+        return _unknown(command.generation)
+    generation = state.generations[index]
+    if generation.expired is not None:
+        return Rejected("generation_expired", f"generation: {generation.id} expired with epoch {generation.expired}")
+    if generation.closed is None:
+        return Rejected("generation_not_closed", f"generation: {generation.id} is {generation.status}, not closed")
+    end = expires_at(state, generation, state.generations[index + 1])
+    if end is None:
+        return Rejected("retention_not_over", f"generation: rows of {generation.id} are kept for ever (ttl 0)")
+    if command.expired_at < end:
+        text = f"{command.expired_at} is before {end}, until which rows of {generation.id} are kept"
+        return Rejected("retention_not_over", f"expired_at: {text}")
+    expired = replace(generation, status=EXPIRED, expired=context.epoch, expired_at=command.expired_at)
+    generations = _with(state, index, expired)
+    return Accepted(
+        advance(
+            state,
+            context.epoch,
+            generations=generations,
+            past_ttls=_same_if_equal(state, still_needed(state.past_ttls, generations)),
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ForgetCdcGeneration(Command):
+    """The expired generation's streams leave the state and the change topics.
+
+    Its id, times, numbers and digest stay.
+    """
+
+    PAUSED_BY = UNPAUSED
+
+    generation: Annotated[str, "Id of the generation."]
+
+
+def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGeneration, context: EntryContext) -> Decision:
+    """The streams of an expired generation leave the state."""
+    index = _index(state, command.generation)
+    if index is None:
+        return _unknown(command.generation)
+    generation = state.generations[index]
+    if generation.expired is None:
+        return Rejected("generation_not_expired", f"generation: {generation.id} is {generation.status}, not expired")
+    if generation.forgotten is not None:
+        return Rejected("generation_forgotten", f"generation: the streams of {generation.id} are gone already")
+    kept = replace(generation, ranges=(), tables=(), forgotten=size_of(generation))
+    return Accepted(advance(state, context.epoch, generations=_with(state, index, kept)))
+
+
+def _index(state: ClusterState, name: GenerationId) -> int | None:
+    return next((index for index, found in enumerate(state.generations) if found.id == name), None)
+
+
+def _unknown(name: GenerationId) -> Rejected:
+    return Rejected("unknown_generation", f"generation: {name} is not known")
+
+
+def _with(state: ClusterState, index: int, changed: Generation) -> tuple[Generation, ...]:
+    return (*state.generations[:index], changed, *state.generations[index + 1 :])
+
+
+def _same_if_equal(state: ClusterState, past: tuple[PastTtl, ...]) -> tuple[PastTtl, ...]:
+    """A part that did not change stays the same object: it keeps its epoch and its digest."""
+    return state.past_ttls if past == state.past_ttls else past

@@ -1,0 +1,407 @@
+"""CDC generations and writers: how the streams change without a clock that anybody trusts.
+
+A writer's **horizon** is its promise, kept in the log, to route only writes whose timestamp and append time lie below
+the horizon *that it has folded*. A generation commits only with a timestamp above every horizon; a writer that extends
+a horizon past that timestamp has folded the commit first, since both are entries of one log. So no write is ever routed
+under a generation that does not operate at its timestamp, however late, slow or dead a writer is:
+
+- while a generation is prepared horizons may not rise, or the commit could chase them for ever; they may sink, so
+that the switch need not wait until the time that a writer had reserved is over; - no incarnation sinks its horizon
+below the one it found: earlier incarnations may have routed up to there, and what they sent may still be on its way;
+- a writer's **low watermark** (all its rows below are durable) never goes back and never passes its horizon; - a
+generation closes, oldest first, when every writer's low watermark has reached the next one's timestamp, but for those
+that were **fenced**: a writer that is gone for good is ended by an operator, after the broker took its right to write
+the CDC topic away for ever. Its horizon goes on counting, for what it wrote is there; its name may come back, and then
+begins again with the oldest open generation.
+
+Data of a generation has no effect before its commit, which names its digest. So a part that differs from one that is
+there starts the data anew: a coordinator that takes over a preparation whose owners changed meanwhile need not undo
+anything.
+
+::
+
+    RequestCdcGeneration ─┐                     CommitCdcGeneration   Publish      Close
+    or first data for     ├─► prepared (parts) ───────────────────► committed ─► published ─► closed ─► expired
+    a waiting operation ──┘   one at a time; none while the last one is not published            (``cdc_expiry``)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.cdc.writers import greatest
+from ringlog.kernel.commands.rules import NAME_RULE, broken_field, seed_rule
+from ringlog.kernel.generations import requests
+from ringlog.kernel.generations.check import broken_part, broken_whole
+from ringlog.kernel.generations.describe import current, is_optimal, ranges_digest, tables_in_tablets
+from ringlog.kernel.generations.expiry import has_log
+from ringlog.kernel.generations.packed import PackedRanges, ends_of, joined
+from ringlog.kernel.model.modes import CDC, UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import (
+    ClusterState,
+    Generation,
+    Operation,
+    PreparedGeneration,
+    advance,
+    generation_of,
+    in_order,
+)
+from ringlog.kernel.operations.kinds import kind_of
+from ringlog.kernel.operations.rings import are_targets, target_owners, target_tokens
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
+from ringlog.kernel.values import MICROS_MAX, Before, Command, GenerationId, GenerationRange, Micros, Position, is_name
+
+CODES: Final = {
+    "digest_mismatch": "The digest is not that of the generation's data.",
+    "earlier_generation_open": "An earlier generation is open; generations close in their order.",
+    "generation_closed": "The generation is closed already.",
+    "generation_exists": "A generation of this id is committed.",
+    "generation_incomplete": "Parts of the generation's data are missing.",
+    "generation_malformed": "The parts of the generation's data do not fit together.",
+    "generation_operates": "The generation has begun, or begins within the minute; what is in use is not withdrawn.",
+    "generation_outdated": "The token owners changed since the generation was described.",
+    "generation_prepared": "Another generation is between its data and its publication.",
+    "generation_published": "The generation is published already.",
+    "horizon_too_far_ahead": "The horizon lies further ahead of the validator's clock than the settings allow.",
+    "next_generation_not_committed": "The generation operates still: none follows it.",
+    "no_writers": "No CDC writer is registered, so nobody has logged what lies in the generation.",
+    "timestamp_not_above_horizon": "A writer may already route writes at or above the timestamp.",
+    "timestamp_not_above_previous": "The timestamp is not above the last generation's.",
+    "timestamp_too_far_ahead": "The timestamp lies further ahead of the validator's clock than the settings allow.",
+    "unknown_generation": "No such generation.",
+    "writers_behind": "A registered writer is not done with the generation.",
+}
+
+PARTS_MAX = 4_096
+STREAMS_PER_PART = 16_384
+"""Streams in one PutCdcGenerationData: about 300 KB, well below the size limit of a record."""
+
+COMMITTED = "committed"
+PUBLISHED = "published"
+CLOSED = "closed"
+
+
+# ------------------------------------------------------------------------------------------------ generations
+
+
+@dataclass(frozen=True, slots=True)
+class RequestCdcGeneration(Command):
+    """Check and repair: make a new CDC generation unless the current one is optimal."""
+
+    PAUSED_BY = CDC
+
+    seed: Annotated[bytes, "16 random bytes for its stream ids."]
+    requester: Annotated[
+        str,
+        "Its requester; the state keeps a record with the outcome. Empty: it keeps none, and numbers of shards "
+        "are not compared.",
+        Before(""),
+    ] = "operator"
+
+
+def decide_request_cdc_generation(
+    state: ClusterState, command: RequestCdcGeneration, context: EntryContext
+) -> Decision:
+    """Begin a generation, unless the last one is optimal or one is prepared: that is waited for then.
+
+    The request is recorded.
+    """
+    broken = broken_field(
+        seed_rule(command.seed),
+        (not command.requester or is_name(command.requester), "requester", NAME_RULE),
+    )
+    if broken is not None:
+        return broken
+    if is_optimal(state, shards=bool(command.requester)) or not target_owners(state):
+        return Accepted(requests.asked(state, command.requester, None, context))
+    if state.prepared is None:
+        refused = _last_unpublished(state)
+        if refused is not None:
+            return refused
+        begun = PreparedGeneration(f"generation-{context.epoch}", None, command.seed, 0, ())
+        state = advance(state, context.epoch, prepared=begun)
+    assert state.prepared is not None, "one is begun, or was"
+    return Accepted(requests.asked(state, command.requester, state.prepared.id, context))
+
+
+@dataclass(frozen=True, slots=True)
+class PutCdcGenerationData(Command):
+    """A part of the ranges of a generation that is being prepared."""
+
+    PAUSED_BY = UNPAUSED
+
+    generation: Annotated[str, "Id of the generation, e.g. generation-of-join-3."]
+    part: Annotated[int, "Which part, from 0."]
+    parts: Annotated[int, "How many parts there are."]
+    ranges: Annotated[tuple[GenerationRange, ...], "The ranges of this part, by ascending end token."]
+
+
+def decide_put_cdc_generation_data(
+    state: ClusterState, command: PutCdcGenerationData, context: EntryContext
+) -> Decision:
+    """Keep one part of the prepared generation's data; the first part for a waiting operation begins its generation."""
+    broken = broken_field(
+        (is_name(command.generation), "generation", NAME_RULE),
+        (1 <= command.parts <= PARTS_MAX, "parts", f"must be between 1 and {PARTS_MAX}"),
+        (0 <= command.part < command.parts, "part", f"must be between 0 and parts - 1, {command.parts - 1}"),
+    )
+    if broken is not None:
+        return broken
+    rule = broken_part(command.ranges)
+    if rule is not None:
+        return Rejected("bad_field", f"ranges: {rule}")
+    begun = _begun(state, command.generation, context)
+    if isinstance(begun, Rejected):
+        return begun
+    state, prepared = begun
+    kept = _with_part(prepared, command)
+    return Accepted(state if kept is prepared else advance(state, context.epoch, prepared=kept))
+
+
+def parts_of(
+    generation: GenerationId, ranges: Sequence[GenerationRange], streams_per_part: int = STREAMS_PER_PART
+) -> tuple[PutCdcGenerationData, ...]:
+    """The commands that bring ``ranges`` (not empty) into the log: at most ``streams_per_part`` each, or one range."""
+    parts: list[list[GenerationRange]] = [[]]
+    streams = 0
+    for described in ranges:
+        if parts[-1] and streams + len(described.streams) > streams_per_part:
+            parts.append([])
+            streams = 0
+        parts[-1].append(described)
+        streams += len(described.streams)
+    return tuple(
+        PutCdcGenerationData(generation, part, len(parts), tuple(content)) for part, content in enumerate(parts)
+    )
+
+
+def _begun(
+    state: ClusterState, generation: GenerationId, context: EntryContext
+) -> tuple[ClusterState, PreparedGeneration] | Rejected:
+    """The state in which ``generation`` is prepared, and its record; begun now if an operation waits for one."""
+    if state.prepared is not None:
+        if state.prepared.id == generation:
+            return state, state.prepared
+        return Rejected("generation_prepared", f"generation: {state.prepared.id} is being prepared, one at a time")
+    if generation_of(state, generation) is not None:
+        return Rejected("generation_exists", f"generation: {generation} is committed already")
+    refused = _last_unpublished(state)
+    if refused is not None:
+        return refused
+    operation = next((found for found in in_flight(state) if _waits_for_generation(found)), None)
+    if operation is None:
+        return Rejected("unknown_generation", f"generation: {generation} is neither requested nor waited for")
+    prepared = PreparedGeneration(generation, operation.id, operation.seed, 0, ())
+    operations = state.operations.set(operation.id, replace(operation, generation=generation))
+    return advance(state, context.epoch, operations=operations, prepared=prepared), prepared
+
+
+def _with_part(prepared: PreparedGeneration, command: PutCdcGenerationData) -> PreparedGeneration:
+    """The record with the part; the same object if it was there. A part that does not fit the others starts anew."""
+    received = dict(prepared.received)
+    if command.parts == prepared.parts:
+        if received.get(command.part) == command.ranges:
+            return prepared
+        if command.part in received:
+            received = {}
+    else:
+        received = {}
+    received[command.part] = command.ranges
+    return replace(prepared, parts=command.parts, received=tuple(sorted(received.items(), key=lambda item: item[0])))
+
+
+@dataclass(frozen=True, slots=True)
+class CommitCdcGeneration(Command):
+    """The generation operates from a timestamp on."""
+
+    PAUSED_BY = UNPAUSED
+
+    generation: Annotated[str, "Id of the generation."]
+    timestamp: Annotated[int, "Microseconds since 1970 UTC."]
+    digest: Annotated[str, "SHA-256 of its ranges in hex."]
+
+
+def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGeneration, context: EntryContext) -> Decision:
+    """The prepared generation operates from ``timestamp`` on, and serves every operation that waits for one."""
+    broken = broken_field((0 < command.timestamp <= MICROS_MAX, "timestamp", f"must be between 1 and {MICROS_MAX}"))
+    if broken is not None:
+        return broken
+    prepared = state.prepared
+    if prepared is None or prepared.id != command.generation:
+        if generation_of(state, command.generation) is not None:
+            return Rejected("generation_exists", f"generation: {command.generation} is committed already")
+        return Rejected("unknown_generation", f"generation: {command.generation} is not being prepared")
+    ranges = _whole(state, prepared, command.digest)
+    if isinstance(ranges, Rejected):
+        return ranges
+    refused = _timestamp_too_low(state, command.timestamp)
+    if refused is not None:
+        return refused
+    generation = Generation(
+        id=prepared.id,
+        timestamp=command.timestamp,
+        ranges=ranges,
+        status=COMMITTED,
+        committed=context.epoch,
+        published=None,
+        closed=None,
+        positions=(),
+        tables=tables_in_tablets(state),
+    )
+    operations = state.operations
+    for operation in in_flight(state):
+        # Its range ends are those of every operation in flight, so it serves all that have no generation of their own.
+        waits = kind_of(operation).makes_generation and not has_reached(operation, PUBLISH_CDC_GENERATION)
+        if operation.generation is None and waits:
+            operations = operations.set(operation.id, replace(operation, generation=prepared.id))
+    return Accepted(
+        advance(
+            state,
+            context.epoch,
+            operations=operations,
+            generations=(*state.generations, generation),
+            prepared=None,
+        )
+    )
+
+
+def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tuple[GenerationRange, ...] | Rejected:
+    """All ranges of the prepared generation, if they are complete, sound, those of ``digest``, and still wanted."""
+    received = dict(prepared.received)
+    missing = [part for part in range(prepared.parts) if part not in received]
+    if missing or not prepared.parts:
+        names = ", ".join(map(str, missing[:5])) or "all"
+        return Rejected("generation_incomplete", f"generation: {prepared.id} lacks {len(missing)} parts ({names})")
+    parts = [received[part] for part in range(prepared.parts)]
+    ranges = joined(parts)
+    found = ranges_digest(ranges)
+    if found != digest:
+        return Rejected("digest_mismatch", f"digest: the data of {prepared.id} has {found}")
+    rule = broken_whole(parts)
+    if rule is not None:
+        return Rejected("generation_malformed", f"generation: {prepared.id}: {rule}")
+    if not are_targets(state, ranges.ends if isinstance(ranges, PackedRanges) else ends_of(ranges)):
+        wanted = len(target_tokens(state))
+        text = f"{prepared.id} has {len(ranges)} ranges, which are not those of the {wanted} tokens there are now"
+        return Rejected("generation_outdated", f"generation: {text}")
+    return ranges
+
+
+def _timestamp_too_low(state: ClusterState, timestamp: Micros) -> Rejected | None:
+    last = current(state)
+    if last is not None and timestamp <= last.timestamp:
+        text = f"{timestamp} is not above {last.timestamp} of {last.id}"
+        return Rejected("timestamp_not_above_previous", f"timestamp: {text}")
+    for _, writer in in_order(state.writers):
+        if timestamp <= writer.horizon:
+            text = f"{timestamp} is not above the horizon {writer.horizon} of writer {writer.name}"
+            return Rejected("timestamp_not_above_horizon", f"timestamp: {text}")
+    if timestamp < state.settled.until:
+        text = f"{timestamp} is below {state.settled.until}, up to which verdicts on writes are settled"
+        return Rejected("timestamp_not_above_horizon", f"timestamp: {text}")
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class PublishCdcGeneration(Command):
+    """The description of a committed generation is in the change topics."""
+
+    PAUSED_BY = UNPAUSED
+
+    generation: Annotated[str, "Id of the generation."]
+
+
+def decide_publish_cdc_generation(
+    state: ClusterState, command: PublishCdcGeneration, context: EntryContext
+) -> Decision:
+    """The description of the committed generation is in the change topics."""
+    generation = generation_of(state, command.generation)
+    if generation is None:
+        if state.prepared is not None and state.prepared.id == command.generation:
+            return Rejected("generation_not_committed", f"generation: {command.generation} is not committed yet")
+        return Rejected("unknown_generation", f"generation: {command.generation} is not known")
+    if generation.status != COMMITTED:
+        return Rejected("generation_published", f"generation: {generation.id} is {generation.status} already")
+    published = replace(generation, status=PUBLISHED, published=context.epoch)
+    state = requests.ended(state, generation.id, requests.DONE, context)
+    return Accepted(advance(state, context.epoch, generations=_replaced(state, published)))
+
+
+@dataclass(frozen=True, slots=True)
+class CloseCdcGeneration(Command):
+    """Every registered writer is done with the generation.
+
+    Consumers may move on after its recorded positions.
+    """
+
+    PAUSED_BY = UNPAUSED
+
+    generation: Annotated[str, "Id of the generation."]
+    unwatched: Annotated[
+        bool,
+        "Close it also if no writer is registered, and its writes are not logged.",
+        Before(False),
+    ] = False
+    closed_at: Annotated[
+        int,
+        "When, by the author's clock: the retention of its rows counts from here; microseconds since 1970 "
+        "UTC, 0: unknown.",
+        Before(0),
+    ] = 0
+
+
+def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: EntryContext) -> Decision:
+    """Every registered writer is done with the oldest open generation; the greatest positions are recorded with it.
+
+    A fenced writer is not waited for. Where no writer has come through it (none is registered, or all were fenced
+    before) nobody has logged what lies in it: a job that comes later begins with the oldest open generation and would
+    find its writes refused, which the nodes took. So that takes a word of the command, unless no table kept a log.
+    """
+    broken = broken_field((0 <= command.closed_at <= MICROS_MAX, "closed_at", f"must be between 0 and {MICROS_MAX}"))
+    if broken is not None:
+        return broken
+    generation = generation_of(state, command.generation)
+    if generation is None:
+        return Rejected("unknown_generation", f"generation: {command.generation} is not known")
+    if generation.closed is not None:
+        return Rejected("generation_closed", f"generation: {generation.id} is {generation.status} already")
+    open_ones = [other for other in state.generations if other.closed is None]
+    if open_ones[0] is not generation:
+        return Rejected("earlier_generation_open", f"generation: {open_ones[0].id} is open and must close first")
+    if len(open_ones) == 1:
+        return Rejected("next_generation_not_committed", f"generation: none follows {generation.id}, it operates still")
+    following = open_ones[1]
+    writers = [writer for _, writer in in_order(state.writers)]
+    done = [writer.name for writer in writers if writer.low_watermark >= following.timestamp]
+    behind = [writer.name for writer in writers if writer.name not in done and writer.fenced is None]
+    if not done and not behind and not command.unwatched and has_log(state, generation):
+        text = f"no writer is there that could have logged what lies in {generation.id}; unwatched closes it anyway"
+        return Rejected("no_writers", f"generation: {text}")
+    if behind:
+        text = f"{', '.join(behind)} have not reached {following.timestamp}, where {following.id} begins"
+        return Rejected("writers_behind", f"generation: {text}")
+    positions: tuple[Position, ...] = ()
+    for writer in writers:
+        positions = greatest(positions, writer.positions)
+    closed = replace(generation, status=CLOSED, closed=context.epoch, positions=positions, closed_at=command.closed_at)
+    return Accepted(advance(state, context.epoch, generations=_replaced(state, closed)))
+
+
+def _replaced(state: ClusterState, changed: Generation) -> tuple[Generation, ...]:
+    at = [other.id for other in state.generations].index(changed.id)
+    return (*state.generations[:at], changed, *state.generations[at + 1 :])
+
+
+def _waits_for_generation(operation: Operation) -> bool:
+    return operation.stage == COMMIT_CDC_GENERATION and operation.generation is None
+
+
+def _last_unpublished(state: ClusterState) -> Rejected | None:
+    """One generation at a time is between its data and its publication, so that descriptions come out in order."""
+    last = current(state)
+    if last is None or last.published is not None:
+        return None
+    return Rejected("generation_prepared", f"{last.id} is committed and not published yet, one at a time")

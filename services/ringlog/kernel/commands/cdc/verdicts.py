@@ -1,0 +1,98 @@
+"""The settled time: what readers ask for before they judge writes (``ringlog.kernel.generations.verdicts``).
+
+``SettleVerdicts`` raises the time below which no later entry changes a verdict on a write, and makes the state forget
+what counted only for writes appended before another time. The fold sees no topic and no clock: that nobody will ask for
+a verdict on a write as old as that is the author's word (the mutations topic begins later; every node has passed it),
+but every writer must have claimed as much. How far ahead the time may lie is the validator's to say.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.cdc.writers import source_owner
+from ringlog.kernel.commands.rules import broken_field
+from ringlog.kernel.generations.acceptance import start_of_writers
+from ringlog.kernel.model.modes import UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, advance, in_order
+from ringlog.kernel.schema.table_versions import pruned
+from ringlog.kernel.values import MICROS_MAX, Command, Micros
+
+CODES: Final = {
+    "already_settled": "The verdicts are settled up to that time, and what counted before is forgotten, already.",
+    "too_many_versions": "More of what counted for earlier writes would be kept than may be: SettleVerdicts forgets.",
+    "verdicts_needed": "Writes appended before that time may still have to be judged.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SettleVerdicts(Command):
+    """No later entry changes a verdict on a write appended before a time; what counted before another is forgotten."""
+
+    PAUSED_BY = UNPAUSED
+
+    until: Annotated[int, "The time in microseconds since 1970 UTC."]
+    forget_below: Annotated[
+        int, "Microseconds: what counts only for writes appended before is not kept any more; 0: nothing is forgotten."
+    ] = 0
+
+
+def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context: EntryContext) -> Decision:
+    """The settled time rises; it is above all horizons from the first time on."""
+    broken = broken_field(
+        (1 <= command.until <= MICROS_MAX, "until", f"must be between 1 and {MICROS_MAX}"),
+        (0 <= command.forget_below <= MICROS_MAX, "forget_below", f"must be between 0 and {MICROS_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    settled = state.settled
+    forgotten = max(settled.forgotten, command.forget_below)
+    if command.until <= settled.until and forgotten == settled.forgotten:
+        return Rejected("already_settled", f"until: verdicts are settled up to {settled.until}")
+    if forgotten > settled.forgotten and (needed := _needed(state, forgotten)):
+        return Rejected("verdicts_needed", f"forget_below: {needed}")
+    horizons = (writer.horizon for writer in state.writers.values()) if settled.until == 0 else ()
+    after = replace(
+        settled,
+        until=max(settled.until, command.until, *horizons),
+        forgotten=forgotten,
+        leeways=tuple(one for one in settled.leeways if one.until > forgotten),
+    )
+    lifetimes = state.table_lives if forgotten == settled.forgotten else pruned(state.table_lives, forgotten)
+    return Accepted(advance(state, context.epoch, settled=after, table_lives=lifetimes))
+
+
+def _needed(state: ClusterState, below: Micros) -> str:
+    """Return which reader may still validate a write appended before ``below``; empty if none does.
+
+    A fenced writer may have left writes without a row. Its successor reads them, unless another writer logs the topic
+    now, or their generations are closed, so that no row can be written any more.
+    """
+    if below > state.settled.until:
+        return f"writes appended from {state.settled.until} on are judged by nobody yet"
+    start = start_of_writers(state)
+    for name, writer in in_order(state.writers):
+        if writer.fenced is None:
+            durable, what = writer.low_watermark, f"the rows of writer {name} are durable"
+        elif start is not None and source_owner(state, name, writer.source) is None:
+            durable, what = max(start, writer.low_watermark), f"the rows of the fenced writer {name} are durable"
+        else:
+            continue
+        if durable < below:
+            return f"{what} up to {durable} only"
+    if not state.writers and start is not None and start < below and _has_cdc_log(state):
+        return f"tables have a CDC log, and its first writer will begin at {start}"
+    return ""
+
+
+def _has_cdc_log(state: ClusterState) -> bool:
+    """Return whether any table keeps a CDC log, or kept one for writes that still count."""
+    past = (
+        version.table
+        for lifetimes in state.table_lives.values()
+        for lifetime in lifetimes
+        for version in lifetime.versions
+    )
+    return any(table.cdc.enabled for table in (*state.tables.values(), *past))

@@ -1,0 +1,1 @@
+"""Commands on the cluster as a whole."""

@@ -1,0 +1,93 @@
+"""Features: what every member can do, from an epoch on and for good.
+
+A node says which features it supports. One that is enabled may be used by every process that knows that it is, so each
+node that is a member, or becomes one, supports it at that epoch, and goes on supporting it; who lacks it can neither
+register nor become a member. Nothing disables a feature: what was written by its leave stays in the log.
+
+A node that is registered and no member is not asked, or one that never comes would hold a feature up for ever; it is
+asked when it joins or replaces another.
+
+A feature can be required before it is enabled, while members are upgraded one by one. Members that lack it remain
+members until they are upgraded; the set of nodes that lack it cannot grow. A requirement can be withdrawn until the
+feature is enabled, so that an upgrade can be reverted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import NAME_RULE, broken_field
+from ringlog.kernel.model.modes import SETTING_CHANGES, UNPAUSED, Feature
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import NO_MEMBER, ClusterState, advance, in_order
+from ringlog.kernel.values import Command, is_name
+
+CODES: Final = {
+    "feature_enabled": "The feature is enabled, so its requirement cannot be withdrawn.",
+    "feature_missing": "The node does not support a feature that is required or enabled.",
+    "feature_unsupported": "A node that is a member, or becomes one, does not support the feature.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class RequireFeature(Command):
+    """Require a feature of each node that registers, joins, replaces another or returns, before it is enabled."""
+
+    PAUSED_BY = UNPAUSED
+
+    feature: Annotated[str, "Name of the feature."]
+    required: Annotated[bool, "False: withdraw the requirement."] = True
+
+
+def decide_require_feature(state: ClusterState, command: RequireFeature, context: EntryContext) -> Decision:
+    """Accept whether or not members support the feature. Once it is enabled, the requirement cannot be withdrawn."""
+    if (broken := broken_field((is_name(command.feature), "feature", NAME_RULE))) is not None:
+        return broken
+    found = state.features.get(command.feature)
+    if command.required == (found is not None):
+        return Accepted(state)
+    if found is None:
+        features = state.features.set(command.feature, Feature(command.feature, context.epoch, None))
+    elif found.enabled is not None:
+        return Rejected("feature_enabled", f"feature: {found.name} is enabled since epoch {found.enabled}")
+    else:
+        features = state.features.delete(command.feature)
+    return Accepted(advance(state, context.epoch, features=features))
+
+
+@dataclass(frozen=True, slots=True)
+class EnableFeature(Command):
+    """A feature that every member supports may be used from now on; it is never disabled."""
+
+    PAUSED_BY = SETTING_CHANGES
+
+    feature: Annotated[str, "Name of the feature."]
+
+
+def decide_enable_feature(state: ClusterState, command: EnableFeature, context: EntryContext) -> Decision:
+    """Every node that is a member, or becomes one, supports it. Of one that is enabled already nothing changes."""
+    if (broken := broken_field((is_name(command.feature), "feature", NAME_RULE))) is not None:
+        return broken
+    found = state.features.get(command.feature)
+    if found is not None and found.enabled is not None:
+        return Accepted(state)
+    members = (node for _, node in in_order(state.nodes) if node.state not in NO_MEMBER)
+    if lack := sorted(node.name for node in members if command.feature not in node.features):
+        names = ", ".join(lack[:5]) + (f" and {len(lack) - 5} more" if len(lack) > 5 else "")
+        return Rejected("feature_unsupported", f"feature: {command.feature} is not supported by {names}")
+    required = context.epoch if found is None else found.required
+    features = state.features.set(command.feature, Feature(command.feature, required, context.epoch))
+    return Accepted(advance(state, context.epoch, features=features))
+
+
+def missing_feature(
+    state: ClusterState, name: str, supported: Sequence[str], lacked: Sequence[str] = ()
+) -> Rejected | None:
+    """Reject a node that lacks a required or enabled feature, except those that it has ``lacked`` before."""
+    lacks = sorted(set(state.features).difference(supported, lacked))
+    if not lacks:
+        return None
+    how = "required" if state.features[lacks[0]].enabled is None else "enabled"
+    return Rejected("feature_missing", f"features: {name} lacks {lacks[0]}, which is {how}: upgrade the node")

@@ -1,0 +1,214 @@
+"""Commands about the metadata service: who is a member, and how many there are (``kernel.service`` has the theory).
+
+Operators name a member, or say how many they want; the coordinator asks for each step (``AdvanceService``), which is
+accepted only if it is the next one and, where a group gets another majority, a quorum has acknowledged the last.
+
+What becomes of a member that
+
+- **leaves**, is **removed** or **replaced**: its operation waits in ``requested`` until another has its place
+  (``awaits_service``);
+- is **assassinated**: it is in no group with that very entry; the last of the read group cannot be (``last_member``);
+- is **declared down**: another takes its place, where there is another.
+
+Source: CEP-21, "CMS Reconfiguration Protocol".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import bad_witnesses, broken_field, registered
+from ringlog.kernel.model.modes import SERVICE, UNPAUSED, ServiceGoal
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import STAYS, ClusterState, advance
+from ringlog.kernel.operations.node_states import shown_state
+from ringlog.kernel.service import (
+    EXCLUDED_MAX,
+    GONE,
+    JOINING,
+    LEAVING,
+    MEMBER,
+    SIZE_MAX,
+    STAGES,
+    ServiceStep,
+    blocking_departure,
+    entered,
+    explained,
+    next_step,
+    read_group,
+    unfit,
+)
+from ringlog.kernel.values import Before, Command, Witness
+
+CODES: Final = {
+    "awaits_service": "The node is in a group of the metadata service, and hands over first.",
+    "last_member": "The node is the last one in the read group of the metadata service.",
+    "member_exists": "The node is in a group of the metadata service already.",
+    "no_live_majority": "Without the node, half of the members of the metadata service or more would be down.",
+    "no_member": "The node is no member of the metadata service.",
+    "service_changing": "Another node is on its way into the metadata service, or out of it.",
+    "wrong_service_step": "It is not the next step of the metadata service.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AddServiceMember(Command):
+    """A node becomes a member of the metadata service: with this entry it is in the write group.
+
+    From now on operators choose the members.
+    """
+
+    PAUSED_BY = SERVICE
+
+    node: Annotated[str, "Id of the node."]
+
+
+def decide_add_service_member(state: ClusterState, command: AddServiceMember, context: EntryContext) -> Decision:
+    """A normal node that is up and not excluded, while no other is on its way; one more member is wanted."""
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    if node.id in state.service:
+        return Rejected("member_exists", f"node: {node.name} is in the metadata service: {_stage(state, node.id)}")
+    if (why := unfit(state, node)) is not None:
+        why = why if node.state in STAYS else f"is {shown_state(state, node.id)}"
+        return Rejected("wrong_node_state", f"node: {node.name} {why}, so it can be no member")
+    if (busy := _busy(state)) is not None:
+        return busy
+    if len(state.service) >= SIZE_MAX:
+        return Rejected("too_many", f"node: there are {SIZE_MAX} members already")
+    service = entered(state, ServiceStep(node.id, JOINING), context.epoch)
+    goal = _by_hand(state.service_goal, len(service))
+    return Accepted(advance(state, context.epoch, service=service, service_goal=goal))
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveServiceMember(Command):
+    """A node stops being a member of the metadata service: with this entry it is not in the read group any more.
+
+    From now on operators choose the members.
+    """
+
+    PAUSED_BY = SERVICE
+
+    node: Annotated[str, "Id of the node."]
+
+
+def decide_remove_service_member(state: ClusterState, command: RemoveServiceMember, context: EntryContext) -> Decision:
+    """Remove a member. The goal becomes one member less.
+
+    Reject the last member of the read group, a removal while another member joins or leaves, and one after which half
+    of the members or more are down: they have to acknowledge it.
+    """
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    if node.id not in state.service:
+        return Rejected("no_member", f"node: {node.name} is no member of the metadata service")
+    if (busy := _busy(state, besides=node.id)) is not None:
+        return busy
+    stage = _stage(state, node.id)
+    if stage == LEAVING:
+        return Rejected("service_changing", f"node: {node.name} is leaving already")
+    if (last := last_reader(state, node.id)) is not None:
+        return last
+    if blocking := blocking_departure(state, node.id):
+        names = ", ".join(state.nodes[name].name for name in blocking)
+        text = f"node: without {node.name}, half of the members or more are down: remove {names} first"
+        return Rejected("no_live_majority", text)
+    service = entered(state, ServiceStep(node.id, LEAVING), context.epoch)
+    assert node.id not in read_group(state) or len(read_group(state)) > 1, "the last reader stays"
+    goal = _by_hand(state.service_goal, len(service) - 1)
+    return Accepted(advance(state, context.epoch, service=service, service_goal=goal))
+
+
+@dataclass(frozen=True, slots=True)
+class ReconfigureService(Command):
+    """How many members the metadata service is to have, and who is to be none; the coordinator brings it about."""
+
+    PAUSED_BY = SERVICE
+
+    size: Annotated[int | None, "How many members; null: automatic, or as it is.", Before(None)] = None
+    automatic: Annotated[
+        bool, "By the number of nodes: 1 up to 2 nodes, 3 up to 5, 5 up to 100, then 10.", Before(False)
+    ] = False
+    excluded: Annotated[
+        tuple[str, ...] | None, "Ids of all nodes that are to be no members; null: as it is.", Before(None)
+    ] = None
+
+
+def decide_reconfigure_service(state: ClusterState, command: ReconfigureService, context: EntryContext) -> Decision:
+    """Only the goal is changed: of the members none leaves before another has its place."""
+    size, excluded = command.size, command.excluded
+    something = size is not None or command.automatic or excluded is not None
+    broken = broken_field(
+        (something, "size", "must be given, or automatic, or excluded"),
+        (size is None or not command.automatic, "size", "must not stand beside automatic"),
+        (size is None or 1 <= size <= SIZE_MAX, "size", f"must be between 1 and {SIZE_MAX}"),
+        (excluded is None or len(excluded) <= EXCLUDED_MAX, "excluded", f"must be at most {EXCLUDED_MAX} nodes"),
+    )
+    if broken is not None:
+        return broken
+    for name in excluded or ():
+        if isinstance(unknown := registered(state, name, "excluded"), Rejected):
+            return unknown
+    goal = state.service_goal
+    if command.automatic:
+        goal = ServiceGoal(0, True, False, goal.excluded)
+    elif size is not None:
+        goal = ServiceGoal(size, False, False, goal.excluded)
+    if excluded is not None:
+        goal = replace(goal, excluded=tuple(sorted(set(excluded))))
+    return Accepted(state if goal == state.service_goal else advance(state, context.epoch, service_goal=goal))
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceService(Command):
+    """The next step of the metadata service: a node enters a stage, or leaves the last group."""
+
+    PAUSED_BY = UNPAUSED
+
+    node: Annotated[str, "Id of the node."]
+    to: Annotated[str, "joining, member or leaving; gone: it is in no group any more."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements of the stage that it leaves."] = ()
+
+
+def decide_advance_service(state: ClusterState, command: AdvanceService, context: EntryContext) -> Decision:
+    """The very step that the state gives (``service.next_step``), if enough have acknowledged the one before."""
+    known = (*STAGES, GONE)
+    if (broken := broken_field((command.to in known, "to", f"must be {', '.join(known)}"))) is not None:
+        return broken
+    if (wrong := bad_witnesses(state, command.witnesses)) is not None:
+        return wrong
+    step = next_step(state)
+    if step != ServiceStep(command.node, command.to):
+        then = f"next is {step.to} for {state.nodes[step.node].name}" if step is not None else "there is none"
+        return Rejected("wrong_service_step", f"to: {command.to!r} is not the next step, {then}")
+    if waits := explained(state, step, command.witnesses):
+        return Rejected("gate_not_met", f"witnesses: {waits}")
+    return Accepted(advance(state, context.epoch, service=entered(state, step, context.epoch)))
+
+
+def last_reader(state: ClusterState, node: str) -> Rejected | None:
+    """The refusal to take the last member from the read group; None if others are left there."""
+    if read_group(state) != (node,):
+        return None
+    name = state.nodes[node].name
+    return Rejected("last_member", f"node: {name} is the last member of the metadata service: add another first")
+
+
+def _stage(state: ClusterState, node: str) -> str:
+    return state.service[node].stage
+
+
+def _busy(state: ClusterState, besides: str = "") -> Rejected | None:
+    moving = sorted(one.node for one in state.service.values() if one.stage != MEMBER and one.node != besides)
+    if not moving:
+        return None
+    text = f"node: {state.nodes[moving[0]].name} is {_stage(state, moving[0])}, one node at a time"
+    return Rejected("service_changing", text)
+
+
+def _by_hand(goal: ServiceGoal, size: int) -> ServiceGoal:
+    return ServiceGoal(size, False, True, goal.excluded)

@@ -1,0 +1,162 @@
+"""Truncation: the log's oldest entries may go, once nobody needs them to know the state.
+
+An agent stores a snapshot and others compare it with their own folds, outside the log (``ringlog.log.snapshots``). What
+came of it is put into the log, so that the fold can rule on it:
+
+- ``ConfirmSnapshot``: two roles have the state of a mark by their own folds; here are its position and digest.
+- ``RecordArchive``: the archive holds every entry up to there, and was read back (``ringlog.log.archive.archive``).
+- ``TruncateLog``: the log may begin with the entry of the newest confirmed snapshot that is not above ``below_epoch``.
+  A confirmed snapshot covers all below it; if there is an archive, it holds all that goes.
+
+So the state says the offset below which records may be deleted, and a reader tells a truncation that was ordered from
+a log that somebody cut: no order, or the log begins above it. The entry that made a snapshot's state stays, since
+readers compare the two.
+
+The positions are the word of those who read the log: a fold knows no offsets. The keeper, which deletes, compares them
+once more with the snapshots and the archive as they are (``ringlog.agents.maintenance.truncation``).
+
+Source: DESIGN, snapshots; CEP-21, log compaction.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import NAME_RULE, broken_field
+from ringlog.kernel.history import ARCHIVED, STORED_MAX, TRUNCATED, allowed_begin, confirmed_snapshots, contradicts
+from ringlog.kernel.model.modes import SETTING_CHANGES, UNPAUSED, LogBound
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, advance
+from ringlog.kernel.values import Command, Epoch, is_name
+
+CODES: Final = {
+    "archive_behind": "The archive does not hold yet what would be deleted.",
+    "archive_shrank": "The archive that the log knows of goes further.",
+    "nothing_to_truncate": "The log may begin there, or later, already.",
+    "snapshot_contradicted": "The log, or another witness, says something else of that epoch.",
+    "snapshot_unknown": "No snapshot was asked for at that epoch, or its mark is forgotten.",
+    "truncation_uncovered": "No confirmed snapshot is at or below that epoch.",
+}
+
+WITNESSES_MIN: Final = 2
+WITNESSES_MAX: Final = 8
+OFFSET_MAX: Final = 2**63 - 1
+_DIGEST: Final = re.compile("[0-9a-f]{64}")
+DIGEST_RULE: Final = "must be 64 lower-case hex digits"
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmSnapshot(Command):
+    """A snapshot was stored, and a second reader has the same state by its own fold."""
+
+    PAUSED_BY = UNPAUSED
+
+    epoch: Annotated[Epoch, "Epoch of the snapshot's mark."]
+    state_id: Annotated[str, "The id of its state."]
+    position: Annotated[int, "Offset in the log behind the entry that made the epoch."]
+    digest: Annotated[str, "The digest of the state, 64 hex digits."]
+    witnesses: Annotated[tuple[str, ...], "The roles that have it by their own folds; two at least."]
+
+
+def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, context: EntryContext) -> Decision:
+    """The mark is remembered, and nobody says something else of it. Witnesses of one thing add up."""
+    roles = sorted(set(command.witnesses))
+    broken = broken_field(
+        (0 < command.position <= OFFSET_MAX, "position", "must be an offset behind an entry"),
+        (_DIGEST.fullmatch(command.digest) is not None, "digest", DIGEST_RULE),
+        (WITNESSES_MIN <= len(roles) <= WITNESSES_MAX, "witnesses", f"must be {WITNESSES_MIN} to {WITNESSES_MAX}"),
+        (all(map(is_name, roles)), "witnesses", NAME_RULE),
+    )
+    if broken is not None:
+        return broken
+    mark = state.snapshots.get(str(command.epoch))
+    if mark is None:
+        return Rejected("snapshot_unknown", f"epoch: {command.epoch} is not among the last marks of snapshots")
+    if contradicts(state, command.epoch, command.state_id):
+        return Rejected("snapshot_contradicted", f"state_id: epoch {command.epoch} has another one than that")
+    said = command.position, command.digest
+    if mark.witnesses and (mark.position, mark.digest) != said:
+        known = f"{', '.join(mark.witnesses)} have position {mark.position} and digest {mark.digest}"
+        return Rejected("snapshot_contradicted", f"epoch {command.epoch}: {known}")
+    others = [one for one in confirmed_snapshots(state) if one.epoch != mark.epoch]
+    below = [one.position < command.position for one in others if one.epoch < mark.epoch]
+    above = [command.position < one.position for one in others if one.epoch > mark.epoch]
+    if not all(below + above):
+        return Rejected("snapshot_contradicted", "position: positions of snapshots ascend with their epochs")
+    witnesses = tuple(sorted({*mark.witnesses, *roles}))[:WITNESSES_MAX]
+    mark = replace(mark, position=command.position, digest=command.digest, witnesses=witnesses)
+    return Accepted(advance(state, context.epoch, snapshots=state.snapshots.set(str(mark.epoch), mark)))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordArchive(Command):
+    """The archive holds the log from its first entry to that epoch, read back."""
+
+    PAUSED_BY = UNPAUSED
+
+    epoch: Annotated[Epoch, "The last epoch that it holds; 0: there is no archive any more."]
+    position: Annotated[int, "Offset in the log behind the entry that made the epoch; 0 without an archive."]
+    digest: Annotated[str, "Digest of its last segment, 64 hex digits; empty without an archive."]
+
+
+def decide_record_archive(state: ClusterState, command: RecordArchive, context: EntryContext) -> Decision:
+    """The archive grows, or is given up."""
+    if command.epoch == 0:
+        if (
+            broken := broken_field((not command.position and not command.digest, "epoch", "0: no archive"))
+        ) is not None:
+            return broken
+        without = state.log_bounds.delete(ARCHIVED) if ARCHIVED in state.log_bounds else state.log_bounds
+        return Accepted(advance(state, context.epoch, log_bounds=without))
+    broken = broken_field(
+        (0 < command.epoch < context.epoch, "epoch", f"must be 0 to {state.epoch}"),
+        (0 < command.position <= OFFSET_MAX, "position", "must be an offset behind an entry"),
+        (_DIGEST.fullmatch(command.digest) is not None, "digest", DIGEST_RULE),
+    )
+    if broken is not None:
+        return broken
+    bound = LogBound(command.epoch, command.position, command.digest)
+    known = state.log_bounds.get(ARCHIVED)
+    if known is not None and (bound.epoch < known.epoch or bound.position < known.position):
+        return Rejected("archive_shrank", f"epoch: the log knows of an archive up to epoch {known.epoch}")
+    return Accepted(advance(state, context.epoch, log_bounds=state.log_bounds.set(ARCHIVED, bound)))
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog(Command):
+    """Entries below the epoch may be deleted; the log then begins with the entry of a confirmed snapshot."""
+
+    PAUSED_BY = SETTING_CHANGES
+
+    below_epoch: Annotated[Epoch, "The log begins with the newest confirmed snapshot that is not above this epoch."]
+
+
+def decide_truncate_log(state: ClusterState, command: TruncateLog, context: EntryContext) -> Decision:
+    """A confirmed snapshot covers all that goes, and the archive holds it, if there is one."""
+    wanted = command.below_epoch
+    if (broken := broken_field((0 < wanted < context.epoch, "below_epoch", f"must be 1 to {state.epoch}"))) is not None:
+        return broken
+    confirmed = confirmed_snapshots(state)[-STORED_MAX:]  # older ones may be stored no more
+    first = next((one for one in reversed(confirmed) if one.epoch <= wanted), None)
+    if first is None:
+        there = f"the oldest usable one is of epoch {confirmed[0].epoch}" if confirmed else "take one first"
+        return Rejected("truncation_uncovered", f"below_epoch: no confirmed snapshot at or below {wanted}: {there}")
+    bound = LogBound(first.epoch, first.position - 1)
+    if bound.position <= allowed_begin(state):
+        return Rejected("nothing_to_truncate", f"below_epoch: the log may begin at offset {allowed_begin(state)}")
+    archived = state.log_bounds.get(ARCHIVED)
+    if archived is not None and archived.position < bound.position:
+        held = f"the archive holds epochs up to {archived.epoch}"
+        return Rejected("archive_behind", f"below_epoch: {held}, and {first.epoch - 1} would be the last to go")
+    return Accepted(advance(state, context.epoch, log_bounds=state.log_bounds.set(TRUNCATED, bound)))
+
+
+def is_known(state: ClusterState, command: Command) -> bool:
+    """True if the log says already what this would put into it."""
+    if isinstance(command, ConfirmSnapshot):
+        mark = state.snapshots.get(str(command.epoch))
+        return mark is not None and len(mark.witnesses) >= WITNESSES_MIN
+    known = state.log_bounds.get(ARCHIVED)
+    return isinstance(command, RecordArchive) and known is not None and known.epoch >= command.epoch > 0

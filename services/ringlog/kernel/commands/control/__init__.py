@@ -1,0 +1,1 @@
+"""Commands that pause changes or override rules in a recovery."""

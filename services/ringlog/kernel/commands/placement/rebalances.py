@@ -1,0 +1,423 @@
+"""Partitions of zones move: they are put on their way, go on step by step, turn back, begin anew from a survivor.
+
+The five decisions are pure functions of one partition (``zones.rebalance``, with their tables); the commands say for
+which partitions, on which state, and what speaks against it. What a decision came to is the partition's ``status``.
+
+A request may come twice, late, or from somebody who does not lead any more. So each names what it was decided on: a
+trigger and a reset the epoch of their *cause*, of which only a newer one than the last counts; a switch the
+*revisions* of the keys that it writes; a cancel, and the end of one, the revision of ``pending`` that is cancelled. A
+repeated request is refused by that, or changes nothing.
+
+At most ``zone_moves_max`` partitions of all zones have something pending at once: a trigger leaves the others as they
+are, its cause unseen, so that the same trigger, sent again, reaches them later. For the same reason a restart and a
+reset keep a record of their own cause: a change of the zone on which no trigger has acted yet is not lost by them.
+
+Where a zone places keyspaces, a step counts as applied, and a cancel as done, only when the tablets of the partition
+are where they belong (``zones.data``). A reset begins to salvage them at once (``zones.salvage``); where that may lose
+some, an operator must admit that, and the refusal of one who has not says what. The salvage keeps the word: without it
+no later death makes it lose anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.placement.tablets import TABLETS_MAX
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, broken_field, cause_rule
+from ringlog.kernel.model.modes import UNPAUSED, ZONES
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, advance
+from ringlog.kernel.model.tablet_map import TabletMap
+from ringlog.kernel.model.zones import (
+    PARTITIONS_MAX,
+    Zone,
+    ZonePartition,
+    ZoneRevisions,
+    ZoneStep,
+    mode_of,
+    partition_key,
+)
+from ringlog.kernel.values import Command, Epoch
+from ringlog.kernel.zones.change import partitions_of, with_partitions, zone_named
+from ringlog.kernel.zones.data import awaits_return, awaits_step, maps_in
+from ringlog.kernel.zones.distribution import is_alive, kept, targets
+from ringlog.kernel.zones.queue import is_same
+from ringlog.kernel.zones.rebalance import (
+    ALREADY_NEW,
+    RESULTS,
+    cancel_finished,
+    cancelled,
+    outdated_keys,
+    restarted,
+    switched,
+    triggered,
+)
+from ringlog.kernel.zones.resets import AUTOMATIC, MANUAL, RESET_MODES, members, reset, voters_needed
+from ringlog.kernel.zones.salvage import may_lose, refused_salvage, salvaged
+
+CODES: Final = {
+    "already_pending": "The partition is on its way: wait, or cancel that first.",
+    "awaits_data": "Tablets of the partition are not yet on the nodes of the step, or not back.",
+    "may_lose_data": "The reset may lose rows or registers, and the operator has not admitted that.",
+    "moves_limit": "As many partitions of zones are on their way as may be.",
+    "no_cancel": "No cancel of that revision is open.",
+    "not_high_availability": "Only a zone in mode high_availability resets partitions by itself.",
+    "not_pending": "The configuration is not the next pending step of the partition.",
+    "nothing_pending": "The partition goes nowhere.",
+    "nothing_survives": "No node that is alive has the partition's data, or could have it.",
+    "nothing_to_return_to": "Nobody has the partition yet, or its reset has begun: there is no way back.",
+    "outdated_revision": "The partition has changed since the request was decided.",
+    "partition_healthy": "The partition can go on without a reset.",
+    "quorum_needed": "Without these nodes too few voters of the partition would be alive.",
+    "unknown_zone_partition": "The zone has no partition of this number.",
+}
+
+REPORTED_MAX: Final = 100_000
+"""The most copies that one entry reports."""
+
+
+@dataclass(frozen=True, slots=True)
+class TriggerRebalance(Command):
+    """Partitions of a zone are to be where they belong."""
+
+    PAUSED_BY = ZONES
+
+    zone: Annotated[str, "Name of the zone."]
+    cause: Annotated[int, "The epoch of the change that asks for it."]
+    partitions: Annotated[tuple[int, ...], "Numbers of partitions; none: all."] = ()
+
+
+def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, context: EntryContext) -> Decision:
+    """Each partition by the six conditions; refused if all are beyond the cause, or beyond the limit."""
+    if (broken := broken_field(cause_rule(state, command.cause))) is not None:
+        return broken
+    found = _named(state, command.zone, command.partitions)
+    if isinstance(found, Rejected):
+        return found
+    zone, partitions = found
+    if not zone.nodes:
+        return Rejected("no_data_nodes", f"zone: {zone.name} has no data nodes: its partitions stay where they are")
+    due = [one for one in partitions if one.change < command.cause]
+    if not due:
+        return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was acted on already")
+    wanted = targets(state, zone, [kept(one) for one in due], [one.number for one in due])
+    room = _room(state)
+    changed = []
+    for before, target in zip(due, wanted, strict=True):
+        after = None if target is None else triggered(before, target, command.cause, context.epoch)
+        if after is None or (room <= 0 and after.pending and not before.pending):
+            continue
+        room -= bool(after.pending) - bool(before.pending)
+        changed.append(after)
+    if not changed and all(target is None for target in wanted):
+        return Rejected("no_data_nodes", f"zone: none of the data nodes of {zone.name} is alive")
+    if not changed:
+        return Rejected(
+            "moves_limit", "partitions: zone_moves_max are on their way; send it again when some have ended"
+        )
+    return with_partitions(state, context, zone, changed)
+
+
+@dataclass(frozen=True, slots=True)
+class SwitchStable(Command):
+    """The group of a partition has applied the next step."""
+
+    PAUSED_BY = UNPAUSED
+
+    zone: Annotated[str, "Name of the zone."]
+    partition: Annotated[int, "Number of the partition."]
+    applied: Annotated[tuple[str, ...], "Ids of the nodes of the configuration that the group has."]
+    learners: Annotated[tuple[str, ...], "Those of them that have no vote."]
+    revisions: Annotated[ZoneRevisions, "The keys' revisions that this was decided on."]
+
+
+def decide_switch_stable(state: ClusterState, command: SwitchStable, context: EntryContext) -> Decision:
+    """Recorded if it is the pending step, on the revisions that were seen; what is recorded already changes nothing."""
+    found = _one(state, command.zone, command.partition)
+    if isinstance(found, Rejected):
+        return found
+    zone, partition = found
+    applied = _step(command)
+    if applied is None:
+        return Rejected("bad_field", "learners: must be some of the nodes in applied, not all, each once")
+    if not partition.pending:
+        if is_same(applied, partition.stable):
+            return Accepted(state)
+        return Rejected("nothing_pending", f"partition: {zone.name}/{partition.number} goes nowhere")
+    if keys := outdated_keys(partition, command.revisions):
+        return Rejected("outdated_revision", f"revisions: {', '.join(keys)} of {zone.name}/{partition.number} changed")
+    if not is_same(applied, partition.pending[0]):
+        return Rejected("not_pending", f"applied: is not the next step of {zone.name}/{partition.number}")
+    if (early := awaits_step(state, partition)) is not None:
+        return early
+    after = switched(partition, _calculated(state, zone, partition), context.epoch)
+    return with_partitions(state, context, zone, [after])
+
+
+@dataclass(frozen=True, slots=True)
+class CancelRebalance(Command):
+    """What is pending of a partition is to be undone."""
+
+    PAUSED_BY = UNPAUSED
+
+    zone: Annotated[str, "Name of the zone."]
+    partition: Annotated[int, "Number of the partition."]
+    pending_revision: Annotated[int, "The revision of pending that is meant."]
+    reason: Annotated[str, "Why."] = ""
+
+
+def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, context: EntryContext) -> Decision:
+    """Noted, if that is still pending; the group answers with FinishCancel."""
+    if len(command.reason) > REASON_LENGTH_MAX:
+        return Rejected("bad_field", f"reason: must be at most {REASON_LENGTH_MAX} characters")
+    found = _one(state, command.zone, command.partition)
+    if isinstance(found, Rejected):
+        return found
+    zone, partition = found
+    where = f"{zone.name}/{partition.number}"
+    if not partition.pending:
+        return Rejected("nothing_pending", f"partition: {where} goes nowhere")
+    if command.pending_revision != partition.revisions.pending:
+        return Rejected("outdated_revision", f"pending_revision: that of {where} is {partition.revisions.pending}")
+    if partition.cancel is not None:
+        return Accepted(state)
+    if partition.reached is None or partition.pending[0].forced:
+        return Rejected("nothing_to_return_to", f"partition: {where} has no configuration to return to")
+    return with_partitions(state, context, zone, [cancelled(partition, command.reason)])
+
+
+@dataclass(frozen=True, slots=True)
+class FinishCancel(Command):
+    """What the group of a partition answered to a cancel."""
+
+    PAUSED_BY = UNPAUSED
+
+    zone: Annotated[str, "Name of the zone."]
+    partition: Annotated[int, "Number of the partition."]
+    pending_revision: Annotated[int, "The revision of pending that was cancelled."]
+    result: Annotated[str, "rolled_back, already_old, or already_new: it had applied the step, which counts."]
+
+
+def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: EntryContext) -> Decision:
+    """The partition is stable on the old configuration, or on the new one; what is planned follows."""
+    if command.result not in RESULTS:
+        return Rejected("bad_field", f"result: must be one of {', '.join(RESULTS)}")
+    found = _one(state, command.zone, command.partition)
+    if isinstance(found, Rejected):
+        return found
+    zone, partition = found
+    if partition.cancel is None or partition.cancel.revision != command.pending_revision:
+        return Rejected("no_cancel", f"pending_revision: no cancel of {command.pending_revision} is open")
+    early = (awaits_step if command.result == ALREADY_NEW else awaits_return)(state, partition)
+    if early is not None:
+        return early
+    calculated = _calculated(state, zone, partition)
+    after = cancel_finished(partition, command.result, calculated, context.epoch)
+    return with_partitions(state, context, zone, [after])
+
+
+@dataclass(frozen=True, slots=True)
+class RestartReplicas(Command):
+    """Replicas of a partition are made anew: their nodes are taken out, then put back."""
+
+    PAUSED_BY = ZONES
+
+    zone: Annotated[str, "Name of the zone."]
+    partition: Annotated[int, "Number of the partition."]
+    nodes: Annotated[tuple[str, ...], "Ids of nodes that have the partition."]
+    cause: Annotated[int, "The epoch of what asks for it."]
+
+
+def decide_restart_replicas(state: ClusterState, command: RestartReplicas, context: EntryContext) -> Decision:
+    """Begun where the partition is at rest, and enough of its voters are left meanwhile."""
+    if (broken := broken_field(cause_rule(state, command.cause))) is not None:
+        return broken
+    found = _one(state, command.zone, command.partition)
+    if isinstance(found, Rejected):
+        return found
+    zone, partition = found
+    where, nodes, stable = f"{zone.name}/{partition.number}", frozenset(command.nodes), partition.stable
+    if stable is None or not nodes or len(nodes) < len(command.nodes) or not nodes <= set(stable.nodes):
+        names = ", ".join(sorted(state.nodes[node].name for node in (stable.nodes if stable is not None else ())))
+        return Rejected("bad_field", f"nodes: must be some of those that have {where} ({names or 'nobody'}), each once")
+    if max(partition.change, partition.reset_cause) >= command.cause:
+        return Rejected("outdated_cause", f"cause: epoch {command.cause}, or a later one, was acted on already")
+    if partition.pending:
+        return Rejected("already_pending", f"partition: {where} is on its way")
+    if _room(state) <= 0:
+        return Rejected("moves_limit", "partition: zone_moves_max are on their way")
+    left = sum(is_alive(state, node) for node in stable.peers if node not in nodes)
+    needed = 1 if mode_of(zone).resets_itself else voters_needed(zone, len(stable.peers))
+    (target,) = targets(state, zone, [kept(partition)], [partition.number])
+    after = restarted(partition, nodes, target, command.cause, context.epoch) if left >= needed else None
+    if after is None:
+        return Rejected("quorum_needed", f"nodes: without them {left} voters of {where} are alive, {needed} must be")
+    return with_partitions(state, context, zone, [after])
+
+
+@dataclass(frozen=True, slots=True)
+class ZoneCopy:
+    """What a node has of a partition."""
+
+    partition: Annotated[int, "Number of the partition."]
+    node: Annotated[str, "Id of the node."]
+    log: Annotated[int, "The length of its log of the partition."]
+
+
+@dataclass(frozen=True, slots=True)
+class ResetPartitions(Command):
+    """Partitions that have lost their majority begin anew from one survivor each."""
+
+    PAUSED_BY = UNPAUSED
+
+    zone: Annotated[str, "Name of the zone."]
+    partitions: Annotated[tuple[int, ...], "Numbers of partitions; none: each that has lost its majority."]
+    mode: Annotated[str, "manual: up to the number of replicas again; automatic: those who are left."]
+    cause: Annotated[int, "The epoch of what asks for it."]
+    copies: Annotated[tuple[ZoneCopy, ...], "Which nodes have data of these partitions."]
+    admits_loss: Annotated[bool, "Also if rows or registers of keyspaces may be lost; an automatic one always may."] = (
+        False
+    )
+
+
+SALVAGED_MAX: Final = TABLETS_MAX
+"""The most tablets that one entry begins to salvage; those of one partition always may."""
+
+
+def decide_reset_partitions(state: ClusterState, command: ResetPartitions, context: EntryContext) -> Decision:
+    """All of those that are named, or nothing; without names those that can be reset, at least one."""
+    if (broken := _broken_reset(state, command)) is not None:
+        return broken
+    found = _named(state, command.zone, command.partitions)
+    if isinstance(found, Rejected):
+        return found
+    zone, partitions = found
+    if command.mode == AUTOMATIC and not mode_of(zone).resets_itself:
+        return Rejected("not_high_availability", f"mode: {zone.name} is {zone.mode}")
+    logs: dict[int, dict[str, int]] = {}
+    for copy in command.copies:
+        logs.setdefault(copy.partition, {})[copy.node] = copy.log
+    changed: list[ZonePartition] = []
+    refused: Rejected | None = None
+    for before in partitions:
+        acted = max(before.change, before.reset_cause)
+        if acted >= command.cause:
+            after: ZonePartition | Rejected = Rejected("outdated_cause", f"epoch {acted} was acted on already")
+        else:
+            own = logs.get(before.number, {})
+            after = _reset(state, zone, before, own, command, context.epoch)
+        if isinstance(after, ZonePartition):
+            changed.append(after)
+            continue
+        told = Rejected(after.code, f"partitions: {zone.name}/{before.number}: {after.detail}")
+        if command.partitions or after.code == "may_lose_data":
+            return told
+        refused = refused or told
+    if not changed:
+        assert refused is not None, "a zone has partitions"
+        return refused
+    if len(changed) > 1 and len(changed) * sum(1 for _ in maps_in(state, zone.name)) > SALVAGED_MAX:
+        return Rejected("too_large", f"partitions: they have more than {SALVAGED_MAX:,} tablets: name fewer")
+    tablets, admits = dict[str, TabletMap](), command.admits_loss or mode_of(zone).resets_itself
+    for one in changed:
+        with_those = replace(state, tablets=state.tablets.update(tablets))
+        tablets |= salvaged(with_those, one, one.pending[0].peers[0], admits, context.epoch)
+    if tablets:
+        state = advance(state, context.epoch, tablets=state.tablets.update(tablets))
+    return with_partitions(state, context, zone, changed)
+
+
+def _reset(
+    state: ClusterState,
+    zone: Zone,
+    before: ZonePartition,
+    logs: Mapping[str, int],
+    command: ResetPartitions,
+    epoch: Epoch,
+) -> ZonePartition | Rejected:
+    """One partition after its reset, or what speaks against it."""
+    after = reset(state, zone, before, logs, command.mode, command.cause, epoch)
+    if isinstance(after, Rejected):
+        return after
+    if (busy := refused_salvage(state, before)) is not None:
+        return busy
+    if command.mode == MANUAL and not command.admits_loss and (lost := may_lose(state, before)):
+        return Rejected("may_lose_data", f"it may lose {lost}; bring nodes back, or admit the loss")
+    return after
+
+
+def _broken_reset(state: ClusterState, command: ResetPartitions) -> Rejected | None:
+    broken = broken_field(
+        (command.mode in RESET_MODES, "mode", f"must be {' or '.join(RESET_MODES)}"),
+        cause_rule(state, command.cause),
+        (len(command.copies) <= REPORTED_MAX, "copies", f"must be at most {REPORTED_MAX:,}; send it in parts"),
+        (all(copy.log >= 0 for copy in command.copies), "copies", "a log has a length of 0 or more"),
+    )
+    if broken is not None:
+        return broken
+    unknown = next((copy.node for copy in command.copies if copy.node not in state.nodes), None)
+    return None if unknown is None else Rejected("unknown_node", f"copies: {unknown} is not registered")
+
+
+# -------------------------------------------------------------------------------------------------------- shared
+
+
+def _named(state: ClusterState, name: str, numbers: tuple[int, ...]) -> tuple[Zone, list[ZonePartition]] | Rejected:
+    """A zone and the partitions of these numbers; none: all."""
+    zone = zone_named(state, name)
+    if isinstance(zone, Rejected):
+        return zone
+    if len(set(numbers)) < len(numbers) or len(numbers) > PARTITIONS_MAX:
+        return Rejected("bad_field", f"partitions: must name at most {PARTITIONS_MAX:,}, each once")
+    if not numbers:
+        return zone, list(partitions_of(state, zone))
+    found = []
+    for number in numbers:
+        one = _one(state, name, number)
+        if isinstance(one, Rejected):
+            return one
+        found.append(one[1])
+    return zone, found
+
+
+def _room(state: ClusterState) -> int:
+    """How many more partitions may be on their way."""
+    return setting(state, "zone_moves_max") - sum([other.moving for other in state.zones.values()])
+
+
+def _one(state: ClusterState, name: str, number: int) -> tuple[Zone, ZonePartition] | Rejected:
+    zone = zone_named(state, name)
+    if isinstance(zone, Rejected):
+        return zone
+    if not 0 <= number < zone.partitions:
+        detail = f"partition: {name} has partitions 0 to {zone.partitions - 1}, no {number}"
+        return Rejected("unknown_zone_partition", detail)
+    return zone, state.zone_partitions[partition_key(name, number)]
+
+
+def _step(command: SwitchStable) -> ZoneStep | None:
+    """The configuration that was applied; None if it is none."""
+    nodes, learners = set(command.applied), set(command.learners)
+    if not learners < nodes or len(nodes) < len(command.applied) or len(learners) < len(command.learners):
+        return None
+    return ZoneStep(tuple(sorted(nodes - learners)), tuple(sorted(learners)))
+
+
+def _calculated(state: ClusterState, zone: Zone, partition: ZonePartition) -> ZoneStep | None:
+    """Where a partition belongs, if a switch must know it."""
+    if not partition.reduce and not partition.append:
+        return None
+    return targets(state, zone, [kept(partition)], [partition.number])[0]
+
+
+def default_copies(state: ClusterState, partitions: Iterable[ZonePartition]) -> tuple[ZoneCopy, ...]:
+    """What is assumed where nobody has asked the nodes: all members that are alive have the same."""
+    return tuple(
+        ZoneCopy(partition.number, node, 0)
+        for partition in partitions
+        for node in members(partition)
+        if is_alive(state, node)
+    )

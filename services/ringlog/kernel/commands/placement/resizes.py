@@ -1,0 +1,154 @@
+"""Tables are cut into more or fewer tablets, in two steps: a decision, and its finish.
+
+A decision has the number that follows the last one of its table; another decision replaces it, ``none`` revokes it.
+Meanwhile every node with a replica makes ready for it. The finish is one entry, and there
+
+- no tablet of the table is in transition, and no operation is past ``requested``;
+- **split**: each node with a replica, the dead ones too, has acknowledged the decision and reported that it is ready
+  (session ``table@number``): it can serve the halves from the entry on;
+- **merge**: siblings are on the same shards, which the balancer sees to, and each node has acknowledged the decision.
+
+Groups do not change by a finish, so requests that were planned before it stay right. A transition that begins later
+has its own gates, which are the barrier behind it.
+
+Source: ScyllaDB, ``tablet_resize_finalization``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import registered
+from ringlog.kernel.model.modes import ALL, UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, advance
+from ringlog.kernel.model.tablet_map import Resize, TabletMap, with_resize
+from ringlog.kernel.operations.gates import broken_report
+from ringlog.kernel.operations.stages import REQUESTED, in_flight
+from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT, apart, merge, split
+from ringlog.kernel.values import Before, Command, NodeId, StreamReport, Witness
+from ringlog.kernel.zones.data import in_zone, zone_of
+
+CODES: Final = {
+    "cut_by_zone": "The table has a tablet for each partition of its zone, neither more nor fewer.",
+    "no_resize": "The table is not being resized by a decision of this number.",
+    "not_ready": "Not every replica is ready for the resize, or siblings are apart.",
+    "resize_bounds": "The table would have more or fewer tablets than it may.",
+    "stale_sequence": "The number is not the one that follows the table's last decision.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class DecideResize(Command):
+    """A decision about the number of a table's tablets."""
+
+    PAUSED_BY = ALL
+
+    table: Annotated[str, "keyspace.table."]
+    decision: Annotated[str, "split, merge or none."]
+    sequence: Annotated[int, "The number that follows the last decision's."]
+
+
+def decide_decide_resize(state: ClusterState, command: DecideResize, context: EntryContext) -> Decision:
+    """The table has this decision, and no other."""
+    tablets = _found(state, command.table)
+    if isinstance(tablets, Rejected):
+        return tablets
+    if in_zone(state, command.table):
+        why = f"has a tablet for each partition of zone {zone_of(state, command.table)}"
+        return Rejected("cut_by_zone", f"table: {command.table} {why}")
+    if command.decision not in (SPLIT, MERGE, NONE):
+        return Rejected("bad_field", f"decision: {command.decision!r} is none of split, merge, none")
+    if command.sequence != tablets.sequence + 1:
+        return Rejected("stale_sequence", f"sequence: the next is {tablets.sequence + 1}, not {command.sequence}")
+    running = tablets.resize.decision if tablets.resize is not None else NONE
+    if command.decision == running:
+        return Rejected("resize_bounds", f"decision: {command.table} is decided so already: {running}")
+    most = setting(state, "tablets_per_table_max")
+    if command.decision == SPLIT and 2 * tablets.count > most:
+        return Rejected("resize_bounds", f"decision: {2 * tablets.count:,} tablets are more than {most:,}")
+    if command.decision == MERGE and tablets.count == 1:
+        return Rejected("resize_bounds", "decision: one tablet has no sibling")
+    resize = None if command.decision == NONE else Resize(command.decision, command.sequence, context.epoch)
+    decided = with_resize(tablets, resize, command.sequence)
+    return Accepted(advance(state, context.epoch, tablets=state.tablets.set(command.table, decided)))
+
+
+@dataclass(frozen=True, slots=True)
+class FinishResize(Command):
+    """Carry a decision out."""
+
+    PAUSED_BY = UNPAUSED
+
+    table: Annotated[str, "keyspace.table."]
+    sequence: Annotated[int, "The decision's number."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements of the decision.", Before(())] = ()
+    reports: Annotated[
+        tuple[StreamReport, ...], "Of the nodes that are ready; their operation is table@number.", Before(())
+    ] = ()
+
+
+def decide_finish_resize(state: ClusterState, command: FinishResize, context: EntryContext) -> Decision:
+    """The table is cut otherwise; the decision is gone."""
+    tablets = _found(state, command.table)
+    if isinstance(tablets, Rejected):
+        return tablets
+    resize = tablets.resize
+    if resize is None or resize.sequence != command.sequence:
+        running = "nothing is decided" if resize is None else f"{resize.decision} {resize.sequence} is"
+        return Rejected("no_resize", f"sequence: of {command.table} {running}, not {command.sequence}")
+    for operation in in_flight(state):
+        if operation.stage != REQUESTED:
+            return Rejected("operations_in_flight", f"table: {operation.id} is in {operation.stage}")
+    if tablets.transitions:
+        first = min(tablets.transitions)
+        stage = tablets.transitions[first].stage
+        return Rejected("tablet_in_transition", f"table: {command.table}/{first} is in {stage}")
+    if (refused := _not_ready(state, tablets, resize, command)) is not None:
+        return refused
+    made = (split if resize.decision == SPLIT else merge)(tablets, context.epoch)
+    return Accepted(advance(state, context.epoch, tablets=state.tablets.set(command.table, made)))
+
+
+def members(tablets: TabletMap) -> tuple[NodeId, ...]:
+    """The nodes that have a replica of a table, sorted."""
+    return tuple(sorted(node for node, count in zip(tablets.nodes, tablets.held, strict=True) if count))
+
+
+def resize_session(table: str, sequence: int) -> str:
+    """What the reports of those who are ready name."""
+    return f"{table}@{sequence}"
+
+
+def _not_ready(state: ClusterState, tablets: TabletMap, resize: Resize, command: FinishResize) -> Rejected | None:
+    for witness in command.witnesses:
+        if isinstance(unknown := registered(state, witness.node, "witnesses"), Rejected):
+            return unknown
+        if not (0 <= witness.applied <= state.epoch and 0 <= witness.drained <= state.epoch):
+            return Rejected("bad_field", f"witnesses: epochs of {witness.node} must lie between 0 and {state.epoch}")
+    who = members(tablets)
+    seen = {one.node for one in command.witnesses if min(one.applied, one.drained) >= resize.epoch}
+    if behind := [state.nodes[node].name for node in who if node not in seen]:
+        return Rejected("gate_not_met", f"witnesses: {', '.join(behind)} must acknowledge epoch {resize.epoch}")
+    own = resize_session(command.table, resize.sequence)
+    for report in command.reports:
+        if report.operation != own or report.node not in who:
+            return Rejected("bad_field", f"reports: {report.node} ({report.operation}) has no part in {own}")
+        if (broken := broken_report(report)) is not None:
+            return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
+    if resize.decision == MERGE:
+        pair = apart(tablets)
+        why = "" if pair is None else f"{command.table}/{pair.index} and /{pair.index + 1} are on other shards"
+    else:
+        ready = {report.node for report in command.reports}
+        why = ", ".join(state.nodes[node].name for node in who if node not in ready)
+    return Rejected("not_ready", f"reports: {why}") if why else None
+
+
+def _found(state: ClusterState, table: str) -> TabletMap | Rejected:
+    if table not in state.tables:
+        return Rejected("unknown_table", f"table: there is no table {table}")
+    tablets = state.tablets.get(table)
+    return tablets if tablets is not None else Rejected("no_tablets", f"table: {table} has no tablets of its own")

@@ -1,0 +1,345 @@
+"""Tablets move: they are put into transition, go on stage by stage, turn back.
+
+One entry moves many tablets, each by its own rules; one that is refused refuses the entry. The stages, who reads and
+writes in them and where they lead to are rows of ``tablets.stages``; the gates are those of ``tablets.gates``.
+
+- **MigrateTablets** begins transitions. The source is the replica that leaves, the target the one that comes:
+
+  ===================  =======================================================================================
+  migration            from a living replica to a node that has none, in the same datacenter; in the same rack
+                       where racks are named, else in one that has fewer replicas of the tablet (when the
+                       source drains: in any)
+  intranode_migration  from one shard of a node to another
+  rebuild, rebuild_v2  the source is dead: the others know its rows. Without a source: one replica more, without
+                       a target: one fewer, where the keyspace's replication asks for it
+  repair               neither
+  ===================  =======================================================================================
+
+  A tablet of a zone moves from nodes that its partition leaves to those that it goes to (``zones.data``), whatever
+  their racks; one replica more, or fewer, as the partition has it.
+
+- **AdvanceTablets** moves tablets one stage on, or settles them. The witnesses of the entry are those of each tablet.
+- **RevertTablets** turns tablets back, as far as the stages allow: from ``write_both_read_new`` only where more of the
+  next replicas are dead than of those before, and never within a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Annotated, Final, TypeVar
+
+from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, bad_witnesses
+from ringlog.kernel.model.modes import REPAIRS, UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, advance
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap, TabletReplica
+from ringlog.kernel.movements.tablet_admission import refused_migration
+from ringlog.kernel.operations.gates import broken_report, explain
+from ringlog.kernel.tablets.gates import awaited, is_open, must_report, reporters
+from ringlog.kernel.tablets.groups import missed
+from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, is_worse_off, may_begin
+from ringlog.kernel.tablets.stages import (
+    ASKED,
+    STAGES,
+    WRITE_BOTH_READ_NEW,
+    kind_of,
+    next_stage,
+    session,
+)
+from ringlog.kernel.tablets.steps import Step, begun, entered, stepped
+from ringlog.kernel.tablets.streaming import Streams
+from ringlog.kernel.values import Before, Command, Epoch, NodeId, StreamReport, Witness
+
+CODES: Final = {
+    "awaits_tablets": "Tablets are in transition, or a node that leaves still has some.",
+    "drain_impossible": "The tablets of a node that leaves have no other place.",
+    "holds_replica": "The node has a replica of the tablet already.",
+    "no_tablets": "The table has no tablets: its keyspace places it otherwise.",
+    "not_a_replica": "The shard has no replica of the tablet.",
+    "not_in_transition": "The tablet is in no transition.",
+    "other_datacenter": "A replica of a tablet stays in its datacenter.",
+    "outside_of_partition": "The partition of the tablet's zone does not go to that node, or does not leave it.",
+    "plan_outdated": "Another instance of the balancer acts by now.",
+    "rack_full": "The rack would have more of the tablet's replicas than the one it comes from.",
+    "rack_pinned": "The replication names the rack of each replica.",
+    "replicas_as_wanted": "The tablet would have more or fewer replicas than its replication asks for.",
+    "streaming_limit": "As much is streamed as may be.",
+    "tablet_in_transition": "The tablet is in transition already.",
+    "unknown_shard": "The node has no such shard.",
+    "unknown_tablet": "The table has no tablet of this number.",
+}
+
+TABLETS_MAX: Final = 4_096
+"""The most tablets that one entry moves."""
+
+
+BALANCER: Final = "balancer"
+"""The role whose plans are those of a term."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shard:
+    """A shard of a node."""
+
+    node: Annotated[str, "Id of the node."]
+    shard: Annotated[int, "Number of the shard."]
+
+
+@dataclass(frozen=True, slots=True)
+class TabletMigration:
+    """What is to move."""
+
+    table: Annotated[str, "keyspace.table."]
+    tablet: Annotated[int, "Number of the tablet."]
+    kind: Annotated[str, "migration, intranode_migration, rebuild, rebuild_v2 or repair."]
+    from_: Annotated[Shard | None, "Whose replica leaves; null if nobody's.", Before(None)] = None
+    to: Annotated[Shard | None, "Who gets a replica; null if nobody.", Before(None)] = None
+
+
+@dataclass(frozen=True, slots=True)
+class TabletAdvance:
+    """A tablet goes on."""
+
+    table: Annotated[str, "keyspace.table."]
+    tablet: Annotated[int, "Number of the tablet."]
+    to: Annotated[str, "The stage that follows; settled after the last."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements beside those of the entry.", Before(())] = ()
+    reports: Annotated[
+        tuple[StreamReport, ...],
+        "Of the work of the stage that it leaves; their operation is the session.",
+        Before(()),
+    ] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TabletRevert:
+    """A tablet turns back."""
+
+    table: Annotated[str, "keyspace.table."]
+    tablet: Annotated[int, "Number of the tablet."]
+    reason: Annotated[str, "Why."]
+
+
+N = TypeVar("N", TabletMigration, TabletAdvance, TabletRevert)
+Rule = Callable[[ClusterState, TabletMap, Tablet, N], Step | Rejected]
+
+
+def _each(state: ClusterState, field: str, wanted: tuple[N, ...], context: EntryContext, rule: Rule[N]) -> Decision:
+    """The state after ``rule`` gave the step of each of these tablets, or its first refusal."""
+    if not 1 <= len(wanted) <= TABLETS_MAX:
+        return Rejected("bad_field", f"{field}: must be between 1 and {TABLETS_MAX:,} tablets, not {len(wanted):,}")
+    steps: dict[str, dict[int, Step]] = {}
+    for one in wanted:
+        found = _found(state, field, one)
+        if isinstance(found, Rejected):
+            return found
+        tablets, tablet = found
+        of_table = steps.setdefault(tablets.table, {})
+        if tablet.index in of_table:
+            return Rejected("bad_field", f"{field}: {one.table}/{one.tablet} is named twice")
+        step = rule(state, tablets, tablet, one)
+        if isinstance(step, Rejected):
+            return Rejected(step.code, f"{field}: {one.table}/{one.tablet}: {step.detail}")
+        of_table[tablet.index] = step
+    after = state.tablets.update({name: stepped(state.tablets[name], made) for name, made in steps.items()})
+    return Accepted(advance(state, context.epoch, tablets=after))
+
+
+def _found(state: ClusterState, field: str, one: N) -> tuple[TabletMap, Tablet] | Rejected:
+    if one.table not in state.tables:
+        return Rejected("unknown_table", f"{field}: there is no table {one.table}")
+    tablets = state.tablets.get(one.table)
+    if tablets is None:
+        options = state.tables[one.table].tablets
+        why = "is not in tablets" if options is None else f"shares those of {options.base}: move these"
+        return Rejected("no_tablets", f"{field}: {one.table} {why}")
+    if not 0 <= one.tablet < tablets.count:
+        return Rejected("unknown_tablet", f"{field}: {one.table} has tablets 0 to {tablets.count - 1}, no {one.tablet}")
+    return tablets, tablets.tablet(one.tablet)
+
+
+# ------------------------------------------------------------------------------------------------------- migrate
+
+
+@dataclass(frozen=True, slots=True)
+class MigrateTablets(Command):
+    """Begin transitions of tablets."""
+
+    PAUSED_BY = REPAIRS
+
+    migrations: Annotated[tuple[TabletMigration, ...], "Each tablet once."]
+    term: Annotated[int, "The term of the balancer's instance that planned it; 0: an operator asks.", Before(0)] = 0
+
+
+def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context: EntryContext) -> Decision:
+    """Each tablet is in the first stage of its kind; nothing else has changed yet."""
+    acting = state.terms.get(BALANCER)
+    if command.term and (acting is None or acting.term != command.term):
+        who = "nobody acts" if acting is None else f"{acting.instance} acts in term {acting.term}"
+        return Rejected("plan_outdated", f"term: it was planned in term {command.term}, {who}")
+    if (busy := may_begin(state)) is not None:
+        return busy
+    return _each(state, "migrations", command.migrations, context, _beginning(Streams(state), context.epoch))
+
+
+def _beginning(running: Streams, epoch: Epoch) -> Rule[TabletMigration]:
+    """The rule of one migration, beside what is ``running``."""
+
+    def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletMigration) -> Step | Rejected:
+        wanted = _wanted(tablet, one)
+        if isinstance(wanted, Rejected):
+            return wanted
+        step = begun(one.kind, tablet, wanted, epoch)
+        return refused_migration(state, tablets, tablet, step, running) or step
+
+    return rule
+
+
+def admissible(
+    state: ClusterState, migrations: Iterable[TabletMigration]
+) -> tuple[tuple[TabletMigration, ...], tuple[tuple[TabletMigration, Rejected], ...]]:
+    """Of migrations, each of another tablet, those that may begin together now, at most ``TABLETS_MAX``; and what
+    speaks against others.
+    """
+    busy, rule = may_begin(state), _beginning(Streams(state), state.epoch + 1)
+    good: list[TabletMigration] = []
+    refused: list[tuple[TabletMigration, Rejected]] = []
+    for one in migrations:
+        if len(good) == TABLETS_MAX:
+            break
+        found = busy or _found(state, "migrations", one)
+        step = found if isinstance(found, Rejected) else rule(state, *found, one)
+        if isinstance(step, Rejected):
+            refused.append((one, step))
+        else:
+            good.append(one)
+    return tuple(good), tuple(refused)
+
+
+def _wanted(tablet: Tablet, one: TabletMigration) -> tuple[TabletReplica, ...] | Rejected:
+    """The replicas that a migration asks for, the new one in the place of the one that leaves."""
+    if tablet.transition is not None:
+        return Rejected("tablet_in_transition", f"it is in {tablet.transition.stage} of a {tablet.transition.kind}")
+    if one.kind not in ASKED:
+        return Rejected("bad_field", f"kind: {one.kind!r} is none of {', '.join(ASKED)}")
+    there = [(replica.node, replica.shard) for replica in tablet.replicas]
+    source = None if one.from_ is None else (one.from_.node, one.from_.shard)
+    if source is not None and source not in there:
+        return Rejected("not_a_replica", f"from: shard {source[1]} of {source[0]} has no replica")
+    if one.to is not None and one.to.shard < 0:
+        return Rejected("bad_field", f"to: shard {one.to.shard} must be 0 or above")
+    if one.to is not None and one.to.node in [node for node, _ in there if source is None or node != source[0]]:
+        return Rejected("holds_replica", f"to: {one.to.node} has a replica")
+    new = () if one.to is None else (TabletReplica(one.to.node, one.to.shard, 0),)
+    if source is None:
+        return (*tablet.replicas, *new)
+    place = there.index(source)
+    return (*tablet.replicas[:place], *new, *tablet.replicas[place + 1 :])
+
+
+# ------------------------------------------------------------------------------------------------------- advance
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceTablets(Command):
+    """Move tablets to their next stages."""
+
+    PAUSED_BY = UNPAUSED
+
+    tablets: Annotated[tuple[TabletAdvance, ...], "Each tablet once."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that count for each of them.", Before(())] = ()
+
+
+def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context: EntryContext) -> Decision:
+    """Each tablet enters the stage that follows, if all that the present one demands is witnessed."""
+    common = _acknowledged(state, command.witnesses)
+    if isinstance(common, Rejected):
+        return common
+
+    def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletAdvance) -> Step | Rejected:
+        transition = tablet.transition
+        if transition is None:
+            return Rejected("not_in_transition", "it is settled")
+        expected = next_stage(transition)
+        if one.to != expected:
+            return Rejected("wrong_stage", f"it is in {transition.stage}, next is {expected}, not {one.to!r}")
+        own = _acknowledged(state, one.witnesses)
+        if isinstance(own, Rejected):
+            return own
+        acked = {**common, **{node: max(epoch, common.get(node, 0)) for node, epoch in own.items()}} if own else common
+        unmet = awaited(state, tablets, tablet, acked)
+        if not is_open(unmet):
+            return Rejected("gate_not_met", explain(unmet, (), state.nodes))
+        return _unreported(state, tablets, tablet, one.reports) or entered(tablet, one.to, context.epoch)
+
+    return _each(state, "tablets", command.tablets, context, rule)
+
+
+def _acknowledged(state: ClusterState, witnesses: tuple[Witness, ...]) -> dict[NodeId, Epoch] | Rejected:
+    """The epoch that each witness has applied and drained."""
+    if (refused := bad_witnesses(state, witnesses)) is not None:
+        return refused
+    found: dict[NodeId, Epoch] = {}
+    for witness in witnesses:
+        found[witness.node] = max(found.get(witness.node, 0), min(witness.applied, witness.drained))
+    return found
+
+
+def _unreported(
+    state: ClusterState, tablets: TabletMap, tablet: Tablet, reports: tuple[StreamReport, ...]
+) -> Rejected | None:
+    """What speaks against the reports of a stage's work: late ones, malformed ones, or that one is missing."""
+    transition = tablet.transition
+    assert transition is not None, "only a transition has work"
+    open_now = session(tablets.table, tablet.index, transition)
+    wanted = reporters(tablet, state.nodes, is_anywhere(state, tablets.table)) if open_now else ()
+    for report in reports:
+        if not open_now or report.operation != open_now or report.node not in wanted:
+            return Rejected("bad_field", f"reports: {report.node} ({report.operation}) has no work in {open_now!r}")
+        if (broken := broken_report(report)) is not None:
+            return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
+    if lost := missed(tablet, state.nodes):
+        names = ", ".join(sorted(state.nodes[node].name for node in lost))
+        return Rejected("gate_not_met", f"reports: too few are alive to know every row; dead: {names}")
+    told = {report.node for report in reports}
+    if len(told) < len(reports):
+        return Rejected("bad_field", "reports: a node reports once")
+    must = must_report(tablet, state.nodes, is_anywhere(state, tablets.table)) if open_now else ()
+    if silent := [state.nodes[node].name for node in must if node not in told]:
+        return Rejected("gate_not_met", f"reports: {', '.join(silent)} must report the work of session {open_now}")
+    return None
+
+
+# -------------------------------------------------------------------------------------------------------- revert
+
+
+@dataclass(frozen=True, slots=True)
+class RevertTablets(Command):
+    """Turn tablets back: they keep the replicas that they have."""
+
+    PAUSED_BY = UNPAUSED
+
+    tablets: Annotated[tuple[TabletRevert, ...], "Each tablet once."]
+
+
+def decide_revert_tablets(state: ClusterState, command: RevertTablets, context: EntryContext) -> Decision:
+    """Each tablet is on its way back; a repair ends, and counts as failed."""
+
+    def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletRevert) -> Step | Rejected:
+        transition = tablet.transition
+        if transition is None:
+            return Rejected("not_in_transition", "it is settled")
+        if not 1 <= len(one.reason) <= REASON_LENGTH_MAX:
+            return Rejected("bad_field", f"reason: must be 1 to {REASON_LENGTH_MAX} characters")
+        back = STAGES[transition.stage].back
+        if not back:
+            return Rejected("past_point_of_no_return", f"from {transition.stage} there is only one way")
+        if transition.stage == WRITE_BOTH_READ_NEW:
+            if kind_of(transition).within_node:
+                return Rejected("past_point_of_no_return", "within a node nobody turns back from here")
+            if not is_worse_off(state, tablets.table, tablet):
+                return Rejected("past_point_of_no_return", "the new replicas are read, and are as alive as the others")
+        return entered(tablet, back, context.epoch, one.reason)
+
+    return _each(state, "tablets", command.tablets, context, rule)

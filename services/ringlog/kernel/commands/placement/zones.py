@@ -1,0 +1,284 @@
+"""Distribution zones: how many partitions, on which nodes, how many replicas.
+
+A zone begins with all of its partitions stable on the nodes where they belong. What changes later (replicas,
+partitions, data nodes, filter) only says where they belong from now on; **TriggerRebalance**
+(``commands.placement.rebalances``) puts them on their way. Partitions that come later belong nowhere until then; those
+above a smaller number are gone at once.
+
+The filter is JSONPath over the list of nodes. The rule checks that it is one (``zones.filter``), the author evaluates
+it and the command has the nodes: so no state depends on a library. Which nodes match is looked at again by an author
+when nodes come, go or change, and becomes **SetDataNodes**.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, cause_rule, made_of, registered
+from ringlog.kernel.model.modes import ZONES
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import STAYS, ClusterState, advance
+from ringlog.kernel.model.zones import (
+    EVERY_NODE,
+    MODES,
+    NEVER,
+    PARTITIONS_MAX,
+    REPLICAS_MAX,
+    STRONG,
+    Zone,
+    partition_key,
+)
+from ringlog.kernel.operations.node_states import shown_state
+from ringlog.kernel.values import Command, is_identifier, is_name
+from ringlog.kernel.zones.change import new_partition, partitions_of, with_partitions, zone_named
+from ringlog.kernel.zones.data import keyspaces_in
+from ringlog.kernel.zones.distribution import default_quorum, quorum_bounds, targets
+from ringlog.kernel.zones.filter import broken_filter
+
+CODES: Final = {
+    "bad_filter": "The filter of a zone is no JSONPath, or none of the part that zones understand.",
+    "no_data_nodes": "The zone would have no data nodes: its filter matches nobody.",
+    "outdated_cause": "A change that is not older than this one was acted on already.",
+    "profile_missing": "A data node lacks a storage profile of its zone: it does not have that feature.",
+    "partitions_fixed": "The zone places keyspaces: with another number of partitions rows would move between them.",
+    "too_few_data_nodes": "The zone has fewer data nodes than replicas.",
+    "unknown_zone": "No such zone.",
+    "zone_exists": "A zone of this name exists.",
+    "zone_in_use": "The zone places keyspaces, which need it.",
+}
+
+COPIES_MAX: Final = 100_000
+"""The most replicas of all partitions of a zone: one entry changes and publishes all of them."""
+PLACEMENTS_MAX: Final = 10_000_000
+"""The most partitions times data nodes of a zone: each replica scores every pair, 0.1 to 0.2 us each."""
+DATA_NODES_MAX: Final = 10_000
+PROFILES_MAX: Final = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CreateZone(Command):
+    """A new zone, whose partitions are on their nodes at once."""
+
+    PAUSED_BY = ZONES
+
+    zone: Annotated[str, "Its name."]
+    nodes: Annotated[tuple[str, ...], "Ids of its data nodes: those that the filter matches."]
+    partitions: Annotated[int, "Number of partitions."] = 25
+    replicas: Annotated[int, "Replicas of each partition."] = 1
+    quorum: Annotated[int | None, "Voters that must be alive; null: 1, 2 from two replicas on, 3 from five on."] = None
+    filter: Annotated[str, "JSONPath over the list of nodes."] = EVERY_NODE
+    profiles: Annotated[tuple[str, ...], "Storage profiles: features that each data node has."] = ()
+    scale_up: Annotated[int, "Seconds until nodes that came become data nodes; 2147483647: never."] = 0
+    scale_down: Annotated[int, "Seconds until nodes that went are no data nodes; 2147483647: never."] = NEVER
+    mode: Annotated[str, "strong or high_availability."] = STRONG
+
+
+def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryContext) -> Decision:
+    """Enough data nodes, each with the zone's profiles; the partitions are stable where they belong."""
+    if (broken := broken_field((is_identifier(command.zone), "zone", IDENTIFIER_RULE))) is not None:
+        return broken
+    quorum = default_quorum(command.replicas) if command.quorum is None else command.quorum
+    sets = {"profiles": tuple(sorted(command.profiles)), "nodes": tuple(sorted(command.nodes))}
+    new = {"name": command.zone, "cause": 0, "changed": context.epoch, "moving": 0}
+    zone = made_of(Zone, command, quorum=quorum, **sets, **new)
+    if (refused := _broken_zone(zone)) is not None:
+        return refused
+    if zone.name in state.zones:
+        return Rejected("zone_exists", f"zone: {zone.name} exists")
+    if (refused := _unfit_nodes(state, zone, ()) or _too_few(zone)) is not None:
+        return refused
+    numbers = range(zone.partitions)
+    steps = targets(state, zone, [None] * zone.partitions, numbers)
+    if any(step is None for step in steps):
+        return Rejected("too_few_data_nodes", "nodes: none of those that a partition belongs on is up")
+    made = [new_partition(zone, number, step, context) for number, step in zip(numbers, steps, strict=True)]
+    return with_partitions(state, context, zone, made)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterZone(Command):
+    """Other values for a zone; what is null stays."""
+
+    PAUSED_BY = ZONES
+
+    zone: Annotated[str, "Name of the zone."]
+    partitions: Annotated[int | None, "Number of partitions."] = None
+    replicas: Annotated[int | None, "Replicas of each partition."] = None
+    quorum: Annotated[int | None, "Voters that must be alive; null: as it was, as far as the replicas allow."] = None
+    filter: Annotated[str | None, "JSONPath over the list of nodes; nodes are those that it matches."] = None
+    profiles: Annotated[tuple[str, ...] | None, "Storage profiles; nodes are those that have them."] = None
+    scale_up: Annotated[int | None, "Seconds until nodes that came become data nodes."] = None
+    scale_down: Annotated[int | None, "Seconds until nodes that went are no data nodes."] = None
+    mode: Annotated[str | None, "strong or high_availability."] = None
+    nodes: Annotated[tuple[str, ...] | None, "Ids of its data nodes; with another filter or other profiles."] = None
+
+
+_ALTERED: Final = ("partitions", "replicas", "quorum", "filter", "profiles", "scale_up", "scale_down", "mode")
+_MOVES: Final = ("partitions", "replicas", "quorum", "mode", "nodes")
+"""What the assignments follow from."""
+
+
+def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryContext) -> Decision:
+    """Another filter, or other profiles, come with the nodes that they match now."""
+    given = {name: getattr(command, name) for name in _ALTERED if getattr(command, name) is not None}
+    if not given:
+        return Rejected("bad_field", f"zone: nothing is to change; give one of {', '.join(_ALTERED)}")
+    before = zone_named(state, command.zone)
+    if isinstance(before, Rejected):
+        return before
+    if ("filter" in given or "profiles" in given) != (command.nodes is not None):
+        return Rejected("bad_field", "nodes: come with another filter or other profiles, and only with them")
+    if command.nodes is not None:
+        given["nodes"] = tuple(sorted(command.nodes))
+    if "profiles" in given:
+        given["profiles"] = tuple(sorted(given["profiles"]))
+    zone = replace(before, **given)
+    if command.quorum is None and 1 <= zone.replicas <= REPLICAS_MAX:
+        least, most = quorum_bounds(zone.replicas)
+        zone = replace(zone, quorum=min(max(zone.quorum, least), most))
+    if (refused := _broken_zone(zone)) is not None:
+        return refused
+    if (refused := _used(state, before, zone)) is not None:
+        return refused
+    if command.nodes is not None and (refused := _unfit_nodes(state, zone, before.nodes)) is not None:
+        return refused
+    if (command.nodes is not None or command.replicas is not None) and (refused := _too_few(zone)) is not None:
+        return refused
+    if any(getattr(zone, name) != getattr(before, name) for name in _MOVES):
+        zone = replace(zone, changed=context.epoch)
+    if zone == before:
+        return Accepted(state)
+    new = [new_partition(zone, number, None, context) for number in range(before.partitions, zone.partitions)]
+    kept = list(partitions_of(state, before))[: zone.partitions] if zone.mode != before.mode else []
+    gone = [partition_key(zone.name, number) for number in range(zone.partitions, before.partitions)]
+    return with_partitions(state, context, zone, [*kept, *new], gone)
+
+
+@dataclass(frozen=True, slots=True)
+class DropZone(Command):
+    """A zone is gone, and all of its partitions."""
+
+    PAUSED_BY = ZONES
+
+    zone: Annotated[str, "Name of the zone."]
+
+
+def decide_drop_zone(state: ClusterState, command: DropZone, context: EntryContext) -> Decision:
+    """Whatever its partitions are doing, if it places no keyspace."""
+    zone = zone_named(state, command.zone)
+    if isinstance(zone, Rejected):
+        return zone
+    if used := keyspaces_in(state, zone.name):
+        return Rejected("zone_in_use", f"zone: {zone.name} places keyspace {used[0]}" + _others(used[1:]))
+    left = state.zone_partitions.mutate()
+    for number in range(zone.partitions):
+        del left[partition_key(zone.name, number)]
+    zones = state.zones.delete(zone.name)
+    return Accepted(advance(state, context.epoch, zones=zones, zone_partitions=left.finish()))
+
+
+@dataclass(frozen=True, slots=True)
+class SetDataNodes(Command):
+    """These are the data nodes of a zone from now on."""
+
+    PAUSED_BY = ZONES
+
+    zone: Annotated[str, "Name of the zone."]
+    nodes: Annotated[tuple[str, ...], "Ids of its data nodes; none: no partition moves."]
+    cause: Annotated[int, "The epoch of the change that they follow from."]
+
+
+def decide_set_data_nodes(state: ClusterState, command: SetDataNodes, context: EntryContext) -> Decision:
+    """What follows from an older change than the present nodes do is outdated. The same nodes change nothing."""
+    if (broken := broken_field(cause_rule(state, command.cause))) is not None:
+        return broken
+    before = zone_named(state, command.zone)
+    if isinstance(before, Rejected):
+        return before
+    if command.cause < before.cause:
+        return Rejected("outdated_cause", f"cause: the data nodes follow from epoch {before.cause}")
+    zone = replace(before, nodes=tuple(sorted(command.nodes)), cause=command.cause)
+    if zone.nodes and (refused := _broken_zone(zone) or _unfit_nodes(state, zone, before.nodes)):
+        return refused
+    if zone == before:
+        return Accepted(state)
+    changed = before.changed if zone.nodes == before.nodes else context.epoch
+    zones = state.zones.set(zone.name, replace(zone, changed=changed))
+    return Accepted(advance(state, context.epoch, zones=zones))
+
+
+# --------------------------------------------------------------------------------------------------------- rules
+
+
+def _broken_zone(zone: Zone) -> Rejected | None:
+    """The rules of the values themselves."""
+    broken = broken_field(
+        (1 <= zone.partitions <= PARTITIONS_MAX, "partitions", f"must be between 1 and {PARTITIONS_MAX:,}"),
+        (1 <= zone.replicas <= REPLICAS_MAX, "replicas", f"must be between 1 and {REPLICAS_MAX}"),
+    )
+    if broken is not None:
+        return broken
+    least, most = quorum_bounds(zone.replicas)
+    broken = broken_field(
+        (least <= zone.quorum <= most, "quorum", f"of {zone.replicas} replicas must be between {least} and {most}"),
+        (0 <= zone.scale_up <= NEVER, "scale_up", f"must be between 0 and {NEVER} seconds"),
+        (0 <= zone.scale_down <= NEVER, "scale_down", f"must be between 0 and {NEVER} seconds"),
+        (zone.mode in MODES, "mode", f"must be {' or '.join(MODES)}"),
+        (len(zone.profiles) <= PROFILES_MAX, "profiles", f"must be at most {PROFILES_MAX}"),
+        (all(map(is_name, zone.profiles)), "profiles", f"each {NAME_RULE}"),
+        (len(set(zone.profiles)) == len(zone.profiles), "profiles", "must name each profile once"),
+        (len(zone.nodes) <= DATA_NODES_MAX, "nodes", f"must be at most {DATA_NODES_MAX:,}"),
+        (len(set(zone.nodes)) == len(zone.nodes), "nodes", "must name each node once"),
+    )
+    if broken is not None:
+        return broken
+    if why := broken_filter(zone.filter):
+        return Rejected("bad_filter", f"filter: {why}")
+    for count, of, most in ((zone.replicas, "replicas", COPIES_MAX), (len(zone.nodes), "data nodes", PLACEMENTS_MAX)):
+        if zone.partitions * count > most:
+            product = f"{zone.partitions:,} x {count:,} {of}"
+            return Rejected("too_large", f"partitions: {product} are {zone.partitions * count:,}, at most {most:,}")
+    return None
+
+
+def _others(names: list[str]) -> str:
+    return f" and {len(names)} others" if names else ""
+
+
+def _used(state: ClusterState, before: Zone, zone: Zone) -> Rejected | None:
+    """What a zone that places keyspaces cannot have otherwise. Rows are in partitions by their tokens: with another
+    number of these nearly all of them would belong to another one.
+    """
+    if before.partitions == zone.partitions or not (used := keyspaces_in(state, zone.name)):
+        return None
+    why = "its rows would move between partitions; make another zone and copy its tables"
+    return Rejected("partitions_fixed", f"partitions: {zone.name} places keyspace {used[0]}: {why}")
+
+
+def _unfit_nodes(state: ClusterState, zone: Zone, before: tuple[str, ...]) -> Rejected | None:
+    """Why the zone's nodes cannot be its data nodes. ``before``: its data nodes so far, of which one may be leaving."""
+    if len(zone.nodes) > DATA_NODES_MAX or len(set(zone.nodes)) < len(zone.nodes):
+        return Rejected("bad_field", f"nodes: must name at most {DATA_NODES_MAX:,} nodes, each once")
+    for name in zone.nodes:
+        node = registered(state, name, "nodes")
+        if isinstance(node, Rejected):
+            return node
+        if node.state == "left":
+            return Rejected("wrong_node_state", f"nodes: {node.name} has left")
+        if node.state not in STAYS and node.id not in before:
+            return Rejected(
+                "wrong_node_state", f"nodes: {node.name} is {shown_state(state, node.id)}: it must join first"
+            )
+        if lacks := sorted(set(zone.profiles).difference(node.features)):
+            return Rejected("profile_missing", f"nodes: {node.name} has no profile {lacks[0]}")
+    return None
+
+
+def _too_few(zone: Zone) -> Rejected | None:
+    if not zone.nodes:
+        return Rejected("no_data_nodes", f"filter: {zone.filter} matches no node")
+    if len(zone.nodes) < zone.replicas:
+        why = f"{zone.replicas} replicas, and {len(zone.nodes)} data nodes"
+        return Rejected("too_few_data_nodes", f"replicas: {why}")
+    return None

@@ -1,0 +1,1 @@
+"""Commands on keyspaces, tables, types, functions and views."""

@@ -1,0 +1,144 @@
+"""Rules of a batch: several schema commands in one entry, all or nothing.
+
+The commands of a batch are decided one after the other by their own rules, each on the state that the one before it
+made; the epoch and its state id are the same for all of them. The first refusal refuses the batch, and says which
+statement it is. A statement may be marked ``if_needed``, as ``IF NOT EXISTS`` and ``IF EXISTS`` in CQL: it is passed
+over where what it makes is there, or what it drops is not. That is decided here and not by the author, so no other
+author can come between.
+
+A table that one batch alters twice has one new version: nobody ever saw the one between (``schema.table_versions``).
+
+Source: "SchemaBatch, all or nothing" of the schema commands.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, get_args, get_type_hints
+
+from ringlog.kernel.commands.schema import functions, keyspaces, user_types, views
+from ringlog.kernel.commands.schema import tables as schema
+from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction, DropAggregate, DropFunction
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
+from ringlog.kernel.commands.schema.user_types import AlterType, CreateType, DropType
+from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex, DropView
+from ringlog.kernel.model.modes import SCHEMA
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Before, Command
+
+CODES: Final[dict[str, str]] = {}
+
+STATEMENTS_MAX: Final = 100
+"""Statements in one batch: a fold decides all of them before the next entry."""
+
+NEEDLESS: Final[dict[type[Command], str]] = {
+    CreateKeyspace: "keyspace_exists",
+    DropKeyspace: "unknown_keyspace",
+    CreateTable: "table_exists",
+    DropTable: "unknown_table",
+    CreateType: "type_exists",
+    DropType: "unknown_type",
+    CreateView: "view_exists",
+    DropView: "unknown_view",
+    CreateIndex: "index_exists",
+    DropIndex: "unknown_index",
+    CreateFunction: "function_exists",
+    DropFunction: "unknown_function",
+    CreateAggregate: "aggregate_exists",
+    DropAggregate: "unknown_aggregate",
+}
+"""Command to the refusal that says that it is not needed."""
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaStatement:
+    """One command of a batch: exactly one of its fields but the first is given."""
+
+    if_needed: Annotated[bool, "Whether it is passed over where what it makes is there, or what it drops is not."]
+    create_keyspace: Annotated[CreateKeyspace | None, "A new keyspace.", Before(None)] = None
+    alter_keyspace: Annotated[AlterKeyspace | None, "Another replication.", Before(None)] = None
+    drop_keyspace: Annotated[DropKeyspace | None, "A keyspace goes.", Before(None)] = None
+    create_table: Annotated[CreateTable | None, "A new table.", Before(None)] = None
+    alter_table: Annotated[AlterTable | None, "Another table.", Before(None)] = None
+    drop_table: Annotated[DropTable | None, "A table goes.", Before(None)] = None
+    create_type: Annotated[CreateType | None, "A new user type.", Before(None)] = None
+    alter_type: Annotated[AlterType | None, "More fields.", Before(None)] = None
+    drop_type: Annotated[DropType | None, "A user type goes.", Before(None)] = None
+    create_view: Annotated[CreateView | None, "A new view.", Before(None)] = None
+    drop_view: Annotated[DropView | None, "A view goes.", Before(None)] = None
+    create_index: Annotated[CreateIndex | None, "A new index.", Before(None)] = None
+    drop_index: Annotated[DropIndex | None, "An index goes.", Before(None)] = None
+    create_function: Annotated[CreateFunction | None, "A new function.", Before(None)] = None
+    drop_function: Annotated[DropFunction | None, "A function goes.", Before(None)] = None
+    create_aggregate: Annotated[CreateAggregate | None, "A new aggregate.", Before(None)] = None
+    drop_aggregate: Annotated[DropAggregate | None, "An aggregate goes.", Before(None)] = None
+
+    @property
+    def commands(self) -> tuple[Command, ...]:
+        """What is given; one command, if the statement is right."""
+        found = (getattr(self, name) for name in PLACES.values())
+        return tuple(command for command in found if command is not None)
+
+
+@dataclass(frozen=True, slots=True)
+class SchemaBatch(Command):
+    """Several schema commands in one entry, all or nothing."""
+
+    PAUSED_BY = SCHEMA
+
+    statements: Annotated[tuple[SchemaStatement, ...], "The commands, in the order in which they are decided."]
+
+
+def _places() -> dict[type[Command], str]:
+    field_types = get_type_hints(SchemaStatement)
+    return {
+        get_args(field_types[field.name])[0]: field.name
+        for field in fields(SchemaStatement)
+        if field.name != "if_needed"
+    }
+
+
+PLACES: Final = _places()
+"""The commands that a batch may have, each with its field of a statement."""
+
+_RULES: Final[dict[type[Command], Callable[[ClusterState, Any, EntryContext], Decision]]] = {
+    kind: getattr(family, f"decide_{name}")
+    for family in (keyspaces, schema, user_types, views, functions)
+    for kind, name in PLACES.items()
+    if kind.__module__ == family.__name__
+}
+
+
+def statement_of(command: Command, if_needed: bool = False) -> SchemaStatement:
+    """The statement that is this schema command."""
+    given: dict[str, Any] = {PLACES[type(command)]: command}
+    return SchemaStatement(if_needed, **given)
+
+
+def decide_schema_batch(state: ClusterState, command: SchemaBatch, context: EntryContext) -> Decision:
+    """Each statement on the state that those before it made."""
+    statements = command.statements
+    if not 1 <= len(statements) <= STATEMENTS_MAX:
+        return Rejected("bad_field", f"statements: must be 1 to {STATEMENTS_MAX}")
+    for number, statement in enumerate(statements, start=1):
+        decided = _decided(state, statement, context)
+        if isinstance(decided, Rejected):
+            return Rejected(decided.code, f"statements, {number} of {len(statements)}: {decided.detail}")
+        state = decided.state
+    return Accepted(state)
+
+
+def _decided(state: ClusterState, statement: SchemaStatement, context: EntryContext) -> Decision:
+    commands = statement.commands
+    if len(commands) != 1:
+        return Rejected("bad_field", f"a statement is one command, not {len(commands)}")
+    kind = type(commands[0])
+    if statement.if_needed and kind not in NEEDLESS:
+        return Rejected("bad_field", f"if_needed: says nothing of {kind.__name__}")
+    decided = _RULES[kind](state, commands[0], context)
+    if statement.if_needed and isinstance(decided, Rejected) and decided.code == NEEDLESS[kind]:
+        return Accepted(state)
+    return decided

@@ -1,0 +1,269 @@
+"""Rules of keyspaces and their replication.
+
+A keyspace under a replication setting that is in use shares its placement. A new setting brings a placement of its
+own, which a plan in flight would not know; dropping the last user of a setting removes a placement that a plan in
+flight may hold. Both wait until nothing is in flight.
+
+An alteration that moves no data is done at once; one that does is an operation, alone in flight. That of a keyspace in
+tablets is done at once, too: what it asks for is where its tablets are moved to, one replica at a time. That of a
+keyspace that is placed by a zone is none: the zone is altered instead.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Final
+
+from immutables import Map
+
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field
+from ringlog.kernel.commands.schema.shared import exists
+from ringlog.kernel.model.modes import SCHEMA
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, Placement, Plan, advance, in_order
+from ringlog.kernel.model.tables import Keyspace
+from ringlog.kernel.movements.admission import admit, requested
+from ringlog.kernel.movements.alteration import altered, prepared_alteration
+from ringlog.kernel.operations.kinds import ALTER
+from ringlog.kernel.operations.plan import alteration_key, plan_alteration
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.kernel.ownership.kinds import STRATEGIES, names_datacenters, strategy_of
+from ringlog.kernel.ownership.placements import new_placement
+from ringlog.kernel.ownership.strategies import (
+    census_of,
+    impossible,
+    replication_key,
+)
+from ringlog.kernel.tablets.allocation import unplaceable
+from ringlog.kernel.values import Command, Replication, is_identifier, is_name
+from ringlog.kernel.zones.data import unplaced
+
+CODES: Final = {
+    "conversion_impossible": "What is placed by the ring, in tablets or by a zone stays there, and in its zone.",
+    "keyspace_exists": "A keyspace of this name exists.",
+    "keyspace_not_empty": "The keyspace has tables, user types, functions or aggregates.",
+    "replication_impossible": "There are not enough normal nodes, or not in the racks, for the replicas asked for.",
+    "unknown_keyspace": "No such keyspace.",
+    "unknown_strategy": "This release does not know the replication strategy.",
+}
+
+FACTOR_MAX = 64
+DATACENTERS_MAX = 64
+REPLICATION_BYTES_MAX = 16_384
+"""The longest key of a replication: it stands in the records of every range, twice where one changes to another."""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateKeyspace(Command):
+    """A new keyspace."""
+
+    PAUSED_BY = SCHEMA
+
+    name: Annotated[str, "Its name."]
+    replication: Annotated[Replication, "Its replication; must be possible on the nodes that are normal now."]
+
+
+def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: EntryContext) -> Decision:
+    """A new keyspace; the first one of a replication setting brings its placement."""
+    replication = command.replication
+    broken = broken_field(
+        (is_identifier(command.name), "name", IDENTIFIER_RULE),
+    )
+    if broken is not None:
+        return broken
+    if (refused := _bad_replication(replication)) is not None:
+        return refused
+    if command.name in state.keyspaces:
+        return exists(state, "keyspace_exists", f"keyspace {command.name}", state.keyspaces[command.name].version)
+    if (refused := _impossible(state, replication)) is not None:
+        return refused
+    key = replication_key(replication)
+    placements = state.placements
+    if key not in placements and strategy_of(replication).in_ring:
+        if flying := _flying(state):
+            return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
+        placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
+    keyspace = Keyspace(command.name, replication, context.state_id, made=context.epoch)
+    return _accept(state, context, state.keyspaces.set(keyspace.name, keyspace), placements)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterKeyspace(Command):
+    """Another replication for a keyspace.
+
+    An operation, unless no range changes hands.
+    """
+
+    PAUSED_BY = SCHEMA
+
+    name: Annotated[str, "Name of the keyspace."]
+    replication: Annotated[Replication, "Its new replication; must be possible on the nodes that own tokens now."]
+
+
+def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: EntryContext) -> Decision:
+    """Another replication: at once if every range keeps its members, else by an operation."""
+    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
+        return broken
+    replication = command.replication
+    if (refused := _bad_replication(replication)) is not None:
+        return refused
+    keyspace = state.keyspaces.get(command.name)
+    if keyspace is None:
+        return Rejected("unknown_keyspace", f"name: there is no keyspace {command.name}")
+    old, new = replication_key(keyspace.replication), replication_key(replication)
+    if old == new:
+        return Rejected("bad_field", f"replication: {command.name} has {new} already")
+    if (refused := _impossible(state, replication)) is not None:
+        return refused
+    if not (strategy_of(keyspace.replication).in_ring and strategy_of(replication).in_ring):
+        return _alter_tablets(state, keyspace, replication, context)
+    if flying := _flying(state):
+        return Rejected("operations_in_flight", f"replication: {new} is a new setting while in flight: {flying}")
+    key = alteration_key(keyspace.replication, replication)
+    plan = plan_alteration(state, key, keyspace.replication, replication)
+    operation = replace(requested(ALTER, "", context), keyspace=keyspace.name, replication=replication)
+    if plan == Plan():
+        alone = replace(state, **prepared_alteration(state, operation))
+        return Accepted(advance(state, context.epoch, **altered(alone, operation, context)))
+    return admit(state, operation, plan, context)
+
+
+def _alter_tablets(
+    state: ClusterState, keyspace: Keyspace, replication: Replication, context: EntryContext
+) -> Decision:
+    """The setting is another one at once; the balancer has tablets follow it, one replica at a time."""
+    if keyspace.replication.strategy != replication.strategy or strategy_of(replication).by_zone:
+        why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
+        return Rejected("conversion_impossible", f"replication.strategy: {why}")
+    altered = replace(keyspace, replication=replication, version=context.state_id)
+    return _accept(state, context, state.keyspaces.set(keyspace.name, altered), state.placements)
+
+
+@dataclass(frozen=True, slots=True)
+class DropKeyspace(Command):
+    """Drop an empty keyspace."""
+
+    PAUSED_BY = SCHEMA
+
+    name: Annotated[str, "Its name."]
+
+
+def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: EntryContext) -> Decision:
+    """Only an empty keyspace; the last one of a replication setting takes the placement with it.
+
+    Without tables and functions it has no views, indexes and aggregates.
+    """
+    if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
+        return broken
+    keyspace = state.keyspaces.get(command.name)
+    if keyspace is None:
+        return Rejected("unknown_keyspace", f"name: there is no keyspace {command.name}")
+    if types := [name for name, found in in_order(state.types) if found.keyspace == command.name]:
+        return Rejected("keyspace_not_empty", f"name: {command.name} has user types, the first is {types[0]}")
+    if tables := [name for name, table in in_order(state.tables) if table.keyspace == command.name]:
+        return Rejected(
+            "keyspace_not_empty", f"name: {command.name} has {len(tables)} tables, the first is {tables[0]}"
+        )
+    if functions := [name for name, one in in_order(state.functions) if one.keyspace == command.name]:
+        return Rejected("keyspace_not_empty", f"name: {command.name} has functions, the first is {functions[0]}")
+    for operation in in_flight(state):
+        if operation.keyspace == command.name:
+            return Rejected("operations_in_flight", f"name: {operation.id} changes its replication")
+    keyspaces = state.keyspaces.delete(command.name)
+    placements = state.placements
+    key = replication_key(keyspace.replication)
+    if key in placements and all(replication_key(other.replication) != key for _, other in in_order(keyspaces)):
+        if flying := _flying(state):
+            return Rejected("operations_in_flight", f"name: the last keyspace under {key} while in flight: {flying}")
+        placements = placements.delete(key)
+    return _accept(state, context, keyspaces, placements)
+
+
+def _accept(
+    state: ClusterState, context: EntryContext, keyspaces: Map[str, Keyspace], placements: Map[str, Placement]
+) -> Accepted:
+    version = context.state_id
+    return Accepted(advance(state, context.epoch, schema_version=version, keyspaces=keyspaces, placements=placements))
+
+
+def _flying(state: ClusterState) -> str:
+    """The ids of the operations that have not ended, in words; empty if there are none."""
+    return ", ".join(operation.id for operation in in_flight(state))
+
+
+# ----------------------------------------------------------------------------------------------------- replication
+
+
+def _bad_replication(replication: Replication) -> Rejected | None:
+    """The rules of the setting itself."""
+    strategy = STRATEGIES.get(replication.strategy)
+    if strategy is None:
+        detail = f"replication.strategy: {replication.strategy!r} is not known; known are {', '.join(STRATEGIES)}"
+        return Rejected("unknown_strategy", detail)
+    broken = broken_field(
+        (is_identifier(replication.zone) or not strategy.by_zone, "replication.zone", IDENTIFIER_RULE),
+        (strategy.by_zone or not replication.zone, "replication.zone", "is for the strategy zone"),
+    )
+    if broken is not None:
+        return broken
+    if names_datacenters(replication):
+        return _bad_datacenters(replication)
+    least, most = (1, FACTOR_MAX) if strategy.has_factor else (0, 0)
+    return broken_field(
+        (least <= replication.factor <= most, "replication.factor", f"must be between {least} and {most}"),
+        (replication.datacenters == (), "replication.datacenters", "are for the strategy network"),
+    )
+
+
+def _bad_datacenters(replication: Replication) -> Rejected | None:
+    found = replication.datacenters
+    names = [local.datacenter for local in found]
+    total = sum(local.factor for local in found)
+    broken = broken_field(
+        (1 <= len(found) <= DATACENTERS_MAX, "replication.datacenters", f"must be 1 to {DATACENTERS_MAX}"),
+        (all(low < high for low, high in pairwise(names)), "replication.datacenters", "must ascend, each named once"),
+        (all(is_name(name) for name in names), "replication.datacenters", f"each {NAME_RULE}"),
+        (replication.factor == total, "replication.factor", f"must be the sum of the datacenters' factors, {total}"),
+    )
+    if broken is not None:
+        return broken
+    for local in found:
+        racks, where = local.racks, f"replication.datacenters.{local.datacenter}"
+        broken = broken_field(
+            (1 <= local.factor <= FACTOR_MAX, where, f"must be between 1 and {FACTOR_MAX}"),
+            (not racks or len(racks) == local.factor, where, "must have one replica in each rack of its list"),
+            (all(low < high for low, high in pairwise(racks)), where, "racks must ascend, each named once"),
+            (all(is_name(rack) for rack in racks), where, f"each rack {NAME_RULE}"),
+        )
+        if broken is not None:
+            return broken
+    size = len(replication_key(replication))
+    if size > REPLICATION_BYTES_MAX:
+        text = f"its key has {size:,} bytes, readers carry at most {REPLICATION_BYTES_MAX:,}"
+        return Rejected("too_large", f"replication.datacenters: {text}: name fewer racks")
+    return None
+
+
+def _impossible(state: ClusterState, replication: Replication) -> Rejected | None:
+    """Why the nodes that own tokens, or may have tablets, cannot hold the replicas."""
+    strategy = strategy_of(replication)
+    if strategy.by_zone:
+        return _unplaced(state, replication)
+    if not strategy.in_ring:
+        why = unplaceable(state, replication)
+    else:
+        why = impossible(replication, census_of(set(state.token_owners.values()), state.nodes))
+    if not why:
+        return None
+    field = "replication.datacenters" if replication.datacenters else "replication.factor"
+    return Rejected("replication_impossible", f"{field}: {why}")
+
+
+def _unplaced(state: ClusterState, replication: Replication) -> Rejected | None:
+    """Why a zone cannot place a keyspace."""
+    zone = state.zones.get(replication.zone)
+    if zone is None:
+        return Rejected("unknown_zone", f"replication.zone: there is no zone {replication.zone}")
+    why = unplaced(state, zone)
+    return Rejected("replication_impossible", f"replication.zone: {why}") if why else None

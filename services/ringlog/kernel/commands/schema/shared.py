@@ -1,0 +1,78 @@
+"""What the rules of all parts of the schema share: names, what is there or not, when it was last altered.
+
+A part is a keyspace, table, type, view, index, function or aggregate. ``code``: that of the refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, broken_field, made_of
+from ringlog.kernel.model.outcome import Accepted, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, advance
+from ringlog.kernel.values import is_identifier, is_uuid
+
+T = TypeVar("T")
+
+
+def broken_names(keyspace: str, name: str) -> Rejected | None:
+    """What is wrong with the names of a part of the schema."""
+    return broken_field(
+        (is_identifier(keyspace), "keyspace", IDENTIFIER_RULE), (is_identifier(name), "name", IDENTIFIER_RULE)
+    )
+
+
+def named(known: Mapping[str, T], code: str, subject: str, keyspace: str, name: str) -> T | Rejected:
+    """The part of the schema of that name, or the refusal of a command that names it; ``subject``: its kind."""
+    if (broken := broken_names(keyspace, name)) is not None:
+        return broken
+    found = known.get(f"{keyspace}.{name}")
+    return found if found is not None else Rejected(code, f"name: there is no {subject} {keyspace}.{name}")
+
+
+def no_keyspace(state: ClusterState, keyspace: str) -> Rejected | None:
+    """The refusal of a new part of the schema in a keyspace that is not there."""
+    known = keyspace in state.keyspaces
+    return None if known else Rejected("unknown_keyspace", f"keyspace: there is no keyspace {keyspace}")
+
+
+def part_of(kind: type[T], command: Any, context: EntryContext, **own: Any) -> T:
+    """The part of the schema that a command makes, with ``own`` fields besides."""
+    return made_of(kind, command, version=context.state_id, changed=context.epoch, **own)
+
+
+def exists(state: ClusterState, code: str, subject: str, version: str) -> Rejected:
+    """The refusal of a new part of the schema where there is one; ``subject``: its kind and name."""
+    return Rejected(code, f"name: the {subject} exists, {last_change(state, version)}")
+
+
+def with_schema(state: ClusterState, context: EntryContext, **parts: object) -> Accepted:
+    """Other ``parts`` of the schema, whose version is that of the entry."""
+    return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
+
+
+def last_change(state: ClusterState, version: str) -> str:
+    """Which entry made a part of the schema, or last altered it, in words: its epoch, if remembered, and its time.
+
+    ``version``: the id of the state that the entry made, whose leading 48 bits are milliseconds since 1970.
+    """
+    applied = state.history.of_state(version)
+    epoch = f"epoch {applied.epoch}" if applied is not None else f"an epoch before {state.history.oldest}"
+    at = f", {utc(int(version[:8] + version[9:13], 16) // 1000)}" if is_uuid(version) else ""
+    return f"made or last altered by {epoch}{at}"
+
+
+def utc(seconds: int) -> str:
+    """Seconds since 1970 as ``2026-11-23T04:35:00Z``. Howard Hinnant's ``civil_from_days``: years begin in March."""
+    days, rest = divmod(seconds, 86_400)
+    era, day_of_era = divmod(days + 719_468, 146_097)
+    year = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365
+    day = day_of_era - (365 * year + year // 4 - year // 100)
+    month = (5 * day + 2) // 153
+    date = (
+        year + era * 400 + month // 10,
+        month % 12 + 3 - 12 * (month % 12 + 3 > 12),
+        day - (153 * month + 2) // 5 + 1,
+    )
+    return f"{date[0]:04}-{date[1]:02}-{date[2]:02}T{rest // 3600:02}:{rest // 60 % 60:02}:{rest % 60:02}Z"

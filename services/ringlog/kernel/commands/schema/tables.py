@@ -1,0 +1,330 @@
+"""Rules of the schema: tables.
+
+Versions come from inside the entry (its state id), never from hashing the schema: the schema version is that of the
+last schema command, a table's that of the last one that touched it. Table ids are remembered for ever, also those of
+dropped tables.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Any, Final
+
+from ringlog.kernel.commands.rules import IDENTIFIER_RULE, UUID_RULE, broken_field
+from ringlog.kernel.commands.schema.shared import broken_names, exists, named, no_keyspace, part_of, with_schema
+from ringlog.kernel.commands.schema.user_types import with_types
+from ringlog.kernel.cql.collections import shape_of
+from ringlog.kernel.cql.types import is_type
+from ringlog.kernel.generations.describe import with_new_table
+from ringlog.kernel.generations.expiry import past_ttls
+from ringlog.kernel.model.modes import SCHEMA
+from ringlog.kernel.model.outcome import Decision, EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tables import Table
+from ringlog.kernel.movements.tablet_creation import cut_table, rehinted, shared_by
+from ringlog.kernel.schema.dependents import dependents_of_table, first_of, indexes_of, views_of
+from ringlog.kernel.schema.stored import respelled, with_columns
+from ringlog.kernel.schema.table_versions import changed
+from ringlog.kernel.values import (
+    Before,
+    CdcOptions,
+    Column,
+    ColumnRename,
+    Command,
+    Epoch,
+    TabletOptions,
+    is_identifier,
+    is_uuid,
+)
+
+CODES: Final = {
+    "bad_key": "The key columns are missing, repeated, unknown or of a type that no key may have.",
+    "column_exists": "The table has a column of this name already.",
+    "column_in_use": "A view or an index has the column.",
+    "table_exists": "A table of this name exists.",
+    "table_in_use": "A view or an index is of the table.",
+    "bad_tablets": "The options for tablets contradict each other, or the table cannot have them.",
+    "table_id_reused": "The table id belongs or belonged to a table; ids are never reused.",
+    "unknown_column": "The table has no such column.",
+    "unknown_table": "No such table.",
+}
+
+COLUMNS_MAX = 1_000
+KEY_COLUMNS_MAX = 100
+TTL_MAX_S = 2**31 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTable(Command):
+    """A new table.
+
+    A second create of the same name is refused, not merged.
+    """
+
+    PAUSED_BY = SCHEMA
+
+    CHANGES_ITS_TABLE = True
+
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the table."]
+    id: Annotated[str, "Its id, a UUID in text form; never used again."]
+    columns: Annotated[tuple[Column, ...], "All columns, keys included."]
+    partition_key: Annotated[tuple[str, ...], "Names of the columns of the partition key, in key order."]
+    clustering_key: Annotated[tuple[str, ...], "Names of the columns of the clustering key, in key order."]
+    cdc: Annotated[CdcOptions, "Its CDC options."]
+    tablets: Annotated[
+        TabletOptions | None,
+        "How it is cut, in a keyspace in tablets; null: as it is chosen.",
+        Before(None),
+    ] = None
+
+
+def decide_create_table(state: ClusterState, command: CreateTable, context: EntryContext) -> Decision:
+    """A new table under an id that no table ever had."""
+    broken = broken_names(command.keyspace, command.name) or broken_field(
+        (is_uuid(command.id), "id", UUID_RULE),
+        *_cdc_checks(command.cdc),
+    )
+    if (broken := broken or no_keyspace(state, command.keyspace)) is not None:
+        return broken
+    full_name = f"{command.keyspace}.{command.name}"
+    if full_name in state.tables:
+        return exists(state, "table_exists", f"table {full_name}", state.tables[full_name].version)
+    if full_name in state.views:
+        return Rejected("view_exists", f"name: {full_name} is a view")
+    if command.id in state.table_ids:
+        return Rejected("table_id_reused", f"id: {command.id} is or was that of {state.table_ids[command.id]}")
+    if (wrong := _too_many(command.columns)) is not None:
+        return wrong
+    columns, declared = with_types(state, command.keyspace, command.columns)
+    wrong = _wrong_columns(columns, ())
+    wrong = wrong or wrong_key(columns, command.partition_key, command.clustering_key)
+    if (wrong := wrong or _wrong_static(columns, command.partition_key, command.clustering_key)) is not None:
+        return wrong
+    table = part_of(Table, command, context, columns=columns, declared=declared, tablets=None, made=context.epoch)
+    cut = cut_table(state, table, command.tablets, context.epoch)
+    if isinstance(cut, Rejected):
+        return cut
+    table, tablets = cut
+    tables = state.tables.set(full_name, table)
+    ids = state.table_ids.set(table.id, full_name)
+    generations = with_new_table(state, table, tablets)
+    return _accept(state, context, None, table, tables=tables, table_ids=ids, tablets=tablets, generations=generations)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterTable(Command):
+    """Drop, rename and add columns, in this order and, where given, replace the CDC options.
+
+    A dropped column never comes back: one of its name that is added later is another one.
+    """
+
+    PAUSED_BY = SCHEMA
+
+    CHANGES_ITS_TABLE = True
+
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the table."]
+    add_columns: Annotated[tuple[Column, ...], "Columns to add."] = ()
+    cdc: Annotated[CdcOptions | None, "The new CDC options; null leaves them."] = None
+    tablets: Annotated[TabletOptions | None, "Other hints for its tablets; null: they stay.", Before(None)] = None
+    drop_columns: Annotated[tuple[str, ...], "Columns to drop, outside the key.", Before(())] = ()
+    rename_columns: Annotated[
+        tuple[ColumnRename, ...], "Columns to rename, one after the other; views and indexes follow.", Before(())
+    ] = ()
+
+
+def decide_alter_table(state: ClusterState, command: AlterTable, context: EntryContext) -> Decision:
+    """Less columns, other names, more columns after those that stay; CDC options as a whole."""
+    table = find_table(state, command.keyspace, command.name)
+    if isinstance(table, Rejected):
+        return table
+    spelled = _with_changed_columns(state, table, command, context.epoch)
+    if isinstance(spelled, Rejected):
+        return spelled
+    something = command.add_columns != () or command.cdc is not None or command.tablets is not None
+    broken = broken_field(
+        (something or spelled is not table, "add_columns", "must name a column unless cdc or tablets are given"),
+        *(_cdc_checks(command.cdc) if command.cdc is not None else ()),
+    )
+    if (wrong := _too_many(spelled.columns + command.add_columns)) is not None:
+        return wrong
+    added, declared = with_types(state, command.keyspace, command.add_columns)
+    wrong = broken or _wrong_columns(added, spelled.columns)
+    if (wrong := wrong or _wrong_static(added, (), spelled.clustering_key)) is not None:
+        return wrong
+    altered = replace(
+        with_columns(spelled, added, context.epoch),
+        cdc=command.cdc if command.cdc is not None else table.cdc,
+        version=context.state_id,
+        changed=context.epoch,
+        committed_by_log=True,
+        declared=spelled.declared + declared,
+    )
+    hinted = altered if command.tablets is None else rehinted(state, altered, command.tablets)
+    if isinstance(hinted, Rejected):
+        return hinted
+    past = past_ttls(state.past_ttls, table, hinted, context.epoch)
+    tables = state.tables.set(table.full_name, hinted)
+    dependents = _dependents_renamed(state, table, command, context)
+    return _accept(state, context, table, hinted, tables=tables, past_ttls=past, **dependents)
+
+
+def _with_changed_columns(state: ClusterState, table: Table, command: AlterTable, epoch: Epoch) -> Table | Rejected:
+    """The table without the columns to drop, the others under their new names; or why that cannot be."""
+    drops, renames = command.drop_columns, command.rename_columns
+    if max(len(drops), len(renames)) > COLUMNS_MAX:
+        return Rejected("bad_field", f"drop_columns, rename_columns: must be at most {COLUMNS_MAX}")
+    if len(set(drops)) < len(drops):
+        return Rejected("bad_field", "drop_columns: must name each column once")
+    for name in drops:
+        if name not in {column.name for column in table.columns}:
+            return Rejected("unknown_column", f"drop_columns: {table.full_name} has no column {name}")
+        if name in table.partition_key + table.clustering_key:
+            return Rejected("bad_key", f"drop_columns: {name} is a column of the key")
+        if dependents := dependents_of_table(state, table, name):
+            return Rejected("column_in_use", f"drop_columns: {name} is used by {first_of(dependents)}")
+    names = {column.name for column in table.columns}.difference(drops)
+    for one in renames:
+        if one.from_ not in names:
+            return Rejected("unknown_column", f"rename_columns: {table.full_name} has no column {one.from_}")
+        if not is_identifier(one.to):
+            return Rejected("bad_field", f"rename_columns.to: {IDENTIFIER_RULE}")
+        if one.to in names:
+            return Rejected("column_exists", f"rename_columns: {one.to} is there already")
+        names.remove(one.from_)
+        names.add(one.to)
+    return respelled(table, drops, _new_names(table, command), epoch) if drops or renames else table
+
+
+def _new_names(table: Table, command: AlterTable) -> dict[str, str]:
+    """Old name to new name of the columns that valid renames change; each rename sees the result of the one before."""
+    old_names = {column.name: column.name for column in table.columns if column.name not in command.drop_columns}
+    for one in command.rename_columns:
+        assert one.to not in old_names, "the name is free"
+        old_names[one.to] = old_names.pop(one.from_)
+    return {old: new for new, old in old_names.items() if old != new}
+
+
+def _dependents_renamed(
+    state: ClusterState, table: Table, command: AlterTable, context: EntryContext
+) -> dict[str, object]:
+    """Views and indexes of renamed columns, which have their new names."""
+    to = _new_names(table, command)
+    views, indexes, mark = state.views, state.indexes, {"version": context.state_id, "changed": context.epoch}
+    for view in views_of(state, table) if to else ():
+        if not to.keys().isdisjoint(view.columns):
+            places = {
+                field: tuple(to.get(name, name) for name in getattr(view, field))
+                for field in ("columns", "partition_key", "clustering_key")
+            }
+            changed: Any = {**places, **mark}
+            views = views.set(f"{view.keyspace}.{view.name}", replace(view, **changed))
+    for index in indexes_of(state, table) if to else ():
+        if index.column in to:
+            changed = {"column": to[index.column], **mark}
+            indexes = indexes.set(f"{index.keyspace}.{index.name}", replace(index, **changed))
+    return {"views": views, "indexes": indexes}
+
+
+@dataclass(frozen=True, slots=True)
+class DropTable(Command):
+    """Drop a table."""
+
+    PAUSED_BY = SCHEMA
+
+    CHANGES_ITS_TABLE = True
+
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Name of the table."]
+
+
+def decide_drop_table(state: ClusterState, command: DropTable, context: EntryContext) -> Decision:
+    """The table goes if it has no view and no index; its id stays taken."""
+    table = find_table(state, command.keyspace, command.name)
+    if isinstance(table, Rejected):
+        return table
+    if (shared := shared_by(state, table)) is not None:
+        return shared
+    if dependents := dependents_of_table(state, table):
+        return Rejected("table_in_use", f"name: {table.full_name} is used by {first_of(dependents)}")
+    past = past_ttls(state.past_ttls, table, None, context.epoch)
+    name = table.full_name
+    tablets = state.tablets.delete(name) if name in state.tablets else state.tablets
+    tables = state.tables.delete(name)
+    return _accept(state, context, table, None, tables=tables, past_ttls=past, tablets=tablets)
+
+
+def _accept(
+    state: ClusterState, context: EntryContext, before: Table | None, after: Table | None, **parts: object
+) -> Decision:
+    """``before`` becomes ``after``: writes that were appended before it counts are still judged by the one before."""
+    lifetimes = changed(state, before, after)
+    if isinstance(lifetimes, Rejected):
+        return lifetimes
+    return with_schema(state, context, table_lives=lifetimes, **parts)
+
+
+def find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:
+    """The table of that name, or the refusal of a command that names it."""
+    return named(state.tables, "unknown_table", "table", keyspace, name)
+
+
+def _cdc_checks(cdc: CdcOptions) -> tuple[tuple[bool, str, str], ...]:
+    return (
+        (cdc.preimage in ("false", "true", "full"), "cdc.preimage", "must be false, true or full"),
+        (cdc.delta in ("full", "keys"), "cdc.delta", "must be full or keys"),
+        (0 <= cdc.ttl <= TTL_MAX_S, "cdc.ttl", f"must be between 0 and {TTL_MAX_S} seconds"),
+    )
+
+
+def _too_many(columns: tuple[Column, ...]) -> Rejected | None:
+    """Before anything is done with each of them: a hostile command may have a hundred thousand."""
+    return None if len(columns) <= COLUMNS_MAX else Rejected("bad_field", f"columns: must be at most {COLUMNS_MAX}")
+
+
+def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Rejected | None:
+    """The refusal of new columns beside the present ones; None if they are valid."""
+    names = {column.name for column in present}
+    for column in added:
+        if not is_identifier(column.name):
+            return Rejected("bad_field", f"columns.name: {IDENTIFIER_RULE}")
+        if column.name in names:
+            return Rejected("column_exists", f"columns: {column.name} is there already")
+        if not is_type(column.type):
+            return Rejected("unknown_type", f"columns: {column.name} is of unknown type {column.type!r}")
+        names.add(column.name)
+    return None
+
+
+def _wrong_static(
+    columns: tuple[Column, ...], partition_key: tuple[str, ...], clustering_key: tuple[str, ...]
+) -> Rejected | None:
+    """What is wrong with the static columns: rows share their values, so there must be rows, and no key has one."""
+    for column in columns:
+        if column.static and not clustering_key:
+            return Rejected("bad_field", f"columns: {column.name} is static in a table without a clustering key")
+        if column.static and column.name in partition_key + clustering_key:
+            return Rejected("bad_field", f"columns: {column.name} is static and in the key")
+    return None
+
+
+def wrong_key(
+    columns: tuple[Column, ...], partition_key: tuple[str, ...], clustering_key: tuple[str, ...]
+) -> Rejected | None:
+    """What is wrong with a primary key. Its order is that of the key fields, not that of the columns."""
+    if not partition_key:
+        return Rejected("bad_key", "partition_key: must name at least one column")
+    key = partition_key + clustering_key
+    if len(key) > KEY_COLUMNS_MAX:
+        return Rejected("bad_key", f"partition_key, clustering_key: must be at most {KEY_COLUMNS_MAX} columns")
+    if len(set(key)) < len(key):
+        return Rejected("bad_key", "partition_key, clustering_key: must name each column once")
+    types = {column.name: column.type for column in columns}
+    if missing := [name for name in key if name not in types]:
+        return Rejected("bad_key", f"partition_key, clustering_key: {missing[0]} is not a column")
+    for name in key:
+        shape = shape_of(types[name])
+        if shape is not None and shape.is_multi_cell:
+            return Rejected("bad_key", f"partition_key, clustering_key: {name} is a collection that is not frozen")
+    return None

@@ -1,0 +1,1 @@
+"""Commands on nodes and range movements."""

@@ -1,0 +1,360 @@
+"""Requests of range movements: join, leave, move, replace, remove, assassinate, rebuild.
+
+Each rule checks what is particular to its kind, makes the plan and leaves the rest to ``movements.admission`` and the
+row of the kind (``operations.kinds``). ``commands.schema.keyspaces`` requests changes of a keyspace's replication.
+
+- **Join**: a registered node gets tokens that no node owns.
+- **Leave** and **Remove**: the nodes that stay must be able to hold every keyspace's replication. Remove is for a node
+  that was declared down: the others drive it.
+- **Move**: all tokens that the node owns afterwards; it may keep some.
+- **Replace**: the new node takes over all tokens of another, in the same datacenter and rack, so that each range has
+  one member exchanged and no rack is missed. A replaced node that is alive gives its rows itself.
+- **Assassinate**: one entry. Others own the ranges at once, without the rows; possible losses are reported. If the node
+  already leaves by an operation that can only go forward, that operation is finished without regard to
+  acknowledgements. If the node has tablets of a node that it replaces, the replacement is cancelled if it still can be.
+- **Rebuild**: the node streams all that it owns again; no group changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.cluster.features import missing_feature
+from ringlog.kernel.commands.cluster.service import last_reader
+from ringlog.kernel.commands.rules import broken_field, registered, seed_rule, to_ignore
+from ringlog.kernel.model.modes import TOPOLOGY, UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, Node, Operation, Plan, StageMark, advance
+from ringlog.kernel.movements.admission import admit, planned, refusal, requested
+from ringlog.kernel.movements.cancel import cancel
+from ringlog.kernel.movements.progress import at_once, enter
+from ringlog.kernel.operations.gates import gaining_nodes, parting
+from ringlog.kernel.operations.kinds import ASSASSINATE, JOIN, LEAVE, MOVE, REBUILD, REMOVE, REPLACE, kind_of
+from ringlog.kernel.operations.node_states import shown_state
+from ringlog.kernel.operations.plan import plan_movement, plan_rebuild, unsourced
+from ringlog.kernel.operations.rings import target_owners
+from ringlog.kernel.operations.stages import FINISHED, POINT_OF_NO_RETURN, has_reached, in_flight
+from ringlog.kernel.ownership.placements import read_ranges_of
+from ringlog.kernel.tablets.mutual_exclusion import tables_on, undrainable
+from ringlog.kernel.values import Command, NodeId, Token, is_token
+
+
+def bad_tokens(state: ClusterState, tokens: Sequence[Token], seed: bytes) -> Rejected | None:
+    """The rules of the fields themselves."""
+    if (broken := broken_field(seed_rule(seed))) is not None:
+        return broken
+    most = setting(state, "tokens_per_node_max")
+    if not 1 <= len(tokens) <= most:
+        return Rejected("bad_field", f"tokens: must be 1 to {most} tokens, not {len(tokens)}")
+    for token in tokens:
+        if not is_token(token):
+            return Rejected("bad_field", f"tokens: {token} is no token of the ring")
+    ordered = sorted(tokens)
+    twice = next((low for low, high in pairwise(ordered) if low == high), None)
+    if twice is not None:
+        return Rejected("duplicate_token", f"tokens: {twice} is there more than once")
+    return None
+
+
+def unavailable_tokens(state: ClusterState, tokens: Sequence[Token]) -> Rejected | None:
+    """New tokens must be nobody's, also in the operations in flight, and the ring has a greatest number of ranges."""
+    owners = target_owners(state)
+    for token in sorted(tokens):
+        if token in owners:
+            return Rejected("token_owned", f"tokens: {token} belongs to {state.nodes[owners[token]].name}")
+    if len(owners) + len(tokens) > setting(state, "ranges_max"):
+        return Rejected("bad_field", f"tokens: the ring would have more than {setting(state, 'ranges_max')} ranges")
+    return None
+
+
+CODES: Final = {
+    "different_rack": "A node is replaced only by one in the same datacenter and rack.",
+    "duplicate_token": "The same token is asked for twice.",
+    "operations_in_flight": "An operation in flight has a plan that this would break.",
+    "plans_conflict": "With another operation in flight, ranges would not end as the strategy lays them out.",
+    "range_locked": "A range that would change is locked by another operation.",
+    "too_few_replicas": "Too few replicas of a range are alive to know every row of it.",
+    "token_owned": "A token belongs to another node.",
+    "too_many_operations": "As many operations are in flight as may be.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Join(Command):
+    """A registered node asks for tokens.
+
+    The author resolves a number of tokens.
+    """
+
+    PAUSED_BY = TOPOLOGY
+
+    node: Annotated[str, "Id of the node."]
+    tokens: Annotated[tuple[int, ...], "The tokens that it will own; none of them is owned."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the join brings."]
+
+
+def decide_join(state: ClusterState, command: Join, context: EntryContext) -> Decision:
+    """A registered node asks for tokens: it is ``bootstrapping``, and owns them when it has joined."""
+    refused = bad_tokens(state, command.tokens, command.seed)
+    if refused is not None:
+        return refused
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    if node.state != "none":
+        return Rejected(
+            "wrong_node_state",
+            f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can join",
+        )
+    there = [other for other in state.nodes.values() if other.address == node.address]
+    for other in sorted(there, key=lambda other: other.name):
+        if other.id != node.id and other.state != "left":
+            return Rejected("duplicate_address", f"node: {node.address} is also that of {other.name}: replace it")
+    refused = missing_feature(state, node.name, node.features) or unavailable_tokens(state, command.tokens)
+    if refused is not None:
+        return refused
+    operation = replace(requested(JOIN, node.id, context, command.seed), tokens=tuple(sorted(command.tokens)))
+    return admit(state, operation, plan_movement(state, operation), context)
+
+
+@dataclass(frozen=True, slots=True)
+class Leave(Command):
+    """A normal node leaves for good."""
+
+    PAUSED_BY = TOPOLOGY
+
+    node: Annotated[str, "Id of the node."]
+
+
+def decide_leave(state: ClusterState, command: Leave, context: EntryContext) -> Decision:
+    """The node is ``decommissioning``; its tokens are nobody's when it has left."""
+    node = _normal(state, command.node, "node")
+    if isinstance(node, Rejected):
+        return node
+    if (refused := undrainable(state, node.id)) is not None:
+        return refused
+    operation = replace(requested(LEAVE, node.id, context), gone=node.tokens)
+    return admit(state, operation, plan_movement(state, operation), context)
+
+
+@dataclass(frozen=True, slots=True)
+class Move(Command):
+    """A normal node exchanges its tokens."""
+
+    PAUSED_BY = TOPOLOGY
+
+    node: Annotated[str, "Id of the node."]
+    tokens: Annotated[tuple[int, ...], "All tokens that it will own."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the move brings."]
+
+
+def decide_move(state: ClusterState, command: Move, context: EntryContext) -> Decision:
+    """The node is ``moving``; it has other tokens when it is done."""
+    refused = bad_tokens(state, command.tokens, command.seed)
+    if refused is not None:
+        return refused
+    node = _normal(state, command.node, "node")
+    if isinstance(node, Rejected):
+        return node
+    tokens = tuple(sorted(command.tokens))
+    if tokens == node.tokens:
+        return Rejected("bad_field", f"tokens: {node.name} owns just these")
+    refused = unavailable_tokens(state, [token for token in tokens if token not in node.tokens])
+    if refused is not None:
+        return refused
+    gone = tuple(token for token in node.tokens if token not in tokens)
+    operation = replace(requested(MOVE, node.id, context, command.seed), tokens=tokens, gone=gone)
+    return admit(state, operation, plan_movement(state, operation), context)
+
+
+@dataclass(frozen=True, slots=True)
+class Replace(Command):
+    """A registered node takes over the tokens of another, which leaves for good."""
+
+    PAUSED_BY = TOPOLOGY
+
+    node: Annotated[str, "Id of the node."]
+    replaced: Annotated[str, "Id of the node whose tokens it takes over."]
+    ignore_nodes: Annotated[
+        tuple[str, ...],
+        "Ids of nodes declared down that are neither waited for nor read from.",
+    ] = ()
+
+
+def decide_replace(state: ClusterState, command: Replace, context: EntryContext) -> Decision:
+    """The new node is ``replacing``, the old one ``removing``."""
+    node = registered(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    if node.state != "none":
+        return Rejected(
+            "wrong_node_state",
+            f"node: {node.name} is {shown_state(state, node.id)}, only a node in state none can replace",
+        )
+    if (lacks := missing_feature(state, node.name, node.features)) is not None:
+        return lacks
+    old = _normal(state, command.replaced, "replaced")
+    if isinstance(old, Rejected):
+        return old
+    if (node.datacenter, node.rack) != (old.datacenter, old.rack):
+        there = f"{old.name} is in {old.datacenter}/{old.rack}, {node.name} in {node.datacenter}/{node.rack}"
+        return Rejected("different_rack", f"replaced: {there}")
+    ignored = to_ignore(state, command.ignore_nodes, (node.id, old.id))
+    if isinstance(ignored, Rejected):
+        return ignored
+    if (refused := undrainable(state, old.id, node.id)) is not None:
+        return refused
+    ignored = tuple(sorted({*ignored, old.id})) if old.down else ignored
+    operation = replace(requested(REPLACE, node.id, context), tokens=old.tokens, replaced=old.id, ignored=ignored)
+    return admit(state, operation, plan_movement(state, operation), context)
+
+
+@dataclass(frozen=True, slots=True)
+class Remove(Command):
+    """A node that was declared down leaves for good, driven by the others."""
+
+    PAUSED_BY = TOPOLOGY
+
+    node: Annotated[str, "Id of the node."]
+    ignore_nodes: Annotated[
+        tuple[str, ...],
+        "Ids of nodes declared down that are neither waited for nor read from.",
+    ] = ()
+
+
+def decide_remove(state: ClusterState, command: Remove, context: EntryContext) -> Decision:
+    """The node that was declared down is ``removing``."""
+    node = _down(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    ignored = to_ignore(state, command.ignore_nodes, (node.id,))
+    if isinstance(ignored, Rejected):
+        return ignored
+    if (refused := undrainable(state, node.id)) is not None:
+        return refused
+    ignored = tuple(sorted({*ignored, node.id}))
+    operation = replace(requested(REMOVE, node.id, context), gone=node.tokens, ignored=ignored)
+    plan = plan_movement(state, operation)
+    dead = sorted(set(gaining_nodes(replace(operation, plan=plan))).intersection(ignored))
+    if dead:
+        return Rejected("bad_field", f"ignore_nodes: {state.nodes[dead[0]].name} would get rows that {node.name} has")
+    return admit(state, operation, plan, context)
+
+
+@dataclass(frozen=True, slots=True)
+class Assassinate(Command):
+    """Last resort: a node that was declared down leaves at once, nothing is streamed.
+
+    Rows may be lost.
+    """
+
+    PAUSED_BY = UNPAUSED
+
+    node: Annotated[str, "Id of the node."]
+
+
+def decide_assassinate(state: ClusterState, command: Assassinate, context: EntryContext) -> Decision:
+    """The node has left with this entry; the operation is recorded as finished and says what may be lost."""
+    found = state.nodes.get(command.node)
+    if found is not None and found.down:
+        coming = next((one for one in in_flight(state) if kind_of(one).brings_node and one.node == found.id), None)
+        if coming is not None and not has_reached(coming, POINT_OF_NO_RETURN) and tables_on(state, found.id):
+            return Accepted(cancel(state, coming, "assassinated: rows of its tablets may be lost", context))
+        leaving = next((one for one in in_flight(state) if parting(one) == found.id), None)
+        if leaving is not None:
+            return _finished_without(state, leaving, context)
+    node = _down(state, command.node)
+    if isinstance(node, Rejected):
+        return node
+    if (last := last_reader(state, node.id)) is not None:
+        return last
+    if len(set(state.token_owners.values())) == 1 and state.placements:
+        return Rejected("replication_impossible", f"node: {node.name} is the last one that owns tokens")
+    operation = replace(requested(ASSASSINATE, node.id, context), gone=node.tokens, ignored=(node.id,))
+    plan = plan_movement(state, operation)
+    operation = planned(state, operation, plan)
+    refused = refusal(state, operation)
+    if refused is not None:
+        return refused
+    operation = replace(
+        operation,
+        stage=FINISHED,
+        marks=(StageMark(FINISHED, context.epoch, context.time),),
+        reason=_may_be_lost(plan),
+    )
+    after = at_once(state, operation, context)
+    if node.id in after.service:
+        after = advance(after, context.epoch, service=after.service.delete(node.id))
+    return Accepted(after)
+
+
+def _finished_without(state: ClusterState, operation: Operation, context: EntryContext) -> Decision:
+    """The operation by which a dead node leaves is over, without the acknowledgements that it still needs."""
+    if not has_reached(operation, POINT_OF_NO_RETURN):
+        return Rejected("wrong_node_state", f"node: {operation.id} can still be cancelled, then assassinate the node")
+    told = "assassinated: reads and writes that others planned before may have missed rows"
+    return Accepted(enter(state, replace(operation, reason=told), FINISHED, context))
+
+
+def _may_be_lost(plan: Plan) -> str:
+    """What an assassination loses, in words."""
+    bare = {(change.replication, change.end) for change in plan.start.write_added}
+    bare.update((source.replication, source.end) for source in plan.sources)
+    told = f"{len(bare)} ranges have replicas without all rows: rebuild or repair"
+    lossy = unsourced(plan)
+    if not lossy:
+        return f"{told}; enough old replicas of every range are left"
+    key, (start, end) = lossy[0]
+    return f"{told}; rows of {len(lossy)} ranges may be lost, the first is ({start}, {end}] under {key}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rebuild(Command):
+    """A normal node streams all its ranges anew."""
+
+    PAUSED_BY = TOPOLOGY
+
+    node: Annotated[str, "Id of the node."]
+    source_datacenter: Annotated[str, "Where from; empty: from wherever there are replicas."] = ""
+
+
+def decide_rebuild(state: ClusterState, command: Rebuild, context: EntryContext) -> Decision:
+    """The node keeps its state and its ranges."""
+    node = _normal(state, command.node, "node")
+    if isinstance(node, Rejected):
+        return node
+    wanted = command.source_datacenter
+    if wanted and all(other.datacenter != wanted for other in state.nodes.values()):
+        return Rejected("bad_field", f"source_datacenter: no node is in {wanted}")
+    operation = replace(requested(REBUILD, node.id, context), source_datacenter=wanted)
+    plan = plan_rebuild(state, node.id, wanted)
+    for key, placement in sorted(state.placements.items()):
+        served = {source.end for source in plan.sources if source.replication == key}
+        for start, end in read_ranges_of(placement, node.id):
+            if end not in served:
+                where = f"({start}, {end}] under {key}"
+                return Rejected("too_few_replicas", f"node: too few other replicas of {where} are alive")
+    return admit(state, operation, plan, context)
+
+
+# ----------------------------------------------------------------------------------------------------------- nodes
+
+
+def _normal(state: ClusterState, name: NodeId, field: str) -> Node | Rejected:
+    node = registered(state, name, field)
+    if isinstance(node, Rejected):
+        return node
+    if node.state != "normal":
+        return Rejected("wrong_node_state", f"{field}: {node.name} is {shown_state(state, node.id)}, it must be normal")
+    return node
+
+
+def _down(state: ClusterState, name: NodeId) -> Node | Rejected:
+    node = _normal(state, name, "node")
+    if isinstance(node, Node) and not node.down:
+        return Rejected("wrong_node_state", f"node: {node.name} was not declared down")
+    return node

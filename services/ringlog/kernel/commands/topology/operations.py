@@ -1,0 +1,258 @@
+"""An operation that was asked for is moved on, cancelled, reported to have failed, tried again.
+
+A failure that is recorded stops the operation where it is, and only an operator's ``RetryOperation`` starts it again:
+no clock and no count of waits does, only what participants report of themselves.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Annotated, Final
+
+from ringlog.kernel.commands.rules import bad_witnesses, broken_field, reason_rule, registered, to_ignore
+from ringlog.kernel.model.modes import UNPAUSED
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, Failure, Operation, Retry, advance
+from ringlog.kernel.movements.cancel import cancel
+from ringlog.kernel.movements.progress import enter, may_leave
+from ringlog.kernel.operations.gates import (
+    REPORTED_STAGES,
+    broken_report,
+    counts_from,
+    dead_parting,
+    gaining_nodes,
+    is_fully_met,
+    is_relaxed,
+    outnumbered,
+    stopped_by,
+)
+from ringlog.kernel.operations.kinds import kind_of, next_stage
+from ringlog.kernel.operations.stages import POINT_OF_NO_RETURN, has_reached, is_ended
+from ringlog.kernel.tablets.mutual_exclusion import lost_without, tables_on
+from ringlog.kernel.values import Before, Command, StreamReport, Witness
+
+CODES: Final = {
+    "awaits_decision": "Somebody has failed of it for good or too often: an operator decides how it goes on.",
+    "gate_not_met": "Not every node that matters has acknowledged enough.",
+    "generation_not_committed": "The CDC generation made for the operation is not committed.",
+    "generation_not_published": "The CDC generation made for the operation is not published.",
+    "past_point_of_no_return": "The operation can only go on: a new owner may already be read.",
+    "unknown_operation": "No such operation is known.",
+    "waits_its_turn": "As many operations run as may at once, or one of a kind that comes first is waiting.",
+    "wrong_stage": "The operation is not in the stage that this follows.",
+}
+
+FAILURES_KEPT_MAX = 10
+
+
+# --------------------------------------------------------------------------------------------------- advance
+
+
+@dataclass(frozen=True, slots=True)
+class AdvanceOperation(Command):
+    """Move an operation to its next stage."""
+
+    PAUSED_BY = UNPAUSED
+
+    operation: Annotated[str, "Id of the operation."]
+    to: Annotated[str, "The stage that it enters."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that satisfy the gate of the stage it leaves."] = ()
+    reports: Annotated[tuple[StreamReport, ...], "Reports of the gaining nodes, where the stage needs them."] = ()
+
+
+def decide_advance_operation(state: ClusterState, command: AdvanceOperation, context: EntryContext) -> Decision:
+    """The operation enters its next stage, if all that the present one demands is witnessed."""
+    refused = bad_witnesses(state, command.witnesses)
+    if refused is not None:
+        return refused
+    operation = state.operations.get(command.operation)
+    if operation is None:
+        return Rejected("unknown_operation", f"operation: {command.operation} is not known")
+    expected = next_stage(operation)
+    if command.to != expected:
+        then = "it is ended" if expected is None else f"next is {expected}"
+        return Rejected("wrong_stage", f"to: {operation.id} is in {operation.stage}, {then}, not {command.to!r}")
+    refused = _foreign_report(operation, command.reports) or may_leave(
+        state, operation, command.witnesses, command.reports
+    )
+    if refused is not None:
+        return refused
+    if operation.stage in REPORTED_STAGES:
+        operation = replace(operation, reports=tuple(sorted(command.reports, key=lambda report: report.node)))
+    if is_relaxed(state, operation) and not is_fully_met(state, operation, command.witnesses):
+        operation = replace(operation, relaxed=(*operation.relaxed, operation.stage))
+    return Accepted(enter(state, operation, command.to, context))
+
+
+def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> Rejected | None:
+    """A report must be of this very operation and of a node that gains by it, once: a late stream is refused."""
+    if len({report.node for report in reports}) < len(reports):
+        return Rejected("bad_field", "reports: a node reports once")
+    gaining = gaining_nodes(operation)
+    for report in reports:
+        if report.operation != operation.id or report.node not in gaining:
+            return Rejected("bad_field", f"reports: {report.node} ({report.operation}) gains nothing by {operation.id}")
+        if (broken := broken_report(report)) is not None:
+            return Rejected("bad_field", f"reports: that of {report.node} is malformed: {broken}")
+    return None
+
+
+# ---------------------------------------------------------------------------------------------------- cancel
+
+
+@dataclass(frozen=True, slots=True)
+class CancelOperation(Command):
+    """Call an operation off; only before ``write_both_read_new``."""
+
+    PAUSED_BY = UNPAUSED
+
+    operation: Annotated[str, "Id of the operation."]
+    reason: Annotated[str, "Why."]
+
+
+def decide_cancel_operation(state: ClusterState, command: CancelOperation, context: EntryContext) -> Decision:
+    """The placements become as if the operation had never been admitted; its nodes are what they were.
+
+    A node that died while it replaced another one, with tablets of it, has left: others know their rows.
+    """
+    operation = _going_on(state, command.operation, command.reason)
+    if isinstance(operation, Rejected):
+        return operation
+    if has_reached(operation, POINT_OF_NO_RETURN):
+        return Rejected(
+            "past_point_of_no_return",
+            f"operation: {operation.id} is in {operation.stage}, from there it can only finish",
+        )
+    if (settled := _has_tablets(state, operation)) is not None:
+        return settled
+    return Accepted(cancel(state, operation, command.reason, context))
+
+
+def _has_tablets(state: ClusterState, operation: Operation) -> Rejected | None:
+    """Reject unless the node that replaces another one has no tablets, or is down and others know all their rows."""
+    if not kind_of(operation).brings_node or not (tables := tables_on(state, operation.node)):
+        return None
+    node = state.nodes[operation.node]
+    if not node.down:
+        return Rejected("past_point_of_no_return", f"operation: {node.name} has been given tablets of {tables[0]}")
+    bare = next(lost_without(state, node.id), "")
+    why = f"operation: only {node.name} has all rows of {bare}: start it again, or assassinate it"
+    return Rejected("too_few_replicas", why) if bare else None
+
+
+@dataclass(frozen=True, slots=True)
+class FailOperation(Command):
+    """An operation cannot go on by itself: a node has an error that no retry can mend, or has tried often enough.
+
+    What no retry can mend is rolled back before ``write_both_read_new``; what is not rolled back stops the
+    operation.
+    """
+
+    PAUSED_BY = UNPAUSED
+
+    operation: Annotated[str, "Id of the operation."]
+    reason: Annotated[str, "What it is."]
+    node: Annotated[str, "Id of the node whose error it is; empty if that is not known.", Before("")] = ""
+    tries: Annotated[
+        int,
+        "How often the node has tried to get its rows before it stopped; 0: no retry can mend it.",
+        Before(0),
+    ] = 0
+    since: Annotated[
+        int,
+        "The epoch from which the tries count: that of the stage, or of the last RetryOperation.",
+        Before(0),
+    ] = 0
+
+
+def decide_fail_operation(state: ClusterState, command: FailOperation, context: EntryContext) -> Decision:
+    """Rolled back like a cancelled one while that is possible; what was tried in vain, and any later failure, is
+    recorded for all to see, and the operation stops.
+    """
+    operation = _going_on(state, command.operation, command.reason)
+    if isinstance(operation, Rejected):
+        return operation
+    if command.node and isinstance(unknown := registered(state, command.node), Rejected):
+        return unknown
+    if command.tries and (refused := _unjustified_failure(state, operation, command)) is not None:
+        return refused
+    failure = Failure(context.epoch, command.reason, command.node, command.tries)
+    failed = replace(operation, failures=(*operation.failures, failure)[-FAILURES_KEPT_MAX:])
+    given = kind_of(operation).brings_node and tables_on(state, operation.node)
+    forward_only = has_reached(operation, POINT_OF_NO_RETURN) or bool(given)
+    if not command.tries and not forward_only:
+        return Accepted(cancel(state, failed, command.reason, context))
+    return Accepted(advance(state, context.epoch, operations=state.operations.set(failed.id, failed)))
+
+
+def _unjustified_failure(state: ClusterState, operation: Operation, command: FailOperation) -> Rejected | None:
+    """Why the tries are none that stop the operation: too few, of another time, or reported before."""
+    name = state.nodes[command.node].name if command.node else "nobody"
+    if operation.stage not in REPORTED_STAGES or command.node not in gaining_nodes(operation):
+        return Rejected("wrong_stage", f"node: {name} streams nothing for {operation.id} in {operation.stage}")
+    if command.since != counts_from(operation):
+        text = f"since: tries for {operation.id} count from epoch {counts_from(operation)}, not {command.since}"
+        return Rejected("wrong_stage", text)
+    stopped = stopped_by(operation)
+    if any(failure.node == command.node for failure in stopped):
+        return Rejected("awaits_decision", f"node: {name} has reported this already")
+    if len(stopped) >= FAILURES_KEPT_MAX:  # one more would push out another, which would be reported again
+        return Rejected("awaits_decision", f"node: {len(stopped)} others have reported the same")
+    most = setting(state, "stream_tries_max")
+    return broken_field((command.tries >= most, "tries", f"are fewer than {most}: try again"))
+
+
+@dataclass(frozen=True, slots=True)
+class RetryOperation(Command):
+    """An operator's decision: an operation is tried again from its present stage."""
+
+    PAUSED_BY = UNPAUSED
+
+    operation: Annotated[str, "Id of the operation."]
+    reason: Annotated[str, "Why."]
+    ignore_nodes: Annotated[
+        tuple[str, ...],
+        "Ids of nodes declared down that are not waited for any more, from write_both_read_new on.",
+    ] = ()
+    admits_loss: Annotated[
+        bool,
+        "Also if, by their number, reads and writes which others planned before may miss rows.",
+    ] = False
+
+
+def decide_retry_operation(state: ClusterState, command: RetryOperation, context: EntryContext) -> Decision:
+    """The operation goes on from where it is, from now on without those who are to be ignored. Who admits a loss goes
+    on without the one that leaves, too, if it is dead.
+    """
+    operation = _going_on(state, command.operation, command.reason)
+    if isinstance(operation, Rejected):
+        return operation
+    ignored = to_ignore(state, command.ignore_nodes, ())
+    if isinstance(ignored, Rejected):
+        return ignored
+    if ignored and not has_reached(operation, POINT_OF_NO_RETURN):
+        text = f"ignore_nodes: {operation.id} can still be cancelled; then ask for it again without them"
+        return Rejected("wrong_stage", text)
+    retries = (*operation.retries, Retry(context.epoch, command.reason))[-FAILURES_KEPT_MAX:]
+    leaver = dead_parting(state, operation) if ignored and command.admits_loss else ()
+    tried = replace(operation, retries=retries, ignored=tuple(sorted({*operation.ignored, *ignored, *leaver})))
+    if ignored and (few := outnumbered(state, tried)) is not None:
+        where = f"({few.start}, {few.end}] under {few.replication} in {few.datacenter}"
+        if not command.admits_loss:
+            return Rejected("too_few_replicas", f"ignore_nodes: too few are left of the {few.group} group of {where}")
+        told = f"went on with too few of {where}: reads and writes that others planned before may have missed rows"
+        tried = replace(tried, reason=told)
+    return Accepted(advance(state, context.epoch, operations=state.operations.set(tried.id, tried)))
+
+
+def _going_on(state: ClusterState, name: str, reason: str) -> Operation | Rejected:
+    """The operation, which has not ended; ``reason`` is short enough."""
+    if (broken := broken_field(reason_rule(reason, 0))) is not None:
+        return broken
+    operation = state.operations.get(name)
+    if operation is None:
+        return Rejected("unknown_operation", f"operation: {name} is not known")
+    if is_ended(operation):
+        return Rejected("wrong_stage", f"operation: {operation.id} is {operation.stage} already")
+    return operation

@@ -1,0 +1,1 @@
+"""CQL types: their names, literals, order and the bytes of their values."""

@@ -1,0 +1,73 @@
+"""Literals of CQL: whether a text is one. What it means depends on a type, and is nobody's business here.
+
+A literal is a word (text in quotes, a number, a blob, a UUID, ``true``, ``false``, ``null``) or a list, set, map, tuple
+or user type of literals: what stands in brackets, with commas between, and with a colon between a key and its value.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Final
+
+from ringlog.kernel.cql.collections import DEPTH_MAX
+
+LITERAL_MAX: Final = 1_000
+"""Characters of a literal."""
+
+_SCALAR: Final = re.compile(
+    r"'(?:[^']|'')*'|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]*|-?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?"
+    r"|(?:true|false|null|nan|infinity)\b",
+    re.IGNORECASE,
+)
+_FIELD: Final = re.compile(r'[a-z][a-z0-9_]*|"(?:[^"]|"")+"', re.IGNORECASE)
+"""Before a colon also the name of a field."""
+_BLANK: Final = re.compile(r"\s*")
+_CLOSED: Final = {"(": ")", "[": "]", "{": "}"}
+
+
+def is_literal(text: str) -> bool:
+    """True for one literal of at most ``LITERAL_MAX`` characters, with blanks around it or not."""
+    if len(text) > LITERAL_MAX:
+        return False
+    end = _literal(text, _blank(text, 0), 0)
+    return end is not None and _blank(text, end) == len(text)
+
+
+def _blank(text: str, at: int) -> int:
+    found = _BLANK.match(text, at)
+    assert found is not None, "no blanks are blanks, too"
+    return found.end()
+
+
+def _literal(text: str, at: int, depth: int) -> int | None:
+    """Where the literal that begins there ends; None if there is none."""
+    closing = _CLOSED.get(text[at : at + 1])
+    if closing is None:
+        scalar = _SCALAR.match(text, at)
+        return None if scalar is None else scalar.end()
+    end = _blank(text, at + 1)
+    if text.startswith(closing, end):
+        return end + 1
+    while depth < DEPTH_MAX:
+        found = _member(text, end, depth + 1)
+        if found is None:
+            return None
+        end = _blank(text, found)
+        if text.startswith(closing, end):
+            return end + 1
+        if not text.startswith(",", end):
+            return None
+        end = _blank(text, end + 1)
+    return None
+
+
+def _member(text: str, at: int, depth: int) -> int | None:
+    """A literal, or two with a colon between them."""
+    end = _literal(text, at, depth)
+    if end is None:
+        field = _FIELD.match(text, at)
+        end = None if field is None else field.end()
+        if end is None or not text.startswith(":", _blank(text, end)):
+            return None
+    colon = _blank(text, end)
+    return _literal(text, _blank(text, colon + 1), depth) if text.startswith(":", colon) else end

@@ -1,0 +1,63 @@
+"""Names of user types in the name of a type, replaced by what they stand for: ``udt<field type, …>``.
+
+Types are kept that way wherever values are read or written, so that nobody needs the schema to take one apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from ringlog.kernel.cql.collections import FROZEN, PARTS, TUPLE, USER_TYPE, shape_of, tokens_of
+from ringlog.kernel.cql.types import TYPES
+
+Fields = tuple[tuple[str, str], ...]
+"""Names and types, in order."""
+
+BUILT_IN = frozenset({*TYPES, *PARTS, TUPLE, USER_TYPE, FROZEN})
+"""Names that no user type may have."""
+
+
+def spelled(fields: Fields) -> str:
+    """A user type by its fields."""
+    return f"{USER_TYPE}<{', '.join(f'{name} {kind}' for name, kind in fields)}>"
+
+
+def used_in(type_name: str) -> frozenset[str]:
+    """The names in a type's name that are none of built-in types."""
+    return frozenset(name for name in _named(type_name) if name) - BUILT_IN
+
+
+def resolved(type_name: str, known: Mapping[str, Fields]) -> str:
+    """The type with the names of ``known`` types replaced, theirs included; others stay. No type is part of itself."""
+    if not used_in(type_name) & known.keys():
+        return type_name
+    tokens = tokens_of(type_name) or ()
+    parts = []
+    for token, name in zip(tokens, _named(type_name), strict=True):
+        fields = known.get(name)
+        parts.append(token if fields is None else spelled(tuple((one, resolved(kind, known)) for one, kind in fields)))
+    found = " ".join(parts)
+    shape = shape_of(found)
+    return found if shape is None else str(shape)
+
+
+def is_part(name: str, type_name: str, known: Mapping[str, Fields]) -> bool:
+    """True if a type has the user type ``name`` in it, or in one of its own user types."""
+    used = used_in(type_name)
+    return name in used or any(is_part(name, kind, known) for other in used & known.keys() for _, kind in known[other])
+
+
+def _named(type_name: str) -> list[str]:
+    """For each token of a type's name: itself where it names a type, else nothing. A user type's field has its name
+    before its type.
+    """
+    found, inside, before = [], list[str](), ""
+    for token in tokens_of(type_name) or ():
+        is_field = before in ("<", ",") and inside[-1:] == [USER_TYPE]
+        found.append("" if is_field or token in "<>," else token)
+        if token == "<":
+            inside.append(before)
+        elif token == ">" and inside:
+            inside.pop()
+        before = token
+    return found

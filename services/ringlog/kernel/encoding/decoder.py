@@ -1,0 +1,340 @@
+"""States from their canonical bytes: ``decode_state(encode(state)) == state``, with the same digest; so from those of
+their parts (``decode_parts``), of which the digest follows without encoding anything again.
+
+Derived from the dataclasses, as the encoder is: what a field may hold is said by its annotation, and nothing else is
+read there. The decoder is strict, so that it and ``encode`` are inverse to each other: bytes that no state encodes to
+(another order, a default that is spelled out, ``01`` for ``1``) are refused, as are those of a later release's field.
+It is total: whatever the bytes are, the answer is a state or ``StateUndecodable``.
+
+What it gives is well formed, and its history covers the epochs that it must. Whether it is a state that the fold of
+some log has come to only its digest can tell, to who has that from elsewhere.
+
+Equal texts, integers, groups and members of groups become one object, as they mostly are in a folded state: a token
+stands in each placement three times. What was read once is known by its bytes, and so are the marks before a value.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import MISSING, fields, is_dataclass
+from functools import cache
+from itertools import pairwise
+from operator import itemgetter
+from typing import Any, Final
+
+from immutables import Map
+
+from ringlog.kernel.columns.blocks import in_blocks
+from ringlog.kernel.columns.fast_dataclass import is_plain, maker_of
+from ringlog.kernel.encoding.encoder import DIGESTED, is_empty, layout_of
+from ringlog.kernel.generations.packed import kept
+from ringlog.kernel.model.applied_history import Applied, History, history_of
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, RangeGroup, Replica
+from ringlog.kernel.values import GenerationRange
+
+Read = Callable[["_Reader", int], Any]
+"""Reads the value that ends at an offset."""
+
+INTEGER_DIGITS_MAX: Final = 40
+"""No integer of a state has more: they are epochs, counters, tokens and microseconds."""
+
+_MARK: Final = 5
+"""Bytes that hold tag and length of a short value; of a long one, none that is known."""
+
+
+class StateUndecodable(ValueError):
+    """These bytes are no state of this release."""
+
+
+def decode_state(data: bytes) -> ClusterState:
+    """The state that ``encode`` made ``data`` of. Raises StateUndecodable, and nothing else."""
+    reader = _Reader(data)
+    state: ClusterState = reader.value(_reader_of(ClusterState))
+    if reader.at != len(data):
+        raise StateUndecodable(f"{len(data) - reader.at} bytes follow the state")
+    return _with_its_history(state)
+
+
+def decode_parts(parts: Mapping[str, bytes]) -> ClusterState:
+    """The state of which ``encoded_parts`` gave these. Raises StateUndecodable, and nothing else."""
+    if strange := sorted(parts.keys() - set(DIGESTED)):
+        raise StateUndecodable(f"a state of this release has no part {strange[0]}")
+    reader = _Reader(b"")
+    return _with_its_history(ClusterState(**{name: _part(reader, name, data) for name, data in parts.items()}))
+
+
+def decode_part(name: str, data: bytes) -> Any:
+    """One of the parts of ``encoded_parts``; of no bytes, as in the empty state. Raises StateUndecodable, and nothing
+    else.
+    """
+    if name not in DIGESTED:
+        raise StateUndecodable(f"a state of this release has no part {name}")
+    return _part(_Reader(b""), name, data) if data else getattr(EMPTY_STATE, name)
+
+
+def _part(reader: _Reader, name: str, data: bytes) -> Any:
+    """``reader``: of this and other parts, which share equal texts."""
+    reader.data, reader.at = data, 0
+    found = reader.value(_reader_of(typing.get_type_hints(ClusterState)[name]))
+    if reader.at != len(data):
+        raise StateUndecodable(f"{len(data) - reader.at} bytes follow part {name}")
+    if is_empty(name, found):
+        raise StateUndecodable(f"part {name} is empty and spelled out")
+    return found
+
+
+def _with_its_history(state: ClusterState) -> ClusterState:
+    first, last = state.history.first, state.history.at(state.epoch)
+    if len(state.history) != state.epoch - first + 1 or (last is None and state.epoch >= first):
+        raise StateUndecodable(f"its history is not that of the epochs from {first} to {state.epoch}")
+    return state
+
+
+class _Reader:
+    """Bytes, and how far they are read.
+
+    ``marks``: the first bytes of a value to its tag, how many bytes tag and length take, and how many the rest.
+    ``integers``, ``texts``, ``known``: values by their bytes. None has more items than values were read.
+    """
+
+    __slots__ = ("at", "data", "integers", "known", "marks", "texts")
+
+    def __init__(self, data: bytes) -> None:
+        self.data = data
+        self.at = 0
+        self.integers: dict[bytes, int] = {}
+        self.texts: dict[bytes, str] = {}
+        self.known: dict[Read, dict[bytes, Any]] = defaultdict(dict)
+        self.marks: dict[bytes, tuple[bytes, int, int]] = {}
+
+    def value(self, readers: dict[bytes, Read]) -> Any:
+        """The next value, of one of these tags."""
+        data, begin = self.data, self.at
+        tag, width, length = self.marks.get(data[begin : begin + _MARK]) or self.mark()
+        read = readers.get(tag)
+        if read is None:
+            raise StateUndecodable(f"offset {begin}: none of {b' '.join(sorted(readers)).decode()} is there")
+        self.at = begin + width
+        end = self.at + length
+        if end > len(data):
+            raise StateUndecodable(f"offset {begin + 1}: {len(data) - self.at} of {length} bytes are there")
+        found = read(self, end)
+        if self.at != end:
+            raise StateUndecodable(f"offset {self.at}: the value from {begin + 1} on ends at {end}")
+        return found
+
+    def mark(self) -> tuple[bytes, int, int]:
+        """Tag and length of the next value: the tag, how many bytes both take, the length."""
+        begin = self.at + 1
+        colon = self.data.find(b":", begin, begin + 20)
+        digits = self.data[begin:colon]
+        if colon < 0 or not digits.isdigit() or (digits[:1] == b"0" and len(digits) > 1):
+            raise StateUndecodable(f"offset {begin}: no length is there")
+        found = self.data[self.at : begin], colon + 1 - self.at, int(digits)
+        if found[1] <= _MARK:
+            self.marks[self.data[self.at : self.at + _MARK]] = found
+        return found
+
+    def rest(self, end: int) -> bytes:
+        """All bytes up to there."""
+        body = self.data[self.at : end]
+        self.at = end
+        return body
+
+
+# ------------------------------------------------------------------------------------------------------ scalars
+
+
+def _nothing(value: Any) -> Read:
+    return lambda _reader, _end: value
+
+
+def _integer(reader: _Reader, end: int) -> int:
+    body = reader.data[reader.at : end]
+    found = reader.integers.get(body)
+    if found is None:
+        if len(body) > INTEGER_DIGITS_MAX:
+            raise StateUndecodable(f"offset {reader.at}: an integer of {len(body)} digits")
+        try:
+            found = int(body)
+        except ValueError:
+            found = None
+        if found is None or b"%d" % found != body:  # there are other ways to write it
+            raise StateUndecodable(f"offset {end}: {body!r} is no integer")
+        reader.integers[body] = found
+    reader.at = end
+    return found
+
+
+def _text(reader: _Reader, end: int) -> str:
+    body = reader.rest(end)
+    found = reader.texts.get(body)
+    if found is None:
+        try:
+            found = reader.texts[body] = body.decode("utf-8", "surrogatepass")
+        except UnicodeDecodeError as error:
+            raise StateUndecodable(f"offset {end}: {error.reason}") from error
+    return found
+
+
+SCALARS: Final[dict[Any, dict[bytes, Read]]] = {
+    type(None): {b"N": _nothing(None)},
+    bool: {b"T": _nothing(True), b"F": _nothing(False)},
+    int: {b"I": _integer},
+    str: {b"S": _text},
+    bytes: {b"B": _Reader.rest},
+}
+
+
+# ----------------------------------------------------------------------------------------------- what holds more
+
+
+@cache
+def _reader_of(annotation: Any) -> dict[bytes, Read]:
+    """What may stand where this annotation is: tag to reader."""
+    if annotation in SCALARS:
+        return SCALARS[annotation]
+    if annotation is History:
+        return {b"L": _history}
+    if is_dataclass(annotation):
+        return {b"R": _record(annotation)}
+    origin, inner = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin in (typing.Union, types.UnionType):
+        return {tag: read for one in inner for tag, read in _reader_of(one).items()}
+    if origin is tuple and inner[0] is GenerationRange:
+        return {b"L": _ranges(_items(_reader_of(GenerationRange)))}
+    if origin is tuple and inner == (RangeGroup, ...):
+        return {b"L": _blocks(_items(_reader_of(RangeGroup)))}
+    if origin is tuple and inner == (Replica, ...):
+        return {b"L": _once(_members(_reader_of(Replica)))}
+    if origin is tuple:
+        return {b"L": _items(_reader_of(inner[0])) if inner[1:] == (...,) else _fixed(*map(_reader_of, inner))}
+    assert origin is Map, f"{annotation} has no canonical encoding"
+    return {b"M": _map(_reader_of(inner[0]), _reader_of(inner[1]))}
+
+
+def _items(of_each: dict[bytes, Read]) -> Read:
+    def read(reader: _Reader, end: int) -> tuple[Any, ...]:
+        found = []
+        while reader.at < end:
+            found.append(reader.value(of_each))
+        return tuple(found)
+
+    return read
+
+
+def _members(of_each: dict[bytes, Read]) -> Read:
+    """As ``_items``, of members of groups: the same few, of whom each is known with the marks before it."""
+
+    def read(reader: _Reader, end: int) -> tuple[Any, ...]:
+        data, at, marks, found = reader.data, reader.at, reader.marks, []
+        known = reader.known[of_each[b"R"]]
+        while at < end:
+            mark = marks.get(data[at : at + _MARK])
+            whole = b"" if mark is None else data[at : at + mark[1] + mark[2]]
+            one = known.get(whole)
+            if one is None:
+                reader.at = at
+                one = reader.value(of_each)
+                whole = data[at : reader.at]
+                known[whole] = one
+            found.append(one)
+            at += len(whole)
+        reader.at = at
+        return tuple(found)
+
+    return read
+
+
+def _ranges(read: Read) -> Read:
+    return lambda reader, end: kept(read(reader, end))
+
+
+def _blocks(read: Read) -> Read:
+    return lambda reader, end: in_blocks(read(reader, end))
+
+
+def _fixed(*of_places: dict[bytes, Read]) -> Read:
+    return lambda reader, _end: tuple(reader.value(of_place) for of_place in of_places)
+
+
+def _map(of_keys: dict[bytes, Read], of_items: dict[bytes, Read]) -> Read:
+    def read(reader: _Reader, end: int) -> Map[Any, Any]:
+        found, before = {}, b""
+        while reader.at < end:
+            begin = reader.at
+            key = reader.value(of_keys)
+            encoded = reader.data[begin : reader.at]
+            if encoded <= before:
+                raise StateUndecodable(f"offset {begin}: key {key!r} is not above the one before it")
+            found[key], before = reader.value(of_items), encoded
+        return Map(found)
+
+    return read
+
+
+def _record(kind: Any) -> Read:
+    class_name, layout = layout_of(kind)
+    field_types = typing.get_type_hints(kind)
+    of_fields = [(name, encoded, default, _reader_of(field_types[name])) for name, encoded, default in layout]
+    make, names = maker_of(kind) if is_plain(kind) else kind, [name for name, *_ in of_fields]
+    in_place = _arranged([names.index(field.name) for field in fields(kind)])
+
+    def read(reader: _Reader, end: int) -> Any:
+        if not reader.data.startswith(class_name, reader.at):
+            raise StateUndecodable(f"offset {reader.at}: no {kind.__name__} is there")
+        reader.at += len(class_name)
+        found = []
+        data = reader.data
+        for name, encoded, default, of_field in of_fields:
+            at = reader.at
+            if at < end and data.startswith(encoded, at):
+                reader.at = at + len(encoded)
+                item = reader.value(of_field)
+                if default is not MISSING and type(item) is type(default) and item == default:
+                    raise StateUndecodable(f"offset {reader.at}: the default of {kind.__name__}.{name} is spelled out")
+                found.append(item)
+            elif default is MISSING:
+                raise StateUndecodable(f"offset {at}: {kind.__name__}.{name} is missing")
+            else:
+                found.append(default)
+        return make(*in_place(found))
+
+    return read
+
+
+def _arranged(order: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
+    """What brings items into this order."""
+    if order == sorted(order):
+        return lambda items: items
+    return itemgetter(*order)
+
+
+def _once(read: Read) -> Read:
+    """The same few stand in a hundred thousand ranges: equal bytes are read once, and give one object."""
+
+    def once(reader: _Reader, end: int) -> Any:
+        known, body = reader.known[read], reader.data[reader.at : end]
+        found = known.get(body)
+        if found is None:
+            found = known[body] = read(reader, end)
+        else:
+            reader.at = end
+        return found
+
+    return once
+
+
+def _history(reader: _Reader, _end: int) -> History:
+    oldest = reader.value(SCALARS[int])
+    applied: tuple[Applied, ...] = reader.value(_reader_of(tuple[Applied, ...]))
+    if any(one.epoch + 1 != other.epoch or one.state_id >= other.state_id for one, other in pairwise(applied)):
+        raise StateUndecodable("epochs and state ids of its history do not ascend")
+    if applied and applied[0].epoch != max(oldest, 1):
+        raise StateUndecodable(f"its history begins with epoch {applied[0].epoch}, not {max(oldest, 1)}")
+    if len({one.request_id for one in applied}) != len(applied):
+        raise StateUndecodable("an id is twice in its history")
+    return history_of(oldest, applied)

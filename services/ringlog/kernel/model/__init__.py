@@ -1,0 +1,1 @@
+"""The parts of the state: values that commands change and the fold carries on."""

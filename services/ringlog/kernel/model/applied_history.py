@@ -1,0 +1,139 @@
+"""The history as a value: the last applied entries by epoch, and how their ids are found.
+
+The epochs are consecutive, so the entries are a sequence: whole *blocks* of ``BLOCK`` epochs, which are shared from
+state to state, and the *tail* that grows. What is below ``oldest`` counts as forgotten at once and is let go by the
+block. State ids ascend with the epochs (``fold``), so they are searched by halves. Request ids have an index: a small
+one of the tail, and one of the blocks that changes once in ``BLOCK`` epochs. So an entry costs the same, a copy of
+half a block, however much is remembered.
+
+Two histories are equal if they remember the same: the blocks differ between a replica that folded and one that began
+with a stored state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from itertools import chain
+from typing import Final
+
+from immutables import Map
+
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.values import Epoch
+
+BLOCK: Final = 128
+_NONE: Final[Map[str, int]] = Map()
+
+
+@dataclass(frozen=True, slots=True)
+class Applied:
+    """One applied entry, as history remembers it. ``digest``: hex SHA-256 of kind, version and payload."""
+
+    epoch: Epoch
+    state_id: str
+    request_id: str
+    digest: str
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class History:
+    """The last applied entries, bounded by the setting ``history_entries``.
+
+    ``oldest``: the oldest epoch still known. ``blocks``, ``tail``: by epoch, the blocks whole but for the first one,
+    which may begin anywhere. ``old``, ``recent``: request id to epoch, of the blocks and of the tail.
+    """
+
+    oldest: Epoch = 0
+    blocks: tuple[tuple[Applied, ...], ...] = ()
+    tail: tuple[Applied, ...] = ()
+    old: Map[str, int] = _NONE
+    recent: Map[str, int] = _NONE
+
+    def __len__(self) -> int:
+        return self.tail[-1].epoch - self.first + 1 if self.tail else 0
+
+    def __iter__(self) -> Iterator[Applied]:
+        """By epoch."""
+        if not self.tail:
+            return iter(())
+        kept = chain.from_iterable((*self.blocks, self.tail))
+        begins = (self.blocks or (self.tail,))[0][0].epoch
+        for _ in range(self.first - begins):
+            next(kept)
+        return kept
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, History):
+            return NotImplemented
+        return self is other or (self.oldest == other.oldest and tuple(self) == tuple(other))
+
+    def __hash__(self) -> int:
+        return hash((self.oldest, self.tail[-1:]))
+
+    @property
+    def first(self) -> Epoch:
+        """The first epoch that is remembered, if any is."""
+        return max(self.oldest, 1)
+
+    def at(self, epoch: Epoch) -> Applied | None:
+        """The entry of that epoch, if it is remembered."""
+        tail = self.tail
+        if not tail or not self.first <= epoch <= tail[-1].epoch:
+            return None
+        if epoch >= tail[0].epoch:
+            return tail[epoch - tail[0].epoch]
+        last = self.blocks[-1]
+        block = self.blocks[(epoch - 1) // BLOCK - (last[0].epoch - 1) // BLOCK - 1]
+        return block[epoch - block[0].epoch]
+
+    def of_request(self, request_id: str) -> Applied | None:
+        """The applied entry of that request."""
+        epoch = self.recent.get(request_id) or self.old.get(request_id)
+        return None if epoch is None else self.at(epoch)
+
+    def of_state(self, state_id: str) -> Applied | None:
+        """The applied entry that made that state."""
+        if not self.tail or state_id > self.tail[-1].state_id:
+            return None
+        low, high = self.first, self.tail[-1].epoch
+        while low <= high:
+            middle = (low + high) // 2
+            found = self.at(middle)
+            assert found is not None, "it holds all epochs between its first and its last"
+            if found.state_id == state_id:
+                return found
+            low, high = (middle + 1, high) if found.state_id < state_id else (low, middle - 1)
+        return None
+
+    def with_(self, applied: Applied, entries_max: int) -> History:
+        """This history and ``applied``, of which at most ``entries_max`` are remembered."""
+        epoch, oldest, blocks, tail = applied.epoch, self.oldest, self.blocks, self.tail
+        if epoch >= entries_max:
+            oldest = max(oldest, epoch - entries_max + 1)
+        if epoch % BLOCK != 1 or not tail:
+            recent = self.recent.set(applied.request_id, epoch)
+            return _made(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
+        blocks, gone = (*blocks, tail), 0
+        with self.old.mutate() as old:
+            for one in tail:
+                old[one.request_id] = one.epoch
+            while gone < len(blocks) and blocks[gone][-1].epoch < oldest:
+                for one in blocks[gone]:
+                    if old.get(one.request_id) == one.epoch:  # it may have been asked, and applied, anew
+                        del old[one.request_id]
+                gone += 1
+            kept = old.finish()
+        return History(oldest, blocks[gone:], (applied,), kept, Map({applied.request_id: epoch}))
+
+
+_made = maker_of(History)
+EMPTY_HISTORY: Final = History()
+
+
+def history_of(oldest: Epoch, entries: Iterable[Applied]) -> History:
+    """A history of these entries, which follow one another."""
+    known = History(oldest)
+    for one in entries:
+        known = known.with_(one, one.epoch)
+    return History(oldest, known.blocks, known.tail, known.old, known.recent)

@@ -1,0 +1,116 @@
+"""What a decision and a fold return: values, never exceptions."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command, Epoch, Micros
+
+
+@dataclass(frozen=True, slots=True)
+class EntryContext:
+    """What a decision may know of its entry: the epoch it makes if applied, its state id, the state time then."""
+
+    epoch: Epoch
+    state_id: str
+    time: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The command applies; ``state`` still lacks the entry's own epoch, state id, time and history (the fold adds
+    them).
+    """
+
+    state: ClusterState
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The command does not apply.
+
+    A stable code of ``ringlog.kernel.registry`` and a sentence that names field and rule.
+    """
+
+    code: str
+    detail: str
+
+
+Decision = Accepted | Rejected
+
+
+@dataclass(frozen=True, slots=True)
+class Undecodable:
+    """The payload of a known (kind, version) could not be read."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class UnknownCommand:
+    """A kind or version that this release does not know."""
+
+    kind: str
+    version: int
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One envelope of the log. ``digest``: hex SHA-256 of kind, version and payload (see ``ringlog.wire``)."""
+
+    cluster_id: str
+    state_id: str
+    prev_state_id: str | None
+    request_id: str
+    since_epoch: Epoch
+    submitter: str
+    at: Micros
+    kind: str
+    version: int
+    digest: str
+    command: Command | Undecodable | UnknownCommand
+
+
+@dataclass(frozen=True, slots=True)
+class UnreadableEntry:
+    """Bytes on the log that are no envelope."""
+
+    detail: str
+
+
+class OutcomeKind(Enum):
+    """What became of one record of the log; exactly one of these."""
+
+    __hash__ = object.__hash__  # each record is counted by it: an enum's own is slower than the rest of that
+
+    UNREADABLE = "unreadable"
+    FOREIGN = "foreign"
+    DUPLICATE = "duplicate"
+    EXPIRED = "expired"
+    STALE = "stale"
+    HALT = "halt"
+    REFUSED = "refused"
+    APPLIED = "applied"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """The verdict on one record.
+
+    ``epoch`` is the state's epoch afterwards; code and detail say why it was not applied.
+    """
+
+    kind: OutcomeKind
+    epoch: Epoch
+    code: str = ""
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Folded:
+    """State and verdict after one record."""
+
+    state: ClusterState
+    outcome: Outcome

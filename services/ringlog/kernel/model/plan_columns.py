@@ -1,0 +1,171 @@
+"""The lists of a plan in columns: a join changes thousands of small values, of a few ranges that settings share.
+
+A change, a source, a lock is a setting, a range and one thing more. The fold asks of a list which ranges it names under
+a setting, and who is named for each; settings that have a part in common have it in common in their plans, too. So a
+list keeps a ``RangeColumn`` for each setting, and settings may share one. ``ChangeList``, ``SourceList`` and
+``LockList`` stand in for a tuple; single values are made for a coordinator or a display.
+
+A list of a state that was stored is a tuple; ``columns_of`` gathers its columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
+from typing import Any, ClassVar, Final, Generic, TypeVar, cast
+
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.columns.lazy_tuple import IdentityCache, LazyTuple
+from ringlog.kernel.model.state import Change, LockedRange, Source
+from ringlog.kernel.ring.ranges import Range
+from ringlog.kernel.values import Epoch, NodeId, Token
+
+T = TypeVar("T")
+S = TypeVar("S")
+
+by_end: Final = itemgetter(1)
+_setting_of = attrgetter("replication")
+
+
+class RangeColumn(Generic[S]):
+    """Ranges by end, each once, and what is said of each: at least one thing. Nobody changes the lists."""
+
+    __slots__ = ("items", "ranges")
+
+    def __init__(self, ranges: list[Range], items: Sequence[tuple[S, ...]]) -> None:
+        assert len(ranges) == len(items) > 0, "something is said of each range"
+        self.ranges = ranges
+        self.items = items
+
+    def ends(self) -> Iterator[Token]:
+        """Where its ranges end."""
+        return map(by_end, self.ranges)
+
+    def each(self) -> Iterator[tuple[Range, tuple[S, ...]]]:
+        """Each range, with what is said of it."""
+        return zip(self.ranges, self.items, strict=True)
+
+    def all_items(self) -> Iterator[S]:
+        """What is said of any range."""
+        return chain.from_iterable(self.items)
+
+
+def column_of(ranges: list[Range], items: Sequence[tuple[S, ...]]) -> RangeColumn[S] | None:
+    """The column of those ranges, by end, of which something is said; None if there are none."""
+    if not all(items):
+        ranges = [range_ for range_, said in zip(ranges, items, strict=True) if said]
+        items = [said for said in items if said]
+    return RangeColumn(ranges, items) if ranges else None
+
+
+class _InColumns(LazyTuple[T], Generic[T, S]):
+    """``columns``: by key of the setting, in the order of the values; at least one."""
+
+    __slots__ = ("columns",)
+    _one: ClassVar[Callable[..., Any]]
+
+    def __init__(self, columns: Mapping[str, RangeColumn[S]]) -> None:
+        assert columns, "a list without values is the empty tuple"
+        self.columns = columns
+        self._made = None
+
+    def _make(self) -> tuple[T, ...]:
+        one = type(self)._one
+        return tuple(
+            one(key, start, end, item)
+            for key, column in self.columns.items()
+            for (start, end), items in column.each()
+            for item in items
+        )
+
+    def __len__(self) -> int:
+        return sum(sum(map(len, column.items)) for column in self.columns.values())
+
+
+class ChangeList(_InColumns[Change, NodeId]):
+    """Of each range the nodes that enter, or leave."""
+
+    __slots__ = ()
+    _one = staticmethod(maker_of(Change))
+
+
+_new_source: Final = maker_of(Source)
+
+
+def _source(key: str, start: Token, end: Token, pair: tuple[NodeId, NodeId]) -> Source:
+    return _new_source(key, start, end, *pair)
+
+
+class SourceList(_InColumns[Source, tuple[NodeId, NodeId]]):
+    """Of each range the sources, each with its target."""
+
+    __slots__ = ()
+
+    _one = staticmethod(_source)
+
+
+class LockList(_InColumns[LockedRange, Epoch]):
+    """Of each range the epoch that last changed it: one."""
+
+    __slots__ = ()
+    _one = staticmethod(maker_of(LockedRange))
+
+
+IN_COLUMNS: Final = (ChangeList, SourceList, LockList)
+
+
+def in_columns(kind: type[_InColumns[T, S]], columns: Mapping[str, RangeColumn[S]]) -> tuple[T, ...]:
+    """The list, by the type of what it stands for; the empty tuple if there are no columns."""
+    return cast(tuple[T, ...], kind(columns)) if columns else ()
+
+
+# ------------------------------------------------------------------------------------------------- of a tuple
+
+_gathered: Final = IdentityCache[tuple[Any, ...], Mapping[str, RangeColumn[Any]]](8)
+"""Of the lists of plans in flight: each is applied, or looked at, with several stages."""
+
+_item_of: Final[dict[type, Callable[[Any], Any]]] = {
+    Change: attrgetter("node"),
+    Source: attrgetter("source", "target"),
+    LockedRange: attrgetter("changed"),
+}
+_range_of = attrgetter("start", "end")
+
+
+def columns_of(values: tuple[Any, ...]) -> Mapping[str, RangeColumn[Any]]:
+    """Key of a setting to what is said of its ranges, of any such list."""
+    if type(values) is not tuple:  # to ask for a class of sequences costs more
+        return cast(_InColumns[Any, Any], values).columns
+    if not values:
+        return {}
+    known = _gathered.get(values)
+    if known is not None:
+        return known
+    lists: dict[str, list[Any]] = {}
+    for key, some in groupby(values, _setting_of):
+        lists.setdefault(key, []).extend(some)
+    item_of = _item_of[type(values[0])]
+    return _gathered.put(values, {key: _column(own, item_of) for key, own in lists.items()})
+
+
+def nodes_in(changes: tuple[Change, ...]) -> set[NodeId]:
+    """All nodes that they name."""
+    found: set[NodeId] = set()
+    for column in columns_of(changes).values():
+        found.update(*column.items)
+    return found
+
+
+def targets_in(sources: tuple[Source, ...]) -> set[NodeId]:
+    """All nodes that get rows from somebody."""
+    return {target for column in columns_of(sources).values() for source, target in column.all_items() if source}
+
+
+def _column(values: Sequence[Any], item_of: Callable[[Any], Any]) -> RangeColumn[Any]:
+    gathered: dict[Range, list[Any]] = {}
+    for value in values:
+        gathered.setdefault(_range_of(value), []).append(item_of(value))
+    ranges = sorted(gathered, key=by_end)
+    assert sum(map(len, gathered.values())) == len(values), "no value is lost"
+    return RangeColumn(ranges, [tuple(gathered[range_]) for range_ in ranges])

@@ -1,0 +1,165 @@
+"""The cluster's settings: names, defaults and bounds. Part of the state, so that every replica uses the same values.
+
+The state keeps only what was set; ``setting`` gives the value in force. All values are integers, in the unit of the
+rule. ``broken_setting`` holds the bounds of each and the few rules between two of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.model.state import ClusterState, Generation
+from ringlog.kernel.values import Micros
+
+
+@dataclass(frozen=True, slots=True)
+class SettingRule:
+    """Default and bounds (both included) of a setting, in ``unit``."""
+
+    default: int
+    minimum: int
+    maximum: int
+    unit: str
+    meaning: str
+
+
+_DAY_US: Final = 86_400_000_000
+_CENTURY_US: Final = 36_525 * _DAY_US
+"""How far a wrong clock may have been ahead, and the limits be lifted for what it left: see ``commands.cdc.clock``."""
+
+_TABLET_BYTES: Final = 5 << 30
+
+SETTINGS: Final[dict[str, SettingRule]] = {
+    "balance_load_cpu_percent": SettingRule(0, 0, 33, "per cent", "part of processor time in what a tablet counts"),
+    "balance_load_reads_percent": SettingRule(0, 0, 33, "per cent", "part of reads in what a tablet counts"),
+    "balance_load_writes_percent": SettingRule(0, 0, 33, "per cent", "part of writes in what a tablet counts"),
+    "balance_resizes_max": SettingRule(10, 1, 1_000, "tables", "new decisions to split or merge in one plan"),
+    "balance_table_slack_percent": SettingRule(
+        25, 0, 1_000, "per cent", "how far one table may be above its even share of a node, one tablet left aside"
+    ),
+    "balance_tablet_bytes": SettingRule(
+        _TABLET_BYTES, 1 << 10, 1 << 48, "bytes", "size that a tablet is to have; it splits above twice that"
+    ),
+    "balance_tablets_per_shard_goal": SettingRule(
+        100, 1, 10_000, "tablets", "above this mean of a rack, tables get fewer tablets than they would have"
+    ),
+    "balance_tablets_per_shard_min": SettingRule(
+        10, 1, 1_000, "tablets", "a table has at least N on the mean shard, whatever its size"
+    ),
+    "balance_threshold_permille": SettingRule(
+        10, 0, 1_000, "per mille", "loads in bytes that differ by less are balanced"
+    ),
+    "cdc_generation_lead_us": SettingRule(
+        2_000_000, 0, _DAY_US, "microseconds", "least distance of a new generation's timestamp from its author's clock"
+    ),
+    "cdc_horizon_ahead_max_us": SettingRule(
+        60_000_000,
+        1_000_000,
+        _CENTURY_US,
+        "microseconds",
+        "how far ahead of its clock a validator lets a writer's horizon lie",
+    ),
+    "cdc_horizon_lead_us": SettingRule(
+        10_000_000, 100_000, _CENTURY_US, "microseconds", "how far ahead of its clock a CDC writer extends its horizon"
+    ),
+    "cdc_leeway_us": SettingRule(
+        5_000_000, 0, _DAY_US, "microseconds", "how far from now a write's timestamp may lie and still be accepted"
+    ),
+    "cdc_timestamp_ahead_max_us": SettingRule(
+        120_000_000,
+        1_000_000,
+        _CENTURY_US,
+        "microseconds",
+        "how far ahead of its clock a validator lets a generation start",
+    ),
+    "gate_prepared": SettingRule(
+        1, 0, 1, "", "1: an operation leaves prepared when a quorum of each group knows it; 0: when who gains does"
+    ),
+    "history_entries": SettingRule(10_000, 100, 1_000_000, "entries", "applied entries that are remembered"),
+    "operations_admitted_max": SettingRule(
+        8, 1, 10, "operations", "operations in flight, those included that wait for their turn"
+    ),
+    "operations_concurrent_max": SettingRule(4, 1, 10, "operations", "operations in flight that are past requested"),
+    "operations_kept_max": SettingRule(100, 1, 10_000, "operations", "ended operations that are remembered"),
+    "ranges_max": SettingRule(65_536, 1, 1_048_576, "ranges", "ranges of one placement"),
+    "snapshot_bytes": SettingRule(
+        50_000_000, 0, 1 << 48, "bytes", "a snapshot is taken when entries of this size were applied; 0: not by size"
+    ),
+    "snapshot_entries": SettingRule(
+        10_000,
+        0,
+        10_000_000,
+        "entries",
+        "a snapshot is taken when this number of entries was applied; 0: not by number",
+    ),
+    "stream_tries_max": SettingRule(
+        200, 1, 1_000_000, "tries", "how often a node tries to get the rows of one stream before an operator decides"
+    ),
+    "tablet_stream_reads_per_node_max": SettingRule(
+        0, 0, 100_000, "weights", "transitions that read from one node at once; 0: as its shards allow"
+    ),
+    "tablet_stream_reads_per_shard_max": SettingRule(
+        2, 1, 1_000, "weights", "transitions of tablets that read from one shard at once"
+    ),
+    "tablet_stream_writes_per_node_max": SettingRule(
+        0, 0, 100_000, "weights", "transitions that write to one node at once; 0: as its shards allow"
+    ),
+    "tablet_stream_writes_per_shard_max": SettingRule(
+        2, 1, 1_000, "weights", "transitions of tablets that write to one shard at once"
+    ),
+    "tablet_streams_max": SettingRule(1_000, 1, 1_000_000, "weights", "transitions of tablets that stream at once"),
+    "tablets_initial_scale": SettingRule(
+        10, 1, 1_000, "tablets", "replicas of a new table on each shard, on the average and at least"
+    ),
+    "tablets_per_table_max": SettingRule(65_536, 1, 1_048_576, "tablets", "tablets of one table"),
+    "tokens_per_node_max": SettingRule(1_024, 1, 16_384, "tokens", "tokens that one node may own"),
+    "verdicts_lead_us": SettingRule(
+        2_000_000,
+        100_000,
+        _CENTURY_US,
+        "microseconds",
+        "how far ahead of its clock a node settles verdicts; a schema change counts for writes after so long at most",
+    ),
+    "zone_moves_max": SettingRule(
+        65_536, 1, 10_000_000, "partitions", "partitions of all zones that have something pending at once"
+    ),
+}
+
+_NOT_ABOVE: Final = (
+    ("cdc_horizon_ahead_max_us", "cdc_timestamp_ahead_max_us"),
+    ("cdc_horizon_lead_us", "cdc_horizon_ahead_max_us"),
+    ("cdc_generation_lead_us", "cdc_timestamp_ahead_max_us"),
+    ("operations_concurrent_max", "operations_admitted_max"),
+    ("tokens_per_node_max", "ranges_max"),
+    ("verdicts_lead_us", "cdc_horizon_ahead_max_us"),
+)
+"""Pairs of which the first must not be above the second: else a horizon could keep every generation from starting."""
+
+
+def setting(state: ClusterState, name: str) -> int:
+    """The value in force; ``name`` must be one of ``SETTINGS``."""
+    return state.settings.get(name, SETTINGS[name].default)
+
+
+def leeway_at(state: ClusterState, generation: Generation) -> Micros:
+    """How far back a write may lie and still belong to the generation that ends where ``generation`` starts.
+
+    It is that of the commit, whatever the setting has become: writers close the earlier generation once all append
+    times are past the start by so much, and a leeway raised afterwards must not let a write into what is closed.
+    """
+    return setting(state, "cdc_leeway_us") if generation.leeway is None else generation.leeway
+
+
+def broken_setting(values: Mapping[str, int]) -> str | None:
+    """The first setting and rule that ``values`` (known names; defaults for the others) break; None if none."""
+    for name, value in sorted(values.items()):
+        rule = SETTINGS[name]
+        if not rule.minimum <= value <= rule.maximum:
+            return f"{name}: {value} is not between {rule.minimum} and {rule.maximum} {rule.unit}"
+    for low, high in _NOT_ABOVE:
+        lower, upper = (values.get(name, SETTINGS[name].default) for name in (low, high))
+        if lower > upper:
+            return f"{low}: {lower} is above {high}, {upper}"
+    return None

@@ -1,0 +1,495 @@
+"""ClusterState: everything the log says, as one immutable value.
+
+Every entity is a frozen dataclass; every collection a tuple or a persistent map (``immutables.Map``), so the next
+state shares all but what changed. Maps iterate in hash-seed order: code that decides, encodes or digests sorts first
+(``in_order``).
+
+``changed`` remembers for each part of the state the epoch that last modified it; ``advance`` is the only way to the
+next state and stamps it, by identity: a part that was not replaced keeps its epoch.
+
+What holds in every state is declared, and checked, by ``kernel.invariants``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+from immutables import Map
+
+from ringlog.kernel.columns.fast_dataclass import stamper_of
+from ringlog.kernel.model.applied_history import EMPTY_HISTORY, History
+from ringlog.kernel.model.modes import (
+    Feature,
+    LogBound,
+    Pause,
+    Recovery,
+    ServiceGoal,
+    ServiceMember,
+    TakenSnapshot,
+    Term,
+)
+from ringlog.kernel.model.state_section import WHOLE, part
+from ringlog.kernel.model.tables import (
+    AGGREGATES,
+    FUNCTIONS,
+    INDEXES,
+    VIEWS,
+    Aggregate,
+    Function,
+    Keyspace,
+    Settled,
+    Table,
+    TableIndex,
+    TableLifetime,
+    UserType,
+    View,
+)
+from ringlog.kernel.model.tablet_map import TabletMap
+from ringlog.kernel.model.tablet_streams import DescribedTable, TabletStream, streams_of
+from ringlog.kernel.model.zones import ZONE_PARTITIONS, ZONES, Zone, ZonePartition
+from ringlog.kernel.values import (
+    Epoch,
+    GenerationId,
+    GenerationRange,
+    Micros,
+    NodeId,
+    OperationId,
+    Position,
+    Replication,
+    StreamReport,
+    Token,
+)
+
+K = TypeVar("K", str, int)
+V = TypeVar("V")
+
+
+# -------------------------------------------------------------------------------------------------- directory
+
+
+NODE_STATES = ("none", "joining", "normal", "moving", "leaving", "left")
+NO_MEMBER = ("none", "left")
+"""The states of nodes that are no members, and do not become any."""
+STAYS = ("normal", "moving")
+"""The states of members that are members before and after."""
+OWNING = (*STAYS, "leaving")
+"""The states of nodes that own tokens."""
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """A member of the directory; ids and names are never reused.
+
+    ``state``: one of ``NODE_STATES``. ``down``: declared so, and why. ``replaced``: id of the node that it replaced, by
+    an operation that has finished; empty: none.
+    """
+
+    id: NodeId
+    name: str
+    address: str
+    datacenter: str
+    rack: str
+    shards: int
+    ignore_msb: int
+    release: str
+    features: tuple[str, ...]
+    capacity: int
+    state: str
+    tokens: tuple[Token, ...]
+    registered: Epoch
+    down: bool = False
+    down_reason: str = ""
+    replaced: NodeId = ""
+
+
+# -------------------------------------------------------------------------------------------------- placement
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A member of a group and the epoch since which it has been one, without a gap."""
+
+    node: NodeId
+    since: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RangeGroup:
+    """Who serves the range ``(start, end]``. ``changed``: the epoch that last changed its read or write group."""
+
+    start: Token
+    end: Token
+    read: tuple[Replica, ...]
+    write: tuple[Replica, ...]
+    changed: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """The groups of all ranges under one replication setting, sorted by ``end``.
+
+    ``ends`` repeats those for bisection.
+    """
+
+    key: str
+    ranges: tuple[RangeGroup, ...]
+    ends: tuple[Token, ...]
+
+
+# ------------------------------------------------------------------------------------------------- operations
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One node enters or leaves one group of the range ``(start, end]`` under a replication setting."""
+
+    replication: str
+    start: Token
+    end: Token
+    node: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Deltas:
+    """What one step adds to and removes from read and write groups; its inverse swaps added and removed."""
+
+    read_added: tuple[Change, ...] = ()
+    read_removed: tuple[Change, ...] = ()
+    write_added: tuple[Change, ...] = ()
+    write_removed: tuple[Change, ...] = ()
+
+    def inverse(self) -> Deltas:
+        """The deltas that undo these."""
+        return Deltas(self.read_removed, self.read_added, self.write_removed, self.write_added)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Rows of ``(start, end]`` that ``target`` gains come from ``source``: the replica whose place it takes.
+
+    If that one is dead, or there is none, there are several for one range and target: a quorum of the old group, whose
+    rows are merged. A target may have the range already, if its group gets smaller.
+    """
+
+    replication: str
+    start: Token
+    end: Token
+    source: NodeId
+    target: NodeId
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """An operation as data, so that any instance can resume or cancel it.
+
+    ``split_at``: tokens at which ranges are split when it is prepared (undone by a cancel). ``start`` is applied on
+    entering ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``; then ranges
+    are merged at ``merge_at``. ``sources``: what is streamed.
+    """
+
+    split_at: tuple[Token, ...] = ()
+    start: Deltas = field(default_factory=Deltas)
+    middle: Deltas = field(default_factory=Deltas)
+    finish: Deltas = field(default_factory=Deltas)
+    sources: tuple[Source, ...] = ()
+    merge_at: tuple[Token, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LockedRange:
+    """A range that an operation keeps others from changing.
+
+    ``changed`` is what it had when locked, restored by a cancel.
+    """
+
+    replication: str
+    start: Token
+    end: Token
+    changed: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class StageMark:
+    """An operation entered ``stage`` with ``epoch``, at state time ``at``."""
+
+    stage: str
+    epoch: Epoch
+    at: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """An error of an operation, reported with the entry of ``epoch``: of ``node`` (empty: not said), after ``tries``
+    (0: no retry can mend it).
+    """
+
+    epoch: Epoch
+    reason: str
+    node: NodeId = ""
+    tries: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """An operator's decision, with the entry of ``epoch``, that an operation is tried again."""
+
+    epoch: Epoch
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Operation:
+    """A range movement: its plan, stage, locks and history. Ended ones are kept for a while, without plan and locks.
+
+    ``kind`` and ``stage``: see ``operations.stages``. ``stage_epoch``: the epoch at which the present stage began.
+    ``node``: who joins, moves, leaves or rebuilds (empty: a keyspace changes). ``tokens``: those that are its own
+    afterwards; ``gone``: those that are nobody's. ``replaced``: whose tokens it takes over. ``ignored``: nodes that
+    are no witnesses and no sources. ``keyspace`` and ``replication``: what an alteration changes, and to what.
+    ``generation``: the CDC generation made for it, once its data began to arrive. ``relaxed``: stages that it left
+    although their gate was not met in full, because a setting allowed it. ``failures``, ``retries``: the last ones.
+    """
+
+    id: OperationId
+    kind: str
+    node: NodeId
+    tokens: tuple[Token, ...]
+    seed: bytes
+    stage: str
+    stage_epoch: Epoch
+    plan: Plan
+    locks: tuple[LockedRange, ...]
+    generation: GenerationId | None
+    marks: tuple[StageMark, ...]
+    reports: tuple[StreamReport, ...]
+    reason: str
+    gone: tuple[Token, ...] = ()
+    replaced: NodeId = ""
+    ignored: tuple[NodeId, ...] = ()
+    keyspace: str = ""
+    replication: Replication | None = None
+    source_datacenter: str = ""
+    failures: tuple[Failure, ...] = ()
+    relaxed: tuple[str, ...] = ()
+    retries: tuple[Retry, ...] = ()
+
+
+# -------------------------------------------------------------------------------------------------------- CDC
+
+
+@dataclass(frozen=True, slots=True)
+class Forgotten:
+    """What is left of a generation's streams: how many there were, in how many ranges, and their digest."""
+
+    ranges: int
+    streams: int
+    digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A committed CDC generation.
+
+    It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed, expired. ``closed_at``:
+    when it was closed, by its author's clock. ``expired`` and ``expired_at``: the epoch that recorded that its rows
+    are gone, and since when. ``forgotten``: its ``ranges`` are empty, for they have left the state. The record stays.
+    ``leeway``: that of its commit, once the setting has changed since; None: the setting in force (``leeway_at``).
+    ``tables``: those in tablets that it describes, by id; rows of all others lie in the streams of ``ranges``.
+    """
+
+    id: GenerationId
+    timestamp: Micros
+    ranges: tuple[GenerationRange, ...]
+    status: str
+    committed: Epoch
+    published: Epoch | None
+    closed: Epoch | None
+    positions: tuple[Position, ...]
+    closed_at: Micros = 0
+    expired: Epoch | None = None
+    expired_at: Micros = 0
+    forgotten: Forgotten | None = None
+    leeway: Micros | None = None
+    tables: tuple[DescribedTable, ...] = ()
+
+    @property
+    def tablet_streams(self) -> tuple[TabletStream, ...]:
+        """The streams of the tables in tablets, by table and tablet."""
+        return tuple(stream for described in self.tables for stream in streams_of(self.timestamp, described))
+
+
+@dataclass(frozen=True, slots=True)
+class PastTtl:
+    """Until the epoch ``until``, excluded, rows of some CDC log were to live ``ttl`` seconds; 0 is for ever."""
+
+    ttl: int
+    until: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedGeneration:
+    """The one generation between its data's first part (or its request) and its commit.
+
+    ``operation``: the operation it was begun for, or None (check and repair). ``parts`` is 0 until the first part
+    arrived.
+    """
+
+    id: GenerationId
+    operation: OperationId | None
+    seed: bytes
+    parts: int
+    received: tuple[tuple[int, tuple[GenerationRange, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CdcWriter:
+    """A registered CDC writer.
+
+    ``floor``: the horizon found at registration, below which this incarnation never lowers it. ``fenced``: the epoch
+    since which neither this incarnation nor an earlier one can write any more; ``fence_reason``: why. ``source``: the
+    topic that it logs, empty if it registered without one; ``decided``: positions there below which every write is
+    decided for good.
+    """
+
+    name: str
+    incarnation: str
+    registered: Epoch
+    horizon: Micros
+    floor: Micros
+    low_watermark: Micros
+    positions: tuple[Position, ...]
+    ended: tuple[str, ...]
+    fenced: Epoch | None = None
+    fence_reason: str = ""
+    source: str = ""
+    decided: tuple[Position, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class GlobalRequest:
+    """What somebody asked of the cluster as a whole, with the entry of ``epoch`` at state time ``at``.
+
+    ``kind``: ``check_and_repair`` (of the CDC streams). ``generation``: the one that it waits for, or waited for; None:
+    there was nothing to do. ``outcome``: one of ``generations.requests.OUTCOMES``; ``ended``, ``ended_at``: the epoch
+    that brought it, and the state time then.
+    """
+
+    id: str
+    kind: str
+    requester: str
+    epoch: Epoch
+    at: Micros
+    generation: GenerationId | None
+    outcome: str
+    ended: Epoch | None = None
+    ended_at: Micros = 0
+
+
+# ------------------------------------------------------------------------------------------------------ state
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterState:
+    """The state at ``epoch``. ``time``: the greatest ``at`` of the applied entries; no rule depends on it."""
+
+    cluster_id: str = ""
+    name: str = ""
+    epoch: Epoch = 0
+    state_id: str = ""
+    time: Micros = 0
+    schema_version: str = ""
+    settings: Map[str, int] = field(default_factory=Map)
+    terms: Map[str, Term] = field(default_factory=Map)
+    nodes: Map[str, Node] = field(default_factory=Map)
+    node_names: Map[str, NodeId] = field(default_factory=Map)
+    token_owners: Map[int, NodeId] = field(default_factory=Map)
+    keyspaces: Map[str, Keyspace] = field(default_factory=Map)
+    tables: Map[str, Table] = field(default_factory=Map)
+    table_ids: Map[str, str] = field(default_factory=Map)
+    placements: Map[str, Placement] = field(default_factory=Map)
+    operations: Map[str, Operation] = field(default_factory=Map)
+    generations: tuple[Generation, ...] = ()
+    prepared: PreparedGeneration | None = None
+    writers: Map[str, CdcWriter] = field(default_factory=Map)
+    past_ttls: tuple[PastTtl, ...] = ()
+    types: Map[str, UserType] = field(default_factory=Map)
+    features: Map[str, Feature] = field(
+        default_factory=Map,
+        metadata=part(Feature, "features", key="name of the feature", most=(256, "features")),
+    )
+    tablets: Map[str, TabletMap] = field(default_factory=Map)
+    settled: Settled = field(default_factory=Settled)
+    table_lives: Map[str, tuple[TableLifetime, ...]] = field(default_factory=Map)
+    pauses: Map[str, Pause] = field(default_factory=Map)
+    requests: Map[str, GlobalRequest] = field(
+        default_factory=Map,
+        metadata=part(
+            GlobalRequest,
+            unpublished={WHOLE: "the generation that one waits for is published, with its streams"},
+            most=(20_000, "requests to the cluster, those included that ended"),
+        ),
+    )
+    snapshots: Map[str, TakenSnapshot] = field(
+        default_factory=Map,
+        metadata=part(TakenSnapshot, unpublished={WHOLE: "what was stored of them is in the topic snapshots"}),
+    )
+    log_bounds: Map[str, LogBound] = field(
+        default_factory=Map,
+        metadata=part(LogBound, unpublished={WHOLE: "says where the log begins to who reads the log"}),
+    )
+    views: Map[str, View] = field(default_factory=Map, metadata=VIEWS)
+    indexes: Map[str, TableIndex] = field(default_factory=Map, metadata=INDEXES)
+    functions: Map[str, Function] = field(default_factory=Map, metadata=FUNCTIONS)
+    aggregates: Map[str, Aggregate] = field(default_factory=Map, metadata=AGGREGATES)
+    zones: Map[str, Zone] = field(default_factory=Map, metadata=ZONES)
+    zone_partitions: Map[str, ZonePartition] = field(default_factory=Map, metadata=ZONE_PARTITIONS)
+    service: Map[str, ServiceMember] = field(
+        default_factory=Map, metadata=part(ServiceMember, "service", prefix="member/", key="node id")
+    )
+    service_goal: ServiceGoal = field(default_factory=ServiceGoal)
+    recoveries: Map[str, Recovery] = field(
+        default_factory=Map,
+        metadata=part(
+            Recovery, "service", prefix="recovery/", key="epoch that began it", most=(1_000, "recoveries, ended or not")
+        ),
+    )
+    history: History = EMPTY_HISTORY
+    changed: Map[str, int] = field(default_factory=Map)
+
+
+_NAMES = tuple(field.name for field in fields(ClusterState))
+_NOT_SECTIONS = ("cluster_id", "name", "epoch", "state_id", "time", "history", "changed")
+
+PARTS = tuple(name for name in _NAMES if name not in _NOT_SECTIONS)
+"""The parts that carry a last-modified epoch; digests are made part by part. ``kernel.sections`` says who sees them."""
+
+_STAMPED = frozenset(PARTS)
+EMPTY_STATE = ClusterState()
+
+
+def changes_nothing(before: ClusterState, after: ClusterState) -> bool:
+    """True if no part was replaced from one to the other: they differ in epoch, ids, time and history at most."""
+    return after.changed is before.changed
+
+
+def in_order(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
+    """The items of a map by ascending key: the only order in which the kernel walks a map."""
+    return sorted(mapping.items())
+
+
+def generation_of(state: ClusterState, name: GenerationId | None) -> Generation | None:
+    """The generation of that id; it is mostly the last one that is asked for."""
+    for generation in reversed(state.generations):
+        if generation.id == name:
+            return generation
+    return None
+
+
+def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
+    """The next state: ``parts`` replaced.
+
+    Those that are not the same object any more get ``epoch`` as last modified.
+    """
+    after: ClusterState = stamper_of(ClusterState, tuple(parts), _STAMPED, "changed")(state, epoch, *parts.values())
+    return after

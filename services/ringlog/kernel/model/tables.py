@@ -1,0 +1,211 @@
+"""The schema as the state has it, and what of it counts for earlier writes: values of ``ringlog.kernel.model.state``.
+
+Frozen dataclasses, of which the next state shares all but what changed. What holds of them in every state is declared,
+and checked, by ``kernel.invariants``.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+from ringlog.kernel.cql.types import signature
+from ringlog.kernel.model.state_section import part
+from ringlog.kernel.values import CdcOptions, Column, Epoch, Micros, Replication, TabletOptions, TypeField
+
+
+@dataclass(frozen=True, slots=True)
+class Keyspace:
+    """``version``: the state id of the entry that last changed it.
+
+    ``placement``: the key of its ranges in ``ClusterState.placements`` while its replication changes; empty: that of
+    ``replication``. ``made``: the epoch that made it, which no namesake before it has.
+    ``joined``: the epoch that last made one placement of this one's and another: its members are so since the later of
+    two epochs now, although they had its data before; 0: none.
+    """
+
+    name: str
+    replication: Replication
+    version: str
+    placement: str = ""
+    made: Epoch = 0
+    joined: Epoch = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """``version`` as in Keyspace; ``committed_by_log`` tells that it came from the log, not from a digest.
+
+    ``declared``: columns whose types were given with names of user types, and these types; ``columns`` have none.
+    ``tablets``: how it is cut, if it is in tablets. ``stored``: under which names the cells of columns lie
+    (``schema.stored``); ``respelled``: the epoch at which a column was last dropped or renamed, 0: never.
+    ``made``: the epoch that created the table.
+    """
+
+    id: str
+    keyspace: str
+    name: str
+    columns: tuple[Column, ...]
+    partition_key: tuple[str, ...]
+    clustering_key: tuple[str, ...]
+    cdc: CdcOptions
+    version: str
+    changed: Epoch
+    committed_by_log: bool = True
+    declared: tuple[tuple[str, str], ...] = ()
+    tablets: TabletOptions | None = None
+    stored: tuple[tuple[str, str], ...] = ()
+    respelled: Epoch = 0
+    made: Epoch = 0
+
+    @property
+    def full_name(self) -> str:
+        """``keyspace.table``, the key of ``ClusterState.tables``."""
+        return f"{self.keyspace}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class UserType:
+    """A user type; its fields' types may have names of others."""
+
+    keyspace: str
+    name: str
+    fields: tuple[TypeField, ...]
+    version: str
+    changed: Epoch
+
+
+_VERSION: Final = "The state id of the entry that last changed it."
+_CHANGED: Final = "The epoch of that entry."
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """A materialized view: the rows of a table under another key."""
+
+    keyspace: Annotated[str, "The keyspace, that of the table, too."]
+    name: Annotated[str, "Name of the view; no table of the keyspace has it."]
+    table: Annotated[str, "Name of the table."]
+    columns: Annotated[tuple[str, ...], "The columns of the table that it has, in the table's order."]
+    partition_key: Annotated[tuple[str, ...], "Names of the columns of its partition key, in key order."]
+    clustering_key: Annotated[tuple[str, ...], "Names of the columns of its clustering key, in key order."]
+    version: Annotated[str, _VERSION]
+    changed: Annotated[Epoch, _CHANGED]
+
+
+@dataclass(frozen=True, slots=True)
+class TableIndex:
+    """An index: the rows of a table by the values of a column."""
+
+    keyspace: Annotated[str, "The keyspace, that of the table, too."]
+    name: Annotated[str, "Name of the index."]
+    table: Annotated[str, "Name of the table."]
+    column: Annotated[str, "The column."]
+    version: Annotated[str, _VERSION]
+    changed: Annotated[Epoch, _CHANGED]
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A user function. Types may have names of user types; a frozen argument is the same as one that is not."""
+
+    keyspace: Annotated[str, "The keyspace."]
+    name: Annotated[str, "Its name; several have it, distinguished by their arguments."]
+    arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
+    argument_names: Annotated[tuple[str, ...], "Their names, as the body has them."]
+    returns: Annotated[str, "The type of what it returns."]
+    language: Annotated[str, "The language of the body."]
+    body: Annotated[str, "Its source."]
+    called_on_null: Annotated[bool, "Whether it is called if an argument is null; else it returns null then."]
+    version: Annotated[str, _VERSION]
+    changed: Annotated[Epoch, _CHANGED]
+
+    @property
+    def signature(self) -> str:
+        """``keyspace.name(types)``, the key of ``ClusterState.functions``."""
+        return signature(self.keyspace, self.name, self.arguments)
+
+
+@dataclass(frozen=True, slots=True)
+class Aggregate:
+    """A user aggregate: a function of a state and the arguments, called for each row, and one of the last state."""
+
+    keyspace: Annotated[str, "The keyspace, that of its functions, too."]
+    name: Annotated[str, "Its name; several have it, distinguished by their arguments."]
+    arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
+    state_function: Annotated[str, "Name of the function of the state and the arguments that returns the next state."]
+    state_type: Annotated[str, "The type of the state."]
+    final_function: Annotated[str, "Name of the function of the last state; empty: that is the result."]
+    initial: Annotated[str | None, "The first state as a CQL literal; null: null."]
+    version: Annotated[str, _VERSION]
+    changed: Annotated[Epoch, _CHANGED]
+
+    @property
+    def signature(self) -> str:
+        """``keyspace.name(types)``, the key of ``ClusterState.aggregates``."""
+        return signature(self.keyspace, self.name, self.arguments)
+
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The signatures of its functions."""
+        state = signature(self.keyspace, self.state_function, (self.state_type, *self.arguments))
+        final = signature(self.keyspace, self.final_function, (self.state_type,))
+        return (state, final) if self.final_function else (state,)
+
+
+_TOPIC: Final = "schema"
+
+VIEWS: Final = part(View, _TOPIC, prefix="view/", key="keyspace.view", most=(10_000, "views"))
+INDEXES: Final = part(TableIndex, _TOPIC, prefix="index/", key="keyspace.index", most=(20_000, "indexes"))
+FUNCTIONS: Final = part(
+    Function, _TOPIC, prefix="function/", key="keyspace.function(types)", most=(2_000, "user functions")
+)
+AGGREGATES: Final = part(
+    Aggregate, _TOPIC, prefix="aggregate/", key="keyspace.aggregate(types)", most=(2_000, "user aggregates")
+)
+
+
+# ------------------------------------------------------------------------------------------- verdicts on writes
+
+
+@dataclass(frozen=True, slots=True)
+class TableVersion:
+    """A table as it reads the writes appended from ``since`` on; until ``end`` a write may name it.
+
+    Both in microseconds; ``end`` None: no version follows.
+    """
+
+    table: Table
+    since: Micros
+    end: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TableLifetime:
+    """The versions of a table, one or more. It takes no writes appended from ``until`` on; None: it is not dropped."""
+
+    versions: tuple[TableVersion, ...]
+    until: Micros | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class PastLeeway:
+    """For writes appended before ``until``, and not before that of the one before it, the leeway was ``leeway``."""
+
+    leeway: Micros
+    until: Micros
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """Times that bind verdicts on writes (``generations.verdicts``), in microseconds.
+
+    ``until``: no later entry changes a verdict on a write appended before; 0: nothing is promised, and the state judges
+    as it is. ``forgotten``: what counted only for writes appended before is not kept. ``lowered``: the epoch at which
+    an operator last took ``until`` back; 0: never.
+    """
+
+    until: Micros = 0
+    forgotten: Micros = 0
+    leeways: tuple[PastLeeway, ...] = ()
+    lowered: Epoch = 0

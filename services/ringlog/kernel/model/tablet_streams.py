@@ -1,0 +1,71 @@
+"""The streams of tables in tablets: in each generation that describes a table, one for each of its tablets.
+
+A generation describes the ring, and beside it each table in tablets that keeps a CDC log. Of a table it has the id and
+the last tokens of the tablets; the ids of the streams follow from these and from the generation's timestamp. A stream's
+token is the last one of its tablet, its index the number of the tablet. The random bits are BLAKE2b over (timestamp,
+last token, table id), so that two tables with the same tablets, and two generations of a table, have other streams.
+Should they meet once in 2**38 times, two tables share a stream: rows name their table, and nothing rests on it.
+
+Invariants: while a generation has streams, what it describes of a table stays as it is, and no table leaves it; the
+tablets of a table tile the ring up to its last token.
+
+Source: ScyllaDB, "CDC with tablets": a stream for each tablet, new ones with each split and merge.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Final
+
+from ringlog.kernel.model.stream_id import RANDOM_BITS, StreamId, encode
+from ringlog.kernel.values import GenerationRange, Micros, Token
+
+TABLES_CACHED_MAX: Final = 256
+"""Of how many tables the streams are kept once they are made: they are asked for whenever their generation changes."""
+
+
+@dataclass(frozen=True, slots=True)
+class DescribedTable:
+    """A table in tablets as a generation has it: its id, and the last tokens of its tablets, ascending."""
+
+    table: str
+    ends: tuple[Token, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TabletStream:
+    """The stream of the tablet of ``table`` (an id) that ends at the token ``end``."""
+
+    table: str
+    end: Token
+    stream: bytes
+
+
+@lru_cache(maxsize=TABLES_CACHED_MAX)
+def ranges_of(timestamp: Micros, described: DescribedTable) -> tuple[GenerationRange, ...]:
+    """The tablets of a table as ranges of the generation that starts at ``timestamp``: one stream each."""
+    own = timestamp.to_bytes(8, "big"), described.table.encode()
+    return tuple(
+        GenerationRange(end, 0, (encode(StreamId(end, _random(own, end), index)),))
+        for index, end in enumerate(described.ends)
+    )
+
+
+@lru_cache(maxsize=TABLES_CACHED_MAX)
+def streams_of(timestamp: Micros, described: DescribedTable) -> tuple[TabletStream, ...]:
+    """The streams of a table in the generation that starts at ``timestamp``, by tablet."""
+    return tuple(TabletStream(described.table, one.end, one.streams[0]) for one in ranges_of(timestamp, described))
+
+
+def described_as(tables: Sequence[DescribedTable], table: str) -> DescribedTable | None:
+    """What ``tables`` say of the table with that id; None: its rows lie in the streams of the ring."""
+    return next((one for one in tables if one.table == table), None)
+
+
+def _random(own: tuple[bytes, bytes], end: Token) -> int:
+    timestamp, table = own
+    digest = hashlib.blake2b(timestamp + end.to_bytes(8, "big", signed=True) + table, digest_size=8).digest()
+    return int.from_bytes(digest, "big") >> (64 - RANDOM_BITS)

@@ -1,0 +1,1 @@
+"""How operations and tablet transitions begin, advance and are cancelled."""

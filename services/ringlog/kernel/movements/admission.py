@@ -1,0 +1,115 @@
+"""Admission: an operation that is asked for is recorded with plan and locks, or refused by the rule it would break.
+
+In this order: room for one more; enough replicas survive to know every row; every keyspace's replication stays
+possible; no range is locked by another operation; the plans compose. What is particular to a kind of operation its own
+command has checked before. A rejection names the other operation that is in the way.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, Operation, Plan, StageMark, advance
+from ringlog.kernel.movements.progress import record, standing
+from ringlog.kernel.operations.compose import refused_composition
+from ringlog.kernel.operations.kinds import OperationKind, kind_of
+from ringlog.kernel.operations.plan import locks_of, unsourced
+from ringlog.kernel.operations.stages import REQUESTED, in_flight
+from ringlog.kernel.ring.ranges import Range, overlap
+from ringlog.kernel.values import NodeId
+
+
+def requested(kind: OperationKind, node: NodeId, context: EntryContext, seed: bytes = b"") -> Operation:
+    """An operation of ``kind`` as it begins, without plan and locks."""
+    mark = StageMark(REQUESTED, context.epoch, context.time)
+    return Operation(
+        id=f"{kind.name}-{context.epoch}",
+        kind=kind.name,
+        node=node,
+        tokens=(),
+        seed=seed,
+        stage=REQUESTED,
+        stage_epoch=context.epoch,
+        plan=Plan(),
+        locks=(),
+        generation=None,
+        marks=(mark,),
+        reports=(),
+        reason="",
+    )
+
+
+def planned(state: ClusterState, operation: Operation, plan: Plan) -> Operation:
+    """The operation with its plan and locks."""
+    assert not operation.locks, "an operation is planned once"
+    unlocked = replace(operation, plan=plan)
+    return replace(unlocked, locks=locks_of(state, unlocked))
+
+
+def admit(state: ClusterState, operation: Operation, plan: Plan, context: EntryContext) -> Decision:
+    """``operation`` recorded with its plan, its nodes in the states that it brings."""
+    admitted = planned(state, operation, plan)
+    refused = refusal(state, admitted)
+    if refused is not None:
+        return refused
+    assert admitted.id not in state.operations, "an id is used once"
+    nodes = standing(state.nodes, admitted, "during")
+    return Accepted(advance(state, context.epoch, nodes=nodes, operations=record(state, admitted)))
+
+
+def refusal(state: ClusterState, operation: Operation) -> Rejected | None:
+    """What speaks against an operation with its plan and locks; None if nothing does."""
+    return (
+        _no_room(state)
+        or (None if kind_of(operation).admits_loss else _too_few_alive(operation))
+        or _locked(state, operation)
+        or refused_composition(state, operation)
+    )
+
+
+def _no_room(state: ClusterState) -> Rejected | None:
+    flying = in_flight(state)
+    most = setting(state, "operations_admitted_max")
+    if len(flying) < most:
+        return None
+    names = ", ".join(operation.id for operation in flying)
+    return Rejected("too_many_operations", f"operation: {names} are in flight, at most {most} may be")
+
+
+def _too_few_alive(operation: Operation) -> Rejected | None:
+    bare = unsourced(operation.plan)
+    if not bare:
+        return None
+    key, (start, end) = bare[0]
+    text = f"too few replicas of ({start}, {end}] under {key} are alive to know every row"
+    return Rejected("too_few_replicas", f"node: {text} ({len(bare)} ranges in all)")
+
+
+def _locked(state: ClusterState, operation: Operation) -> Rejected | None:
+    for holder in in_flight(state):
+        if kind_of(holder).is_exclusive or kind_of(operation).is_exclusive:
+            return Rejected("range_locked", f"operation: {_named(state, holder)} holds all ranges of a keyspace")
+        if both := _nodes_of(holder).intersection(_nodes_of(operation)):
+            name = state.nodes[min(both)].name
+            return Rejected("range_locked", f"operation: {_named(state, holder)} holds {name}")
+        by_setting: dict[str, list[Range]] = {}
+        for lock in holder.locks:
+            by_setting.setdefault(lock.replication, []).append((lock.start, lock.end))
+        for lock in operation.locks:
+            for start, end in by_setting.get(lock.replication, ()):
+                if overlap((start, end), (lock.start, lock.end)):
+                    where = f"({start}, {end}] under {lock.replication}"
+                    return Rejected("range_locked", f"operation: {_named(state, holder)} holds {where}")
+    return None
+
+
+def _nodes_of(operation: Operation) -> set[NodeId]:
+    """The nodes whose own operation it is."""
+    return {operation.node, operation.replaced} - {""}
+
+
+def _named(state: ClusterState, holder: Operation) -> str:
+    whose = state.nodes[holder.node].name if holder.node else holder.keyspace
+    return f"{holder.id} of {whose} ({holder.stage})"

@@ -1,0 +1,90 @@
+"""A keyspace changes its replication: its ranges live under a key of their own meanwhile.
+
+Other keyspaces may share the placement of the old setting, or of the new one, and do not move. So when the alteration
+is prepared, the keyspace gets a placement of its own, a copy of the old one, cut wherever either setting cuts; the
+steps of the plan change that copy, and when it is finished, it becomes (or joins) the placement of the new setting.
+A cancel drops the copy: the old placement was never touched.
+
+No other operation is in flight meanwhile: each of them would change ranges of the copy too.
+
+When the new setting has a placement already, each replica keeps the later of its two ``since``: it may be a member
+there for long, yet not of this keyspace's range.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from ringlog.kernel.model.outcome import EntryContext
+from ringlog.kernel.model.state import ClusterState, Operation, Placement, in_order
+from ringlog.kernel.operations.plan import alteration_ends, alteration_key
+from ringlog.kernel.ownership.deltas import Order
+from ringlog.kernel.ownership.placements import later_since, merge, split
+from ringlog.kernel.ownership.strategies import ends_of, replication_key
+
+
+def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, Any]:
+    """The parts of the state when the keyspace has its own placement."""
+    keyspace = state.keyspaces[operation.keyspace]
+    assert operation.replication is not None, "an alteration names the new setting"
+    key = alteration_key(keyspace.replication, operation.replication)
+    assert not keyspace.placement, "a keyspace changes its setting once at a time"
+    assert key not in state.placements, "its own placement is new"
+    shared = state.placements[replication_key(keyspace.replication)]
+    ends = alteration_ends(state, keyspace.replication, operation.replication)
+    copy = _in_order(state, split(replace(shared, key=key), ends))
+    assert copy.ends == ends, "the copy is cut wherever either setting cuts"
+    return {
+        "placements": state.placements.set(key, copy),
+        "keyspaces": state.keyspaces.set(keyspace.name, replace(keyspace, placement=key)),
+    }
+
+
+def altered(state: ClusterState, operation: Operation, context: EntryContext) -> dict[str, Any]:
+    """The parts of the state when the keyspace is under its new setting; its own placement has reached that layout."""
+    keyspace = state.keyspaces[operation.keyspace]
+    old, new = keyspace.replication, operation.replication
+    assert new is not None, "an alteration names the new setting"
+    own = state.placements[keyspace.placement]
+    wanted = ends_of(new, tuple(sorted(state.token_owners)))
+    own = _in_order(state, replace(merge(own, set(own.ends).difference(wanted)), key=replication_key(new)))
+    assert own.ends == wanted, "the ranges are those of the new setting"
+    there = state.placements.get(own.key)
+    placements = state.placements.delete(keyspace.placement)
+    placements = placements.set(own.key, own if there is None else _joined(there, own))
+    keyspaces = state.keyspaces.set(
+        keyspace.name, replace(keyspace, replication=new, placement="", version=context.state_id)
+    )
+    if there is not None:
+        for name, one in in_order(keyspaces):
+            if not one.placement and replication_key(one.replication) == own.key:
+                keyspaces = keyspaces.set(name, replace(one, joined=context.epoch))
+    if all(replication_key(other.replication) != replication_key(old) for other in keyspaces.values()):
+        placements = placements.delete(replication_key(old))
+    return {"placements": placements, "keyspaces": keyspaces, "schema_version": context.state_id}
+
+
+def _in_order(state: ClusterState, own: Placement) -> Placement:
+    """The members of every group as a walk from its range meets them: cutting or merging moved the ends."""
+    order = Order(state.nodes)
+    ranges = tuple(
+        replace(group, read=order.sorted(group.end, group.read), write=order.sorted(group.end, group.write))
+        for group in own.ranges
+    )
+    return replace(own, ranges=ranges)
+
+
+def _joined(there: Placement, own: Placement) -> Placement:
+    """One placement for all keyspaces of a setting, of two that lay out the same."""
+    assert (there.key, there.ends) == (own.key, own.ends), "one setting lays out one ring in one way"
+    ranges = tuple(
+        replace(
+            group,
+            read=later_since(group.read, other.read),
+            write=later_since(group.write, other.write),
+            changed=max(group.changed, other.changed),
+        )
+        for group, other in zip(there.ranges, own.ranges, strict=True)
+    )
+    return replace(there, ranges=ranges)

@@ -1,0 +1,81 @@
+"""The way back: a cancelled operation leaves the placements as if it had never been admitted.
+
+Steps are undone in reverse order: the inverse of the start delta, then the splits. Every range that the operation had
+locked is then the range it was, with the same members since the same epochs; ``changed`` is put back from the lock.
+A node that replaced another one and was given tablets of it cannot go back to the state none: it is dead, and has left.
+That is safe: requests planned meanwhile wrote to the old group and to more, and the gaining node, once it comes back,
+is a member since a later epoch, so nothing that it answered before is counted again. Other operations changed other
+ranges meanwhile; those stay as they are.
+
+The generation begun for it is dropped unless it is committed (a finer generation is still correct), or unless it
+serves another operation; who asked for a check meanwhile hears that it went. One that was requested is dropped, too,
+where no token is left. From ``write_both_read_new`` on there is no way back: the new owner may have been read.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from immutables import Map
+
+from ringlog.kernel.columns.blocks import with_items
+from ringlog.kernel.generations import requests
+from ringlog.kernel.model.outcome import EntryContext
+from ringlog.kernel.model.state import ClusterState, LockedRange, Operation, Placement, RangeGroup, advance
+from ringlog.kernel.movements.progress import moved, record, standing, without_orphan
+from ringlog.kernel.operations.kinds import Changes, kind_of
+from ringlog.kernel.operations.rings import walk_order
+from ringlog.kernel.operations.stages import CANCELLED, POINT_OF_NO_RETURN, PREPARED, WRITE_BOTH_READ_OLD, has_reached
+from ringlog.kernel.ownership.deltas import apply_deltas
+from ringlog.kernel.ownership.placements import merge
+from ringlog.kernel.ring.ranges import index_at
+from ringlog.kernel.tablets.mutual_exclusion import tables_on
+
+
+def cancel(state: ClusterState, operation: Operation, reason: str, context: EntryContext) -> ClusterState:
+    """The state without the operation's effects; it has not passed the point of no return."""
+    assert not has_reached(operation, POINT_OF_NO_RETURN), "who may have been read stays"
+    prepared, generation = state.prepared, operation.generation
+    if prepared is not None and prepared.operation == operation.id:
+        state = requests.ended(state, prepared.id, requests.DROPPED, context)
+        prepared = None
+        generation = None
+    ended = replace(moved(operation, CANCELLED, context), reason=reason, generation=generation)
+    nodes = standing(state.nodes, operation, "cancelled")
+    if kind_of(operation).brings_node and tables_on(state, operation.node):
+        nodes = nodes.set(operation.node, replace(nodes[operation.node], state="left"))
+    parts: dict[str, Any] = {"keyspaces": state.keyspaces, "nodes": nodes}
+    if kind_of(operation).changes is Changes.SETTING:
+        keyspace = state.keyspaces[operation.keyspace]
+        parts["placements"] = state.placements.delete(keyspace.placement) if keyspace.placement else state.placements
+        parts["keyspaces"] = state.keyspaces.set(keyspace.name, replace(keyspace, placement=""))
+    else:
+        parts["placements"] = _undone(state, operation, context)
+    cancelled = advance(state, context.epoch, operations=record(state, ended), prepared=prepared, **parts)
+    return without_orphan(cancelled, context)
+
+
+def _undone(state: ClusterState, operation: Operation, context: EntryContext) -> Map[str, Placement]:
+    placements = state.placements
+    if has_reached(operation, WRITE_BOTH_READ_OLD):
+        placements = apply_deltas(placements, operation.plan.start.inverse(), walk_order(state), context.epoch)
+    if kind_of(operation).changes is Changes.ROWS or not has_reached(operation, PREPARED):
+        return placements
+    for key, placement in sorted(placements.items()):
+        locks = tuple(lock for lock in operation.locks if lock.replication == key)
+        placements = placements.set(key, _unlocked(merge(placement, operation.plan.split_at), locks))
+    return placements
+
+
+def _unlocked(placement: Placement, locks: tuple[LockedRange, ...]) -> Placement:
+    """The placement with the ``changed`` that its ranges had when they were locked."""
+    before: dict[int, RangeGroup] = {}
+    for lock in locks:
+        index = index_at(placement.ends, lock.end)
+        group = placement.ranges[index]
+        assert group.changed >= lock.changed, "a range has changed since it was locked, or not at all"
+        assert (group.start, group.end) == (lock.start, lock.end), "a cancel restores the locked ranges"
+        before[index] = replace(group, changed=lock.changed)
+    places = sorted(before)
+    return replace(placement, ranges=with_items(placement.ranges, places, [before[at] for at in places]))

@@ -1,0 +1,155 @@
+"""The tablet track and node operations exclude each other.
+
+Both change who serves what, and share gates and fences. So either tablets are in transition, or an operation is past
+``requested``; the other side waits. An operation in ``requested`` that could go on keeps new transitions from starting
+and lets those that run end. One that *drains*, whose node leaves while it still has tablets, is passed over: it waits
+for transitions, and they may start.
+
+Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing", and its ``paused_requests``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import ClusterState, Node, Operation, in_order
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap, Transition
+from ringlog.kernel.operations.gates import parting
+from ringlog.kernel.operations.kinds import kind_of
+from ringlog.kernel.operations.sources import quorum_sources
+from ringlog.kernel.operations.stages import REQUESTED, in_flight
+from ringlog.kernel.ownership.kinds import strategy_of
+from ringlog.kernel.ownership.strategies import impossible
+from ringlog.kernel.service import holds_place
+from ringlog.kernel.tablets.allocation import census, eligible
+from ringlog.kernel.tablets.groups import is_dead
+from ringlog.kernel.tablets.stages import nodes_of, readers
+from ringlog.kernel.values import NodeId, Replication
+
+
+def transitions(state: ClusterState) -> Iterator[tuple[TabletMap, Transition]]:
+    """All that is in transition, by table and tablet."""
+    for _, tablets in in_order(state.tablets):
+        for _, transition in in_order(tablets.transitions):
+            yield tablets, transition
+
+
+def tables_on(state: ClusterState, node: NodeId) -> tuple[str, ...]:
+    """The tables of which a node has a tablet, or is to have one, by name."""
+    return tuple(name for name, tablets in in_order(state.tablets) if is_on(tablets, node))
+
+
+def is_on(tablets: TabletMap, node: NodeId) -> bool:
+    """True if a node has one of the tablets, or is to have one."""
+    if node in tablets.nodes and tablets.held[tablets.nodes.index(node)]:
+        return True
+    return any(replica.node == node for one in tablets.transitions.values() for replica in one.next)
+
+
+def lost_without(state: ClusterState, node: NodeId) -> Iterator[str]:
+    """Yield the tablets of a dead node whose rows the living do not all know, as ``table/number``."""
+    for name in tables_on(state, node):
+        for tablet in state.tablets[name]:
+            moving = tablet.transition
+            is_there = node in nodes_of(tablet.replicas if moving is None else (*tablet.replicas, *moving.next))
+            if is_there and not knows_every_row(state, name, nodes_of(readers(tablet))):
+                yield f"{name}/{tablet.index}"
+
+
+def is_draining(state: ClusterState, operation: Operation) -> bool:
+    """True if the operation waits for its node to be without tablets, or without a place in the metadata service."""
+    node = parting(operation)
+    waits = operation.stage == REQUESTED and bool(node)
+    return waits and (holds_place(state, node) or bool(tables_on(state, node)))
+
+
+def drained_by(state: ClusterState) -> dict[NodeId, Operation]:
+    """The nodes that must give their tablets away, and why."""
+    return {node: one for one in in_flight(state) if one.stage == REQUESTED and (node := parting(one))}
+
+
+def must_wait(state: ClusterState, operation: Operation) -> Rejected | None:
+    """Why a requested operation may not go on for the sake of tablets, or of the metadata service; None if it may."""
+    node = parting(operation)
+    if node and holds_place(state, node):
+        text = f"{state.nodes[node].name} hands over its place in the metadata service first"
+        return Rejected("awaits_service", f"operation: {text}")
+    if node and (tables := tables_on(state, node)):
+        name = state.nodes[node].name
+        return Rejected("awaits_tablets", f"operation: {name} has tablets of {len(tables)} tables, first {tables[0]}")
+    for tablets, transition in transitions(state):
+        where = f"{tablets.table}/{transition.tablet} is in {transition.stage}"
+        return Rejected("awaits_tablets", f"operation: {operation.id} waits until no tablet is in transition: {where}")
+    return None
+
+
+def may_begin(state: ClusterState) -> Rejected | None:
+    """Why no transition may start now; None if some may."""
+    for operation in in_flight(state):
+        if not is_draining(state, operation):
+            why = f"{operation.id} ({operation.stage}) and tablets in transition exclude each other"
+            return Rejected("operations_in_flight", f"migrations: {why}")
+    return None
+
+
+def targets(state: ClusterState) -> dict[NodeId, Node]:
+    """The nodes that may be given tablets now: ``eligible`` ones (who is asked to leave is none), and who replaces
+    another.
+    """
+    found = eligible(state)
+    for operation in drained_by(state).values():
+        if kind_of(operation).brings_node and not state.nodes[operation.node].down:
+            found[operation.node] = state.nodes[operation.node]
+    return found
+
+
+def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Rejected | None:
+    """Why the tablets of a node have no other place, with table and rack; None if they have.
+
+    ``instead``: who comes in its place.
+    """
+    left = {name: found for name, found in targets(state).items() if name != node}
+    if instead:
+        left[instead] = state.nodes[instead]
+    known = census(left)
+    for table in tables_on(state, node):
+        replication = replication_of(state, table)
+        by_zone = strategy_of(replication).by_zone
+        why = _no_other(state, replication.zone, left) if by_zone else impossible(replication, known)
+        if why:
+            where = state.nodes[node]
+            text = f"tablets of {table} on {where.name} (rack {where.rack} of {where.datacenter}) have no other place"
+            return Rejected("drain_impossible", f"node: {text}: {why}")
+    return None
+
+
+def _no_other(state: ClusterState, zone: str, left: Mapping[NodeId, Node]) -> str:
+    """Why the data of a zone have no place on these nodes; empty if they have."""
+    return "" if any(node in left for node in state.zones[zone].nodes) else f"zone {zone} has no other data node"
+
+
+def replication_of(state: ClusterState, table: str) -> Replication:
+    """How a table's keyspace is replicated."""
+    return state.keyspaces[state.tables[table].keyspace].replication
+
+
+def knows_every_row(state: ClusterState, table: str, group: tuple[NodeId, ...]) -> bool:
+    """Return whether the living nodes of a group of a table know every write of a quorum of it."""
+    dead = [node for node in group if is_dead(state.nodes[node])]
+    return bool(quorum_sources(state.nodes, group, dead, is_anywhere(state, table)))
+
+
+def is_worse_off(state: ClusterState, table: str, tablet: Tablet) -> bool:
+    """Return whether the new replicas, which are read, serve the tablet worse than those before would: more of them
+    are dead, or only of the others the living know every row.
+    """
+    assert tablet.transition is not None, "a settled tablet has one group"
+    old, new = nodes_of(tablet.replicas), nodes_of(tablet.transition.next)
+    dead = [sum(is_dead(state.nodes[node]) for node in group) for group in (old, new)]
+    return dead[1] > dead[0] or (knows_every_row(state, table, old) and not knows_every_row(state, table, new))
+
+
+def is_anywhere(state: ClusterState, table: str) -> bool:
+    """True if the replication of a table knows no datacenters: then each of its groups counts as one."""
+    return not replication_of(state, table).datacenters

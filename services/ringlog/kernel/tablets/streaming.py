@@ -1,0 +1,112 @@
+"""The shards that a transition reads and writes, and the limits on streaming.
+
+Limits count the weights of kinds, for each shard that is read or written, for each node, and for the cluster. A
+transition counts until it has streamed. An idle shard, node or cluster can always take one transition, whatever
+its weight. Admission and planner count with these functions, so a plan asks for nothing that admission
+refuses because of a limit.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.tablet_map import Tablet, TabletReplica
+from ringlog.kernel.tablets.groups import is_dead
+from ringlog.kernel.tablets.mutual_exclusion import transitions
+from ringlog.kernel.tablets.stages import STREAMING_STAGES, Giver, TransitionKind, kind_of, leaving, pending
+from ringlog.kernel.values import NodeId
+
+Place = tuple[NodeId, int]
+"""A shard of a node."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamUse:
+    """The shards that one transition reads and writes, and its weight."""
+
+    weight: int
+    reads: Sequence[Place]
+    writes: Sequence[Place]
+
+
+def stream_use(kind: TransitionKind, alive: Sequence[Place], source: Place | None, target: Place | None) -> StreamUse:
+    """Return the use of a transition of ``kind``. ``alive``: the settled places of its tablet on living nodes."""
+    if not kind.exchanges:
+        return StreamUse(kind.weight, alive, alive)
+    others = [place for place in alive if place != source]
+    reads = [source] if kind.giver is Giver.LEAVING and source is not None else others
+    return StreamUse(kind.weight, reads, [] if target is None else [target])
+
+
+def use_of(state: ClusterState, tablet: Tablet) -> StreamUse:
+    """Return the use of the transition of ``tablet``."""
+    assert tablet.transition is not None, "only transitions stream"
+    alive = [(one.node, one.shard) for one in tablet.replicas if not is_dead(state.nodes[one.node])]
+    return stream_use(kind_of(tablet.transition), alive, _place(leaving(tablet)), _place(pending(tablet)))
+
+
+def uses_in(state: ClusterState) -> Iterator[StreamUse]:
+    """Yield what each transition streams that has not streamed yet, tables in zones included."""
+    for tablets, transition in transitions(state):
+        if transition.stage in STREAMING_STAGES:
+            yield use_of(state, tablets.tablet(transition.tablet))
+
+
+def exceeds(now: int, weight: int, most: int) -> bool:
+    """Return whether ``weight`` more passes the limit ``most``. 0 means unlimited."""
+    return bool(most and now and now + weight > most)
+
+
+class Streams:
+    """The weights of all that streams in a state, by shard, by node and in all."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self.reads: Counter[Place] = Counter()
+        self.writes: Counter[Place] = Counter()
+        self.node_reads: Counter[NodeId] = Counter()
+        self.node_writes: Counter[NodeId] = Counter()
+        self.all = 0
+        for use in uses_in(state):
+            self._count(use)
+
+    def add(self, state: ClusterState, tablet: Tablet) -> Rejected | None:
+        """Count a transition that begins; the limit that it would pass, and then it is not counted."""
+        use = use_of(state, tablet)
+        for counted, places, name in (
+            (self.reads, use.reads, "tablet_stream_reads_per_shard_max"),
+            (self.writes, use.writes, "tablet_stream_writes_per_shard_max"),
+            (self.node_reads, _nodes(use.reads), "tablet_stream_reads_per_node_max"),
+            (self.node_writes, _nodes(use.writes), "tablet_stream_writes_per_node_max"),
+            (Counter(all=self.all), ["all"], "tablet_streams_max"),
+        ):
+            most = setting(state, name)
+            for place in places:
+                now = counted[place]  # type: ignore[index]
+                if exceeds(now, use.weight, most):
+                    where = f"{state.nodes[place[0]].name}/{place[1]}" if isinstance(place, tuple) else place
+                    return Rejected("streaming_limit", f"{where} streams {now} already, {name} is {most}")
+        self._count(use)
+        return None
+
+    def _count(self, use: StreamUse) -> None:
+        for counted, nodes, places in (
+            (self.reads, self.node_reads, use.reads),
+            (self.writes, self.node_writes, use.writes),
+        ):
+            for place in places:
+                counted[place] += use.weight
+                nodes[place[0]] += use.weight
+        self.all += use.weight
+
+
+def _place(replica: TabletReplica | None) -> Place | None:
+    return None if replica is None else (replica.node, replica.shard)
+
+
+def _nodes(places: Iterable[Place]) -> list[NodeId]:
+    return sorted({node for node, _ in places})

@@ -1,0 +1,315 @@
+"""The archive: the log's entries as files or objects, in whole segments, so that the log need not keep them.
+
+A *segment* holds every record of the log between two offsets, those without effect too, and ends with an entry that was
+applied. Its name is the first and the last epoch that its entries made. The first line says what it holds (a
+``SegmentHead`` as JSON), with the digest of the rest and that of the segment before it; then come the records. So the
+archive is a chain, and the digest of its last head is that of all of it: the log knows it (``RecordArchive``).
+
+- A segment gets its name when it is whole and stored (``archive_places``); what has no such name is nobody's.
+- It counts when it was read back.
+- Epochs and offsets of segments follow one another without a gap, from the log's first entry on.
+
+What does not fit is refused with a code: nothing is skipped. The fold of the records is not looked at here: who extends
+the archive folds what goes in (``extended``), and ``ringlog log verify`` folds all of it.
+
+Source: DESIGN, snapshots.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import asdict, dataclass, fields
+from itertools import tee
+from pathlib import Path
+from struct import Struct
+from typing import Any, Final
+
+from ringlog.kernel.encoding.encoder import sha256_of
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.archive.locations import ArchivePlace, FolderPlace
+from ringlog.log.errors import (
+    ArchiveCut,
+    ArchiveEmpty,
+    ArchiveForged,
+    ArchiveGap,
+    ArchiveOfAnotherLog,
+    ArchiveTooLate,
+)
+from ringlog.log.folding import FoldedRecord, Start, follow
+from ringlog.log.port import LogRecord, MetadataLog
+from ringlog.log.reading import read_to_end
+from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+
+SEGMENT_RECORDS_MAX: Final = 50_000
+SEGMENT_BYTES_MAX: Final = 64 << 20
+"""A segment ends with the next applied entry when it has as many records, or bytes: readers hold one in memory."""
+
+FORMAT: Final = 1
+_NAME: Final = re.compile(r"(\d{12,})-(\d{12,})\.segment")
+_RECORD: Final = Struct(">qqI")
+"""Before the bytes of a record: its offset, its time, how many they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentHead:
+    """What a segment holds: epochs ``first`` to ``last``, all records from offset ``begin`` on and before ``next``.
+
+    ``state_id``: of the last epoch. ``before``: digest of the segment before this one, empty for the first. ``body``:
+    SHA-256 of what follows the head.
+    """
+
+    cluster_id: str
+    topic_id: str
+    first: Epoch
+    last: Epoch
+    begin: int
+    next: int
+    records: int
+    state_id: str
+    before: str
+    body: str
+    format: int = FORMAT
+
+    @property
+    def name(self) -> str:
+        """The file's name."""
+        return f"{self.first:012}-{self.last:012}.segment"
+
+    @property
+    def line(self) -> bytes:
+        """The first line of the file."""
+        return json.dumps(asdict(self), sort_keys=True).encode("ascii") + b"\n"
+
+    @property
+    def digest(self) -> str:
+        """Of the segment, and with it of all before it."""
+        return sha256_of(self.line)
+
+
+_TYPES: Final = {field.name: int if field.type in ("int", "Epoch") else str for field in fields(SegmentHead)}
+
+
+class Archive:
+    """The segments in a place, or the folder of that path. For use by one thread; one process at a time writes."""
+
+    def __init__(self, place: ArchivePlace | Path) -> None:
+        self.place = FolderPlace(place) if isinstance(place, Path) else place
+
+    # ------------------------------------------------------------------------------------------- reading
+
+    def segments(self) -> tuple[SegmentHead, ...]:
+        """All heads, by epoch; the bodies are not looked at. An archive that is not there yet has none.
+
+        Raises ArchiveGap, ArchiveForged, ArchiveCut, ArchiveOfAnotherLog, ArchiveUnavailable.
+        """
+        names = [name for name in self.place.names() if _NAME.fullmatch(name)]
+        heads = tuple(sorted((self._head(name) for name in names), key=lambda head: head.first))
+        before: SegmentHead | None = None
+        for head in heads:
+            _follows(head, before)
+            before = head
+        return heads
+
+    def present(self) -> tuple[SegmentHead, ...]:
+        """The same, of an archive that somebody relies on. Raises ArchiveEmpty, too."""
+        if heads := self.segments():
+            return heads
+        hint = "name the place that the keeper has as RINGLOG_ARCHIVE, or begin one: `ringlog log archive --to PLACE`"
+        raise ArchiveEmpty(f"{self.place.name} has no segment of a log", hint)
+
+    def records(self, heads: Iterable[SegmentHead]) -> Iterator[LogRecord]:
+        """The records of these segments; of a segment none before all of it was checked. Raises as ``segments``."""
+        for head in heads:
+            yield from self._body(head)
+
+    def _head(self, name: str) -> SegmentHead:
+        line = self.place.first_line(name)
+        if not line.endswith(b"\n"):
+            raise ArchiveCut(f"{name} ends within its first line")
+        try:
+            found: Any = json.loads(line)
+            head = SegmentHead(**found)
+            typed = all(type(getattr(head, field)) is kind for field, kind in _TYPES.items())
+        except (ValueError, TypeError, RecursionError) as error:
+            raise ArchiveForged(f"{name} does not begin as a segment: {error}") from error
+        if not typed or head.format != FORMAT or head.line != line or head.name != name:
+            raise ArchiveForged(f"{name} says that it is {head.name} of format {head.format}")
+        return head
+
+    def _body(self, head: SegmentHead) -> list[LogRecord]:
+        data = self.place.read(head.name)
+        if not data.startswith(head.line):
+            raise ArchiveForged(f"{head.name} changed while it was read")
+        return _records(head, data[len(head.line) :])
+
+    # ------------------------------------------------------------------------------------------- writing
+
+    def add(self, head: SegmentHead, body: bytes) -> None:
+        """Write a segment whole, then give it its name, then read it back. Raises ArchiveUnavailable, ArchiveForged."""
+        self.place.write(head.name, head.line + body)
+        self._body(self._head(head.name))
+
+
+def _follows(head: SegmentHead, before: SegmentHead | None) -> None:
+    if before is None:
+        if head.first != 1 or head.before:
+            raise ArchiveGap(f"the archive begins with epoch {head.first}: {head.name}")
+        return
+    if (head.cluster_id, head.topic_id) != (before.cluster_id, before.topic_id):
+        raise ArchiveOfAnotherLog(f"{head.name} is of another log than {before.name}")
+    if head.first != before.last + 1 or head.begin != before.next:
+        raise ArchiveGap(f"{head.name} begins at offset {head.begin}, {before.name} ends before {before.next}")
+    if head.before != before.digest:
+        raise ArchiveForged(f"{head.name} follows another segment than {before.name}")
+
+
+def _records(head: SegmentHead, body: bytes) -> list[LogRecord]:
+    if sha256_of(body) != head.body:
+        raise ArchiveForged(f"{head.name}: its records have another digest")
+    found, at, offset = list[LogRecord](), 0, head.begin - 1
+    while at + _RECORD.size <= len(body):
+        before = offset
+        offset, time, size = _RECORD.unpack_from(body, at)
+        at += _RECORD.size + size
+        if not before < offset < head.next or at > len(body):
+            raise ArchiveForged(f"{head.name}: a record of {size} bytes cannot be at offset {offset}")
+        found.append(LogRecord(offset, body[at - size : at], time))
+    if at != len(body) or len(found) != head.records or offset + 1 != head.next:
+        raise ArchiveCut(f"{head.name}: {len(found)} of {head.records} records are there")
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------- extending
+
+
+def extended(
+    archive: Archive, records: Iterable[LogRecord], start: Start, topic_id: str, until: Epoch | None = None
+) -> Start:
+    """Fold ``records`` and add what the archive lacks, up to the last entry that applies; gives what is behind it.
+
+    ``start``: the state that they follow, and their first offset, where the archive ends or before. ``until``: an epoch
+    at which it ends. A fold that halts ends it, too. Raises ArchiveGap, ArchiveForged, ArchiveOfAnotherLog,
+    ArchiveUnavailable, and what reading raises.
+    """
+    growth = _Growth(archive, topic_id, start)
+    goes_on = until is None or start.state.epoch < until
+    for record, made in _folded(records, start.state) if goes_on else ():
+        if made.is_halt:
+            break
+        growth.take(record, made)
+        if until is not None and made.after.epoch >= until:
+            break
+    growth.cut()
+    if not growth.fits and (until is None or growth.end.state.epoch < until):
+        raise ArchiveOfAnotherLog(
+            f"the archive goes further than the log, which ends with epoch {growth.end.state.epoch}"
+        )
+    return growth.end
+
+
+def grown(
+    archive: Archive, log: MetadataLog, open_snapshots: Callable[[], SnapshotTopic], until: Epoch | None = None
+) -> Start:
+    """Add what the archive lacks of a log, up to its present end or to ``until``; gives what is behind it.
+
+    It goes on behind a snapshot, if there is one that the archive holds. Raises as ``extended`` and ``whole``.
+    """
+    heads, identity, begin = archive.segments(), log.identity(), log.begin_offset()
+    if not heads and begin:
+        raise ArchiveTooLate(log.name, begin)
+    beginning = Beginning(open_snapshots, heads[-1].last if heads else 0, warns=False)
+    start = beginning.start(log, identity, lambda _: ())
+    behind = archive if start.position < begin else None
+    return extended(archive, whole(log, behind, start.position), start, identity, until)
+
+
+def _folded(records: Iterable[LogRecord], state: ClusterState) -> Iterator[tuple[LogRecord, FoldedRecord]]:
+    mine, others = tee(records)
+    return zip(mine, follow(others, state), strict=False)
+
+
+class _Growth:
+    """The records that are in no segment yet."""
+
+    def __init__(self, archive: Archive, topic_id: str, start: Start) -> None:
+        heads = archive.segments()
+        self._archive = archive
+        self._topic_id = topic_id
+        self._last = heads[-1] if heads else None
+        self._records: list[LogRecord] = []
+        self._applied = self._bytes = 0
+        self.fits = self._last is None
+        self.end = start
+        if self._last is not None and self._last.topic_id != topic_id:
+            raise ArchiveOfAnotherLog(f"the archive is of the topic {self._last.topic_id}, the log is {topic_id}")
+        if start.position > self._position:
+            raise ArchiveGap(f"the archive ends before offset {self._position}, and {start.position} is the next known")
+        self._compare(start)
+
+    @property
+    def _position(self) -> int:
+        return 0 if self._last is None else self._last.next
+
+    def _compare(self, at: Start) -> None:
+        """Where the archive ends the log has the same state."""
+        last = self._last
+        if self.fits or last is None or at.position < last.next:
+            return
+        found = at.position, at.state.cluster_id, at.state.epoch, at.state.state_id
+        if found != (last.next, last.cluster_id, last.last, last.state_id):
+            raise ArchiveOfAnotherLog(f"{last.name} ends with state {last.state_id}, the log has {found[3]} there")
+        self.fits = True
+
+    def take(self, record: LogRecord, made: FoldedRecord) -> None:
+        """One more record, and what became of it."""
+        if record.offset >= self._position:
+            self._records.append(record)
+            self._bytes += len(record.data)
+        if made.after is not made.before:
+            self.end = made.next
+            self._applied = len(self._records)
+            self._compare(self.end)
+            if self._applied >= SEGMENT_RECORDS_MAX or self._bytes >= SEGMENT_BYTES_MAX:
+                self.cut()
+
+    def cut(self) -> None:
+        """What is there, up to the last entry that was applied, becomes a segment."""
+        if not self._applied:
+            return
+        whole, self._records = self._records[: self._applied], self._records[self._applied :]
+        body = b"".join(_RECORD.pack(one.offset, one.at, len(one.data)) + one.data for one in whole)
+        state, last = self.end.state, self._last
+        head = SegmentHead(
+            state.cluster_id,
+            self._topic_id,
+            1 if last is None else last.last + 1,
+            state.epoch,
+            self._position,
+            self.end.position,
+            len(whole),
+            state.state_id,
+            "" if last is None else last.digest,
+            sha256_of(body),
+        )
+        self._archive.add(head, body)
+        self._last, self._applied, self._bytes = head, 0, sum(len(one.data) for one in self._records)
+
+
+def whole(log: MetadataLog, archive: Archive | None, begin: int = 0) -> Iterator[LogRecord]:
+    """Every record from ``begin`` to the log's present end: the archive's as far as it goes, then the log's.
+
+    Raises ArchiveRefused, ArchiveUnavailable, LogTruncated, LogUnavailable.
+    """
+    at = begin
+    if archive is not None:
+        heads = [head for head in archive.segments() if head.next > begin]
+        yield from (record for record in archive.records(heads) if record.offset >= begin)
+        at = heads[-1].next if heads else begin
+    tail = log.tail(at)
+    try:
+        yield from read_to_end(log, tail)
+    finally:
+        tail.close()

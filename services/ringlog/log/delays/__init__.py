@@ -1,0 +1,1 @@
+"""Delays and losses of log entries, for tests."""

@@ -1,0 +1,397 @@
+"""A log whose commits and whose propagation can be held, delayed or dropped, entry by entry and participant by
+participant.
+
+One ``DelayableLog`` stands between one participant and the metadata log, and obeys the rules of a control
+(``ringlog.log.delays.control``). Without rules it is as good as the log inside. What it keeps true:
+
+- **A log has no holes.** A reader is given a prefix: what follows a held entry is held, too. Its ``position`` stays
+  before it.
+- **The end is the end.** ``end_offset`` is that of the log inside, also for a reader that is held back. So a read
+  barrier waits until the entry is released, as it does for a node that hears the broker's answer to a question but
+  none of its records. A barrier that answered early would be a lie about completeness.
+- **A held commit is a record on its way.** Its author waits as long as for a broker that does not answer
+  (``timeout_s``), hears ``LogUnavailable``, and may send it again; the identical bytes are on their way once. After
+  its release it arrives, however late; records of the same append behind it keep their order, others overtake it.
+  ``close`` loses what is still on its way.
+
+``FaultyLog`` stays beside it: that one scripts a broker on any log (the n-th append meets the n-th fault, copies and
+records of others arrive in between) and knows nothing of entries; this one knows entries and people.
+"""
+
+from __future__ import annotations
+
+import itertools
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+
+from ringlog.kernel.model.outcome import Entry, UnreadableEntry
+from ringlog.kernel.model.state import EMPTY_STATE
+from ringlog.kernel.values import Epoch, Micros
+from ringlog.log.delays.control import LOOK_S, DelaysControl
+from ringlog.log.delays.rules import COMMIT, DELAY, DROP, PROPAGATION, HeldEntry, Rule
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.folding import follow
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, LogTail, MetadataLog, answered_at_once
+from ringlog.runtime.clock import Clock, SystemClock
+from ringlog.wire.entries import decode_entry
+
+TIMEOUT_S = 10.0
+READ_S = 2.0
+
+_HOLDERS = itertools.count(1)
+
+
+class _Epochs:
+    """Which record made which epoch: a fold of its own, begun when a rule first asks. Safe from threads."""
+
+    def __init__(self, inner: MetadataLog) -> None:
+        self._inner = inner
+        self._lock = threading.Lock()
+        self._tail: LogTail | None = None
+        self._state = EMPTY_STATE
+        self._halted = False
+        self._by_offset: dict[int, Epoch] = {}
+        self._by_state: dict[str | None, Epoch] = {None: 0}
+
+    def made_by(self, offset: int) -> Epoch | None:
+        """The epoch of the entry there, None if it made none. The log holds that offset."""
+        with self._lock:
+            self._read(offset + 1)
+            return self._by_offset.get(offset)
+
+    def following(self, entry: Entry) -> Epoch | None:
+        """The epoch that an entry would make next, None if its predecessor is not known (yet).
+
+        An entry that is asked for counts as known, so that a chain can be asked for in its order.
+        """
+        with self._lock:
+            self._read(self._inner.end_offset())
+            before = self._by_state.get(entry.prev_state_id)
+            if before is None:
+                return None
+            return self._by_state.setdefault(entry.state_id, before + 1)
+
+    def close(self) -> None:
+        with self._lock:
+            if self._tail is not None:
+                self._tail.close()
+
+    def _read(self, end: int) -> None:
+        if self._tail is None:
+            self._tail = self._inner.tail(self._inner.begin_offset())
+        deadline = time.monotonic() + READ_S
+        while self._tail.position < end and not self._halted:
+            for made in follow(self._tail.poll(LOOK_S), self._state):
+                self._state, self._halted = made.after, made.is_halt
+                if made.after is not made.before:
+                    self._by_offset[made.offset] = made.after.epoch
+                    self._by_state[made.after.state_id] = made.after.epoch
+            if self._tail.position < end and time.monotonic() >= deadline:
+                raise LogUnavailable(f"{self._inner.name}: could not be read up to offset {end}", "is the broker up?")
+
+
+@dataclass(slots=True)
+class _OnItsWay:
+    """A record whose commit is held. ``after``: the one before it in its append. ``done``: it arrived, or failed."""
+
+    data: bytes
+    item: Entry | UnreadableEntry
+    after: _OnItsWay | None
+    since: float
+    since_us: Micros
+    done: threading.Event = field(default_factory=threading.Event)
+    failure: LogUnavailable | None = None
+
+
+class DelayableLog:
+    """``inner`` as one participant is allowed to use it. Safe from threads; owns ``inner`` and closes it.
+
+    ``clock``: its monotonic time measures delays. ``timeout_s``: how long an append waits for what is held.
+    """
+
+    def __init__(
+        self,
+        inner: MetadataLog,
+        control: DelaysControl,
+        participant: str,
+        *,
+        clock: Clock | None = None,
+        timeout_s: float = TIMEOUT_S,
+    ) -> None:
+        self.participant = participant
+        self._inner = inner
+        self._control = control
+        self._clock = clock or SystemClock()
+        self._timeout_s = timeout_s
+        self._epochs = _Epochs(inner)
+        self._lock = threading.Lock()
+        self._on_their_way: list[_OnItsWay] = []
+        self._carrier: threading.Thread | None = None
+        self._closed = threading.Event()
+        self._dropped: dict[Rule, int] = {}
+        self._holder = f"{participant}-{next(_HOLDERS)}".replace("/", "_")
+
+    @property
+    def name(self) -> str:
+        """The name of the log inside."""
+        return self._inner.name
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Append what no rule keeps, in order; wait for what is held.
+
+        Raises LogUnavailable if a record was dropped, is still held after ``timeout_s``, or the log inside raises it.
+        """
+        rules = self._rules(COMMIT)
+        if not rules and not self._on_their_way:
+            self._inner.append(records)
+            return
+        through: list[bytes] = []
+        waiting: list[_OnItsWay] = []
+        setting_out: list[_OnItsWay] = []
+        unanswered = False
+        for data in records:
+            item = decode_entry(data)
+            dropped = self._dropping(rules, item)
+            unanswered = unanswered or dropped is not None
+            if dropped is not None and not dropped.answer_only:
+                continue
+            known = self._known(data, setting_out)
+            if known is not None:
+                waiting.append(known)
+            elif waiting or self._held_by(rules, item, self._clock.monotonic()) is not None:
+                after = waiting[-1] if waiting else None
+                setting_out.append(_OnItsWay(data, item, after, self._clock.monotonic(), self._clock.now_us()))
+                waiting.append(setting_out[-1])
+            else:
+                through.append(data)
+        self._set_out(setting_out)
+        if through or not waiting:
+            self._inner.append(through)
+        self._await(waiting)
+        if unanswered:
+            raise LogUnavailable(f"{self.name}: no answer (a rule drops it)", "its fate is unknown")
+
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """As ``append``; where a rule concerns this participant, the wait is here."""
+        if not self._rules(COMMIT) and not self._on_their_way:
+            return self._inner.hand_over(records)
+        return answered_at_once(lambda: self.append(records))
+
+    def begin_offset(self) -> int:
+        """Of the log inside."""
+        return self._inner.begin_offset()
+
+    def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
+        """Of the log inside, whatever this participant may see: a barrier waits for what is held."""
+        return self._inner.end_offset(timeout_s)
+
+    def identity(self) -> str:
+        """Of the log inside."""
+        return self._inner.identity()
+
+    def kafka_id(self) -> str:
+        """Of the log inside."""
+        return self._inner.kafka_id()
+
+    def verify(self) -> None:
+        """Of the log inside."""
+        self._inner.verify()
+
+    def tail(self, from_offset: int) -> DelayableTail:
+        """A reader that is shown what the rules allow."""
+        return DelayableTail(self, self._inner.tail(from_offset))
+
+    def close(self) -> None:
+        """Lose what is on its way, and close the log inside."""
+        self._closed.set()
+        with self._lock:
+            carrier = self._carrier
+        if carrier is not None:
+            carrier.join(READ_S)
+        self._epochs.close()
+        self._inner.close()
+
+    # ------------------------------------------------------------------------------------------------- rules
+
+    def _rules(self, where: str) -> tuple[Rule, ...]:
+        return tuple(rule for rule in self._control.rules() if rule.concerns(where, self.participant))
+
+    def _fits(self, rule: Rule, item: Entry | UnreadableEntry, offset: int | None) -> bool:
+        def epoch() -> Epoch | None:
+            if offset is not None:
+                return self._epochs.made_by(offset)
+            return self._epochs.following(item) if isinstance(item, Entry) else None
+
+        return rule.match.fits(item, epoch)
+
+    def _held_by(
+        self, rules: Sequence[Rule], item: Entry | UnreadableEntry, since: float, offset: int | None = None
+    ) -> Rule | None:
+        """The first rule that keeps the entry, which is here since then, from going on now."""
+        for rule in rules:
+            is_over = rule.action == DELAY and self._clock.monotonic() - since >= rule.seconds
+            if rule.action != DROP and not is_over and self._fits(rule, item, offset):
+                return rule
+        return None
+
+    def _dropping(self, rules: Sequence[Rule], item: Entry | UnreadableEntry) -> Rule | None:
+        for rule in rules:
+            if rule.action == DROP and self._fits(rule, item, None):
+                with self._lock:
+                    taken = self._dropped.get(rule, 0)
+                    if not rule.times or taken < rule.times:
+                        self._dropped[rule] = taken + 1
+                        return rule
+        return None
+
+    # ----------------------------------------------------------------------------------------- held commits
+
+    def _known(self, data: bytes, setting_out: Sequence[_OnItsWay]) -> _OnItsWay | None:
+        with self._lock:
+            return next((each for each in (*self._on_their_way, *setting_out) if each.data == data), None)
+
+    def _set_out(self, records: Sequence[_OnItsWay]) -> None:
+        """All that an append holds back, at once: an answer to what is held has all of it, or nothing."""
+        if not records:
+            return
+        with self._lock:
+            self._on_their_way.extend(records)
+            if self._carrier is None:
+                self._carrier = threading.Thread(target=self._carry, name=f"held-{self.participant}", daemon=True)
+                self._carrier.start()
+
+    def _await(self, waiting: Sequence[_OnItsWay]) -> None:
+        deadline = time.monotonic() + self._timeout_s
+        for each in waiting:
+            if not each.done.wait(max(deadline - time.monotonic(), 0.0)):
+                raise LogUnavailable(f"{self.name}: no answer (a rule holds it)", "its fate is unknown")
+            if each.failure is not None:
+                raise each.failure
+
+    def _carry(self) -> None:
+        """Let records arrive as their rules end, until nothing is on its way."""
+        told: tuple[HeldEntry, ...] = ()
+        while not self._closed.is_set():
+            with self._lock:
+                waiting = tuple(self._on_their_way)
+                if not waiting:
+                    self._carrier = None
+                    break
+            try:
+                held = self._carry_on(waiting)
+            except LogUnavailable:  # which epoch it would make is not known now: it waits
+                held = told
+            if told != held:
+                told = held
+                self._control.report(self._holder, told)
+            self._control.wait(LOOK_S)
+        if told:
+            self._control.report(self._holder, ())
+
+    def _carry_on(self, waiting: Sequence[_OnItsWay]) -> tuple[HeldEntry, ...]:
+        """One look: what may go goes, each after the one before it in its append. Returns what a rule holds."""
+        rules = self._rules(COMMIT)
+        held: list[HeldEntry] = []
+        for each in waiting:
+            rule = self._held_by(rules, each.item, each.since)
+            if rule is not None:
+                behind = _behind(each, waiting)
+                held.append(_held(self.participant, rule, COMMIT, each.item, None, behind, each.since_us))
+            elif each.after is None or each.after.done.is_set():
+                self._arrive(each)
+        return tuple(held)
+
+    def _arrive(self, each: _OnItsWay) -> None:
+        try:
+            self._inner.append([each.data])
+        except LogUnavailable as error:
+            each.failure = error
+        with self._lock:
+            self._on_their_way.remove(each)
+        each.done.set()
+
+
+class DelayableTail:
+    """A reader that is shown a prefix of the log: up to the first entry that a rule holds back. For one thread."""
+
+    def __init__(self, log: DelayableLog, inner: LogTail) -> None:
+        self._log = log
+        self._inner = inner
+        self._waiting: deque[tuple[LogRecord, Entry | UnreadableEntry, float, Micros]] = deque()
+        self._told: HeldEntry | None = None
+        self._holder = f"{log.participant}-{next(_HOLDERS)}".replace("/", "_")
+
+    @property
+    def position(self) -> int:
+        """The offset that will be read next: before what is held."""
+        return self._waiting[0][0].offset if self._waiting else self._inner.position
+
+    def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
+        """As that of the log inside; empty while the next record is held."""
+        deadline = time.monotonic() + timeout_s
+        if not self._waiting:
+            arrived = self._inner.poll(timeout_s, records_max)
+            if not self._log._rules(PROPAGATION):
+                return arrived
+            now, now_us = self._log._clock.monotonic(), self._log._clock.now_us()
+            self._waiting.extend((record, decode_entry(record.data), now, now_us) for record in arrived)
+        shown = self._let_through(records_max)
+        while self._waiting and not shown and (left := deadline - time.monotonic()) > 0:
+            self._log._control.wait(left)
+            shown = self._let_through(records_max)
+        return shown
+
+    def close(self) -> None:
+        """Close the reader inside."""
+        self._tell(None)
+        self._inner.close()
+
+    def _let_through(self, records_max: int) -> list[LogRecord]:
+        rules = self._log._rules(PROPAGATION)
+        shown: list[LogRecord] = []
+        held: HeldEntry | None = None
+        while self._waiting and len(shown) < records_max:
+            record, item, since, since_us = self._waiting[0]
+            try:
+                rule = self._log._held_by(rules, item, since, record.offset)
+            except LogUnavailable:  # which epoch it made is not known now: look again
+                break
+            if rule is not None:
+                behind = len(self._waiting) - 1
+                held = _held(self._log.participant, rule, PROPAGATION, item, record.offset, behind, since_us)
+                break
+            self._waiting.popleft()
+            shown.append(record)
+        self._tell(held)
+        return shown
+
+    def _tell(self, held: HeldEntry | None) -> None:
+        if held != self._told:
+            self._told = held
+            self._log._control.report(self._holder, () if held is None else (held,))
+
+
+def _held(
+    participant: str,
+    rule: Rule,
+    where: str,
+    item: Entry | UnreadableEntry,
+    offset: int | None,
+    behind: int,
+    since: Micros,
+) -> HeldEntry:
+    kind, request = (item.kind, item.request_id) if isinstance(item, Entry) else ("", "")
+    return HeldEntry(participant, rule.name, where, kind, request, offset, behind, since)
+
+
+def _behind(each: _OnItsWay, waiting: Sequence[_OnItsWay]) -> int:
+    """How many records of the same append wait for this one."""
+    heads = {id(each)}
+    for other in waiting:
+        if id(other.after) in heads:
+            heads.add(id(other))
+    return len(heads) - 1

@@ -1,0 +1,302 @@
+"""A log on a Kafka topic with one partition.
+
+Appends go through an acknowledged producer (``acks=all``); reading assigns partition 0 and joins no group, so
+nothing is ever rebalanced away and no committed offset is believed. An offset that the topic does not hold any more
+is an error, never a silent jump (``auto.offset.reset=error``).
+
+The position comes from the end-of-partition events: they give the next offset to be fetched, past control records and
+aborted transactions, which are never handed out. The metadata topic is read uncommitted: its entries are plain
+records, every replica sees the same bytes, and no stray transaction can hold readers back. The results topic is read
+committed.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
+from typing import Any, Literal
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, Message, TopicPartition
+
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.log.errors import LogTruncated, LogUnavailable, TopicMissing
+from ringlog.log.kafka.producer import AckedProducer, Delivered
+from ringlog.log.kafka.topics import (
+    LOOK_AGAIN_S,
+    METADATA,
+    RECORD_BYTES_MAX,
+    TopicSpec,
+    admin_client,
+    delete_before,
+    describe,
+    kafka_id,
+    topic_name,
+    verify_topics,
+)
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
+from ringlog.runtime.kafka.config import connection
+
+_new_record = maker_of(LogRecord)
+Isolation = Literal["read_uncommitted", "read_committed"]
+
+LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+MISBELIEFS = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+"""What the client makes up by itself: of a topic that is missing, and also of one whose broker was just killed. One
+that has lived through that may go on to believe it, against the broker's word; a client made anew asks anew.
+"""
+
+
+def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any]:
+    """The settings of a consumer that is assigned its partitions and never forgets or skips by itself."""
+    return {
+        **connection(bootstrap_servers),
+        "group.id": "ringlog-assigns-and-never-joins",
+        "enable.auto.commit": False,
+        "enable.auto.offset.store": False,
+        "auto.offset.reset": "error",
+        "isolation.level": isolation,
+        "enable.partition.eof": True,
+        "fetch.wait.max.ms": 250,
+        "fetch.error.backoff.ms": 50,
+        "fetch.queue.backoff.ms": 20,
+        "fetch.message.max.bytes": 4 * RECORD_BYTES_MAX,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 500,
+        "socket.nagle.disable": True,
+        "allow.auto.create.topics": False,
+        "check.crcs": True,
+    }
+
+
+def at_ease(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The same for a reader that rests between two looks: what it has fetched waits, and no more is fetched until it
+    looks. So the broker answers it once for all that came meanwhile.
+    """
+    return {**config, "queued.min.messages": 1, "fetch.queue.backoff.ms": 5}
+
+
+class KafkaLog:
+    """A single-partition topic as a log. Connections are made when first needed.
+
+    ``is_at_ease``: its readers keep a pace (``ringlog.log.replicas.poll_policy``).
+    """
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        cluster: str,
+        spec: TopicSpec = METADATA,
+        *,
+        isolation: Isolation = "read_uncommitted",
+        delivery_timeout_s: float = 10.0,
+        is_at_ease: bool = False,
+    ) -> None:
+        if spec.partitions != 1:
+            raise ValueError(f"a log has one partition; {spec.suffix} has {spec.partitions}")
+        self._bootstrap = bootstrap_servers
+        self._cluster = cluster
+        self._spec = spec
+        self._topic = topic_name(cluster, spec.suffix)
+        self._isolation: Isolation = isolation
+        self._delivery_timeout_s = delivery_timeout_s
+        self._is_at_ease = is_at_ease
+        self._lock = threading.Lock()
+        self._producer: AckedProducer | None = None
+        self._asker: Consumer | None = None
+        self._admin: Any = None
+
+    @property
+    def name(self) -> str:
+        """The topic's name."""
+        return self._topic
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """Append in order and wait for every acknowledgement.
+
+        Raises LogUnavailable: the fate of all is then unknown; RecordTooLarge: one of them can never be there.
+        """
+        handed = self.hand_over(records)
+        try:
+            handed.result(timeout=self._delivery_timeout_s + 5)
+        except FutureTimeout as error:
+            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
+
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """Append in order without waiting; see ``AckedProducer.send_all``."""
+        return self._sender().send_all(self._topic, records)
+
+    def send(self, data: bytes, key: bytes | None = None) -> Future[Delivered]:
+        """Append one record without waiting; see ``AckedProducer.send``."""
+        return self._sender().send(self._topic, data, key=key, partition=0)
+
+    def put(self, key: str, data: bytes | None) -> int:
+        """Append one record under a key, None: the key is gone; its offset, once it is acknowledged.
+
+        Raises LogUnavailable, RecordTooLarge.
+        """
+        sent = self._sender().send(self._topic, data, key=key.encode(), partition=0)
+        try:
+            return sent.result(timeout=self._delivery_timeout_s + 5).offset
+        except FutureTimeout as error:
+            raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
+
+    def begin_offset(self) -> int:
+        """The offset of the oldest record kept."""
+        return self._offsets(LOOKUP_TIMEOUT_S)[0]
+
+    def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
+        """The offset after the last record that this log's isolation lets readers see."""
+        return self._offsets(timeout_s)[1]
+
+    def identity(self) -> str:
+        """The topic id (KIP-516), 32 hex digits."""
+        return describe(self._current_admin(), [self._topic], LOOKUP_TIMEOUT_S)[self._topic].topic_id
+
+    def kafka_id(self) -> str:
+        """The Kafka cluster's id, as its brokers tell it."""
+        return kafka_id(self._current_admin())
+
+    def verify(self) -> None:
+        """Raises TopicMisconfigured or TopicMissing unless the topic is as its spec says."""
+        verify_topics(self._current_admin(), self._cluster, self._bootstrap, [self._spec])
+
+    def tail(self, from_offset: int) -> KafkaTail:
+        """A reader that is assigned partition 0 from ``from_offset`` on."""
+        config = reader_config(self._bootstrap, self._isolation)
+        return KafkaTail(at_ease(config) if self._is_at_ease else config, self._topic, from_offset)
+
+    def delete_before(self, offset: int) -> None:
+        """Delete all records before ``offset``, which must not be above the end. Raises LogUnavailable.
+
+        Never for the metadata log, which keeps everything.
+        """
+        if self._spec is METADATA:
+            raise ValueError(f"{self._topic} keeps everything")
+        delete_before(self._current_admin(), self._topic, offset)
+
+    def close(self) -> None:
+        """Flush and close what was opened."""
+        with self._lock:
+            producer, self._producer = self._producer, None
+            asker, self._asker = self._asker, None
+            self._admin = None
+        if producer is not None:
+            producer.close()
+        if asker is not None:
+            asker.close()
+
+    def _sender(self) -> AckedProducer:
+        with self._lock:
+            if self._producer is None:
+                self._producer = AckedProducer(
+                    self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s, not self._spec.counts_once
+                )
+            return self._producer
+
+    def _offsets(self, timeout_s: float) -> tuple[int, int]:
+        deadline = time.monotonic() + timeout_s
+        while True:
+            asker = self._current_asker()
+            left = max(deadline - time.monotonic(), LOOK_AGAIN_S)
+            try:
+                found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=left, cached=False)
+                why = "no answer in time"
+            except KafkaException as error:
+                if self._is_missing(asker, error.args[0], left):
+                    raise TopicMissing(self._topic) from error
+                found, why = None, error.args[0].str()
+                if error.args[0].code() in MISBELIEFS:
+                    self._let_go(asker)
+            if found is not None:
+                return int(found[0]), int(found[1])
+            # A partition's leader may not know yet that it leads: right after it was made, or after a restart.
+            if time.monotonic() + LOOK_AGAIN_S >= deadline:
+                raise LogUnavailable(f"{self._topic}: its end is unknown: {why}", "is the broker up?")
+            time.sleep(LOOK_AGAIN_S)
+
+    def _current_admin(self) -> Any:
+        with self._lock:
+            if self._admin is None:
+                self._admin = admin_client(self._bootstrap)
+            return self._admin
+
+    def _current_asker(self) -> Consumer:
+        with self._lock:
+            if self._asker is None:
+                self._asker = Consumer(reader_config(self._bootstrap, self._isolation))
+            return self._asker
+
+    def _let_go(self, asker: Consumer) -> None:
+        """Ask by a client made anew the next time: this one may keep its misbelief for minutes.
+
+        Other threads may still be asking it, so its last holder closes it.
+        """
+        with self._lock:
+            if self._asker is asker:
+                self._asker = None
+
+    def _is_missing(self, asker: Consumer, error: KafkaError, timeout_s: float) -> bool:
+        """Does a broker say so?"""
+        if error.code() not in MISBELIEFS:
+            return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+        try:
+            found = asker.list_topics(self._topic, timeout=timeout_s).topics.get(self._topic)
+        except KafkaException:
+            return False
+        said = None if found is None else found.error
+        return said is not None and said.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
+
+
+class KafkaTail:
+    """A reader of one partition. For use by one thread."""
+
+    def __init__(self, config: dict[str, Any], topic: str, from_offset: int) -> None:
+        self._topic = topic
+        self._position = from_offset
+        self._lost: LogTruncated | None = None
+        self._consumer = Consumer(config)
+        self._consumer.assign([TopicPartition(topic, 0, from_offset)])
+
+    @property
+    def position(self) -> int:
+        """The offset that will be read next, past control records."""
+        return self._position
+
+    def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
+        """Wait up to ``timeout_s`` for the first record, then take what has been fetched. Raises LogTruncated.
+
+        One end-of-partition event also ends the wait: the position may have moved without a record.
+        """
+        first = self._consumer.poll(timeout_s) if self._lost is None else None
+        records: list[LogRecord] = []
+        if first is not None:
+            self._take(first, records)
+            if first.error() is None and records_max > 1:
+                for message in self._consumer.consume(records_max - 1, timeout=0):
+                    self._take(message, records)
+        if self._lost is not None and not records:
+            raise self._lost
+        return records
+
+    def close(self) -> None:
+        """Close the consumer."""
+        self._consumer.close()
+
+    def _take(self, message: Message, records: list[LogRecord]) -> None:
+        error = message.error()
+        if error is None:
+            offset = message.offset()
+            assert offset is not None
+            assert message.partition() == 0
+            assert offset >= self._position, f"{self._topic}: offset {offset} came after {self._position}"
+            self._position = offset + 1
+            records.append(_new_record(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
+        elif error.code() == KafkaError._PARTITION_EOF:
+            self._position = max(self._position, message.offset() or 0)
+        elif error.code() in LOST:
+            self._lost = LogTruncated(
+                f"{self._topic}: position {self._position} is not in the log any more: {error.str()}",
+            )

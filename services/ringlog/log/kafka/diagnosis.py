@@ -1,0 +1,43 @@
+"""Why a broker gives no answer: is nobody there, is the name unknown, is the log-in or the certificate refused?
+
+A request that failed says only that it found no broker. The client library knows more, and tells it beside the request;
+so a client of its own asks once, and keeps the answer.
+"""
+
+from __future__ import annotations
+
+from confluent_kafka import Consumer, KafkaError, KafkaException
+
+from ringlog.runtime.kafka.config import connection
+
+ASK_S = 3.0
+TELL_S = 0.2
+_ASIDE = ("_ALL_BROKERS_DOWN", "_TIMED_OUT")
+
+
+def why_no_answer(bootstrap_servers: str) -> str:
+    """What stands between us and the broker, in the library's words; empty if it answers, or says nothing.
+
+    Raises BadKafkaConfig.
+    """
+    told: dict[str, str] = {}
+
+    def tell(error: KafkaError) -> None:
+        if error.name() not in _ASIDE:
+            told[error.name()] = error.str()
+
+    options = connection(bootstrap_servers) | {"group.id": "ringlog-diagnosis", "log_level": 0, "error_cb": tell}
+    try:
+        consumer = Consumer(options)
+    except KafkaException as error:  # a file for TLS that is none
+        return str(error.args[0].str())
+    try:
+        consumer.list_topics(timeout=ASK_S)
+        return ""
+    except KafkaException:
+        consumer.poll(TELL_S)
+    finally:
+        consumer.close()
+    # A refusal explains; a broken connection is often only what came of it.
+    first = next((told[name] for name in ("_AUTHENTICATION", "_SSL", "_RESOLVE") if name in told), "")
+    return first or next(iter(told.values()), "")

@@ -1,0 +1,238 @@
+"""Who may write the CDC topic: rights that can be taken away for ever, at the broker.
+
+A CDC writer that is taken for dead may only be slow: its process may wake in a week, with records in its hands. A
+fence in the metadata log does not reach it; only the broker does. So rights are given under a name of their own each
+time: the principal ``ringlog/<cluster>/<writer>/<number>``, with SCRAM credentials and an ACL for the CDC topic and
+the dead letters. No name of a cluster or a writer can hold a slash, so no two writers share one. (They were written
+with dots, which names may hold; those of a writer are still found, and fenced.) To fence a writer, every principal that
+it ever had gets an ACL that *denies* writing: Kafka asks the authorizer at every produce request, of connections that
+are open, too, and a denial wins over whatever allows. Denials are never taken back and numbers never used twice (the
+denials are what remembers them), so it is for ever.
+
+That it holds is not believed but seen: ``takes_records`` tries as that very principal, at the leader of every
+partition, with a record that no topic takes. Who is refused for its size still had the right to write; nothing is
+written either way.
+
+It needs a broker with an authorizer and a SASL listener for the writers; who is a super user there, or comes in
+through a listener without authentication that is one, cannot be fenced. Source: Apache Kafka 4, ``StandardAuthorizer``.
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+import threading
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
+    AdminClient,
+    ResourcePatternType,
+    ResourceType,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialUpsertion,
+)
+
+from ringlog.log.errors import LogError, LogUnavailable
+from ringlog.log.kafka.topics import CDC, DEAD_LETTERS, RECORD_BYTES_MAX, topic_name
+from ringlog.runtime.kafka.config import connection, current
+from ringlog.runtime.kafka.security import PLAIN
+
+MECHANISM = "SCRAM-SHA-256"
+ITERATIONS = 4_096
+TIMEOUT_S = 15.0
+TOO_LARGE = RECORD_BYTES_MAX + 64 * 1024
+"""Bytes of the record that no topic takes."""
+VISIBLE_S = 15.0
+LOOK_S = 0.1
+
+_EVERYTHING = (CDC.suffix, DEAD_LETTERS.suffix)
+_NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
+
+
+class NoAuthorizer(LogError):
+    """The broker asks nobody for rights, so none can be taken away."""
+
+    code = "no_authorizer"
+
+
+class NoRights(LogError):
+    """The writer was never given rights of its own, so nobody knows what to take away."""
+
+    code = "no_rights_granted"
+
+
+class NoListener(LogError):
+    """Nobody said where the writers come in."""
+
+    code = "no_listener"
+
+
+class RightsNotGone(LogError):
+    """After the denial a partition's leader would still have taken a record."""
+
+    code = "rights_not_gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Rights:
+    """Credentials of a writer: ``principal`` is the user's name, without ``User:``."""
+
+    principal: str
+    password: str
+
+    def java_properties(self, protocol: str) -> dict[str, str]:
+        """What a Java client is given, by Kafka's names."""
+        return PLAIN.as_user(protocol, MECHANISM, self.principal, self.password).java()
+
+
+def grant(admin: AdminClient, cluster: str, writer: str) -> Rights:
+    """Make credentials that no writer had before, with the right to write. Raises NoAuthorizer, LogUnavailable."""
+    made = Rights(next_principal(principals(admin, cluster, writer), cluster, writer), secrets.token_urlsafe(24))
+    _bind(admin, cluster, made.principal, (AclOperation.WRITE, AclOperation.DESCRIBE), AclPermissionType.ALLOW)
+    _set_password(admin, made)
+    return made
+
+
+def principals(admin: AdminClient, cluster: str, writer: str) -> tuple[str, ...]:
+    """All that the writer ever had, fenced ones included, oldest first. Raises NoAuthorizer, LogUnavailable."""
+    anybody: Any = None
+    wanted = AclBindingFilter(
+        ResourceType.TOPIC,
+        topic_name(cluster, CDC.suffix),
+        ResourcePatternType.LITERAL,
+        anybody,
+        anybody,
+        AclOperation.WRITE,
+        AclPermissionType.ANY,
+    )
+    found = answered(admin.describe_acls(wanted, request_timeout=TIMEOUT_S))
+    return principals_among((binding.principal.removeprefix("User:") for binding in found), cluster, writer)
+
+
+def principals_among(names: Iterable[str], cluster: str, writer: str) -> tuple[str, ...]:
+    """Those that are, or were once, given to this writer of this cluster, oldest first, each once."""
+    prefixes = "|".join(
+        re.escape(prefix) for prefix in (f"ringlog/{cluster}/{writer}/", f"ringlog.{cluster}.{writer}.")
+    )
+    ours = re.compile(f"(?:{prefixes})[1-9][0-9]*")
+    return tuple(sorted({name for name in names if ours.fullmatch(name)}, key=_number))
+
+
+def next_principal(had: Iterable[str], cluster: str, writer: str) -> str:
+    """A principal that this writer never had, and no other one can have; ``had``: all that it had."""
+    return f"ringlog/{cluster}/{writer}/{max(map(_number, had), default=0) + 1}"
+
+
+def _number(principal: str) -> int:
+    return int(re.split("[./]", principal)[-1])
+
+
+def deny(admin: AdminClient, cluster: str, principal: str) -> Rights:
+    """Take the right to write away for ever; its new password, which nobody else knows. Raises LogUnavailable."""
+    _bind(admin, cluster, principal, (AclOperation.WRITE,), AclPermissionType.DENY)
+    changed = Rights(principal, secrets.token_urlsafe(24))
+    _set_password(admin, changed)
+    return changed
+
+
+def await_gone(listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]) -> None:
+    """Return when the leader of every partition refuses a principal that was denied. Raises RightsNotGone."""
+    deadline = time.monotonic() + VISIBLE_S
+    while taking := takes_records(listener, protocol, cluster, rights, partitions):
+        if time.monotonic() >= deadline:
+            raise RightsNotGone(
+                f"{rights.principal} may still write to partitions {taking} of {topic_name(cluster, CDC.suffix)}",
+                "is it a super user, or is there a broker that does not hear of ACLs?",
+            )
+        threading.Event().wait(LOOK_S)
+
+
+def takes_records(
+    listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]
+) -> tuple[int, ...]:
+    """Partitions of the CDC topic whose leader lets the principal write; nothing is written. Raises LogUnavailable."""
+    options = {
+        **connection(listener, current().security.as_user(protocol, MECHANISM, rights.principal, rights.password)),
+        "message.max.bytes": 4 * TOO_LARGE,
+        "message.timeout.ms": int(TIMEOUT_S * 1_000),
+        "retries": 0,
+        "log_level": 2,
+    }
+    topic = topic_name(cluster, CDC.suffix)
+    return tuple(partition for partition in partitions if _may_write(options, topic, partition))
+
+
+def _may_write(options: Mapping[str, Any], topic: str, partition: int) -> bool:
+    """Try one partition. Each has a producer of its own: one that was refused once asks no other leader."""
+    told: list[KafkaError | None] = []
+    producer = Producer(dict(options))
+    try:
+        producer.produce(topic, bytes(TOO_LARGE), partition=partition, on_delivery=lambda error, _: told.append(error))
+        producer.flush(TIMEOUT_S + 5)
+    except KafkaException as refused:
+        told.append(refused.args[0])
+    error = told[0] if told else None
+    if told and error is None:
+        raise RightsNotGone(f"a record of {TOO_LARGE} bytes was taken", "is max.message.bytes of the topic raised?")
+    if error is not None and error.code() == KafkaError.TOPIC_AUTHORIZATION_FAILED:
+        return False
+    if error is not None and error.code() == KafkaError.MSG_SIZE_TOO_LARGE:
+        return True
+    why = "no answer" if error is None else error.str()
+    raise LogUnavailable(f"partition {partition} could not be tried: {why}", "is the listener of the writers up?")
+
+
+def _bind(
+    admin: AdminClient,
+    cluster: str,
+    principal: str,
+    operations: Sequence[AclOperation],
+    permission: AclPermissionType,
+) -> None:
+    bindings = [
+        AclBinding(
+            ResourceType.TOPIC,
+            topic_name(cluster, suffix),
+            ResourcePatternType.LITERAL,
+            f"User:{principal}",
+            "*",
+            operation,
+            permission,
+        )
+        for suffix in _EVERYTHING
+        for operation in operations
+    ]
+    for future in admin.create_acls(bindings, request_timeout=TIMEOUT_S).values():
+        answered(future)
+
+
+def _set_password(admin: AdminClient, rights: Rights) -> None:
+    kind = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_256, ITERATIONS)
+    wanted = UserScramCredentialUpsertion(rights.principal, kind, rights.password.encode())
+    for future in admin.alter_user_scram_credentials([wanted], request_timeout=TIMEOUT_S).values():
+        answered(future)
+
+
+def answered(future: Future[Any]) -> Any:
+    """What the broker says to a change of rights. Raises NoAuthorizer, LogUnavailable."""
+    try:
+        return future.result(timeout=TIMEOUT_S + 5)
+    except KafkaException as error:
+        if error.args[0].code() == _NO_AUTHORIZER:
+            raise NoAuthorizer(
+                "the broker has no authorizer: any process that reaches it may write",
+                "set authorizer.class.name, or see to it by other means",
+            ) from error
+        raise LogUnavailable(f"the broker refused to change rights: {error.args[0].str()}") from error
+    except TimeoutError as error:
+        raise LogUnavailable("the broker gave no answer about rights", "is it up?") from error

@@ -1,0 +1,286 @@
+"""An acknowledged producer: ``acks=all``, in order, idempotent where records do not count once anyway, with a thread of
+its own that serves the acknowledgements.
+
+An acknowledgement means that every in-sync copy has the record. A failure means that nobody knows: the record may be
+in the topic, or may get there until ``delivery_timeout_s`` has passed. After a fatal error the client inside is
+replaced by a new one: its producer id is gone, and so is the broker's memory of what it sent, which is why writers
+above this module make every record recognisable by itself.
+
+One request is in flight at a time: what is produced meanwhile travels together with the next one.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass
+from typing import Any
+
+from confluent_kafka import KafkaError, KafkaException, Message, Producer
+
+from ringlog.log.errors import LogError, LogUnavailable, RecordTooLarge
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX, TOPICS
+from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.logs import get_logger
+
+POLL_S = 0.1
+GIVE_UP_S = 1.0
+ANY_PARTITION = -1
+TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
+"""What the client, or a broker, says of a record that is too large: definite, unlike all other failures."""
+
+_LIMIT = "max.message.bytes"
+REFUSED = "_error"
+"""Where the client leaves what it has against a record of many."""
+FRAMING_BYTES = 1_024
+"""More than the broker's format adds to a record that travels alone."""
+
+log = get_logger(__name__)
+Delivery = Callable[[KafkaError | None, Message], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Delivered:
+    """Where a record went. ``time_ms``: when it was appended, where the topic has append times, else its author's."""
+
+    topic: str
+    partition: int
+    offset: int
+    time_ms: int = 0
+
+
+def producer_config(
+    bootstrap_servers: str, client_id: str, delivery_timeout_s: float, is_idempotent: bool = True
+) -> dict[str, Any]:
+    """The settings of a producer that keeps order and loses nothing that it acknowledged.
+
+    One that is not idempotent may send a record twice: for topics whose records count once. An idempotent one has at
+    most five *records* under way to a partition, not five requests, and while more wait its thread asks the kernel
+    again and again whether the answer is there: that took up to half of a validator's processor time.
+    """
+    return {
+        **connection(bootstrap_servers),
+        "client.id": client_id,
+        "enable.idempotence": is_idempotent,
+        "acks": "all",
+        "linger.ms": 0,
+        "max.in.flight.requests.per.connection": 1,
+        "message.timeout.ms": round(delivery_timeout_s * 1000),
+        "message.max.bytes": 2 * RECORD_BYTES_MAX,
+        "retry.backoff.ms": 20,
+        "retry.backoff.max.ms": 500,
+        "reconnect.backoff.ms": 20,
+        "reconnect.backoff.max.ms": 500,
+        "socket.nagle.disable": True,
+        "allow.auto.create.topics": False,
+    }
+
+
+def too_large(topic: str, key: bytes | None, size: int) -> RecordTooLarge:
+    """The error of a record that ``topic`` refuses for its ``size``, with what can be done."""
+    fixed = any(_LIMIT in spec.required and topic.endswith(f".{spec.suffix}") for spec in TOPICS)
+    if fixed and size + FRAMING_BYTES > RECORD_BYTES_MAX:
+        return RecordTooLarge(topic, key, size, f"a record of this topic has at most {RECORD_BYTES_MAX:,} bytes")
+    wanted = max(RECORD_BYTES_MAX, size + FRAMING_BYTES)
+    change = f"--entity-type topics --entity-name {topic} --add-config {_LIMIT}={wanted}"
+    mend = f"kafka-configs.sh --bootstrap-server HOST --alter {change}"
+    return RecordTooLarge(topic, key, size, f"let the topic take it, then start again: {mend}")
+
+
+def _failure(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:
+    """What an author hears of a record that was not acknowledged."""
+    if error.code() in TOO_LARGE:
+        return too_large(topic, key, size)
+    return LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown")
+
+
+def _refusal(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:
+    """What an author hears of a record that this process's own client does not take."""
+    if error.code() in TOO_LARGE:
+        return too_large(topic, key, size)
+    if error.code() == KafkaError._QUEUE_FULL:
+        return _full(topic)
+    return LogUnavailable(f"{topic}: not sent: {error.str()}", "its fate is unknown")
+
+
+def _full(topic: str) -> LogUnavailable:
+    return LogUnavailable(f"{topic}: too many records wait for the broker", "is it up?")
+
+
+def _closed(topic: str) -> LogUnavailable:
+    return LogUnavailable(f"{topic}: not sent: this producer is closed")
+
+
+class _Together:
+    """The one answer to records that were sent together, when each has its own. If records are refused for ever the
+    smallest of them is what is raised: larger ones are refused, too.
+    """
+
+    def __init__(self, topic: str, count: int) -> None:
+        self.future: Future[None] = Future()
+        self.future.set_running_or_notify_cancel()
+        self._topic = topic
+        self._left = count
+        self._failed: LogError | None = None
+        self._lock = threading.Lock()
+        if not count:
+            self.future.set_result(None)
+
+    def delivered(self, error: KafkaError | None, message: Message) -> None:
+        """The answer of one record."""
+        self.answered(None if error is None else _failure(self._topic, None, len(message.value() or b""), error))
+
+    def answered(self, failure: LogError | None) -> None:
+        """What became of one record."""
+        with self._lock:
+            self._left -= 1
+            if failure is not None:
+                self._failed = failure if self._failed is None else _worse(self._failed, failure)
+            if self._left:
+                return
+        self.future.set_result(None) if self._failed is None else self.future.set_exception(self._failed)
+
+
+def _worse(one: LogError, other: LogError) -> LogError:
+    """What is to be raised of two failures."""
+    refused = [error for error in (one, other) if isinstance(error, RecordTooLarge)]
+    return min(refused, key=lambda error: error.size) if refused else one
+
+
+class AckedProducer:
+    """Sends records and tells of each what became of it. Safe from threads."""
+
+    def __init__(
+        self,
+        bootstrap_servers: str,
+        client_id: str = "ringlog",
+        delivery_timeout_s: float = 10.0,
+        is_idempotent: bool = True,
+    ) -> None:
+        self._config = producer_config(bootstrap_servers, client_id, delivery_timeout_s, is_idempotent)
+        self._lock = threading.Lock()
+        self._producer = Producer(self._config)
+        self._closed = False
+        self._closing = threading.Event()
+        self._poller = threading.Thread(target=self._poll, name=f"{client_id}-acks", daemon=True)
+        self._poller.start()
+
+    def send(
+        self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None
+    ) -> Future[Delivered]:
+        """Send one record; the future gives its place, or raises LogUnavailable when its fate is unknown, or
+        RecordTooLarge if the topic refuses it for ever.
+
+        ``partition``: None lets the client choose by key. Raises LogUnavailable at once if the local queue is full, or
+        this producer is closed, and RecordTooLarge if no topic takes so much. The future cannot be cancelled: a record
+        that was handed over is on its way.
+        """
+        future: Future[Delivered] = Future()
+        # Running from here on, so that a caller's cancel() changes nothing; else the answer would raise in the thread
+        # that serves everybody's.
+        future.set_running_or_notify_cancel()
+        wanted = ANY_PARTITION if partition is None else partition
+        size = len(key or b"") + len(value or b"")
+
+        def delivered(error: KafkaError | None, message: Message) -> None:
+            if error is None:
+                place = message.partition() or 0, message.offset() or 0
+                future.set_result(Delivered(topic, *place, message.timestamp()[1]))
+            else:
+                future.set_exception(_failure(topic, key, size, error))
+
+        self._produce(topic, value, key, wanted, delivered)
+        return future
+
+    def send_all(self, topic: str, values: Sequence[bytes]) -> Future[None]:
+        """Send records to partition 0, in this order; one future for all: it fails if one of them does.
+
+        They are handed to the client at once, since each one that it is given by itself wakes its thread. The future
+        raises what ``send`` raises; of one that is refused here, those behind it may be on their way.
+        """
+        together = _Together(topic, len(values))
+        records: list[dict[str, Any]] = [{"value": value} for value in values]
+        none: LogError | None = None
+        with self._lock:
+            producer = self._producer
+            try:
+                if not self._closed:
+                    producer.produce_batch(topic, records, partition=0, on_delivery=together.delivered)
+                else:
+                    none = _closed(topic)
+            except (BufferError, KafkaException) as refused:  # of the call, before the first record
+                none = LogUnavailable(f"{topic}: not sent: {refused}", "its fate is unknown")
+        is_broken = False
+        for record in records:
+            if none is not None:
+                together.answered(none)
+            elif (error := record.get(REFUSED)) is not None:
+                is_broken |= error.fatal() or error.code() == KafkaError._FATAL
+                together.answered(_refusal(topic, None, len(record["value"]), error))
+        if is_broken:
+            self._replace(producer)
+        return together.future
+
+    def _produce(self, topic: str, value: bytes | None, key: bytes | None, place: int, delivered: Delivery) -> None:
+        with self._lock:
+            if self._closed:
+                raise _closed(topic)
+            producer = self._producer
+            try:
+                producer.produce(topic, value=value, key=key, partition=place, on_delivery=delivered)
+                return
+            except BufferError as error:
+                raise _full(topic) from error
+            except KafkaException as error:
+                refused = error
+        why: KafkaError = refused.args[0]
+        if why.fatal() or why.code() == KafkaError._FATAL:
+            self._replace(producer)
+        raise _refusal(topic, key, len(key or b"") + len(value or b""), why) from refused
+
+    def flush(self, timeout_s: float) -> int:
+        """Wait until everything sent has been answered; returns how many records are still open at the deadline."""
+        return int(self._producer.flush(timeout_s))
+
+    def close(self, timeout_s: float = 5.0) -> None:
+        """Wait up to ``timeout_s`` for open records, then stop. Every record sent before has its answer afterwards."""
+        with self._lock:
+            self._closed = True
+            producer = self._producer
+        if not _answered(producer, timeout_s):
+            _give_up(producer, timeout_s)
+        self._closing.set()
+        self._poller.join(timeout_s)
+
+    def _replace(self, broken: Producer) -> None:
+        """Begin anew under another producer id, and give every record that the broken client holds its answer."""
+        with self._lock:
+            if self._producer is not broken:
+                return
+            self._producer = Producer(self._config)
+        _give_up(broken, GIVE_UP_S)
+
+    def _poll(self) -> None:
+        """Serve acknowledgements. The client tells of a fatal error here or at the next record, whichever is first."""
+        while not self._closing.is_set():
+            producer = self._producer
+            try:
+                producer.poll(POLL_S)
+            except KafkaException as error:
+                log.warning("producer_replaced", why=error.args[0].str())
+                self._replace(producer)
+
+
+def _answered(producer: Producer, timeout_s: float) -> bool:
+    """Wait for the answers to all records; a fatal error, which the client may raise meanwhile, is none."""
+    try:
+        return int(producer.flush(timeout_s)) == 0
+    except KafkaException:
+        return False
+
+
+def _give_up(producer: Producer, timeout_s: float) -> None:
+    """Drop what the client holds; each record is answered with a failure. The first wait may end with a fatal error."""
+    producer.purge()
+    _ = _answered(producer, timeout_s) or _answered(producer, timeout_s)

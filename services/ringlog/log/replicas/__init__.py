@@ -1,0 +1,1 @@
+"""Replicas of the state: reading, folding, waiting, identity."""

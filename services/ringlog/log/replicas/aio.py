@@ -1,0 +1,72 @@
+"""A replica for programs that run on an event loop: waiting without blocking it.
+
+The replica's threads hand over with ``call_soon_threadsafe``; blocking calls run in worker threads. Futures of the
+client are awaited with ``asyncio.wrap_future(client.submit_future(...))``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from contextlib import suppress
+from typing import TypeVar
+
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.errors import ReplicaHalted
+from ringlog.log.replicas.replica import LogReplica
+
+LOOK_S = 0.5
+T = TypeVar("T")
+
+
+class AsyncReplica:
+    """Awaits a replica on the running event loop. Make it there; ``close`` it there."""
+
+    def __init__(self, replica: LogReplica) -> None:
+        self.replica = replica
+        self._loop = asyncio.get_running_loop()
+        self._moved = asyncio.Event()
+        self._unsubscribe = replica.subscribe(self._follow).close
+
+    @property
+    def state(self) -> ClusterState:
+        """The newest folded state."""
+        return self.replica.state
+
+    def close(self) -> None:
+        """Hear of no more records."""
+        self._unsubscribe()
+
+    async def newer_than(self, epoch: Epoch) -> ClusterState:
+        """The newest state, as soon as its epoch is above ``epoch``. Raises ReplicaHalted."""
+        while True:
+            self._moved.clear()
+            self._raise_if_halted()
+            if self.replica.state.epoch > epoch:
+                return self.replica.state
+            try:
+                await asyncio.wait_for(self._moved.wait(), LOOK_S)
+            except TimeoutError:
+                continue
+
+    async def read_barrier(self, timeout_s: float = 30.0) -> ClusterState:
+        """See ``Replica.read_barrier``."""
+        return await asyncio.to_thread(self.replica.read_barrier, timeout_s)
+
+    async def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, what: str) -> T:
+        """See ``Replica.wait_for``; ``predicate`` runs in another thread."""
+        return await asyncio.to_thread(self.replica.wait_for, predicate, timeout_s, what)
+
+    def _follow(
+        self, _: ClusterState, _after: ClusterState, _item: Entry | UnreadableEntry, outcome: Outcome, _offset: int
+    ) -> None:
+        if outcome.kind is OutcomeKind.APPLIED:
+            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                self._loop.call_soon_threadsafe(self._moved.set)
+
+    def _raise_if_halted(self) -> None:
+        halted = self.replica.halted
+        if halted is not None:
+            raise ReplicaHalted(halted.code, halted.detail, halted.offset, halted.hint)

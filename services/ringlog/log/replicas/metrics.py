@@ -1,0 +1,77 @@
+"""What a replica of the metadata log shows of itself: how far it is, and since when it has heard nothing."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import ringlog
+from ringlog.kernel.model.outcome import OutcomeKind
+from ringlog.kernel.values import SECOND_US, Epoch, Micros
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.subscribers import Halt
+from ringlog.runtime.monitoring.metrics import Sample
+from ringlog.runtime.trust import current
+
+SILENT_S = 20.0
+"""A broker that has not said for so long where the log ends counts as away: a few looks of the replica."""
+
+
+@dataclass(frozen=True, slots=True)
+class LogView:
+    """How far a process has read the log. ``behind``, ``silent_s``: None where it has not begun."""
+
+    epoch: Epoch
+    time: Micros
+    behind: int | None
+    silent_s: float | None
+    halted: Halt | None
+    counts: tuple[tuple[str, int], ...] = ()
+
+    @property
+    def silence(self) -> str:
+        """That the broker is away, in words; empty if it is not."""
+        if self.silent_s is None:
+            return "the broker has not shown the log yet"
+        if self.silent_s < SILENT_S:
+            return ""
+        return f"the broker has not answered for {self.silent_s:.0f} s"
+
+    @property
+    def halt(self) -> str:
+        """Why the process reads no further, with its code first; empty if it does."""
+        return "" if self.halted is None else f"{self.halted.code}: {self.halted.detail}"
+
+
+def seen_log(replica: LogReplica) -> LogView:
+    """A replica as it is now."""
+    state, position, known = replica.state, replica.position, replica.known_end
+    counts = replica.counts
+    return LogView(
+        state.epoch,
+        state.time,
+        None if known is None else max(0, known[0] - position),
+        None if known is None else time.monotonic() - known[1],
+        replica.halted,
+        tuple((kind.value, counts[kind]) for kind in OutcomeKind),
+    )
+
+
+def process_samples(now: Micros) -> Iterator[Sample]:
+    """The figures that every process has. ``now``: its clock. When its certificate expires its files say."""
+    yield Sample("ringlog_release_info", 1, (ringlog.__version__,))
+    yield Sample("ringlog_clock_seconds", now / SECOND_US)
+    if expires := current().expires:
+        yield Sample("ringlog_certificate_expires_seconds", expires)
+
+
+def log_samples(view: LogView) -> Iterator[Sample]:
+    """The figures that every process has that reads the log."""
+    yield Sample("ringlog_epoch", view.epoch)
+    yield Sample("ringlog_log_halted", view.halted is not None)
+    yield Sample("ringlog_log_time_seconds", view.time / SECOND_US)
+    if view.behind is not None and view.silent_s is not None:
+        yield Sample("ringlog_log_behind_records", view.behind)
+        yield Sample("ringlog_log_silent_seconds", view.silent_s)
+    yield from (Sample("ringlog_log_records", count, (outcome,)) for outcome, count in view.counts)

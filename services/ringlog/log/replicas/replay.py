@@ -1,0 +1,133 @@
+"""Waiting until a replica has folded all that is in the log: for as long as it takes, while it gets on.
+
+A log of months takes minutes to replay, and no deadline knows how many. So there is none while the replica moves; only
+silence ends the wait, with LogUnavailable, and the replica keeps what it has folded for the next attempt. How far it
+is, and how long it still takes at the present pace, is reported from time to time (``Tell``).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.log.errors import LogUnavailable, WaitTimedOut
+from ringlog.log.reading import SILENCE_S
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.runtime.logs import get_logger
+
+LOOK_S = 0.2
+FIRST_S = 2.0
+"""A replay that is over sooner is not worth a word."""
+AGAIN_S = 5.0
+WHOLE = "from its beginning"
+
+log = get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Replay:
+    """A replica on its way: at ``epoch``, before record ``position`` of ``end``; ``left_s`` more seconds at its pace.
+
+    ``took_s``: since the wait began. ``what``: completes "reading the log".
+    """
+
+    log: str
+    epoch: Epoch
+    position: int
+    end: int
+    took_s: float
+    left_s: float
+    what: str = WHOLE
+
+    @property
+    def is_over(self) -> bool:
+        """True in the last word on it."""
+        return self.position >= self.end
+
+    def __str__(self) -> str:
+        """One line for people."""
+        if self.is_over:
+            return f"{self.log} read {self.what}: epoch {self.epoch}, {self.end} records in {self.took_s:.0f} s"
+        where = f"epoch {self.epoch}, record {self.position} of {self.end}"
+        return f"reading {self.log} {self.what}: {where}, about {self.left_s:.0f} s more"
+
+
+Tell = Callable[[Replay], None]
+
+
+def say(replay: Replay) -> None:
+    """Put it in the process's log."""
+    log.info(
+        "replayed" if replay.is_over else "replays",
+        log=replay.log,
+        epoch=replay.epoch,
+        record=replay.position,
+        of=replay.end,
+        took_s=round(replay.took_s),
+        left_s=round(replay.left_s),
+    )
+
+
+class ReplayTeller:
+    """Tells how far a reading is, from record ``first`` to ``end``: when it lasts, and then from time to time.
+
+    It tells nothing of a reading that is soon over.
+    """
+
+    def __init__(
+        self, log_name: str, first: int, end: int, tell: Tell, clock: Callable[[], float], what: str = WHOLE
+    ) -> None:
+        self._log, self._first, self._end, self._what = log_name, first, end, what
+        self._tell, self._clock = tell, clock
+        self._started = clock()
+        self._tell_at = self._started + FIRST_S
+        self._has_told = False
+
+    def at(self, epoch: Epoch, position: int) -> None:
+        """Everything before ``position`` is read."""
+        now = self._clock()
+        if self._has_told if position >= self._end else now >= self._tell_at:
+            took = now - self._started
+            pace = (position - self._first) / took if took > 0 else 0.0
+            left = (self._end - position) / pace if pace > 0 else SILENCE_S
+            self._tell(Replay(self._log, epoch, position, self._end, took, left, self._what))
+            self._tell_at, self._has_told = now + AGAIN_S, True
+
+
+def catch_up(
+    replica: LogReplica,
+    *,
+    silence_s: float = SILENCE_S,
+    look: Callable[[], None] = lambda: None,
+    tell: Tell = say,
+    clock: Callable[[], float] = time.monotonic,
+) -> ClusterState:
+    """A state that contains every entry which was in the log when this was called: a read barrier without a deadline.
+
+    ``look``: called before each short wait, and may raise. Raises LogUnavailable when nothing came for ``silence_s``,
+    TopicMissing, ReplicaHalted, ReplicaStopped.
+    """
+    end = replica.end_offset(silence_s)
+    moved = clock()
+    position = replica.position
+    telling = ReplayTeller(replica.log.name, position, end, tell, clock)
+    while position < end:
+        look()
+        _await(replica, end)
+        now = clock()
+        if replica.position > position:
+            position, moved = replica.position, now
+        elif now - moved >= silence_s:
+            what = f"nothing came for {silence_s:.0f} s at record {position} of {end}"
+            raise LogUnavailable(f"{replica.log.name}: {what}", "is the broker up?")
+        telling.at(replica.state.epoch, position)
+    return replica.state
+
+
+def _await(replica: LogReplica, end: int) -> None:
+    with suppress(WaitTimedOut), replica.pace.hurry():
+        replica.wait_for(lambda _: replica.position >= end, LOOK_S, f"offset {end}")

@@ -1,0 +1,1 @@
+"""Registers and held requests on threads."""

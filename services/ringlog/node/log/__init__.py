@@ -1,0 +1,1 @@
+"""A node's copy of the log, and the log as peers show it."""

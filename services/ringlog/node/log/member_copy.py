@@ -1,0 +1,198 @@
+"""A member of the metadata service keeps a copy of the log: ``ringlog.node.protocol.copying`` on a thread and a file.
+
+While the node is in a group of the service, everything that the log has goes to its file
+(``ringlog.node.log.log_copy``), and no epoch is acknowledged before it is there: so the acknowledgement that makes a
+node a member says that it has the log, and no other gate is needed. The thread reads the log by itself, since the bytes
+count, and folds them by itself, so what it holds does not rest on the fold that serves.
+
+It goes on where its file ends. Where the log begins later by now, it begins anew with a snapshot, as every reader
+does, unless that is another history: then the file is all that is left of the first one, and stays. A file that is
+damaged is set aside as evidence. Who is no member any more keeps what he had, and adds nothing. Peers that are behind
+are answered from it, also while the broker is away.
+
+Source: CEP-21, members of the metadata service; decisions 31 and 81.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from ringlog.kernel.history import contradicts
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch, OperationId
+from ringlog.log.errors import CopyDamaged, LogTruncated, LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.folding import Start
+from ringlog.log.port import LogTail, MetadataLog
+from ringlog.log.replicas.poll_policy import LooksToSpare
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.log.replicas.start_point import Beginning
+from ringlog.node.errors import NodeFailed
+from ringlog.node.log.log_copy import CopyFile, HeldLog, reopened
+from ringlog.node.protocol.acks import RegisterSide
+from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
+from ringlog.node.protocol.turn import MayAcknowledge, Rest
+from ringlog.node.retry import Stopped
+from ringlog.protocol.effects import carry_out
+from ringlog.runtime.logs import get_logger
+
+POLL_INTERVAL_S: Final = 1.0
+EVIDENCE: Final = ".damaged"
+
+log = get_logger("ringlog.node")
+
+
+class MemberCopy(CopySide):
+    """The copy in a file.
+
+    ``news`` is set when there may be more to acknowledge. ``run`` is for a thread of its own; the rest for any.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        node: str,
+        replica: LogReplica,
+        beginning: Beginning,
+        acknowledged: Epoch,
+        news: threading.Event,
+        stopping: threading.Event,
+    ) -> None:
+        super().__init__(node, acknowledged)
+        self._path = path
+        self._replica = replica
+        self._beginning = beginning
+        self._news = news
+        self._stopping = stopping
+        self._copy: CopyFile | None = None
+        self._tail: LogTail | None = None
+        self._poll_pauses = LooksToSpare()
+
+    @property
+    def entries(self) -> CopyFile | None:
+        """The log from which peers are answered; None while the node is not a member. A broker that is away changes
+        nothing.
+        """
+        return self._copy
+
+    def run(self) -> None:
+        """Keep the copy while the node is a member, until it stops. Raises NodeFailed, LogError."""
+        handlers: dict[type, Callable[[Any], Any]] = {
+            AwaitMember: lambda _: self._await_member(),
+            OpenCopy: lambda _: self._open(),
+            TakeRecords: lambda effect: self._take(effect.timeout / 1e6),
+            CloseCopy: lambda _: self._hold(None),
+            MayAcknowledge: lambda _: self._news.set(),
+            Rest: lambda effect: self._stopping.wait(effect.time / 1e6),
+        }
+
+        def perform(effect: Any) -> Any:
+            if self._stopping.is_set():
+                raise Stopped
+            return handlers[type(effect)](effect)
+
+        try:
+            carry_out(keep_copy(self, lambda: self._replica.state), perform)
+        except OSError as error:
+            raise NodeFailed(f"{self._path}: {error.strerror}: the node's copy of the log cannot be kept") from error
+        except Stopped:
+            pass
+        finally:
+            self._hold(None)
+
+    def _await_member(self) -> None:
+        while not self._stopping.is_set():
+            with contextlib.suppress(WaitTimedOut):
+                self._replica.wait_for(self.is_member, POLL_INTERVAL_S, "the node to be a member")
+                return
+
+    def _open(self) -> bool:
+        try:
+            copy = opened(self._path, self._replica.log, self._beginning)
+            self._hold(copy)
+            self._tail, self._poll_pauses = self._replica.log.tail(copy.held.next), LooksToSpare()
+        except (LogUnavailable, TopicMissing):
+            return False
+        return True
+
+    def _take(self, timeout_s: float) -> Epoch | None:
+        assert self._copy is not None, "a copy is open"
+        assert self._tail is not None, "a copy is open"
+        try:
+            records = self._tail.poll(timeout_s)
+            epoch = self._copy.take(records)
+        except (LogTruncated, LogUnavailable, TopicMissing):
+            return None
+        self._replica.pace.rest(self._poll_pauses, records)
+        return epoch
+
+    def _hold(self, copy: CopyFile | None) -> None:
+        before, self._copy = self._copy, copy
+        tail, self._tail = self._tail, None
+        if tail is not None:
+            tail.close()
+        if before is not None:
+            before.close()
+
+
+class CopiedSide:
+    """The registers of a member; acknowledgements wait for its copy of the log, too. ``state``: what it serves."""
+
+    def __init__(self, registers: RegisterSide, copy: CopySide, state: Callable[[], ClusterState]) -> None:
+        self._registers = registers
+        self._copy = copy
+        self._state = state
+
+    def acknowledgeable(self) -> Epoch:
+        """See ``RegisterSide``."""
+        return min(self._registers.acknowledgeable(), self._copy.acknowledgeable(self._state()))
+
+    def received(self, operation: OperationId) -> bool:
+        """See ``RegisterSide``."""
+        return self._registers.received(operation)
+
+
+def opened(path: Path, metadata: MetadataLog, beginning: Beginning) -> CopyFile:
+    """The copy with which to go on in this log.
+
+    Raises LogTruncated where it is of another history, LogUnavailable, OSError.
+    """
+    kept = _intact_copy(path)
+    before = None if kept is None else kept.held
+    held = goes_on(before, metadata, lambda: beginning.start(metadata, metadata.identity(), lambda _: ()), str(path))
+    if kept is not None and held is before:
+        return kept
+    if kept is not None:
+        kept.close()
+    return CopyFile(path, held, ())
+
+
+def goes_on(kept: HeldLog | None, metadata: MetadataLog, start: Callable[[], Start], where: str) -> HeldLog:
+    """With what to go on in this log: what is held, or another beginning. Raises as ``opened``."""
+    identity, begin, end = metadata.identity(), metadata.begin_offset(), metadata.end_offset()
+    if kept is not None and begin <= kept.next < end:
+        kept.topic_id = identity
+        return kept
+    found = start()
+    if kept is not None and kept.last is not None:
+        before, now = kept.at.state, found.state
+        if now.epoch < before.epoch or contradicts(now, before.epoch, before.state_id):
+            raise LogTruncated(
+                f"{metadata.name} does not have epoch {before.epoch}, which {where} holds",
+                "the log lost entries: `ringlog recover` can rebuild it from that file",
+            )
+    return HeldLog(identity, found)
+
+
+def _intact_copy(path: Path) -> CopyFile | None:
+    """The file that is there; one that is damaged is set aside."""
+    try:
+        return reopened(path)
+    except CopyDamaged as damaged:
+        aside = path.with_suffix(EVIDENCE)
+        path.replace(aside)
+        log.error("copy_damaged", kept=str(aside), why=damaged.message)
+        return None

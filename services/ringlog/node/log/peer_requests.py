@@ -1,0 +1,133 @@
+"""The thread that asks peers for the log while the own one is behind: ``ringlog.node.protocol.peers`` over gRPC."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future, wait
+from typing import Any, Final
+
+from ringlog.client.data.peers import Peers
+from ringlog.kernel.fold import fold
+from ringlog.kernel.model.outcome import Folded, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch, NodeId
+from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.protocol.peer_log_claims import PeerLogClaims
+from ringlog.node.protocol.peers import (
+    ANSWER_TIMEOUT,
+    AskLog,
+    AskPeer,
+    AwaitBehind,
+    PeerAnswered,
+    PeerRefuted,
+    ask_peers,
+)
+from ringlog.node.retry import Stopped
+from ringlog.protocol.effects import Draw, Steps
+from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.wire.data import FOREIGN_CLUSTER, WRONG_NODE, EntriesReply, EntriesRequest, pack, unpack
+from ringlog.wire.entries import EncodedEntry, decode_entry
+from ringlog.wire.errors import WireError
+
+POLL_INTERVAL_S: Final = 0.5
+
+log = get_logger("ringlog.node")
+
+
+class NamedEpochs:
+    """The greatest epoch that messages have named since the last ``taken``. Safe from threads."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._greatest: Epoch = 0
+
+    def report_epoch(self, epoch: Epoch) -> None:
+        """A message names an epoch that is not here."""
+        with self._changed:
+            if epoch > self._greatest:
+                self._greatest = epoch
+                self._changed.notify_all()
+
+    def taken(self, timeout_s: float) -> Epoch:
+        """It, as soon as there is one; 0 if none comes in time."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._greatest, timeout_s)
+            found, self._greatest = self._greatest, 0
+            return found
+
+
+class PeerAsking:
+    """Asks the peers of ``node`` for the log. ``own``: the node's replica of it. ``newest_epoch`` is for any thread."""
+
+    def __init__(self, node: NodeId, own: LogReplica, peers: Peers, stopping: threading.Event) -> None:
+        self.named = NamedEpochs()
+        self._node = node
+        self._own = own
+        self._peers = peers
+        self._stopping = stopping
+        self._claims = PeerLogClaims(self._fold_on)
+        self._seldom = Seldom(log)
+        self.handlers: dict[type, Callable[[Any], Any]] = {
+            AwaitBehind: lambda effect: self._await(effect.timeout / 1e6),
+            AskLog: lambda effect: self._ask_log(effect.timeout / 1e6),
+            AskPeer: lambda effect: self._ask(effect.request),
+            PeerAnswered: self._report_peer,
+            PeerRefuted: lambda effect: log.error("peer_refuted", peer=effect.peer, epoch=self._own.state.epoch),
+        }
+
+    @property
+    def newest_epoch(self) -> Epoch:
+        """Return the newest epoch in the own log or in what peers have shown."""
+        return max(self._own.state.epoch, self._claims.newest_epoch)
+
+    def steps(self, draw: Draw) -> Steps[None]:
+        """For the thread that performs ``handlers``, and what it has besides."""
+        return ask_peers(self._node, lambda: self._own.state, self._claims, self._own.recent.at, draw)
+
+    def _fold_on(self, state: ClusterState, data: bytes) -> Folded:
+        """Fold an entry of a peer; the own replica reuses the result for the same bytes on the same state."""
+        item = decode_entry(data)
+        if isinstance(item, UnreadableEntry):
+            return fold(state, item)
+        return self._own.foreseen.fold(state, EncodedEntry(item, data))
+
+    def _await(self, timeout_s: float) -> Epoch:
+        until = time.monotonic() + timeout_s
+        while not self._stopping.is_set():
+            left = until - time.monotonic()
+            found = self.named.taken(max(min(left, POLL_INTERVAL_S), 0))
+            if found or left <= POLL_INTERVAL_S:
+                return found
+        raise Stopped
+
+    def _ask_log(self, timeout_s: float) -> ClusterState | None:
+        try:
+            return self._own.read_barrier(timeout_s)
+        except (LogUnavailable, TopicMissing, WaitTimedOut):
+            return None
+
+    def _ask(self, request: EntriesRequest) -> EntriesReply | None:
+        answer = Future[bytes | None]()
+        self._peers.call(request.node, "Entries", pack(request), ANSWER_TIMEOUT / 1e6, answer.set_result)
+        while not answer.done():  # the call ends by its own deadline
+            if self._stopping.is_set():
+                raise Stopped
+            wait((answer,), POLL_INTERVAL_S)
+        data = answer.result()
+        try:
+            reply = None if data is None else unpack(EntriesReply, data)
+        except WireError:
+            return None
+        if reply is not None and reply.refused in (WRONG_NODE, FOREIGN_CLUSTER):
+            self._peers.forget(request.node)
+        return reply
+
+    def _report_peer(self, effect: PeerAnswered) -> None:
+        about = {"peer": effect.request.node, "after": effect.request.epoch}
+        if effect.code:
+            self._seldom.warn("peer_asked_in_vain", code=effect.code, **about)
+        elif effect.newest_epoch > self._own.state.epoch:
+            log.info("peer_is_ahead", newest_epoch=effect.newest_epoch, **about)

@@ -1,0 +1,1 @@
+"""Registers of a node, in memory and on disk."""

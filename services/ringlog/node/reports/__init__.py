@@ -1,0 +1,1 @@
+"""Acknowledgements, load reports, health and metrics of a node."""

@@ -1,0 +1,140 @@
+"""The health and the metrics of a node, as pure functions of a sample (``NodeView``).
+
+================  =====  ==============================================================================================
+state             ready  when
+================  =====  ==============================================================================================
+``starting``      no     it has not read the log to its end yet, or is not registered
+``catching_up``   no     after a restart: it does not hold again what it had, so it answers no reads of rows
+``ready``         yes    it answers, at its epoch; also while the broker is away, and if an operator declared it down
+``left``          no     it is no node of the cluster any more
+``halted``        no     it cannot go on: the log, its disk or another process of the same node
+``stopping``      no     it was asked to stop
+================  =====  ==============================================================================================
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId
+from ringlog.log.replicas.metrics import LogView, log_samples, process_samples
+from ringlog.node.protocol.turn import Tailed
+from ringlog.runtime.monitoring.health import Health
+from ringlog.runtime.monitoring.metrics import Sample
+from ringlog.wire.data import StatusReply
+from ringlog.wire.records import FailedTries
+
+SAMPLES_KEPT: Final = 8
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """A sample of a node. ``state``: the adopted one; ``failure``: why it cannot go on; ``registers``: None before they
+    are served; ``copied``: of a member's copy of the log; ``newest_epoch``: the newest epoch that the node has heard of
+    from anybody; ``clock_ahead``: see ``BrokerClock``.
+    """
+
+    node: NodeId
+    log: LogView
+    state: ClusterState = EMPTY_STATE
+    now: Micros = 0
+    caught_up: bool = False
+    stopping: bool = False
+    failure: str = ""
+    registers: StatusReply | None = None
+    acknowledged: Epoch = 0
+    copied: Epoch | None = None
+    rows: int = 0
+    row_streams: int = 0
+    mutations_behind: int | None = None
+    clock_ahead: Micros | None = None
+    tries: tuple[FailedTries, ...] = ()
+    verdicts: Mapping[str, int] = field(default_factory=dict)
+    disk: Mapping[str, int] = field(default_factory=dict)
+    newest_epoch: Epoch = 0
+
+
+def health_of(view: NodeView) -> Health:
+    """Is the node ready, and what is wrong with it or around it?"""
+
+    def is_in(state: str, why: str, is_ready: bool = False) -> Health:
+        return Health(state, is_ready, why, view.state.epoch, view.log.behind)
+
+    member = view.state.nodes.get(view.node)
+    if view.failure or view.log.halted is not None:
+        return is_in("halted", view.failure or view.log.halt)
+    if view.stopping:
+        return is_in("stopping", "it was asked to stop")
+    if view.state.epoch == 0 or member is None or view.registers is None:
+        missing = "reads the metadata log" if view.state.epoch == 0 else "is not registered yet"
+        return is_in("starting", "; ".join(filter(None, (missing, view.log.silence))))
+    if member.state == "left":
+        return is_in("left", "it has left the cluster: replace it by a new node, or stop it")
+    if not (view.caught_up and view.registers.ready):
+        return is_in("catching_up", f"{_catches_up(view)}; it answers no reads of that before")
+    away = f"{view.log.silence}: it serves at epoch {view.state.epoch}" if view.log.silence else ""
+    down = f"declared down: {member.down_reason}" if member.down else ""
+    return is_in("ready", "; ".join(filter(None, (away, down))), is_ready=True)
+
+
+def _catches_up(view: NodeView) -> str:
+    if view.caught_up:
+        return "reads the log up to where its registers were"
+    left = "" if view.mutations_behind is None else f", {view.mutations_behind} records behind"
+    return f"reads the mutations that it had read before{left}"
+
+
+def samples_of(view: NodeView) -> Iterator[Sample]:
+    """The node's figures."""
+    yield from process_samples(view.now)
+    yield from log_samples(view.log)
+    yield Sample("ringlog_node_ready", health_of(view).is_ready)
+    yield Sample("ringlog_node_acknowledged_epoch", view.acknowledged)
+    yield Sample("ringlog_node_rows_epoch", view.state.epoch)
+    yield Sample("ringlog_node_known_epoch", view.newest_epoch)
+    yield Sample("ringlog_node_rows", view.rows)
+    yield Sample("ringlog_node_streams", view.row_streams, ("rows",))
+    if (registers := view.registers) is not None:
+        yield Sample("ringlog_node_streams", registers.streams, ("registers",))
+        yield Sample("ringlog_node_registers_epoch", registers.epoch)
+        yield Sample("ringlog_node_registers", registers.cells)
+        yield Sample("ringlog_node_registers_pending", registers.pending)
+    most = setting(view.state, "stream_tries_max")
+    yield Sample("ringlog_node_stream_tries", sum(one.count for one in view.tries))
+    yield Sample("ringlog_node_streams_given_up", sum(one.count >= most for one in view.tries))
+    yield from (Sample("ringlog_node_disk_bytes", size, (of,)) for of, size in view.disk.items())
+    yield from (Sample("ringlog_node_writes", count, (verdict,)) for verdict, count in sorted(view.verdicts.items()))
+    if view.mutations_behind is not None:
+        yield Sample("ringlog_node_mutations_behind_records", view.mutations_behind)
+    if view.copied is not None:
+        yield Sample("ringlog_node_copy_epoch", view.copied)
+    if view.clock_ahead is not None:
+        yield Sample("ringlog_node_clock_ahead_seconds", view.clock_ahead / SECOND_US)
+
+
+class BrokerClock:
+    """How far a node's clock is ahead of the broker's, from writes that came as soon as they were appended.
+
+    That is known of the first record after a moment in which nothing came to a node that was behind nothing. Its way is
+    a part of what is found, so the least of the last few counts. ``ahead``: microseconds, None while nothing is known.
+    """
+
+    def __init__(self) -> None:
+        self._found: deque[Micros] = deque(maxlen=SAMPLES_KEPT)
+        self._was_idle = False
+
+    @property
+    def ahead(self) -> Micros | None:
+        """See above."""
+        return min(tuple(self._found), default=None)
+
+    def took(self, taken: Sequence[Tailed], is_current: bool, now: Micros) -> None:
+        """What has come of the mutations topic just now; ``is_current``: the node is behind nothing before it."""
+        if self._was_idle and taken and taken[0].value is not None and taken[0].time_ms > 0:
+            self._found.append(now - taken[0].time_ms * 1_000)
+        self._was_idle = is_current and not taken

@@ -1,0 +1,106 @@
+"""Samples a running node for ``/metrics`` and ``/health``: sends no request and never waits."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch, Micros
+from ringlog.log.replicas.metrics import seen_log
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.log.log_copy import COPY
+from ringlog.node.log.member_copy import MemberCopy
+from ringlog.node.reports.health_view import BrokerClock, NodeView, health_of, samples_of
+from ringlog.node.rows.disk_rows import ROWS
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.data_side import CELLS, DataSide
+from ringlog.node.streams.mutation_tail import MutationsTail
+from ringlog.runtime.clock import Clock
+from ringlog.runtime.monitoring.health import Health, Since
+from ringlog.runtime.monitoring.metrics import Sample
+
+FILES = {"rows": f"{ROWS}*", "registers": f"{CELLS}/*", "log_copy": f"{COPY}*"}
+"""What a node has on its disk, by the names of its files in its folder."""
+
+
+class NodeWatch:
+    """One node's. ``copy``: the member's copy of the log, once there is one; ``failure``: why the node cannot go on;
+    ``is_stopping``: it was asked to stop.
+    """
+
+    def __init__(
+        self,
+        options: NodeOptions,
+        folder: NodeFolder,
+        row_replica: RowReplica,
+        data: DataSide,
+        replica: LogReplica,
+        tail: MutationsTail,
+        verdicts: Counter[str],
+        clock: Clock,
+        failure: Callable[[], Exception | None],
+        is_stopping: Callable[[], bool],
+    ) -> None:
+        self.labels: Mapping[str, str] = {"node": options.name}
+        self.broker_clock = BrokerClock()
+        self.copy: MemberCopy | None = None
+        self._path = options.folder
+        self._folder = folder
+        self._row_replica = row_replica
+        self._data = data
+        self._replica = replica
+        self._tail = tail
+        self._verdicts = verdicts
+        self._clock = clock
+        self._failure = failure
+        self._is_stopping = is_stopping
+        self._since = Since(clock.now_us)
+
+    def health(self) -> tuple[Health, Micros]:
+        """See ``WatchedProcess``."""
+        found = health_of(self._view())
+        return found, self._since.of(found.state)
+
+    def samples(self) -> Iterator[Sample]:
+        """See ``WatchedProcess``."""
+        return samples_of(self._view())
+
+    def _view(self) -> NodeView:
+        row_replica, failure = self._row_replica, self._failure()
+        state, positions = row_replica.state, dict(row_replica.positions)
+        return NodeView(
+            row_replica.node,
+            seen_log(self._replica),
+            state,
+            self._clock.now_us(),
+            row_replica.caught_up,
+            self._is_stopping(),
+            "" if failure is None else str(failure),
+            self._data.status() if self._data.is_served else None,
+            self._folder.acknowledged,
+            self._copied(state),
+            len(row_replica.store),
+            row_replica.streams,
+            self._tail.behind(positions),
+            self.broker_clock.ahead,
+            self._data.tries.failed_tries(),
+            dict(self._verdicts),
+            {of: _size(self._path, pattern) for of, pattern in FILES.items()},
+            self._data.asking.newest_epoch,
+        )
+
+    def _copied(self, state: ClusterState) -> Epoch | None:
+        is_member = self._row_replica.node in state.service
+        return self.copy.acknowledgeable(state) if self.copy is not None and is_member else None
+
+
+def _size(folder: Path, pattern: str) -> int:
+    total = 0
+    for path in folder.glob(pattern):
+        with suppress(OSError):  # a file that was replaced since it was listed
+            total += path.stat().st_size
+    return total

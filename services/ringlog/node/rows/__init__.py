@@ -1,0 +1,1 @@
+"""Rows of a node, in memory and on disk."""

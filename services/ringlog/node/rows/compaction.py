@@ -1,0 +1,252 @@
+"""Removal of row versions that no reader needs, page by page, and reads of large partitions.
+
+The state of a partition is the join of the effects of its writes (``ringlog.kernel.rows``). The join is commutative,
+associative and idempotent. So a version is *redundant* if the join of other versions that stay already contains its
+effect: the partition then has the same state without it, whatever else arrives, in any order, and at every instant.
+Overwritten cells, and everything below a tombstone, are redundant. The newest tombstones are not.
+
+The effect of a version must not depend on what this node knows of the table so far. A version that names a column
+which the table does not have here (dropped, or added later), or a multi-cell user type (which may grow), stays.
+
+Versions are removed in the transaction that their successors are in, or in a later one. Two replicas may therefore
+hold different versions of a partition with the same state: readers compare states (``ringlog.client.data.row_reads``).
+
+A scan takes the node's lock for one page at a time. It starts again if rows of any table were dropped meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, Final, Protocol
+
+from ringlog.kernel.cql.collections import cells_of
+from ringlog.kernel.generations.statements import TableShape, statements_of, stored_shape
+from ringlog.kernel.rows.partition import Key, PartitionState, join
+from ringlog.kernel.rows.writes import columns_of, effect_of
+from ringlog.node.checks import token_of_partition
+from ringlog.node.rows.store import RowStore, order
+from ringlog.wire.data import RowVersion
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import Mutation, decode_mutation
+
+PAGE_VERSIONS: Final = 500
+PAGE_BYTES: Final = 1024 * 1024
+"""A page ends at either bound: so much is read under the lock at once."""
+SMALL_BYTES: Final = 256 * 1024
+"""A partition of at most this size is read at once, and as it is."""
+COMPACTED_AFTER: Final = 2_000
+"""Writes after which a partition is compacted; later, this number and that of the versions that it had."""
+COUNTED_MAX: Final = 50_000
+"""Partitions whose writes are counted. Beyond that all counts start again."""
+_OPERATIONS: Final = frozenset({"INSERT", "UPDATE", "ROW_DELETE", "RANGE_DELETE", "PARTITION_DELETE"})
+_GROWS_NEVER: Final = ("list<", "set<", "map<")
+
+PartitionName = tuple[str, bytes]
+"""Table and partition key."""
+
+
+class ScannedRows(Protocol):
+    """The rows of a node: ``ringlog.node.rows.replica``. ``drops`` counts how often rows of lost ranges were dropped;
+    ``scans``: hear of each version that is added.
+    """
+
+    drops: int
+    scans: list[PartitionScan]
+    store: RowStore
+
+    @property
+    def lock(self) -> AbstractContextManager[Any]: ...
+    def shape(self, table: str) -> TableShape: ...
+    def has_table(self, table: str) -> bool: ...
+    def partition(self, table: str, partition_key: bytes, bytes_max: int) -> list[RowVersion] | None: ...
+    def remove(self, versions: Sequence[RowVersion]) -> None: ...
+
+
+class RedundantVersions:
+    """Finds the redundant versions of one partition.
+
+    Args:
+        shape: The table as this node knows it.
+    """
+
+    def __init__(self, shape: TableShape) -> None:
+        self._shape = stored_shape(shape)
+        self._columns = columns_of(self._shape)
+        self._column_names = frozenset(self._shape.columns or ())
+        self._tombstones = PartitionState()
+        self._row: Key | None = None
+        self._state = PartitionState()
+
+    def among(self, versions: Iterable[RowVersion]) -> list[RowVersion]:
+        """Return those that versions before them, here or in earlier calls, make redundant.
+
+        Args:
+            versions: In descending order within a row. The rows in any order, but first the one with the empty
+                clustering key: it has the tombstones of ranges and of the partition.
+        """
+        found = []
+        for version in versions:
+            if version.clustering_key != self._row:
+                self._begin(version.clustering_key)
+            effect = self._effect_of(version)
+            if effect is None:
+                continue
+            joined = join(self._state, effect, self._columns)
+            if joined == self._state:
+                found.append(version)
+            self._state = joined
+        return found
+
+    def _begin(self, row: Key) -> None:
+        if self._row == ():
+            self._tombstones = PartitionState(self._state.deleted, self._state.ranges)
+        self._row, self._state = row, self._tombstones
+
+    def _effect_of(self, version: RowVersion) -> PartitionState | None:
+        try:
+            return self._effect(decode_mutation(version.value))
+        except WireError:
+            return None  # of a later release
+
+    def _effect(self, write: Mutation) -> PartitionState | None:
+        """The effect of a write; None if a later or an earlier state of the table may read it otherwise."""
+        for statement in statements_of(write):
+            cells = [(cell.column, cell.value) for cell in statement.cells]
+            taken = (one.column for one in statement.deleted_elements)
+            names = {name for name, _ in cells}.union(statement.replaced, taken)
+            if statement.operation not in _OPERATIONS or not names <= self._column_names:
+                return None
+            kinds = {name: self._columns.multi_cell[name] for name in names if name in self._columns.multi_cell}
+            if not all(kind.startswith(_GROWS_NEVER) for kind in kinds.values()):
+                return None
+            try:
+                for name, value in cells:
+                    if name in kinds and value is not None:
+                        cells_of(kinds[name], value)
+            except ValueError:
+                return None
+        return effect_of(write, self._shape, self._columns)
+
+
+class PartitionScan:
+    """One pass over a partition that removes its redundant versions. ``kept``: the others, ``kept_bytes`` of writes."""
+
+    def __init__(self, row_replica: ScannedRows, name: PartitionName) -> None:
+        self.name = name
+        self.kept: list[RowVersion] = []
+        self.kept_bytes = 0
+        self.seen = 0
+        self.is_done = False
+        self._row_replica = row_replica
+        self._drops = row_replica.drops
+        self._redundant = RedundantVersions(row_replica.shape(name[0]))
+        self._below: RowVersion | None = None
+        self._in_rows = False
+
+    @property
+    def is_broken(self) -> bool:
+        """True if rows were dropped since it began: what it kept may be gone."""
+        return self._row_replica.drops != self._drops
+
+    def add(self, version: RowVersion) -> None:
+        """Keep a version that was written since the scan began."""
+        self.kept.append(version)
+        self.kept_bytes += len(version.value)
+
+    def step(self, keeps: bool) -> None:
+        """Take one page. ``keeps``: the versions that stay are wanted."""
+        row_replica, (table, key) = self._row_replica, self.name
+        with row_replica.lock:
+            if self.is_broken:
+                return
+            token = token_of_partition(key)
+            page = row_replica.store.page(table, token, key, self._in_rows, self._below, PAGE_VERSIONS, PAGE_BYTES)
+        redundant = self._redundant.among(page)
+        with row_replica.lock:
+            if self.is_broken:
+                return
+            row_replica.remove(redundant)
+        self.seen += len(page)
+        if keeps:
+            gone = {(one.clustering_key, one.timestamp, one.value) for one in redundant}
+            for one in page:
+                if (one.clustering_key, one.timestamp, one.value) not in gone:
+                    self.add(one)
+        if page:
+            self._below = page[-1]
+        elif self._in_rows:
+            self.is_done = True
+        else:
+            self._in_rows, self._below = True, None
+
+
+class Compactor:
+    """Counts the writes of each partition of a node, and compacts those with many, one page with each ``step``.
+
+    Args:
+        after: The number of writes after which a partition is compacted.
+    """
+
+    def __init__(self, after: int = COMPACTED_AFTER) -> None:
+        self._after = after
+        self._written: Counter[PartitionName] = Counter()
+        self._waiting: dict[PartitionName, None] = {}
+        self._scan: PartitionScan | None = None
+
+    def count_write(self, table: str, partition_key: bytes) -> None:
+        """A version was added."""
+        name = table, partition_key
+        self._written[name] += 1
+        if self._written[name] >= self._after:
+            self._waiting[name] = None
+        elif len(self._written) > COUNTED_MAX:
+            self._written.clear()
+
+    def step(self, row_replica: ScannedRows) -> None:
+        """Go on with the present partition, or begin with the next one."""
+        if self._scan is None:
+            if not self._waiting:
+                return
+            with row_replica.lock:
+                name = next(iter(self._waiting))
+                del self._waiting[name], self._written[name]
+                self._scan = PartitionScan(row_replica, name) if row_replica.has_table(name[0]) else None
+        scan = self._scan
+        if scan is not None:
+            scan.step(keeps=False)
+            if scan.is_done:
+                self._written[scan.name] -= scan.seen
+            if scan.is_done or scan.is_broken:
+                self._scan = None
+
+
+@contextmanager
+def partition_read(
+    row_replica: ScannedRows, name: PartitionName, bytes_max: int | None
+) -> Iterator[list[RowVersion] | None]:
+    """The versions of a partition, or None if they have more than ``bytes_max`` bytes without the redundant ones.
+
+    The node's lock is held inside the context: epoch, positions and versions belong together there.
+    """
+    table, key = name
+    while True:
+        with row_replica.lock:
+            small = row_replica.partition(table, key, SMALL_BYTES)
+            if small is not None:
+                yield small
+                return
+            scan = PartitionScan(row_replica, name)
+            row_replica.scans.append(scan)
+        try:
+            while not scan.is_done and not scan.is_broken and (bytes_max is None or scan.kept_bytes <= bytes_max):
+                scan.step(keeps=True)
+            with row_replica.lock:
+                if not scan.is_broken:
+                    is_too_large = bytes_max is not None and scan.kept_bytes > bytes_max
+                    yield None if is_too_large else sorted(set(scan.kept), key=order)
+                    return
+        finally:
+            with row_replica.lock:
+                row_replica.scans.remove(scan)

@@ -1,0 +1,448 @@
+"""The rows of a data node, apart from any process: which writes it keeps, which reads it answers, what it must fetch.
+
+A node reads the mutations topic in order and judges every record once what it has adopted is settled for it
+(``kernel.generations.verdicts``), one at a time; until then it holds the record and all behind it. Hence, when it
+adopts epoch e, every write that it admitted below e is applied: it may acknowledge (applied, drained) = (e, e) at once.
+
+Streaming (CEP-21: bootstrap between steps 2 and 3): when a gaining node adopts the epoch that makes it a write
+replica, it notes its position in each partition of the mutations topic. From there on it keeps the rows itself;
+everything below comes from the sources that the operation's plan names, each of which takes its snapshot only after its
+own positions have passed the noted ones. No row falls in between. Rows that come both ways, or from several sources,
+are one version in the store. A rebuild streams the same way, into ranges that the node has already.
+
+Rows of ranges that the node no longer writes are dropped when the epoch that says so is adopted; a cancelled
+operation thereby drops what was streamed for it, and a stream that ends late is refused. Reads are answered under the
+same lock, so none is still in hand when rows go.
+
+A restarted node begins with the rows of one commit and the positions that it had then (``ringlog.node.rows.store``), as
+one does that was there all the time and adopts the newest epoch only now: what it lost meanwhile goes, what it gains is
+streamed, and everything above the positions it reads by itself. Before it acknowledges anything the rows are synced, so
+what it said that it has it has for good.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import threading
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from ringlog.kernel.balance.model import READS, WRITES
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.generations.admission import RULED_BY, AdmissionRules, rules_of, used, verdict
+from ringlog.kernel.generations.statements import TableShape
+from ringlog.kernel.generations.verdicts import SchemaHistory
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.ownership.placements import placement_of_keyspace
+from ringlog.kernel.ring.murmur3 import compose
+from ringlog.kernel.schema.stored import as_stored
+from ringlog.kernel.tablets.groups import map_of
+from ringlog.kernel.values import Epoch, StreamReport, Token
+from ringlog.node.checks import token_of_partition
+from ringlog.node.registers.registers import PLACED_BY
+from ringlog.node.registers.served import ServedRequests
+from ringlog.node.rows.compaction import COMPACTED_AFTER, Compactor, PartitionScan, partition_read
+from ringlog.node.rows.memory_rows import MemoryRows
+from ringlog.node.rows.ownership import NOTHING, Owned, OwnedTablets, Served, lost, owned_by
+from ringlog.node.rows.pages import grouped
+from ringlog.node.rows.partial_decode import Head, head_of, partition_of, plain
+from ringlog.node.rows.store import RowsMark, RowStore, checksum
+from ringlog.node.stream_work import StreamingWork, tables_under, work_of, works_of
+from ringlog.wire.data import Rows, RowVersion
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
+
+Range = tuple[int, int]
+Place = tuple[bytes, Token]
+"""A composed partition key, and its token."""
+PORTION = 5_000
+"""Tokens that are weighed at once, while nobody is answered."""
+KEPT, NOT_OWNED, DROPPED = "kept", "not_mine", "dropped"
+"""What is said of writes that no rule refuses; those of a table that was dropped meanwhile are rows of nobody."""
+HELD = "held"
+"""It is too early to judge the write: with a later settled time it is to be judged again."""
+UNREADABLE = "unreadable"
+"""The verdict on bytes that are no write."""
+_version_of = maker_of(RowVersion)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFetch:
+    """One stream that a gaining node needs: rows of ``ranges`` under ``replication``, from ``source``.
+
+    ``operation``: the name of the work, an operation's id or that of a session; ``epoch``: that of the stage.
+    ``positions``: partition of the mutations topic to the first offset that the node keeps by itself.
+    """
+
+    operation: str
+    epoch: int
+    source: str
+    replication: str
+    ranges: tuple[Range, ...]
+    positions: tuple[tuple[int, int], ...]
+
+
+class NotReady(Exception):
+    """This node may not answer yet; the text says what it waits for."""
+
+
+class SourceBehind(NotReady):
+    """This node, as the source of a stream, has not adopted an epoch that the receiver has."""
+
+
+class NotServed(Exception):
+    """This node does not answer that at all at its epoch; the text says why."""
+
+
+class RowReplica:
+    """The rows of one node and the epoch it has adopted. Thread-safe.
+
+    ``changed`` is notified with each epoch and with what a turn has judged.
+
+    ``caught_up`` is for the process to set, once the node knows again what it knew before a restart: until then it
+    answers no reads and acknowledges nothing. ``store``: the rows that it begins with, of mutations topic ``topic_id``.
+    ``compacted_after``: see ``Compactor``.
+    """
+
+    def __init__(self, node: str, store: RowStore | None = None, compacted_after: int = COMPACTED_AFTER) -> None:
+        self.node = node
+        self.lock = threading.RLock()
+        self.changed = threading.Condition(self.lock)
+        self.store = MemoryRows() if store is None else store
+        self.served = ServedRequests()
+        self.state = ClusterState()
+        self.topic_id = self.store.mark.topic_id
+        self.positions: dict[int, int] = dict(self.store.mark.positions)
+        self.reports: dict[str, StreamReport] = {}
+        self.caught_up = False
+        self._fetching: dict[str, list[RowFetch]] = {}
+        self._received: dict[str, list[tuple[int, str]]] = {}
+        self._is_dirty = False
+        self._owned: dict[str, Owned | OwnedTablets] = {}
+        self._served: dict[str, Served] = {}
+        self._rules = AdmissionRules(history=SchemaHistory())
+        self.drops = 0
+        self.scans: list[PartitionScan] = []
+        self._compactor = Compactor(compacted_after)
+
+    # -------------------------------------------------------------------------------------------- epochs
+
+    def adopt(self, state: ClusterState) -> list[RowFetch]:
+        """Serve under a newer state from now on; returns the streams that this epoch makes necessary."""
+        with self.lock:
+            if state.epoch <= self.state.epoch or state.epoch < self.store.mark.epoch:
+                return []
+            old, before, self.state = self.state, self._owned, state
+            if any(getattr(state, part) is not getattr(old, part) for part in RULED_BY):
+                self._rules = rules_of(state, (old, self._rules))
+            if any(getattr(state, part) is not getattr(old, part) for part in PLACED_BY):
+                self._owned = self._owned_under(state)
+                self._forget(before)
+            self.changed.notify_all()
+            current = works_of(state, self.node)
+            self.reports = {name: report for name, report in self.reports.items() if name in current}
+            self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}
+            self._received = {name: parts for name, parts in self._received.items() if name in current}
+            return [fetch for name in sorted(current) for fetch in self._begin(current[name])]
+
+    def _owned_under(self, state: ClusterState) -> dict[str, Owned | OwnedTablets]:
+        """What the node serves of each table. Worked out once for each placement, and only where that has changed."""
+        served: dict[str, Served] = {}
+        under: dict[str, Owned] = {}  # a keyspace
+        owned: dict[str, Owned | OwnedTablets] = {}
+        for name, table in state.tables.items():
+            tablets = map_of(state, table)
+            if tablets is not None:
+                owned[name] = OwnedTablets(tablets, self.node)
+                continue
+            if table.keyspace not in under:
+                under[table.keyspace] = self._owned_in(state, table.keyspace, served)
+            owned[name] = under[table.keyspace]
+        self._served = served
+        return owned
+
+    def _owned_in(self, state: ClusterState, keyspace: str, served: dict[str, Served]) -> Owned:
+        """What the node serves under the placement of a keyspace, which ``served`` has then."""
+        placement = placement_of_keyspace(state, keyspace)
+        if placement is None:
+            return NOTHING
+        if placement.key not in served:
+            served[placement.key] = (placement, owned_by(placement, self.node, self._served.get(placement.key)))
+        return served[placement.key][1]
+
+    def _forget(self, before: dict[str, Owned | OwnedTablets]) -> None:
+        """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at; in
+        the first epoch of a life, all.
+        """
+        found: dict[tuple[int, int], list[Range]] = {}  # tables of one keyspace lose the same
+        for table in self.store.tables():
+            present = self.state.tables.get(table)
+            owned, owner = self._owned.get(table, NOTHING), before.get(table)
+            if present is None or present.id != self.store.ids.get(table):
+                owned, owner = NOTHING, None  # another table of that name, or none: these rows are none of it
+            pair = id(owner), id(owned)
+            if pair not in found:
+                found[pair] = lost(owner, owned)
+            if gone := found[pair]:
+                self.store.drop(table, gone)
+                self.drops += 1
+                self._is_dirty = True
+
+    def serves(self) -> bool:
+        """True if the node replicates any range of any table."""
+        with self.lock:
+            return any(owned.some() for owned in self._owned.values())
+
+    def _begin(self, work: StreamingWork) -> list[RowFetch]:
+        """The streams of a work that is new; or of all of it again, where one of its sources is another."""
+        waiting = self._fetching.get(work.name)
+        if work.name in self.reports or (waiting is not None and _serve(work, self.node, waiting)):
+            return []
+        positions = tuple(sorted(self.positions.items()))
+        fetches = [
+            RowFetch(work.name, work.epoch, source, replication, ranges, positions)
+            for (source, replication), ranges in work.taken(self.node).items()
+        ]
+        self._fetching[work.name] = list(fetches)
+        self._received.pop(work.name, None)
+        if not fetches:
+            self._report(work.name, 0, checksum(()))
+        return fetches
+
+    # -------------------------------------------------------------------------------------------- writes
+
+    def _is_of_others(self, table: str, place: Place) -> bool:
+        owned = self._owned.get(table)
+        return owned is not None and not owned.takes(place[1])
+
+    def judge(self, value: bytes, append_time_us: int) -> str:
+        """Judge one record of the mutations topic: a verdict of ``admit``, or ``unreadable``."""
+        head = head_of(value)
+        place = None
+        if head is not None and (found := partition_of(head)) is not None:
+            place = _place(found[1])
+            if self._is_of_others(found[0], place):
+                return NOT_OWNED
+        try:
+            return self.admit(self._seen(value, head), append_time_us, value, place)
+        except WireError:
+            return UNREADABLE
+
+    def _seen(self, value: bytes, head: Head | None) -> Mutation:
+        """As much of a write as ``admit`` looks at: values only where the table has a rule for them."""
+        found = plain(value, head)
+        if found is not None:
+            name = f"{found.keyspace}.{found.table}"
+            shape = self._rules.tables.get(name)
+            if name not in self.state.table_lives and (shape is None or not shape.is_special):
+                return found
+        return decode_mutation(value)
+
+    def needed(self, value: bytes, append_time_us: int) -> int:
+        """The time above which the settled time must be before a record that is held can be judged."""
+        try:
+            return used(self._rules, decode_mutation(value), append_time_us)
+        except WireError:
+            return append_time_us
+
+    def admit(self, mutation: Mutation, append_time_us: int, value: bytes, place: Place | None = None) -> str:
+        """Judge one write: ``kept``, ``not_mine``, ``dropped``, the code of the rule that refuses it, or ``held``.
+        ``place``: where its partition is, if that is known.
+
+        The rules are those of the CDC pipeline (same order, same clock: the broker's append time), so that a row
+        and its CDC record are refused together.
+        """
+        with self.lock:
+            found = verdict(self._rules, mutation, append_time_us)
+            if found is None:
+                return HELD
+            if found.version is None:
+                return found.code
+            name = f"{mutation.keyspace}.{mutation.table}"
+            table = self.state.tables.get(name)
+            if table is None or table.id != found.version.id:
+                return DROPPED
+            key, token = place or _place([part for part in mutation.partition_key if part is not None])
+            owned = self._owned[name]
+            if not owned.takes(token):
+                return NOT_OWNED
+            if stored := found.version.shape.stored:
+                value = encode_mutation(as_stored(decode_mutation(value), stored))
+            self._put(_version_of(name, token, key, mutation.clustering_key, mutation.timestamp, value), table.id)
+            if isinstance(owned, OwnedTablets):
+                self.served.count_request(WRITES, self.state, name, token)
+            return KEPT
+
+    def _put(self, version: RowVersion, table_id: str) -> None:
+        if self.store.ids.get(version.table) != table_id:
+            self.store.identify(version.table, table_id)
+        self.store.add(version)
+        self._compactor.count_write(version.table, version.partition_key)
+        for scan in self.scans:
+            if scan.name == (version.table, version.partition_key):
+                scan.add(version)
+
+    def remove(self, versions: Sequence[RowVersion]) -> None:
+        """Forget versions that are redundant (``ringlog.node.rows.compaction``)."""
+        if versions:
+            self.store.remove(versions)
+            self._is_dirty = True
+
+    def passed(self, partition: int, position: int) -> None:
+        """All records of ``partition`` below ``position`` are judged."""
+        with self.lock:
+            if position > self.positions.get(partition, -1):
+                self.positions[partition] = position
+                self._is_dirty = True
+
+    def commit(self, sync: bool = False) -> None:
+        """Have the rows last, with how far they go, in one transaction. ``sync``: on the disk, news or not."""
+        with self.lock:
+            state = self.state
+            self.changed.notify_all()
+            if state.epoch == 0 or not (sync or self._is_dirty):
+                return
+            adopted = state.cluster_id, state.epoch, state.state_id, self.topic_id
+            self.store.commit(RowsMark(*adopted, dict(self.positions)), sync)
+            self._is_dirty = False
+
+    def compact(self) -> None:
+        """Remove some of the redundant versions of partitions that are written often. For one thread."""
+        self._compactor.step(self)
+
+    def sizes(self, table: str) -> Iterator[tuple[Token, int]]:
+        """Each token of a table that has rows, with the bytes of its writes; requests are answered between portions."""
+        after: Token | None = None
+        while True:
+            with self.lock:
+                found = list(islice(self.store.sizes(table, after), PORTION))
+            yield from found
+            if len(found) < PORTION:
+                return
+            after = found[-1][0]
+
+    # ---------------------------------------------------------------------------------------------- reads
+
+    def read(self, table: str, partition_key: bytes) -> tuple[int, list[RowVersion]]:
+        """(epoch, versions of a partition); raises NotReady, or NotServed where this node is no read replica."""
+        with self.lock:
+            self._check_read(table, partition_key)
+        with partition_read(self, (table, partition_key), None) as versions:
+            self._check_read(table, partition_key)
+            self.count_read(table, partition_key)
+            return self.state.epoch, versions or []
+
+    def _check_read(self, table: str, partition_key: bytes) -> None:
+        if not self.caught_up:
+            raise NotReady("the node has not read again yet what it held before it was restarted")
+        owned = self._owned.get(table)
+        if owned is None:
+            raise NotServed(f"epoch {self.state.epoch} has no table {table}")
+        if not owned.answers(token_of_partition(partition_key)):
+            raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
+
+    def has(self, table: str, token: Token, is_write: bool) -> bool:
+        """True if the node is a replica of a key: one that takes its writes, or one that answers its reads."""
+        owned = self._owned.get(table, NOTHING)
+        return owned.takes(token) if is_write else owned.answers(token)
+
+    def partition(self, table: str, partition_key: bytes, bytes_max: int | None = None) -> list[RowVersion] | None:
+        """The versions of a partition; None if they have more than ``bytes_max`` bytes."""
+        return self.store.partition(table, token_of_partition(partition_key), partition_key, bytes_max)
+
+    def count_read(self, table: str, partition_key: bytes) -> None:
+        """Count a read of a partition."""
+        self.served.count_request(READS, self.state, table, token_of_partition(partition_key))
+
+    def has_table(self, table: str) -> bool:
+        """True if the adopted epoch has a table of that name."""
+        return table in self._rules.tables
+
+    def shape(self, table: str) -> TableShape:
+        """The shape of a table of the adopted epoch; raises NotServed if there is none."""
+        if table not in self._rules.tables:
+            raise NotServed(f"epoch {self.state.epoch} has no table {table}")
+        return self._rules.tables[table]
+
+    # ----------------------------------------------------------------------------------------- streaming
+
+    def page(self, fetch: RowFetch, newest: Epoch, after: RowVersion | None, page_bytes: int) -> Rows:
+        """The next rows for a gaining node, those after ``after``, up to a size; none at the end. Raises NotReady until
+        this source may answer, or NotServed.
+
+        It answers after it has adopted the stage that streams and ``newest``, the receiver's newest epoch, and has
+        applied the writes below the receiver's positions.
+        """
+        with self.lock:
+            if self.state.epoch < newest:
+                raise SourceBehind(f"epoch {newest} is not adopted yet")
+            work, positions = work_of(self.state, fetch.operation), dict(fetch.positions)
+            if work is None:
+                raise NotReady(f"epoch {self.state.epoch} does not have {fetch.operation} in a stage that streams")
+            if not work.given(self.node, fetch.replication).issuperset(fetch.ranges):
+                raise NotServed(f"{fetch.operation} does not have this node as the source of these ranges")
+            behind = [p for p, offset in sorted(positions.items()) if self.positions.get(p, -1) < offset]
+            if behind:
+                raise NotReady(f"writes below the receiver's positions are not applied yet in partitions {behind}")
+            found = self.store.listed(fetch.ranges, tables_under(self.state, fetch.replication), after)
+            sizes = ((one, len(one.partition_key) + len(one.value)) for one in found)
+            rows = next(grouped(sizes, page_bytes), ())
+            return Rows(rows, tuple((name, self.store.ids[name]) for name in sorted({one.table for one in rows})))
+
+    def take_in(self, fetch: RowFetch, page: Rows) -> bool:
+        """Keep rows of a stream, if the operation still wants them. If it ends early, they are as good as any.
+
+        Rows of another table of the same name are skipped. A source that is behind sends rows of a dropped table. One
+        that is ahead sends rows of the next table, and this node reads all writes to that from the topic.
+        """
+        with self.lock:
+            if not self.wants(fetch):
+                return False
+            tables = self.state.tables
+            same = {name for name, table_id in page.tables if name in tables and tables[name].id == table_id}
+            for version in page.rows:
+                if version.table in same and self._owned[version.table].takes(version.token):
+                    self._put(version, tables[version.table].id)
+            self._is_dirty = True
+            return True
+
+    def complete(self, fetch: RowFetch, rows: int, digest: str) -> bool:
+        """All rows of a stream were taken in: their number and checksum. False refuses a late stream."""
+        with self.lock:
+            if not self.wants(fetch):
+                return False
+            waiting = self._fetching[fetch.operation]
+            waiting.remove(fetch)
+            received = self._received.setdefault(fetch.operation, [])
+            received.append((rows, digest))
+            if not waiting:
+                digests = "".join(sorted(one for _, one in received))
+                total = sum(count for count, _ in received)
+                self._report(fetch.operation, total, hashlib.sha256(digests.encode()).hexdigest())
+                del self._received[fetch.operation]
+            return True
+
+    @property
+    def streams(self) -> int:
+        """How many streams of rows the node waits for; takes no lock."""
+        return sum(len(waiting) for waiting in tuple(self._fetching.values()))
+
+    def wants(self, fetch: RowFetch) -> bool:
+        """True while the rows of ``fetch`` are waited for."""
+        with self.lock:
+            return fetch in self._fetching.get(fetch.operation, ())
+
+    def _report(self, operation: str, rows: int, digest: str) -> None:
+        self.reports[operation] = StreamReport(self.node, operation, rows, digest)
+
+
+def _place(components: Sequence[bytes]) -> Place:
+    key = compose(components)
+    return key, token_of_partition(key)
+
+
+def _serve(work: StreamingWork, node: str, waiting: Sequence[RowFetch]) -> bool:
+    """True if the streams that are waited for are still among those of the work."""
+    wanted = work.taken(node)
+    return all(wanted.get((fetch.source, fetch.replication)) == fetch.ranges for fetch in waiting)

@@ -1,0 +1,77 @@
+"""A replica's answer to a read of rows: ``ringlog.client.data.row_reads`` is the other half.
+
+It is given under the node's lock: the epoch, the positions and the rows of one answer belong together. A large
+partition is read before that, page by page (``ringlog.node.rows.compaction``). Who is behind, in epochs or positions,
+is given a moment first (``ringlog.node.protocol.requests``).
+
+=============  =====================================================================================
+``not_ready``  the node was started again and does not know yet what it knew before
+``behind``     it has not adopted the epoch that mattered last, or not judged what is below a position asked for
+``not_member`` at its epoch it is no replica of the key, or the table of that id is gone
+=============  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.history import contradicts
+from ringlog.node.checks import token_of_partition
+from ringlog.node.rows.compaction import partition_read
+from ringlog.node.rows.replica import RowReplica
+from ringlog.wire.data import (
+    BEHIND,
+    NOT_MEMBER,
+    NOT_READY,
+    OTHER_HISTORY,
+    PARTITION_BYTES_MAX,
+    TOO_LARGE,
+    ReadRowsReply,
+    ReadRowsRequest,
+    RowVersion,
+    digest_of_writes,
+)
+
+
+def is_behind(row_replica: RowReplica, request: ReadRowsRequest) -> bool:
+    """True if the node lacks an epoch or a position that the request names."""
+    return _refusal(row_replica, request) == BEHIND
+
+
+def answered(row_replica: RowReplica, request: ReadRowsRequest) -> ReadRowsReply:
+    """The answer, as things are, to a request that is sound as such."""
+    with row_replica.lock:
+        if request.position or _refusal(row_replica, request):
+            return _reply(row_replica, request, [])
+    with partition_read(row_replica, (request.table, request.partition_key), PARTITION_BYTES_MAX) as versions:
+        row_replica.count_read(request.table, request.partition_key)
+        return _reply(row_replica, request, versions)
+
+
+def _reply(row_replica: RowReplica, request: ReadRowsRequest, versions: list[RowVersion] | None) -> ReadRowsReply:
+    """The answer with these versions; the node's lock is held. None: they are too many."""
+    state, positions = row_replica.state, tuple(sorted(row_replica.positions.items()))
+    refused = _refusal(row_replica, request) or (TOO_LARGE if versions is None else "")
+    head = row_replica.node, state.epoch
+    if refused or versions is None:
+        return ReadRowsReply(*head, refused, state_id=state.state_id)
+    writes = tuple(sorted({one.value for one in versions}))
+    if request.digest:
+        return ReadRowsReply(*head, "", positions, (), digest_of_writes(writes), state.state_id)
+    return ReadRowsReply(*head, "", positions, writes, b"", state.state_id)
+
+
+def _refusal(row_replica: RowReplica, request: ReadRowsRequest) -> str:
+    """Why the request is not answered as things are; empty if it is."""
+    state = row_replica.state
+    if not row_replica.caught_up:
+        return NOT_READY
+    if state.epoch < request.epoch:
+        return BEHIND
+    if contradicts(state, request.epoch, request.state_id) or contradicts(state, request.newest, request.newest_id):
+        return OTHER_HISTORY
+    table = state.tables.get(request.table)
+    token = token_of_partition(request.partition_key)
+    if table is None or table.id != request.table_id or not row_replica.has(request.table, token, request.position):
+        return NOT_MEMBER
+    if any(row_replica.positions.get(partition, 0) < offset for partition, offset in request.at):
+        return BEHIND
+    return ""

@@ -1,0 +1,87 @@
+"""Which file of rows a write-ahead log of SQLite belongs to: a random id, in the file and in each commit of the log.
+
+A file that is restored from a backup beside the log of a later run would get the later pages and lack the earlier
+ones, without an error. So each start writes a new id into the file, and all commits of its log carry it. Both are read
+here without SQLite, which would join them as soon as it opens the file.
+
+Source: https://www.sqlite.org/fileformat2.html, sections 1.6 (b-tree pages) and 4 (the write-ahead log).
+"""
+
+from __future__ import annotations
+
+import re
+import sqlite3
+import struct
+from pathlib import Path
+from typing import Final
+
+HEADER_BYTES: Final = 32
+FRAME_BYTES: Final = 24
+MAGICS: Final = (0x377F0682, 0x377F0683)
+PAGE_BYTES_MIN, PAGE_BYTES_MAX = 512, 65_536
+_LEAF: Final = 0x0D
+_CELL_HEAD_BYTES: Final = 64
+"""The lengths and types in front of a text are shorter."""
+_IDS = re.compile(rb'\{"log": "([0-9a-f]*)", "was": "([0-9a-f]*)"')
+
+LogIds = tuple[str, str]
+"""The id of a log, and that of the log before it in the one commit that begins it."""
+
+
+def ids_text(ids: LogIds) -> str:
+    """The beginning of a mark, as it is looked for in pages."""
+    return f'"log": "{ids[0]}", "was": "{ids[1]}"'
+
+
+def ids_in_file(path: Path) -> LogIds | None:
+    """Return the ids in the file alone, without its log; None if it has none, or cannot be read."""
+    if not path.exists():
+        return None
+    try:
+        db = sqlite3.connect(f"{path.absolute().as_uri()}?mode=ro&immutable=1", uri=True)
+        try:
+            found = db.execute("SELECT mark FROM mark").fetchone()
+        finally:
+            db.close()
+    except sqlite3.Error:
+        return None
+    return _ids_of(str(found[0]).encode()) if found else None
+
+
+def ids_in_log(path: Path) -> LogIds | None:
+    """Return the ids in the first commit of the log beside the file ``path``; None if it has no commit."""
+    log = path.with_name(path.name + "-wal")
+    if not log.exists():
+        return None
+    with log.open("rb") as file:
+        head = file.read(HEADER_BYTES)
+        if len(head) < HEADER_BYTES:
+            return None
+        magic, page_bytes = struct.unpack_from(">I4xI", head)
+        # After a power cut the file may have its length, and zeros in place of its bytes: SQLite ignores such a log.
+        if magic not in MAGICS or not PAGE_BYTES_MIN <= page_bytes <= PAGE_BYTES_MAX:
+            return None
+        salts = head[16:24]
+        while len(frame := file.read(FRAME_BYTES + page_bytes)) == FRAME_BYTES + page_bytes and frame[8:16] == salts:
+            if (found := _ids_in_page(frame[FRAME_BYTES:])) is not None:
+                return found
+    return None
+
+
+def belong_together(path: Path) -> bool:
+    """True unless the log beside the file is certainly that of another file."""
+    kept, logged = ids_in_file(path), ids_in_log(path)
+    return kept is None or logged is None or kept[0] in logged
+
+
+def _ids_in_page(page: bytes) -> LogIds | None:
+    """The ids, if this is the page of the mark: a leaf with one cell."""
+    kind, cells, begin = struct.unpack_from(">BxxHxxxH", page)
+    if kind != _LEAF or cells != 1:
+        return None
+    return _ids_of(page[begin : begin + _CELL_HEAD_BYTES + 128])
+
+
+def _ids_of(data: bytes) -> LogIds | None:
+    found = _IDS.search(data)
+    return (found[1].decode(), found[2].decode()) if found else None

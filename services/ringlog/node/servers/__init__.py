@@ -1,0 +1,1 @@
+"""The gRPC and HTTP servers of a node."""

@@ -1,0 +1,372 @@
+"""The node's gRPC side: reads, writes, repairs, streams and status of its registers, and entries of the log for peers.
+
+The methods carry our own Avro records as bytes (``ringlog.wire.data``); gRPC brings connections, deadlines, flow
+control and streams. A refusal is an answer with a code. A status other than OK means: the bytes are no message
+(INVALID_ARGUMENT), or the node cannot say what became of a write (ABORTED).
+
+Where the process has certificates (``ringlog.runtime.trust``), only who shows one of the cluster's is heard at all;
+entries go to nodes only, and a stream to the node that its certificate names.
+
+A streaming call is cancelled if its client takes no message for a while, or if it lasts too long. Each call holds a
+thread of the server and one of the few places for streams, and a client without a deadline that does not read would
+hold both for its lifetime. A client that was cut off may ask again, from its last position.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import TypeVar
+
+import grpc
+
+from ringlog.client.data.peers import MESSAGE_BOUNDS, listening, shown_node
+from ringlog.kernel.history import contradicts
+from ringlog.kernel.values import Epoch, NodeId
+from ringlog.node import checks
+from ringlog.node.errors import NodeFailed
+from ringlog.node.hosts.register_host import RegisterHost, hold
+from ringlog.node.protocol import requests
+from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.registers import Behind, RegisterFetch, Reply, read_reply, write_reply
+from ringlog.node.rows import row_reads
+from ringlog.node.rows.pages import Body, grouped, sent
+from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica, SourceBehind
+from ringlog.node.streams import row_stream
+from ringlog.runtime.monitoring.open_connections import grpc_options
+from ringlog.runtime.monitoring.scrape import with_port
+from ringlog.runtime.trust import Trust, current
+from ringlog.wire.data import (
+    BAD_STREAM,
+    BEHIND,
+    BUSY,
+    FOREIGN_CERTIFICATE,
+    FOREIGN_CLUSTER,
+    NOT_READY,
+    OTHER_HISTORY,
+    PAGE_BYTES_MAX,
+    SERVICE,
+    WRONG_NODE,
+    EntriesReply,
+    EntriesRequest,
+    Key,
+    ReadReply,
+    ReadRequest,
+    ReadRowsReply,
+    ReadRowsRequest,
+    Rows,
+    RowsRequest,
+    RowVersion,
+    StatusReply,
+    StatusRequest,
+    StreamPage,
+    StreamRequest,
+    WriteReply,
+    WriteRequest,
+    pack,
+    unpack,
+)
+from ringlog.wire.errors import WireError
+
+SILENCE_S = 20.0
+"""So long may one message wait to be taken."""
+STREAM_S = 300.0
+"""So long may one call last; those of our own nodes are shorter."""
+
+
+class SlowConsumerGuard:
+    """Cancels one streaming call whose client stops reading. ``cancel`` ends the call. ``close`` the guard."""
+
+    def __init__(self, cancel: Callable[[], object], silence_s: float = SILENCE_S, most_s: float = STREAM_S) -> None:
+        self._cancel = cancel
+        self._silence_s = silence_s
+        self._ends = time.monotonic() + most_s
+        self._waits_since: float | None = None
+        self._is_closed = False
+        self._lock = threading.Lock()
+        self._arm(min(silence_s, most_s))
+
+    def taken(self, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """The messages, each of which is waited for until it is taken."""
+        for message in messages:
+            self._waits_since = time.monotonic()
+            yield message
+            self._waits_since = None
+
+    def close(self) -> None:
+        """The call is over."""
+        with self._lock:
+            self._is_closed = True
+            self._timer.cancel()
+
+    def _arm(self, seconds: float) -> None:
+        self._timer = threading.Timer(seconds, self._check_progress)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def _check_progress(self) -> None:
+        with self._lock:
+            if self._is_closed:
+                return
+            now, since = time.monotonic(), self._waits_since
+            ends = self._ends if since is None else min(self._ends, since + self._silence_s)
+            if now < ends:
+                self._arm(min(ends - now, self._silence_s))
+                return
+        self._cancel()
+
+
+T = TypeVar("T")
+WORKERS = 48
+CALLS_MAX = 1_024
+"""Calls in hand and waiting; one more is refused as one too many."""
+STREAMS_MAX = 4
+WAITING_MAX = WORKERS // 2
+"""Requests that wait for an epoch or a position at once. One more is answered as things are."""
+STOP_S = 2.0
+OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_BOUNDS)
+
+
+class DataServer:
+    """Serves ``host``'s registers, and streams of ``row_replica``'s rows.
+
+    ``entries`` answers peers that are behind; ``named`` hears of epochs that are not here yet, and during ``urgent`` a
+    request waits for one: the node's own reader of the log, which may rest, goes on.
+
+    ``port`` 0, or one that is taken: any free one of ``address``. ``cluster_id`` gives the cluster that the node is in,
+    empty while it does not know.
+    """
+
+    def __init__(
+        self,
+        host: RegisterHost,
+        row_replica: RowReplica,
+        cluster_id: Callable[[], str],
+        address: str,
+        port: int = 0,
+        page_bytes: int = PAGE_BYTES_MAX,
+        silence_s: float = SILENCE_S,
+        *,
+        entries: Callable[[EntriesRequest], EntriesReply] | None = None,
+        named: Callable[[Epoch], object] = lambda _: None,
+        urgent: Callable[[], AbstractContextManager[object]] = nullcontext,
+        trust: Callable[[], Trust] = current,
+    ) -> None:
+        self._host = host
+        self._row_replica = row_replica
+        self._cluster_id = cluster_id
+        self._page_bytes = page_bytes
+        self._silence_s = silence_s
+        self._entries_for = entries
+        self._named = named
+        self._urgent = urgent
+        self._trust = trust
+        self._streams = threading.BoundedSemaphore(STREAMS_MAX)
+        self._waiting = threading.BoundedSemaphore(WAITING_MAX)
+        self._server = grpc.server(
+            ThreadPoolExecutor(WORKERS, thread_name_prefix="data"),
+            options=(*OPTIONS, *grpc_options()),
+            maximum_concurrent_rpcs=CALLS_MAX,
+        )
+        handlers = {
+            "Write": grpc.unary_unary_rpc_method_handler(self._write),
+            "Repair": grpc.unary_unary_rpc_method_handler(self._write),
+            "Read": grpc.unary_unary_rpc_method_handler(self._read),
+            "ReadRows": grpc.unary_unary_rpc_method_handler(self._read_rows),
+            "Stream": grpc.unary_stream_rpc_method_handler(self._stream),
+            "StreamRows": grpc.unary_stream_rpc_method_handler(self._stream_rows),
+            "Entries": grpc.unary_unary_rpc_method_handler(self._entries),
+            "Status": grpc.unary_unary_rpc_method_handler(self._status),
+        }
+        self._server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(SERVICE, handlers),))
+        self.port = self._bind(address, port)
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._server.start()
+
+    def stop(self, grace_s: float = STOP_S) -> None:
+        """Take nothing new, and wait a moment for what is in hand."""
+        self._server.stop(grace_s).wait()
+
+    def _bind(self, address: str, port: int) -> int:
+        for wanted in dict.fromkeys((port, 0)):
+            if found := listening(self._server, with_port(address, wanted), self._trust):
+                return found
+        raise NodeFailed(f"cannot listen on {address}: no port is free")
+
+    # -------------------------------------------------------------------------------------------- requests
+
+    def _write(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(WriteRequest, data, context)
+        refused = self._recipient_refusal(request.cluster_id, request.node) or checks.write_refusal(request)
+        if refused:
+            return pack(WriteReply(self._host.node, self._epoch(), refused))
+        return pack(write_reply(self._host.value, self._answered(request, context)))
+
+    def _read(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(ReadRequest, data, context)
+        refused = self._recipient_refusal(request.cluster_id, request.node) or checks.read_refusal(request)
+        if refused:
+            return pack(ReadReply(self._host.node, self._epoch(), refused))
+        return pack(read_reply(self._host.value, self._answered(request, context), request.digest))
+
+    def _answered(self, request: WriteRequest | ReadRequest, context: grpc.ServicerContext) -> Reply | Behind:
+        try:
+            with self._may_wait(request.epoch, self._epoch() < request.epoch) as may_wait:
+                found = self._host.answered(request, may_wait)
+        except NodeFailed as failed:
+            unknown = "nobody knows whether it was written: " if isinstance(request, WriteRequest) else ""
+            context.abort(grpc.StatusCode.ABORTED, f"{unknown}{failed}")
+        if isinstance(found, Behind) and requests.is_within_reach(self._epoch(), request.epoch):
+            self._named(request.epoch)
+        return found
+
+    def _read_rows(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(ReadRowsRequest, data, context)
+        refused = self._recipient_refusal(request.cluster_id, request.node) or checks.rows_refusal(request)
+        if refused:
+            return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
+        is_behind = self._epoch() < request.epoch or row_reads.is_behind(self._row_replica, request)
+        with self._may_wait(request.epoch, is_behind) as may_wait:
+            reply = hold(self._row_replica.changed, requests.answer(self._row_replica, request, may_wait))
+        if requests.is_within_reach(reply.epoch, request.epoch):
+            self._named(request.epoch)
+        return pack(reply)
+
+    def _entries(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(EntriesRequest, data, context)
+        refused = self._recipient_refusal(request.cluster_id, request.node) or self._certificate_refusal(
+            shown_node(context)
+        )
+        if refused or self._entries_for is None:
+            return pack(EntriesReply(self._host.node, self._epoch(), refused or NOT_READY))
+        return pack(self._entries_for(request))
+
+    def _status(self, data: bytes, context: grpc.ServicerContext) -> bytes:
+        request = _unpacked(StatusRequest, data, context)
+        refused = self._recipient_refusal(request.cluster_id, request.node)
+        if refused:
+            return pack(StatusReply(self._host.node, self._epoch(), refused))
+        return pack(self._host.status())
+
+    def _epoch(self) -> int:
+        return self._host.value.state.epoch
+
+    @contextmanager
+    def _may_wait(self, epoch: Epoch, is_behind: bool) -> Iterator[bool]:
+        """While a request may wait, for ``epoch`` or a position; False if as many as may wait do."""
+        if not is_behind:
+            yield True
+        elif not self._waiting.acquire(blocking=False):
+            yield False
+        else:
+            try:
+                with self._urgent() if requests.is_within_reach(self._epoch(), epoch) else nullcontext():
+                    yield True
+            finally:
+                self._waiting.release()
+
+    def _recipient_refusal(self, cluster_id: str, node: str) -> str:
+        """Return the code that rejects a message for another node, or the empty text."""
+        own_cluster = self._cluster_id()
+        if own_cluster and cluster_id != own_cluster:
+            return FOREIGN_CLUSTER
+        return "" if node == self._host.node else WRONG_NODE
+
+    def _certificate_refusal(self, shown: NodeId | None, asks: NodeId | None = None) -> str:
+        """Return the code that rejects a client with a certificate of node ``shown`` that asks for node ``asks`` (None:
+        any).
+        """
+        if shown is None:
+            return ""
+        node_shown = self._row_replica.state.nodes.get(shown)
+        is_trusted = shown != "" and asks in (None, shown) and (node_shown is None or node_shown.state != "left")
+        return "" if is_trusted else FOREIGN_CERTIFICATE
+
+    # -------------------------------------------------------------------------------------------- streaming
+
+    def _stream(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        request = _unpacked(StreamRequest, data, context)
+        yield from self._guarded_call(
+            context, self._guarded(request, shown_node(context), lambda: self._cells(request))
+        )
+
+    def _stream_rows(self, data: bytes, context: grpc.ServicerContext) -> Iterator[bytes]:
+        request = _unpacked(RowsRequest, data, context)
+        yield from self._guarded_call(context, self._guarded(request, shown_node(context), lambda: self._rows(request)))
+
+    def _guarded_call(self, context: grpc.ServicerContext, messages: Iterator[bytes]) -> Iterator[bytes]:
+        """The messages of a stream, as long as somebody takes them."""
+        guard = SlowConsumerGuard(context.cancel, self._silence_s)
+        try:
+            yield from guard.taken(messages)
+        finally:
+            guard.close()
+
+    def _guarded(
+        self, request: StreamRequest | RowsRequest, shown: NodeId | None, pages: Callable[[], Iterator[StreamPage]]
+    ) -> Iterator[bytes]:
+        """The messages of a stream, of which there are not too many at once."""
+        refused = (
+            self._recipient_refusal(request.cluster_id, request.node)
+            or self._certificate_refusal(shown, request.target)
+            or checks.stream_refusal(request)
+        )
+        state = self._host.value.state
+        named = (request.epoch, request.state_id), (request.newest, request.newest_id)
+        if not refused and any(contradicts(state, *one) for one in named):
+            refused = OTHER_HISTORY
+        if not refused and not self._streams.acquire(blocking=False):
+            refused = BUSY
+        if refused:
+            yield pack(StreamPage(self._host.node, self._epoch(), refused))
+            return
+        try:
+            for page in pages():
+                yield pack(page)
+        finally:
+            self._streams.release()
+
+    def _cells(self, request: StreamRequest) -> Iterator[StreamPage]:
+        node = self._host.node
+        fetch = RegisterFetch(request.operation, request.epoch, node, request.replication, request.ranges)
+        found = self._host.snapshot(fetch, request.newest)
+        if isinstance(found, Excerpt):
+            yield from sent(node, self._epoch(), bodies(found, request.after, self._page_bytes))
+        else:
+            yield StreamPage(node, self._epoch(), BEHIND if isinstance(found, Behind) else found)
+
+    def _rows(self, request: RowsRequest) -> Iterator[StreamPage]:
+        node, scope = self._host.node, (request.replication, request.ranges, request.positions)
+        fetch = RowFetch(request.operation, request.epoch, node, *scope)
+
+        def page(after: RowVersion | None) -> Rows:
+            return self._row_replica.page(fetch, request.newest, after, self._page_bytes)
+
+        try:
+            yield from sent(node, self._epoch(), row_stream.bodies(page, request.after))
+        except SourceBehind as behind:
+            yield StreamPage(node, self._epoch(), BEHIND, str(behind))
+        except NotReady as waiting:
+            yield StreamPage(node, self._epoch(), NOT_READY, str(waiting))
+        except NotServed as elsewhere:
+            yield StreamPage(node, self._epoch(), BAD_STREAM, str(elsewhere))
+
+
+def bodies(found: Excerpt, after: Key | None, page_bytes: int) -> Iterator[Body]:
+    """The bodies of the cells that follow ``after``."""
+    sizes = ((one, len(one[0].name) + len(one[1].value)) for one in found.after(after))
+    for group in grouped(sizes, page_bytes):
+        yield pack(found.page(group)), len(group)
+
+
+def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:
+    try:
+        return unpack(record, data)
+    except WireError as error:
+        context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        raise  # abort has raised already; this is for the type checker

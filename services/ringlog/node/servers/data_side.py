@@ -1,0 +1,205 @@
+"""Everything of a node that reads and writes of registers need, in one piece for the process: disk, server, streams.
+
+A thread adopts epochs as they come, beside the node's main loop: the registers follow the log at a pace of their own,
+and the node acknowledges what both have. In a stream of epochs that change nothing it rests
+(``ringlog.log.replicas.poll_policy``) until there is one that changes something, or a request names one that is not
+adopted yet.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Final
+
+from ringlog.client.data.peers import Peers, StatusPages
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState, changes_nothing
+from ringlog.kernel.values import Epoch, Micros, OperationId
+from ringlog.log.errors import LogError, WaitTimedOut
+from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.poll_policy import LooksToSpare
+from ringlog.log.replicas.recent import RecentEntries
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.node.errors import NodeFailed
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.node.log.entries import EntriesSide, LogOnDisk
+from ringlog.node.log.peer_requests import PeerAsking
+from ringlog.node.protocol.stream import GainedRows
+from ringlog.node.registers.cells import CellMap
+from ringlog.node.registers.frames import JournalDamaged
+from ringlog.node.rows.replica import RowFetch, RowReplica
+from ringlog.node.servers.data_server import DataServer
+from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.node.streams.pull import Puller
+from ringlog.node.streams.row_stream import RowPull
+from ringlog.runtime.clock import Clock
+from ringlog.runtime.logs import get_logger
+from ringlog.runtime.process import rarely_collect
+from ringlog.wire.data import StatusReply
+
+log = get_logger("ringlog.node")
+
+CELLS = "cells"
+POLL_INTERVAL_S = 0.5
+ADOPT_PAUSE: Final[Micros] = 200_000
+"""In a stream of epochs that change nothing one is adopted in this time: each costs the disk a sync."""
+RESTORE = "restore the folder, or replace this node by a new one"
+
+
+class DataSide:
+    """The registers of the node of ``folder``. ``port``: where they are served; the last one, if it is free.
+    ``tries``: streams of registers or rows that were asked for in vain. ``asking``: what peers are asked of the log
+    that ``replica`` follows; they are answered from ``copy``, where the node has one, and from what it applied last.
+    ``stopping``: set when the node is to end; no stream goes on then.
+
+    Raises NodeFailed where the disk does not hold what the node has acknowledged.
+    """
+
+    def __init__(
+        self,
+        folder: NodeFolder,
+        options: NodeOptions,
+        row_replica: RowReplica,
+        clock: Clock,
+        replica: LogReplica,
+        copy: Callable[[], LogOnDisk | None],
+        stopping: threading.Event,
+    ) -> None:
+        self._replica = replica
+        replica.recent = RecentEntries()
+        self._state = ClusterState()
+        self._row_replica = row_replica
+        cells = self._cells = options.folder / CELLS
+        try:
+            self._host = RegisterHost(folder.node, cells, served=row_replica.served)
+        except (JournalDamaged, OSError) as damaged:
+            raise NodeFailed(f"{cells}: {damaged}: {RESTORE}") from damaged
+        epoch = self._host.value.durable.epoch
+        if epoch < folder.acknowledged:
+            self._host.close()
+            raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
+        self._stopping = threading.Event()
+        self._goes_on = threading.Event()
+        self._peers = Peers(StatusPages(lambda: self._state))
+        self.asking = PeerAsking(folder.node, replica, self._peers, self._stopping)
+        entries = EntriesSide(folder.node, lambda: replica.state, lambda: replica.recent, copy)
+        self._server = DataServer(
+            self._host,
+            row_replica,
+            lambda: self._state.cluster_id,
+            options.host,
+            options.data_port or folder.data_port,
+            entries=entries.answered,
+            named=self.asking.named.report_epoch,
+            urgent=self._poll_urgently,
+        )
+        self.port = self._server.port
+        folder.keep_data_port(self.port)
+        self.tries = StreamAttempts()
+        self._puller = Puller(self._host, self._peers, self.tries, clock, stopping)
+        self._failure: BaseException | None = None
+        self._thread: threading.Thread | None = None
+
+    def seen(self) -> tuple[Seen, ...]:
+        """What the registers were adopted under: the log must have it."""
+        epoch, state_id = self._host.adopted
+        return (Seen(epoch, state_id, str(self._cells)),) if state_id else ()
+
+    def start(self, news: threading.Event) -> None:
+        """Follow the log and answer; ``news`` is set when there may be more to acknowledge."""
+        rarely_collect()
+        self._thread = threading.Thread(target=self._follow, args=(news,), name="registers", daemon=True)
+        self._thread.start()
+        self._server.start()
+
+    def stop(self) -> None:
+        """End; what was admitted is written."""
+        self._stopping.set()
+        self._goes_on.set()
+        self._server.stop()
+        if self._thread is not None:
+            self._thread.join()
+        self._puller.stop()
+        self._host.close()
+
+    @property
+    def is_served(self) -> bool:
+        """True once registers are answered for."""
+        return self._thread is not None
+
+    def check(self) -> None:
+        """Raise NodeFailed if the registers cannot go on."""
+        self._host.check()
+        if self._failure is not None:
+            raise NodeFailed(f"registers: {type(self._failure).__name__}: {self._failure}")
+
+    def acknowledgeable(self) -> Epoch:
+        """The newest epoch that the node may acknowledge as far as its registers go."""
+        return self._host.acknowledgeable()
+
+    def received(self, operation: OperationId) -> bool:
+        """True if everything that was to be streamed for the operation is here."""
+        return self._host.received(operation)
+
+    def status(self) -> StatusReply:
+        """How the registers are."""
+        return self._host.status()
+
+    @property
+    def cells(self) -> CellMap:
+        """The registers that the node has."""
+        return self._host.value.durable.cells
+
+    def pull_rows(self, fetch: RowFetch) -> None:
+        """Stream what the node gains, in the thread that asks, until it is here or nobody wants it any more."""
+        row_replica, state = self._row_replica, self._row_replica.state
+        pull = RowPull(self._peers, self._host.node, state, GainedRows(row_replica, fetch))
+        source = state.nodes[fetch.source].name
+        self._puller.carry_out(fetch, pull, lambda: row_replica.wants(fetch), lambda: row_replica.state, source)
+
+    @contextlib.contextmanager
+    def _poll_urgently(self) -> Iterator[None]:
+        """As long as this lasts a request waits for an epoch."""
+        with self._replica.pace.hurry():
+            self._goes_on.set()
+            yield
+
+    def _folded(
+        self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, _offset: int
+    ) -> None:
+        if not changes_nothing(before, after):
+            self._goes_on.set()
+
+    def _follow(self, news: threading.Event) -> None:
+        poll_pauses = LooksToSpare(pause=ADOPT_PAUSE)
+        subscription = self._replica.subscribe(self._folded, self._replica.halt_on_defect)
+        try:
+            while not self._stopping.is_set():
+                self._goes_on.clear()
+                with contextlib.suppress(WaitTimedOut):
+                    self._state = self._replica.wait_for(self._newer, POLL_INTERVAL_S, "a newer epoch")
+                self._host.adopt(self._state)
+                news.set()
+                self._puller.start()
+                self._rest(poll_pauses)
+        except (LogError, NodeFailed) as failure:
+            self._failure = failure
+        except Exception as failure:
+            log.exception("broken", work="registers")
+            self._failure = failure
+        finally:
+            subscription.close()
+
+    def _rest(self, poll_pauses: LooksToSpare) -> None:
+        """An epoch was adopted, or none came. What has come since, and changes something, is folded already."""
+        pace = self._replica.pace
+        pause = poll_pauses.rest(time.monotonic_ns() // 1_000) if pace.is_at_ease else 0
+        if pause and not pace.is_in_hurry and not self._stopping.is_set():
+            self._goes_on.wait(pause / 1e6)
+
+    def _newer(self, state: ClusterState) -> ClusterState | None:
+        return state if state.epoch > self._state.epoch else None

@@ -1,0 +1,190 @@
+"""What a node streams, for an operation or a tablet: an operation in a stage that streams, or the session of a tablet.
+
+A *work* has a name, under which the node reports it, and is open as long as the state says so. A name is never used
+again: that of a session has the epoch with which its stage began. So what comes late names a work that is closed,
+and is dropped by both sides.
+
+===================  =================================================================================================
+operation            its plan names the sources, and the setting whose ranges they give
+stream               of a tablet: from the replica whose place is taken, or a quorum (``tablets.groups.streams_of``)
+repair               each living replica takes what the others have
+clean, resize        nothing is streamed: cells and rows go with the epoch that says so, halves are served as wholes are
+===================  =================================================================================================
+
+A *space* is what registers are named in: a keyspace, or ``keyspace.table`` where the keyspace is in tablets. What is
+streamed belongs to a *replication*: a setting of the token ring, or the table whose tablets they are.
+
+Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Topology guards", and ``session_manager``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import permutations
+
+from ringlog.kernel.commands.placement.resizes import members, resize_session
+from ringlog.kernel.model.state import ClusterState, Operation, Placement, RangeGroup, Source
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes
+from ringlog.kernel.operations.sources import NO_SOURCE
+from ringlog.kernel.ownership.placements import group_at, placement_key, placement_of_keyspace
+from ringlog.kernel.ring.ranges import Range, ranges_between
+from ringlog.kernel.tablets.change_records import changed_tablets
+from ringlog.kernel.tablets.gates import reporters
+from ringlog.kernel.tablets.groups import group_of, is_dead, map_of, streams_of
+from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, transitions
+from ringlog.kernel.tablets.resize import MERGE
+from ringlog.kernel.tablets.stages import STAGES, nodes_of, session
+from ringlog.kernel.tablets.stages import StageWork as Kind
+from ringlog.kernel.values import Epoch, NodeId, Token
+
+
+@dataclass(frozen=True, slots=True)
+class StreamingWork:
+    """``epoch``: that with which its stage began; ``sources``: who gives what to whom, for every node."""
+
+    name: str
+    epoch: Epoch
+    sources: tuple[Source, ...]
+
+    def given(self, source: NodeId, replication: str) -> set[Range]:
+        """The ranges of a replication that ``source`` has to give."""
+        return {(one.start, one.end) for one in self.sources if (one.source, one.replication) == (source, replication)}
+
+    def taken(self, target: NodeId) -> dict[tuple[NodeId, str], tuple[Range, ...]]:
+        """(source, replication) to the ranges that ``target`` takes, in order."""
+        wanted: dict[tuple[NodeId, str], list[Range]] = {}
+        for one in self.sources:
+            if one.target == target:
+                wanted.setdefault((one.source, one.replication), []).append((one.start, one.end))
+        return {where: tuple(sorted(ranges)) for where, ranges in sorted(wanted.items())}
+
+
+def works_of(state: ClusterState, node: NodeId) -> dict[str, StreamingWork]:
+    """The works that a node takes part in as one who reports, by name; not those whose rows nobody knows for sure."""
+    streaming = (one for one in state.operations.values() if one.stage in REPORTED_STAGES)
+    found = [*(_of_operation(one) for one in streaming if node in gaining_nodes(one)), *_of_tablets(state, node)]
+    return {work.name: work for work in sorted(found, key=lambda work: work.name)}
+
+
+def work_of(state: ClusterState, name: str) -> StreamingWork | None:
+    """The open work of that name, for one of its sources; None if there is none."""
+    operation = state.operations.get(name)
+    if operation is not None:
+        return _of_operation(operation) if operation.stage in REPORTED_STAGES else None
+    tablets = state.tablets.get(name.rpartition("/")[0])
+    number = name.rpartition("/")[2].partition("@")[0]
+    if tablets is None or not number.isdecimal() or int(number) not in tablets.transitions:
+        return None
+    work = _of_session(state, tablets, tablets.tablet(int(number)))
+    return work if work is not None and work.name == name else None
+
+
+def _of_operation(operation: Operation) -> StreamingWork:
+    return StreamingWork(operation.id, operation.stage_epoch, operation.plan.sources)
+
+
+def _of_tablets(state: ClusterState, node: NodeId) -> Iterator[StreamingWork]:
+    for tablets, transition in transitions(state):
+        tablet = tablets.tablet(transition.tablet)
+        if node not in nodes_of((*tablet.replicas, *transition.next)):
+            continue
+        work = _of_session(state, tablets, tablet)
+        if work is None or any(source.source == NO_SOURCE for source in work.sources):
+            continue
+        if node in reporters(tablet, state.nodes, is_anywhere(state, tablets.table)):
+            yield work
+    for name, tablets in state.tablets.items():
+        resize = tablets.resize
+        if resize is not None and resize.decision != MERGE and node in members(tablets):
+            yield StreamingWork(resize_session(name, resize.sequence), resize.epoch, ())
+
+
+def _of_session(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> StreamingWork | None:
+    transition = tablet.transition
+    assert transition is not None, "sessions are those of transitions"
+    name = session(tablets.table, tablet.index, transition)
+    if not name:
+        return None
+    pairs: tuple[tuple[NodeId, NodeId], ...] = ()
+    kind = STAGES[transition.stage].work
+    if kind is Kind.STREAM:
+        pairs = streams_of(tablet, state.nodes, is_anywhere(state, tablets.table))
+    if kind is Kind.REPAIR:
+        pairs = tuple(permutations([one for one in nodes_of(tablet.replicas) if not is_dead(state.nodes[one])], 2))
+    sources = tuple(
+        Source(tablets.table, tablet.start, tablet.end, source, target) for source, target in pairs if source != target
+    )
+    return StreamingWork(name, transition.stage_epoch, sources)
+
+
+# -------------------------------------------------------------------------------------------------------- spaces
+
+
+def placed(state: ClusterState, space: str) -> Placement | TabletMap | None:
+    """By what a space is placed; None if there is no such space."""
+    keyspace, _, table = space.partition(".")
+    if not table:
+        return placement_of_keyspace(state, keyspace)
+    found = state.tables.get(space)
+    return None if found is None else map_of(state, found)
+
+
+def made_at(state: ClusterState, space: str) -> Epoch:
+    """The epoch that created a space: its keyspace or, in tablets, its table; 0: it does not exist.
+
+    A space of the same name that was dropped before has an earlier epoch.
+    """
+    keyspace, table = state.keyspaces.get(space.partition(".")[0]), state.tables.get(space)
+    return max(0 if keyspace is None else keyspace.made, 0 if table is None else table.made)
+
+
+def joined_at(state: ClusterState, space: str) -> Epoch:
+    """The epoch that last joined the placement of a space's keyspace with another; 0: none. Members had its data before
+    that, whatever their ``since`` says.
+    """
+    found = state.keyspaces.get(space.partition(".")[0])
+    return 0 if found is None else found.joined
+
+
+def group_in(found: Placement | TabletMap | None, token: Token) -> RangeGroup | None:
+    """Who serves a token; None if nobody does. O(log n)."""
+    if isinstance(found, TabletMap):
+        return group_of(found.tablet(found.index_of(token)))
+    return group_at(found, token) if found is not None and found.ends else None
+
+
+def spaces(state: ClusterState) -> list[str]:
+    """All spaces, sorted."""
+    return sorted((*state.keyspaces, *(name for name, table in state.tables.items() if table.tablets is not None)))
+
+
+def spaces_under(state: ClusterState, replication: str) -> tuple[str, ...]:
+    """The spaces whose registers are streamed under a replication."""
+    if replication in state.tablets:
+        return tables_under(state, replication)
+    return tuple(one.name for one in state.keyspaces.values() if placement_key(one) == replication)
+
+
+def tables_under(state: ClusterState, replication: str) -> tuple[str, ...]:
+    """The tables whose rows are streamed under a replication."""
+    if replication in state.tablets:
+        tablets = state.tablets[replication]
+        return tuple(name for name, table in state.tables.items() if map_of(state, table) is tablets)
+    keyspaces = set(spaces_under(state, replication))
+    return tuple(name for name, table in state.tables.items() if table.keyspace in keyspaces)
+
+
+def changed_ranges(was: Placement | TabletMap | None, now: Placement | TabletMap) -> Iterator[tuple[Range, RangeGroup]]:
+    """The ranges, with their groups, that are not in ``was`` what they are in ``now``."""
+    if isinstance(now, TabletMap):
+        tablets = was if isinstance(was, TabletMap) else None
+        for index in sorted(changed_tablets(tablets, now)):
+            tablet = now.tablet(index)
+            yield (tablet.start, tablet.end), group_of(tablet)
+        return
+    same = was.ranges if isinstance(was, Placement) and was.ends == now.ends else (None,) * len(now.ranges)
+    for one, group, old in zip(ranges_between(now.ends), now.ranges, same, strict=True):
+        if group is not old:
+            yield one, group

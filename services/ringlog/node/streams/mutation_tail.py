@@ -1,0 +1,185 @@
+"""The mutations topic as a node reads it: all partitions, from where its rows end, in order.
+
+A position is the offset below which a partition has been read; the end of a partition counts as read too, so that
+offsets which hold no record (markers of transactions) are no gap.
+
+An operator may add partitions to the topic, and producers use them at once. The node looks for them every ``COUNT_S``
+and reads each from its beginning, so that all nodes have the same rows.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+from confluent_kafka.admin import AdminClient
+
+from ringlog.log.errors import LogError, LogUnavailable, TopicMissing
+from ringlog.log.kafka.topic_state import ends_of
+from ringlog.log.kafka.topics import admin_client, describe, topic_name
+from ringlog.node.errors import NodeFailed, RowsForeign
+from ringlog.node.protocol.turn import Tailed
+from ringlog.node.rows.store import RowsMark, reads_from
+from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.logs import get_logger
+
+RECORDS_PER_POLL = 2_000
+POLL_S = 0.05
+METADATA_TIMEOUT_S = 10.0
+ENDS_CHECK_S = 1.0
+ASK_S = 5.0
+COUNT_S = 5.0
+COUNT_TIMEOUT_S = 1.0
+log = get_logger("ringlog.node")
+_LOST = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, KafkaError._AUTO_OFFSET_RESET)
+
+
+class MutationsTail:
+    """One consumer without a group's coordination; ``begin`` and ``ends`` are offsets by partition, at the start.
+
+    ``ids``: the topic's name and id then.
+    """
+
+    def __init__(self, bootstrap: str, cluster: str, node: str) -> None:
+        self._topic = topic_name(cluster, "mutations")
+        self._consumer = Consumer(
+            {
+                **connection(bootstrap),
+                "group.id": f"{cluster}.node.{node}",
+                "enable.auto.commit": False,
+                "auto.offset.reset": "error",
+                "isolation.level": "read_committed",
+                "enable.partition.eof": True,
+                "fetch.wait.max.ms": 50,
+            }
+        )
+        self._bootstrap = bootstrap
+        self.ids: dict[str, str] = {}
+        self.begin: dict[int, int] = {}
+        self.ends: dict[int, int] = {}
+        self._client_ends: dict[int, int] = {}
+        self._client_ends_at = 0.0
+        self._counted_at = math.inf  # not before reading begins
+        self._admin: AdminClient | None = None
+
+    def assign(self, kept: RowsMark) -> None:
+        """Begin to read where the rows of ``kept`` end. Raises LogUnavailable (it may be called again), NodeFailed if a
+        broker knows no such topic, RowsForeign if it is not the one that they are from.
+        """
+        try:
+            self.ids[self._topic] = describe(admin_client(self._bootstrap), [self._topic], METADATA_TIMEOUT_S)[
+                self._topic
+            ].topic_id
+            metadata = self._consumer.list_topics(self._topic, timeout=METADATA_TIMEOUT_S).topics[self._topic]
+            if metadata.error is not None:
+                raise LogUnavailable(f"topic {self._topic}: {metadata.error.str()}", "is the broker up?")
+            for partition in sorted(metadata.partitions):
+                found = self._consumer.get_watermark_offsets(
+                    TopicPartition(self._topic, partition), timeout=METADATA_TIMEOUT_S
+                )
+                self.begin[partition], self.ends[partition] = found
+            self._check(kept)
+            places = reads_from(self.begin, kept.positions)
+            self._consumer.assign([TopicPartition(self._topic, p, o) for p, o in places.items()])
+            self._counted_at = time.monotonic()
+        except TopicMissing as error:
+            raise NodeFailed(str(error)) from error
+        except KafkaException as error:
+            raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "is the broker up?") from error
+
+    def _check(self, kept: RowsMark) -> None:
+        """Is this the topic that was read, and does it hold what was read?"""
+        if kept.topic_id and kept.topic_id != self.topic_id:
+            raise RowsForeign(
+                f"the rows are of topic {kept.topic_id}, {self._topic} is {self.topic_id} now: it was made anew; "
+                "replace the node by a new one"
+            )
+        short = {p: end for p, end in self.ends.items() if end < kept.positions.get(p, 0)}
+        if short:
+            raise RowsForeign(
+                f"{self._topic} ends at {short}, the rows have what was at {dict(kept.positions)}: the broker lost "
+                "records; replace the node by a new one"
+            )
+
+    @property
+    def topic_id(self) -> str:
+        """The id that the topic had when reading began."""
+        return self.ids.get(self._topic, "")
+
+    def take(self) -> list[Tailed]:
+        """What has come, within a moment: nothing from a broker that is away. Raises NodeFailed if records are lost."""
+        found = self._added()
+        for message in self._consumer.consume(RECORDS_PER_POLL, POLL_S):
+            error = message.error()
+            if error is not None and (error.fatal() or error.code() in _LOST):
+                raise NodeFailed(f"the mutations topic is not what it was: {error}")
+            partition, offset = message.partition(), message.offset()
+            if partition is None or offset is None or offset < 0:
+                continue
+            if error is None:
+                found.append(Tailed(partition, offset, message.value() or b"", message.timestamp()[1]))
+            elif error.code() == KafkaError._PARTITION_EOF:
+                found.append(Tailed(partition, offset, None))
+        self._update_ends()
+        return found
+
+    def _added(self) -> list[Tailed]:
+        """Begin to read the partitions that were added since the last look; a position for each."""
+        if time.monotonic() < self._counted_at + COUNT_S:
+            return []
+        self._counted_at = time.monotonic()
+        with suppress(KafkaException):  # the broker is away: at the next look
+            found = self._consumer.list_topics(self._topic, timeout=COUNT_TIMEOUT_S).topics[self._topic].partitions
+            added = sorted(found.keys() - self.ends.keys())
+            places = [TopicPartition(self._topic, partition, 0) for partition in added]
+            firsts = [self._consumer.get_watermark_offsets(one, timeout=METADATA_TIMEOUT_S)[0] for one in places]
+            if any(firsts):
+                raise NodeFailed(
+                    f"the partitions {added} were added to {self._topic} and begin at {firsts} by now: writes are not "
+                    "in them any more; replace the node by a new one"
+                )
+            if places:
+                self._consumer.incremental_assign(places)
+                self.begin |= dict.fromkeys(added, 0)
+                self.ends |= dict.fromkeys(added, 0)
+                log.warning("partitions_added", topic=self._topic, partitions=added)
+                return [Tailed(partition, 0, None) for partition in added]
+        return []
+
+    def ends_now(self) -> dict[int, int] | None:
+        """Where the partitions end, asked by a client of its own, from any thread; None without an answer."""
+        try:
+            self._admin = self._admin or admin_client(self._bootstrap)
+            return ends_of(self._admin, self._topic, ASK_S)
+        except LogError as error:
+            log.warning("nobody says where the mutations end", why=error.message)
+            return None
+
+    def _update_ends(self) -> None:
+        """Store at times where the client's cached watermarks end the partitions; sends no request.
+
+        In the thread that reads: while one consumes, such a call of another stops both for ever.
+        """
+        if time.monotonic() < self._client_ends_at + ENDS_CHECK_S:
+            return
+        self._client_ends_at = time.monotonic()
+        ends = {}
+        for partition in self.ends:
+            with suppress(KafkaException):  # nothing was fetched of it yet
+                place = TopicPartition(self._topic, partition)
+                ends[partition] = self._consumer.get_watermark_offsets(place, cached=True)[1]
+        self._client_ends = ends
+
+    def behind(self, positions: Mapping[int, int]) -> int | None:
+        """How many offsets lie between these positions and the ends that the client had heard of by the last ``take``;
+        None before it has. From any thread.
+        """
+        ends = {partition: end for partition, end in self._client_ends.items() if end >= 0 and partition in positions}
+        return sum(max(0, end - positions[partition]) for partition, end in ends.items()) if ends else None
+
+    def close(self) -> None:
+        """Stop reading."""
+        self._consumer.close()

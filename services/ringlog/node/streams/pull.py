@@ -1,0 +1,199 @@
+"""The gaining node's side of a stream, over gRPC: ``ringlog.node.protocol.stream`` in a thread for each.
+
+Every page is checked before it is kept: its sum and count, ascending registers above what is here already, all of them
+of the ranges that were asked for; at the end the sum and count over the whole call.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sized
+from contextlib import suppress
+from functools import partial
+from itertools import pairwise
+from typing import Any, Protocol
+
+import grpc
+
+from ringlog.client.data.peers import Peers, Unreachable
+from ringlog.kernel.history import state_id_at
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.node.checks import cell_refusal, key_refusal
+from ringlog.node.errors import NodeFailed
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.node.protocol.stream import Again, AskAgain, EndPages, KeepPage, NextPage, stream
+from ringlog.node.registers.registers import RegisterFetch
+from ringlog.node.rows.pages import Body, StreamBroken, received
+from ringlog.node.rows.replica import RowFetch
+from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.protocol.effects import FaultPoint, WallClock, carry_out
+from ringlog.runtime.clock import Clock
+from ringlog.runtime.logs import get_logger
+from ringlog.wire.data import WRONG_NODE, Cells, Key, StreamPage, StreamRequest, pack, unpack
+from ringlog.wire.errors import WireError
+
+log = get_logger("ringlog.node")
+
+RETRY_S = 0.2
+CALL_S = 30.0
+"""One call's time. What has come by then is kept, and the next call goes on from there; only a call that brings nothing
+was in vain."""
+STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError)
+"""Why a stream has to be asked for again; a channel that is closed raises a ValueError."""
+
+
+class Pull(Protocol):
+    """One stream as it is pulled. ``pages``: those behind what was kept, by one call, which raises one of
+    ``STREAM_ERRORS`` if another one is needed; ``keep``, ``end``: of ``KeepPage`` and ``EndPages``.
+    """
+
+    def pages(self) -> Iterator[Sized]: ...
+    def keep(self, page: Any) -> bool: ...
+    def end(self) -> object: ...
+
+
+class Puller:
+    """Performs ``stream``, and fetches what a node's registers wait for, one thread for each stream. ``start`` when
+    there may be new ones. All end when the node is ``stopping``.
+    """
+
+    def __init__(
+        self, host: RegisterHost, peers: Peers, tries: StreamAttempts, clock: Clock, stopping: threading.Event
+    ) -> None:
+        self._host = host
+        self._peers = peers
+        self._tries = tries
+        self._clock = clock
+        self._stopping = stopping
+        self._lock = threading.Lock()
+        self._threads: dict[RegisterFetch, threading.Thread] = {}
+
+    def start(self) -> None:
+        """Begin with the streams that are waited for and not under way."""
+        with self._lock:
+            self._threads = {fetch: thread for fetch, thread in self._threads.items() if thread.is_alive()}
+            for fetch in self._host.value.fetching:
+                if fetch not in self._threads:
+                    thread = threading.Thread(target=self._pull, args=(fetch,), name="pull", daemon=True)
+                    self._threads[fetch] = thread
+                    thread.start()
+
+    def stop(self) -> None:
+        """End all streams, and the connections."""
+        self._stopping.set()
+        self._peers.close()
+        with self._lock:
+            threads = tuple(self._threads.values())
+        for thread in threads:
+            thread.join(CALL_S)
+
+    def _pull(self, fetch: RegisterFetch) -> None:
+        host = self._host
+        pull = _CellPull(host, self._peers, fetch)
+        with suppress(NodeFailed):  # the node's main loop says why
+            self.carry_out(fetch, pull, lambda: fetch in host.value.fetching, lambda: host.value.state, fetch.source)
+
+    def carry_out(
+        self,
+        fetch: RegisterFetch | RowFetch,
+        pull: Pull,
+        wanted: Callable[[], bool],
+        state: Callable[[], ClusterState],
+        source: str,
+    ) -> None:
+        """Perform ``stream`` in the thread that asks. ``source``: what it is called in the log."""
+        stopping, about = self._stopping, {"source": source, "operation": fetch.operation}
+        reported = ""
+        pages: Iterator[Sized] = iter(())
+
+        def next_page(effect: NextPage) -> AskAgain | Sized:
+            nonlocal pages
+            if effect.is_first:
+                pages = pull.pages()
+            try:
+                return next(pages, ())
+            except STREAM_ERRORS as error:
+                if isinstance(error, StreamBroken) and error.code == WRONG_NODE:
+                    self._peers.forget(fetch.source)
+                is_late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
+                return AskAgain(str(error.details() if isinstance(error, grpc.Call) else error), is_late)
+
+        def again(effect: Again) -> None:
+            nonlocal reported
+            if effect.why not in ("", reported):
+                reported = effect.why
+                log.info("stream waits", reason=reported, **about)
+            stopping.wait(RETRY_S if effect.seconds is None else effect.seconds)
+
+        def ended() -> None:
+            kept = pull.end()
+            log.info("streamed", kept=kept, **about)
+
+        handlers: dict[type, Callable[[Any], Any]] = {
+            FaultPoint: lambda _: None,
+            WallClock: lambda _: self._clock.now_us(),
+            NextPage: next_page,
+            KeepPage: lambda effect: pull.keep(effect.page),
+            EndPages: lambda _: ended(),
+            Again: again,
+        }
+        steps = stream(fetch, self._tries, lambda: not stopping.is_set() and wanted(), state)
+        carry_out(steps, lambda effect: handlers[type(effect)](effect))
+
+
+class _CellPull:
+    def __init__(self, host: RegisterHost, peers: Peers, fetch: RegisterFetch) -> None:
+        self._host = host
+        self._peers = peers
+        self._fetch = fetch
+        self._newest = self._named()
+        self.mark = partial(host.mark, fetch)
+        self.end = partial(host.receive_end, fetch)
+
+    def keep(self, page: Cells) -> bool:
+        """For ``KeepPage``. After a page that is not kept the source must be as far as this node is now."""
+        if self._host.receive_page(self._fetch, page):
+            return True
+        self._newest = self._named()
+        return False
+
+    def _named(self) -> tuple[Epoch, str]:
+        state = self._host.value.state
+        return state.epoch, state.state_id
+
+    def pages(self) -> Iterator[Cells]:
+        fetch, state = self._fetch, self._host.value.state
+        request = StreamRequest(
+            state.cluster_id,
+            fetch.source,
+            fetch.epoch,
+            state_id_at(state, fetch.epoch),
+            self._host.node,
+            fetch.operation,
+            fetch.replication,
+            fetch.ranges,
+            self.mark(),
+            *self._newest,
+        )
+        messages = self._peers.stream(fetch.source, "Stream", pack(request), CALL_S)
+        for body in received((unpack(StreamPage, data) for data in messages), fetch.source):
+            yield cells_of(body, self.mark())
+
+
+def cells_of(body: Body, after: Key | None) -> Cells:
+    """The cells of a page that follows ``after``; raises StreamBroken, WireError."""
+    data, count = body
+    found = unpack(Cells, data)
+    cells = found.cells
+    if not cells or len(cells) != count:
+        raise StreamBroken(f"a page of {count} cells has {len(cells)}")
+    keys = [key for key, _ in cells]
+    refused = {key_refusal(key) or cell_refusal(cell) for key, cell in cells} - {""}
+    if refused:
+        raise StreamBroken(f"a page has what no replica takes: {', '.join(sorted(refused))}")
+    if any(one >= other for one, other in pairwise(keys if after is None else (after, *keys))):
+        raise StreamBroken("a page has registers that do not ascend")
+    if sorted({key.keyspace for key in keys}) != [space for space, _ in found.made]:
+        raise StreamBroken("a page does not say when the spaces of its registers were made")
+    return found

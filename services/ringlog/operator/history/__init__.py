@@ -1,0 +1,1 @@
+"""Past states: the log entry by entry, the state at an epoch."""

@@ -1,0 +1,86 @@
+"""The metadata log, entry by entry, with what became of each: from a broker, or from a file that was written of it."""
+
+from __future__ import annotations
+
+import json
+from collections import deque
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any, TextIO
+
+from ringlog.files import FileUnusable, read_lines, replaceable
+from ringlog.kernel.model.outcome import Entry, OutcomeKind, Undecodable, UnknownCommand
+from ringlog.kernel.model.state import ClusterState
+from ringlog.log.folding import FoldedRecord
+from ringlog.log.port import LogRecord
+from ringlog.operator.errors import Refused
+from ringlog.operator.history.log_past import Past, states
+from ringlog.operator.intents.json_commands import to_json
+from ringlog.operator.views.words import picked
+
+BAD_DUMP = "bad_dump"
+
+
+def chosen(lines: Iterable[FoldedRecord], since: int, last: int | None, all_records: bool) -> Iterable[FoldedRecord]:
+    """The lines to show, each as it comes: a log of years needs no memory. At most ``last`` are kept."""
+    fitting = (x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED))
+    return fitting if last is None else deque(fitting, maxlen=last)
+
+
+def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
+    """Write raw records, a line of JSON each; returns how many. What the file held before is replaced at the end.
+
+    Raises FileUnusable.
+    """
+    count = 0
+    unfinished = replaceable(path).with_name(f"{path.name}.part")
+    with _opened(unfinished) as file:
+        for record in records:
+            file.write(json.dumps({"offset": record.offset, "data": record.data.hex()}) + "\n")
+            count += 1
+    try:
+        unfinished.replace(path)
+    except OSError as error:
+        unfinished.unlink(missing_ok=True)
+        raise FileUnusable.of(error, path) from error
+    return count
+
+
+def _opened(path: Path) -> TextIO:
+    try:
+        return path.open("w", encoding="ascii")
+    except OSError as error:
+        raise FileUnusable.of(error) from error
+
+
+def read_dump(path: Path) -> Iterator[LogRecord]:
+    """The records of a file that ``write_dump`` wrote. Raises Refused."""
+    try:
+        for text in read_lines(path):
+            line = json.loads(text)
+            yield LogRecord(int(line["offset"]), bytes.fromhex(line["data"]))
+    except (OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError) as error:
+        raise Refused(BAD_DUMP, f"{path}: {error}") from error
+
+
+def state_at_end(past: Past) -> ClusterState:
+    """The state that it folds to. Raises Refused."""
+    return deque(states(past), maxlen=1)[0]
+
+
+def line_json(line: FoldedRecord) -> dict[str, Any]:
+    """A line as JSON."""
+    shown: dict[str, Any] = {"offset": line.offset, "outcome": line.outcome.kind.value, "epoch": line.outcome.epoch}
+    if line.outcome.code:
+        shown |= picked(line.outcome, "code", "detail")
+    item = line.item
+    if isinstance(item, Entry):
+        shown |= picked(item, "at", "submitter", "request_id", "state_id") | {"entry": entry_json(line.before, item)}
+    return shown
+
+
+def entry_json(state: ClusterState, item: Entry) -> dict[str, Any]:
+    """The entry's command as JSON; only its kind where it could not be read."""
+    if isinstance(item.command, Undecodable | UnknownCommand):
+        return {"command": item.kind, "version": item.version}
+    return to_json(state, item.command)

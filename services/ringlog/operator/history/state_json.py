@@ -1,0 +1,137 @@
+"""A state as JSON that an operator can edit, and back: ``ringlog recover --export`` and ``--state``.
+
+The document says of which state it is, and has its parts by name. A part is its canonical bytes in another notation,
+and nothing of it is lost: a record is an object whose ``is`` names its class, fields that hold their defaults are left
+out; a map with texts for keys is an object; ``{"is": "map", "pairs": [[key, value], …]}`` is any other, and bytes are
+``{"is": "bytes", "hex": "…"}``. What comes back is read by the decoder of the state, which takes nothing else.
+
+A part that is left out of the document stays as it is; ``null`` empties it.
+
+Source: CEP-21, "Failure Recovery": a state that an operator composes.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Final
+
+from ringlog.kernel.commands.control.recovery import FORCEABLE, ForcedPart
+from ringlog.kernel.encoding.encoder import encode, encoded_parts, framed, framed_map, joined
+from ringlog.kernel.model.state import ClusterState
+from ringlog.operator.errors import Refused
+
+IS: Final = "is"
+BYTES, MAP = "bytes", "map"
+OF: Final = ("cluster_id", "epoch", "state_id")
+
+Json = Any
+
+
+def exported(state: ClusterState) -> dict[str, Json]:
+    """The document of a state: what ``ForceState`` may replace of it."""
+    parts = encoded_parts(state)
+    shown = {name: json_of(parts[name]) for name in FORCEABLE if name in parts}
+    return {name: getattr(state, name) for name in OF} | {"parts": shown}
+
+
+def composed(text: str | bytes, state: ClusterState) -> tuple[ForcedPart, ...]:
+    """The parts in which an edited document differs from the state that it was written of. Raises Refused."""
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _refused(f"no JSON: {error}") from error
+    if not isinstance(found, dict) or found.keys() != {*OF, "parts"} or not isinstance(found["parts"], dict):
+        raise _refused(f"an object with {', '.join(OF)} and parts is wanted")
+    for name in OF:
+        if found[name] != getattr(state, name):
+            raise _refused(f"{name} is {found[name]!r}; the copy ends with {getattr(state, name)!r}: export it again")
+    if strange := sorted(found["parts"].keys() - set(FORCEABLE)):
+        raise _refused(f"{strange[0]} is no part that can be replaced")
+    before = encoded_parts(state)
+    parts = {name: _data(name, value) for name, value in sorted(found["parts"].items())}
+    return tuple(ForcedPart(name, data) for name, data in parts.items() if data != before.get(name, b""))
+
+
+def _data(name: str, value: Json) -> bytes:
+    try:
+        return b"" if value is None else bytes_of(value)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise _refused(f"{name}: {error}") from error
+
+
+def _refused(why: str) -> Refused:
+    return Refused("state_file_refused", why)
+
+
+# ------------------------------------------------------------------------------------------------ the two notations
+
+
+def json_of(data: bytes) -> Json:
+    """The JSON of a value's canonical bytes."""
+    value, end = _read(data, 0)
+    assert end == len(data), "a value is its bytes"
+    return value
+
+
+def bytes_of(value: Json) -> bytes:
+    """The canonical bytes of a value's JSON. Raises ValueError, TypeError for what stands for no value."""
+    match value:
+        case None | bool() | int() | str():
+            return encode(value)
+        case list():
+            return joined(b"L", [bytes_of(one) for one in value])
+        case {"is": "bytes", "hex": str() as digits, **rest} if not rest:
+            return framed(b"B", bytes.fromhex(digits))
+        case {"is": "map", "pairs": list() as pairs, **rest} if not rest:
+            return framed_map((bytes_of(key), bytes_of(one)) for key, one in pairs)
+        case {"is": str() as kind}:
+            names = sorted(str(name) for name in value if name != IS)
+            inner = [part for name in names for part in (encode(name), bytes_of(value[name]))]
+            return joined(b"R", [encode(kind), *inner])
+        case dict():
+            return framed_map((encode(key), bytes_of(one)) for key, one in value.items())
+    raise ValueError(f"{value!r} is no value of a state")
+
+
+def _read(data: bytes, at: int) -> tuple[Json, int]:
+    colon = data.index(b":", at)
+    end = colon + 1 + int(data[at + 1 : colon])
+    return _READERS[data[at : at + 1]](data[colon + 1 : end]), end
+
+
+def _items(body: bytes) -> list[Json]:
+    found, at = [], 0
+    while at < len(body):
+        value, at = _read(body, at)
+        found.append(value)
+    return found
+
+
+def _pairs(items: list[Json]) -> list[list[Json]]:
+    return [[key, value] for key, value in zip(items[::2], items[1::2], strict=True)]
+
+
+def _map(body: bytes) -> Json:
+    pairs = _pairs(_items(body))
+    if all(isinstance(key, str) and key != IS for key, _ in pairs):
+        return dict(pairs)
+    return {IS: MAP, "pairs": pairs}
+
+
+def _record(body: bytes) -> Json:
+    kind, *fields = _items(body)
+    return {IS: kind} | dict(_pairs(fields))
+
+
+_READERS: Final[dict[bytes, Callable[[bytes], Json]]] = {
+    b"N": lambda _: None,
+    b"T": lambda _: True,
+    b"F": lambda _: False,
+    b"I": int,
+    b"S": lambda body: body.decode("utf-8", "surrogatepass"),
+    b"B": lambda body: {IS: BYTES, "hex": body.hex()},
+    b"L": _items,
+    b"M": _map,
+    b"R": _record,
+}

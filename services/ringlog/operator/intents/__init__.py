@@ -1,0 +1,1 @@
+"""Operators' wishes as commands: names, tokens, JSON."""

@@ -1,0 +1,120 @@
+"""Wishes of operators and nodes to commands: names become ids, and what is left open is chosen.
+
+An ``Intent`` is asked for its command on the newest state that its author has, right before it is submitted. Every
+choice stands in the command, so that a fold has nothing left to choose.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, cast
+
+from ringlog.kernel.commands.rules import SEED_BYTES
+from ringlog.kernel.commands.topology.movements import Join, Move
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command, NodeId, Token
+from ringlog.operator.intents.tokens import allocate
+from ringlog.protocol.effects import Draw
+
+NUM_TOKENS = 8
+"""How many tokens a node asks for if nothing is said."""
+
+NUM_TOKENS_MAX = 65_536
+
+NODE_FIELDS = ("node", "replaced", "ignore_nodes", "nodes", "applied", "learners", "excluded")
+"""Fields that hold nodes, in whatever command they stand. In a wish a node may have its name there."""
+
+
+@dataclass(frozen=True, slots=True)
+class InvalidCommand:
+    """Why a wish is no command. ``code``: bad_json, unknown_command, unknown_field, missing_field or bad_field."""
+
+    code: str
+    detail: str
+
+
+Intent = Callable[[ClusterState, Draw], Command | InvalidCommand]
+
+WHOLE_NUMBER = "must be an integer of 64 bits"
+WHOLE_TEXT = "must be text without lone surrogates"
+
+
+def resolved(intent: Intent, state: ClusterState, draw: Draw) -> Command | InvalidCommand:
+    """What an intent is on ``state``, if a record of the log can hold it."""
+    command = intent(state, draw)
+    unfit = None if isinstance(command, InvalidCommand) else _unfit("", command)
+    return command if unfit is None else InvalidCommand("bad_field", unfit)
+
+
+def _unfit(path: str, value: Any) -> str | None:
+    """The path and the rule of the first value that fits in no record."""
+    if is_dataclass(value):
+        inner = ((f"{path}.{one.name}" if path else one.name, getattr(value, one.name)) for one in fields(value))
+    elif isinstance(value, tuple):
+        inner = ((f"{path}[{index}]", one) for index, one in enumerate(value))
+    elif isinstance(value, int):
+        return None if -(2**63) <= value < 2**63 else f"{path}: {WHOLE_NUMBER}"
+    else:
+        return None if not isinstance(value, str) or is_whole(value) else f"{path}: {WHOLE_TEXT}"
+    return next((found for name, one in inner if (found := _unfit(name, one)) is not None), None)
+
+
+def is_whole(text: str) -> bool:
+    """True for text that UTF-8 can hold."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def node_id(state: ClusterState, given: str) -> NodeId:
+    """A node's id, given by id or by name. An unknown one stays as it is: the command's own rule rejects it."""
+    return given if given in state.nodes else state.node_names.get(given, given)
+
+
+def seed_of(draw: Draw) -> bytes:
+    """The random bytes of a command that makes CDC streams."""
+    return draw.take(SEED_BYTES)
+
+
+def named(command: Command) -> Intent:
+    """The command itself, in which nodes stand by name or id."""
+
+    def intent(state: ClusterState, _draw: Draw) -> Command:
+        found: dict[str, Any] = {}
+        for field in fields(command):
+            if field.name in NODE_FIELDS:
+                given = getattr(command, field.name)
+                if given is not None:
+                    one = isinstance(given, str)
+                    found[field.name] = node_id(state, given) if one else tuple(node_id(state, node) for node in given)
+        return replace(command, **cast(Any, found))
+
+    return intent
+
+
+def join_with(state: ClusterState, node: str, tokens: Sequence[Token] | int, draw: Draw) -> Join:
+    """A registered node asks for these tokens, or for that many, which balance the ring. Raises ValueError."""
+    return Join(*_chosen(state, node, tokens, draw))
+
+
+def join(node: str, tokens: Sequence[Token] | int = NUM_TOKENS) -> Intent:
+    """The same, on the state that there is by then."""
+    return lambda state, draw: join_with(state, node, tokens, draw)
+
+
+def move(node: str, tokens: Sequence[Token] | int) -> Intent:
+    """A node exchanges its tokens for these, or for that many, which balance the ring."""
+    return lambda state, draw: Move(*_chosen(state, node, tokens, draw))
+
+
+def _chosen(
+    state: ClusterState, node: str, tokens: Sequence[Token] | int, draw: Draw
+) -> tuple[NodeId, tuple[Token, ...], bytes]:
+    """(node, tokens, seed): tokens that are not given follow from the seed, which stands in the command."""
+    node_uuid, seed = node_id(state, node), seed_of(draw)
+    if isinstance(tokens, int) and not 1 <= tokens <= NUM_TOKENS_MAX:
+        raise ValueError(f"num_tokens: must be between 1 and {NUM_TOKENS_MAX}")
+    return node_uuid, allocate(state, node_uuid, tokens, seed) if isinstance(tokens, int) else tuple(tokens), seed

@@ -1,0 +1,308 @@
+"""JSON as operators type it to commands, and commands to JSON.
+
+``{"command": "Join", "node": "A", "num_tokens": 8}``: the command's fields under their own names (``shapes``). A node
+may be given by name or id. What has a sensible default may be left out (``DEFAULTS``); every random choice is drawn
+here, so that the command carries it. What cannot be a command is returned as ``InvalidCommand``; whether a command
+applies is not judged here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, cast
+
+from ringlog import __version__
+from ringlog.kernel.columns.lazy_tuple import LazyTuple
+from ringlog.kernel.commands.schema.batch import PLACES, SchemaBatch, SchemaStatement, statement_of
+from ringlog.kernel.generations.describe import ranges_digest
+from ringlog.kernel.model.state import CdcWriter, ClusterState
+from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.values import IDENTIFIER_MAX, CdcOptions, Command, Replication, spoken
+from ringlog.kernel.zones.resets import MANUAL
+from ringlog.operator.intents import zone_nodes
+from ringlog.operator.intents.intents import NODE_FIELDS, NUM_TOKENS, NUM_TOKENS_MAX, Intent, InvalidCommand, seed_of
+from ringlog.operator.intents.json_shapes import InvalidJsonError, near, read_fields, read_number
+from ringlog.operator.intents.replication import replication_json
+from ringlog.operator.intents.tokens import allocate
+from ringlog.protocol.effects import Draw
+from ringlog.runtime.draw import draw_uuid
+
+Values = dict[str, Any]
+"""The fields that are known so far, by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class AuthorSource:
+    """What an author resolves defaults and random choices from."""
+
+    state: ClusterState
+    draw: Draw
+    num_tokens: int = NUM_TOKENS
+
+
+Default = Callable[[AuthorSource, Values], Any]
+
+
+def typed(value: Any) -> Intent:
+    """The command that a JSON value describes."""
+    return lambda state, draw: from_json(state, value, draw)
+
+
+def from_json(state: ClusterState, value: Any, draw: Draw) -> Command | InvalidCommand:
+    """The command that a JSON value describes, with names, defaults and choices resolved on ``state``; never raises."""
+    try:
+        return _read(AuthorSource(state, draw), value)
+    except InvalidJsonError as invalid:
+        return InvalidCommand(invalid.code, invalid.detail)
+
+
+def to_json(state: ClusterState, command: Command) -> dict[str, Any]:
+    """The JSON of a command: nodes by name where ``state`` knows them, bytes in hex. ``from_json`` reads it back."""
+    return {"command": type(command).__name__, **_object(state, command)}
+
+
+# ---------------------------------------------------------------------------------------------------- reading
+
+
+def _read(source: AuthorSource, value: Any) -> Command:
+    """The command that a JSON value describes. Raises InvalidJsonError."""
+    kind, given = _kind_of(value)
+    if kind == SchemaBatch.__name__:
+        return _batch(source, given)
+    if "tokens" in DEFAULTS.get(kind, {}):
+        source, given = _counted(source, given)
+    elif kind in ("CreateTable", "AlterTable"):
+        given = _without_options(given)
+    defaults = {**DRAWN, **DEFAULTS.get(kind, {})}
+    values = read_fields(COMMANDS[kind], given, source.state, defaults.keys())
+    for name, default in defaults.items():
+        if name not in values and name in COMMANDS[kind].__dataclass_fields__:
+            values[name] = default(source, values)
+    return COMMANDS[kind](**values)
+
+
+def _batch(source: AuthorSource, given: Mapping[str, Any]) -> SchemaBatch:
+    """Statements may be typed as the commands that they are, and ``if_needed`` beside the command's fields."""
+    typed_ones = given.get("statements")
+    if not isinstance(typed_ones, list) or given.keys() != {"statements"}:
+        return SchemaBatch(**read_fields(SchemaBatch, given, source.state, ()))
+    found = []
+    for index, one in enumerate(typed_ones):
+        try:
+            found.append(_statement(source, one))
+        except InvalidJsonError as invalid:
+            detail = invalid.detail.removeprefix("statements[0].").removeprefix("statements[0]: ")
+            raise InvalidJsonError(invalid.code, f"statements[{index}]: {detail}") from None
+    return SchemaBatch(tuple(found))
+
+
+def _statement(source: AuthorSource, given: Any) -> SchemaStatement:
+    if not isinstance(given, Mapping) or "command" not in given:
+        (found,) = read_fields(SchemaBatch, {"statements": [given]}, source.state, ())["statements"]
+        return cast(SchemaStatement, found)
+    if_needed = given.get("if_needed", False)
+    if not isinstance(if_needed, bool):
+        raise InvalidJsonError("bad_field", "if_needed: must be true or false")
+    command = _read(source, {name: item for name, item in given.items() if name != "if_needed"})
+    if type(command) not in PLACES:
+        raise InvalidJsonError("bad_field", f"command: {type(command).__name__} is no command of a batch")
+    return statement_of(command, if_needed)
+
+
+def _kind_of(value: Any) -> tuple[str, Mapping[str, Any]]:
+    """(kind, fields without ``command``)."""
+    if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+        raise InvalidJsonError("bad_json", "a command is a JSON object")
+    if "command" not in value:
+        raise InvalidJsonError("missing_field", "command is missing")
+    kind = value["command"]
+    if not isinstance(kind, str):
+        raise InvalidJsonError("bad_field", "command: must be text")
+    if kind not in COMMANDS:
+        raise InvalidJsonError("unknown_command", f"{kind} is no command{near(kind, COMMANDS)}")
+    return kind, {name: item for name, item in value.items() if name != "command"}
+
+
+def _counted(source: AuthorSource, given: Mapping[str, Any]) -> tuple[AuthorSource, Mapping[str, Any]]:
+    """``num_tokens`` may stand in place of ``tokens``, which are then chosen from the seed that the command has."""
+    if "num_tokens" not in given:
+        return source, given
+    if "tokens" in given:
+        raise InvalidJsonError("bad_field", "num_tokens: either tokens or their number")
+    count = read_number("num_tokens", given["num_tokens"], 1, NUM_TOKENS_MAX)
+    rest = {name: item for name, item in given.items() if name != "num_tokens"}
+    return AuthorSource(source.state, source.draw, count), rest
+
+
+_OPTIONS = ("cdc", "tablets")
+
+
+def _without_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Options may also stand as ``"options": {"cdc": ..., "tablets": ...}``."""
+    options = given.get("options", {})
+    if not isinstance(options, Mapping):
+        raise InvalidJsonError("bad_field", "options: must be an object")
+    for name in options:
+        if name not in _OPTIONS:
+            raise InvalidJsonError("unknown_field", f"options.{name} is no field{near(str(name), _OPTIONS)}")
+        if name in given:
+            raise InvalidJsonError("bad_field", f"options.{name}: stands beside {name}")
+    return {**{name: item for name, item in given.items() if name != "options"}, **options}
+
+
+# --------------------------------------------------------------------------------------------------- defaults
+
+
+def _seed(source: AuthorSource, _values: Values) -> bytes:
+    return seed_of(source.draw)
+
+
+def _uuid(source: AuthorSource, _values: Values) -> str:
+    return draw_uuid(source.draw)
+
+
+def _always(value: Any) -> Default:
+    return lambda _source, _values: value
+
+
+def _tokens(source: AuthorSource, values: Values) -> tuple[int, ...]:
+    return allocate(source.state, values["node"], source.num_tokens, values["seed"])
+
+
+def _address(_source: AuthorSource, values: Values) -> str:
+    """Names are unique, so an address made of the name is."""
+    return f"{values['name']}:7000"
+
+
+def _next_term(source: AuthorSource, values: Values) -> int:
+    held = source.state.terms.get(values["role"])
+    return 1 if held is None else held.term + 1
+
+
+def _of_writer(attribute: str) -> Default:
+    """The present value of a registered writer, by the name that was given."""
+
+    def default(source: AuthorSource, values: Values) -> Any:
+        writer: CdcWriter | None = source.state.writers.get(values["writer"])
+        if writer is None:
+            raise InvalidJsonError("missing_field", f"{attribute} is missing")
+        return getattr(writer, attribute)
+
+    return default
+
+
+def _state_time(source: AuthorSource, _values: Values) -> int:
+    """The greatest clock of any author so far."""
+    return source.state.time
+
+
+def _newest(source: AuthorSource, _values: Values) -> int:
+    """The epoch of the state."""
+    return source.state.epoch
+
+
+def _digest(source: AuthorSource, values: Values) -> str:
+    """The digest of the data that the state holds for the generation; the rule refuses one that has none."""
+    prepared = source.state.prepared
+    if prepared is None or prepared.id != values["generation"]:
+        return ""
+    return ranges_digest([item for _, ranges in sorted(prepared.received) for item in ranges])
+
+
+def _index_name(_source: AuthorSource, values: Values) -> str:
+    """As Cassandra names an index that its author does not."""
+    return f"{values['table']}_{values['column']}"[: IDENTIFIER_MAX - 4] + "_idx"
+
+
+def _argument_names(_source: AuthorSource, values: Values) -> tuple[str, ...]:
+    return tuple(f"arg{number}" for number in range(len(values["arguments"])))
+
+
+def _of_zone(choose: Callable[[ClusterState, Values], Any]) -> Default:
+    return lambda source, values: choose(source.state, values)
+
+
+DRAWN: Mapping[str, Default] = {"seed": _seed}
+"""Fields that are drawn in whatever command they stand."""
+
+_NO_REASON: Mapping[str, Default] = {"reason": _always("")}
+
+DEFAULTS: Mapping[str, Mapping[str, Default]] = {
+    "RegisterNode": {
+        "id": _uuid,
+        "address": _address,
+        "datacenter": _always("dc1"),
+        "rack": _always("r1"),
+        "shards": _always(1),
+        "ignore_msb": _always(12),
+        "release": _always(__version__),
+        "features": _always(()),
+        "capacity": _always(1),
+    },
+    "DeclareDown": _NO_REASON,
+    "DeclareUp": _NO_REASON,
+    "TakeOver": {"instance": _uuid, "term": _next_term},
+    "Join": {"tokens": _tokens},
+    "Move": {"tokens": _tokens},
+    "CancelOperation": _NO_REASON,
+    "FailOperation": _NO_REASON,
+    "RetryOperation": _NO_REASON,
+    "CreateTable": {"id": _uuid, "clustering_key": _always(()), "cdc": _always(CdcOptions())},
+    "CreateView": {"columns": _always(()), "clustering_key": _always(())},
+    "CreateIndex": {"name": _index_name},
+    "CreateFunction": {"arguments": _always(()), "argument_names": _argument_names},
+    "CreateAggregate": {"arguments": _always(())},
+    "PutCdcGenerationData": {"part": _always(0), "parts": _always(1)},
+    "RegisterCdcWriter": {"incarnation": _uuid},
+    "AdvanceCdcWriter": {name: _of_writer(name) for name in ("incarnation", "horizon", "low_watermark")},
+    "FenceCdcWriter": {"incarnation": _of_writer("incarnation")},
+    "LowerCdcWriter": {"incarnation": _of_writer("incarnation")},
+    "CommitCdcGeneration": {"digest": _digest},
+    "CloseCdcGeneration": {"closed_at": _state_time},
+    "CreateZone": {"nodes": _of_zone(zone_nodes.nodes_of_new)},
+    "AlterZone": {"nodes": _of_zone(zone_nodes.nodes_of_altered)},
+    "SetDataNodes": {"nodes": _of_zone(zone_nodes.nodes_of_existing), "cause": _newest},
+    "TriggerRebalance": {"cause": _newest},
+    "SwitchStable": {
+        "applied": _of_zone(zone_nodes.next_step),
+        "learners": _of_zone(zone_nodes.learners_of),
+        "revisions": _of_zone(zone_nodes.revisions_of),
+    },
+    "CancelRebalance": {"pending_revision": _of_zone(zone_nodes.pending_revision)},
+    "RestartReplicas": {"cause": _newest},
+    "FinishCancel": {"pending_revision": _of_zone(zone_nodes.pending_revision)},
+    "ResetPartitions": {
+        "partitions": _always(()),
+        "mode": _always(MANUAL),
+        "cause": _newest,
+        "copies": _of_zone(zone_nodes.copies_of),
+    },
+}
+"""What a field is when it is left out, beside the defaults of the command's class, in the order of their choice."""
+
+
+# ---------------------------------------------------------------------------------------------------- writing
+
+
+def _object(state: ClusterState, value: Any) -> dict[str, Any]:
+    items = ((spoken(field.name), getattr(value, field.name)) for field in fields(value))
+    return {name: _written(state, name, item) for name, item in items if item is not None}
+
+
+def _written(state: ClusterState, name: str, item: Any) -> Any:
+    if name == "settings":
+        return dict(item)
+    if name == "preimage":
+        return {"false": False, "true": True}.get(item, item)
+    if isinstance(item, tuple | LazyTuple):
+        return [_written(state, name, one) for one in item]
+    if isinstance(item, bytes):
+        return item.hex()
+    if isinstance(item, Replication):
+        return replication_json(item)
+    if isinstance(item, SchemaStatement) and len(item.commands) == 1:
+        return to_json(state, item.commands[0]) | ({"if_needed": True} if item.if_needed else {})
+    if is_dataclass(item):
+        return _object(state, item)
+    return state.nodes[item].name if name in NODE_FIELDS and item in state.nodes else item

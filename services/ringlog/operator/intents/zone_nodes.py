@@ -1,0 +1,80 @@
+"""The values that an author chooses for commands about zones: the nodes that a filter matches, causes, revisions."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringlog.kernel.commands.placement.rebalances import ZoneCopy, default_copies
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.zones import EVERY_NODE, ZonePartition, ZoneRevisions, partition_key
+from ringlog.kernel.zones.change import partitions_of
+from ringlog.protocol.rebalancer.data_nodes import matching, unfit
+
+Values = dict[str, Any]
+
+
+def nodes_of_new(state: ClusterState, values: Values) -> tuple[str, ...]:
+    """Of CreateZone."""
+    return _fit(state, matching(state, values.get("filter", EVERY_NODE), values.get("profiles", ())))
+
+
+def nodes_of_altered(state: ClusterState, values: Values) -> tuple[str, ...] | None:
+    """Of AlterZone: only where the filter or the profiles are others."""
+    zone = state.zones.get(values["zone"])
+    if zone is None or (values.get("filter") is None and values.get("profiles") is None):
+        return None
+    wanted = values.get("profiles")
+    profiles = zone.profiles if wanted is None else wanted
+    return _fit(state, matching(state, values.get("filter") or zone.filter, profiles))
+
+
+def nodes_of_existing(state: ClusterState, values: Values) -> tuple[str, ...]:
+    """Of SetDataNodes."""
+    zone = state.zones.get(values["zone"])
+    return () if zone is None else _fit(state, matching(state, zone.filter, zone.profiles))
+
+
+def _fit(state: ClusterState, nodes: tuple[str, ...]) -> tuple[str, ...]:
+    """Those of them that may be data nodes."""
+    outside = unfit(state)
+    return tuple(node for node in nodes if node not in outside)
+
+
+def partition_of(state: ClusterState, values: Values) -> ZonePartition | None:
+    """The partition that a command names."""
+    return state.zone_partitions.get(partition_key(values["zone"], values["partition"]))
+
+
+def next_step(state: ClusterState, values: Values) -> tuple[str, ...]:
+    """Of SwitchStable: the nodes of the next step."""
+    found = partition_of(state, values)
+    return () if found is None or not found.pending else found.pending[0].nodes
+
+
+def learners_of(state: ClusterState, values: Values) -> tuple[str, ...]:
+    """Of SwitchStable: those of the nodes that learn in the next step, or learn now."""
+    found = partition_of(state, values)
+    if found is None:
+        return ()
+    step = found.pending[0] if found.pending else found.stable
+    return () if step is None else tuple(node for node in step.learners if node in values["applied"])
+
+
+def revisions_of(state: ClusterState, values: Values) -> ZoneRevisions:
+    """Of SwitchStable: those that the state has."""
+    found = partition_of(state, values)
+    return ZoneRevisions() if found is None else found.revisions
+
+
+def pending_revision(state: ClusterState, values: Values) -> int:
+    """Of CancelRebalance and FinishCancel."""
+    return revisions_of(state, values).pending
+
+
+def copies_of(state: ClusterState, values: Values) -> tuple[ZoneCopy, ...]:
+    """Of ResetPartitions: every member that is alive has the same."""
+    zone = state.zones.get(values["zone"])
+    wanted = values.get("partitions", ())
+    if zone is None:
+        return ()
+    return default_copies(state, (one for one in partitions_of(state, zone) if not wanted or one.number in wanted))

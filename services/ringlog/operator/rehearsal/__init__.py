@@ -1,0 +1,1 @@
+"""Plans run offline, and charts of their balance."""

@@ -1,0 +1,1 @@
+"""Parts of the state as JSON and text, with what they wait for."""

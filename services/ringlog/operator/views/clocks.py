@@ -1,0 +1,197 @@
+"""Clocks that are or were wrong: what they left in the log, and the commands that take it back.
+
+What was appended at the broker, and when, is looked at before anything is taken back: a write that a writer may have
+routed, or a node judged, at or after the time in question stays as it is. That is all the fold cannot see; the rest are
+its own rules (``ringlog.kernel.commands.cdc.clock``).
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from ringlog.kernel.commands.cdc.clock import LowerCdcWriter, LowerSettledTime, WithdrawCdcGeneration
+from ringlog.kernel.generations.describe import current
+from ringlog.kernel.generations.verdicts import widest_leeway
+from ringlog.kernel.model.settings import leeway_at, setting
+from ringlog.kernel.model.state import CdcWriter, ClusterState, in_order
+from ringlog.kernel.values import SECOND_US, Micros
+from ringlog.log.errors import LogError
+from ringlog.log.kafka.topic_state import newest_append
+from ringlog.log.kafka.topics import MUTATIONS, admin_client, topic_name
+from ringlog.operator.errors import Refused
+from ringlog.operator.intents.intents import seed_of
+from ringlog.operator.views.words import when
+from ringlog.protocol.coordinator.core import highest_horizon, start_of_next
+from ringlog.protocol.effects import Draw
+
+MINUTE_US: Micros = 60_000_000
+"""More than the validator demands (``protocol.validator.limits``), whose clock may be ahead of this one."""
+SKEW_US: Micros = 10_000_000
+_CHANGE = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"cdc_timestamp_ahead_max_us": …}}\''
+
+
+@dataclass(frozen=True, slots=True)
+class LeftTime:
+    """A time of the far future in the log, ``at``: whose it is, and the commands that take it back."""
+
+    text: str
+    at: Micros
+    ways_out: tuple[str, ...]
+    effect: str = "no generation can start"
+
+
+def left_ahead(state: ClusterState, now: Micros) -> tuple[LeftTime, ...]:
+    """What a clock that was ahead has left, because of which no generation can start, or no change counts, for long."""
+    _, _, latest = start_of_next(state, now)
+    found = []
+    for name, writer in in_order(state.writers):
+        if writer.horizon >= latest:
+            fence = () if writer.fenced is not None else (f"ringlog cdc fence --writer {name} --reason …",)
+            ways = (*fence, f"ringlog cdc lower --writer {name} --reason …")
+            found.append(LeftTime(f"CDC writer {name} has promised up to {when(writer.horizon)}", writer.horizon, ways))
+    last = current(state)
+    if last is not None and last.timestamp >= latest:
+        ways = (f"ringlog cdc withdraw {last.id} --reason …",)
+        found.append(LeftTime(f"{last.id} starts at {when(last.timestamp)}", last.timestamp, ways))
+    until, leads = state.settled.until, (setting(state, "cdc_horizon_lead_us"), setting(state, "verdicts_lead_us"))
+    if until >= now + 2 * max(MINUTE_US, *leads):
+        text = f"verdicts on writes are settled up to {when(until)}"
+        ways = ("ringlog cdc lower --reason …",)
+        found.append(
+            LeftTime(text, until, ways, "no generation can start, and no change of a table or the leeway counts")
+        )
+    return tuple(found)
+
+
+def ways_of(left: tuple[LeftTime, ...], now: Micros) -> tuple[str, ...]:
+    """What an operator can do about them, in words."""
+    ahead = max((one.at for one in left), default=now) - now
+    take_back = [f"take it back: {', then '.join(one.ways_out)}" for one in left]
+    return (*take_back, f"or start it there, {ahead // SECOND_US} s ahead: {_CHANGE}") if left else ()
+
+
+def skews(state: ClusterState, now: Micros, appended: Micros | None) -> list[str]:
+    """Signs that two clocks differ by more than ten seconds. ``appended``: the broker's newest append time."""
+    found = []
+    if state.time - now > SKEW_US:
+        ahead = (state.time - now) / SECOND_US
+        found.append(f"an author of the log had a clock {ahead:.0f} s ahead of this one ({when(state.time)})")
+    if appended is not None and appended - now > SKEW_US:
+        ahead = (appended - now) / SECOND_US
+        found.append(f"a broker has appended a write {ahead:.0f} s ahead of this clock ({when(appended)})")
+    return found
+
+
+def clock_lines(state: ClusterState, now: Micros, appended: Micros | None) -> list[str]:
+    """What ``ringlog status`` says of clocks: nothing where they agree and nothing was left."""
+    lines = [f"clock_skew: {text}; compare the machines' clocks" for text in skews(state, now, appended)]
+    left = left_ahead(state, now)
+    lines += [f"clock_was_ahead: {one.text}; until then {one.effect}" for one in left]
+    return lines + [f"  {way}" for way in ways_of(left, now)]
+
+
+def lapsed_leases(state: ClusterState, appended: Micros | None) -> list[str]:
+    """Return a line for each CDC writer whose write lease ended over a minute before the newest write was appended.
+
+    ``appended``: the broker's newest append time. A running writer extends its lease when writes arrive.
+    """
+    source = topic_name(state.name, MUTATIONS.suffix)
+    return [
+        f"CDC writer {name} is behind: its write lease ended at {when(writer.horizon)}, "
+        f"and writes were appended until {when(appended)}. Is its job running?"
+        for name, writer in in_order(state.writers)
+        if appended is not None and writer.fenced is None and writer.source in ("", source)
+        if appended - writer.horizon > MINUTE_US
+    ]
+
+
+def appended_until(bootstrap: str, cluster: str) -> Micros | None:
+    """The greatest append time of any write. Raises LogUnavailable."""
+    return newest_append(admin_client(bootstrap), topic_name(cluster, MUTATIONS.suffix))
+
+
+def seen_until(bootstrap: str, cluster: str) -> Micros | None:
+    """The same for a look only: None also where the topic, or its times, cannot be looked at."""
+    with suppress(LogError):
+        return appended_until(bootstrap, cluster)
+    return None
+
+
+def lowest_horizon(state: ClusterState, writer: CdcWriter, appended: Micros | None) -> Micros:
+    """The least horizon above all that was used: a write counts if it lies at most a leeway ahead of its append.
+
+    That leeway is the one of its time, not of now: it may have been wider.
+    """
+    leeway = max([widest_leeway(state), *(leeway_at(state, one) for one in state.generations)])
+    used = 0 if appended is None else appended + leeway + 1
+    return max(used, writer.low_watermark)
+
+
+def lowering(
+    state: ClusterState, name: str, appended: Micros | None, to: Micros | None, reason_text: str
+) -> tuple[CdcWriter, LowerCdcWriter]:
+    """(the fenced writer, the command that lowers what it has promised), as low as it is safe, or to ``to``.
+
+    ``appended``: the newest append time in the mutations topic; nobody has used more than that and the leeway. Raises
+    Refused.
+    """
+    found = state.writers.get(name)
+    if found is None:
+        raise Refused("unknown_writer", f"there is no CDC writer {name}; known are those of: ringlog cdc status")
+    lowest = lowest_horizon(state, found, appended)
+    if to is not None and to < lowest:
+        text = f"{when(to)} is too low: writes were appended, or claimed, up to {when(lowest)}"
+        raise Refused("writes_appended", text)
+    horizon = lowest if to is None else to
+    if horizon >= found.horizon:
+        text = f"{name} may have used all that it has promised, up to {when(found.horizon)}: writes were appended"
+        raise Refused(
+            "writes_appended", f"{text} until {_last(appended)}; a generation can only start above: {_CHANGE}"
+        )
+    return found, LowerCdcWriter(name, found.incarnation, horizon, reason_text)
+
+
+def settled_lowering(
+    state: ClusterState, now: Micros, appended: Micros | None, to: Micros | None, reason_text: str
+) -> LowerSettledTime:
+    """The command that lowers the settled time as low as it is safe, or to ``to``.
+
+    ``now``: this clock, ``appended``: the newest append time in the mutations topic. A node has judged nothing that was
+    appended later, and what is appended until the command is in the log lies below the margin. Raises Refused.
+    """
+    horizon = highest_horizon(state)
+    used = max(now + MINUTE_US, appended or 0) + widest_leeway(state) + 1
+    lowest = max(used, horizon, state.settled.forgotten + 1)
+    if to is not None and to < lowest:
+        raise Refused("writes_appended", f"{when(to)} is too low: writes may be judged up to {when(lowest)}")
+    if to is None and horizon > used:
+        ahead = ", ".join(name for name, writer in in_order(state.writers) if writer.horizon > used)
+        raise Refused("settled_too_low", f"{ahead} has promised up to {when(horizon)}: lower that with --writer first")
+    until = lowest if to is None else to
+    if until < state.settled.until:
+        return LowerSettledTime(until, reason_text)
+    text = f"verdicts are settled up to {when(state.settled.until)}"
+    if now + MINUTE_US < (appended or 0):
+        raise Refused("writes_appended", f"{text}, and writes were appended until {_last(appended)}, and judged there")
+    raise Refused("settled_not_lower", f"{text}: that is not far ahead")
+
+
+def withdrawal(
+    state: ClusterState, generation: str, appended: Micros | None, reason_text: str, draw: Draw
+) -> WithdrawCdcGeneration:
+    """The command that takes the last generation back, unless writes were judged by it. Raises Refused."""
+    starts = start_of(state, generation)
+    if starts is not None and appended is not None and appended >= starts:
+        text = f"writes were appended until {_last(appended)}, after {generation} starts ({when(starts)})"
+        raise Refused("writes_appended", f"{text}: nodes have judged them by it")
+    return WithdrawCdcGeneration(generation, seed_of(draw), reason_text)
+
+
+def start_of(state: ClusterState, generation: str) -> Micros | None:
+    """When a generation starts, or would have; None: it is not known."""
+    return next((one.timestamp for one in state.generations if one.id == generation), None)
+
+
+def _last(appended: Micros | None) -> str:
+    return "never" if appended is None else when(appended)

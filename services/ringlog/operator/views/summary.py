@@ -1,0 +1,128 @@
+"""The summary of ``ringlog status``: a level, and a reason for each thing that needs attention.
+
+Computed from the views that the same command prints below. It also names the records that a truncation of the log would
+free. No decision rests on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, Final
+
+from ringlog.agents.status import AgentView
+from ringlog.kernel.history import ARCHIVED, allowed_begin, confirmed_snapshots
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import SECOND_US, Micros
+from ringlog.operator.views.words import format_last_heard, format_pause, span
+from ringlog.protocol.roles import ROLES
+
+Json = dict[str, Any]
+
+OK: Final = "OK"
+WARN: Final = "WARN"
+LONG_US: Final[Micros] = 600 * SECOND_US
+"""An operation that has been in one stage for longer is a reason."""
+
+
+def summary(view: Json, agents: Sequence[AgentView], now: Micros) -> Json:
+    """``level`` and ``reasons`` of a cluster. ``view``: what ``status --json`` prints."""
+    reasons = [*_recovery(view), *_nodes(view["directory"]), *_operations(view["operations"], now)]
+    reasons += [*_zones(view["zones"]), *_agents(agents)]
+    reasons += [format_pause(pause) for pause in view["pauses"]]
+    reasons += _features(view["features"])
+    reasons += [line for line in view["clocks"] if not line.startswith(" ")]
+    reasons += view["lapsed_leases"]
+    return {"level": WARN if reasons else OK, "reasons": reasons}
+
+
+def _recovery(view: Json) -> Iterable[str]:
+    if "recovery" in view:
+        yield f"a recovery is open since epoch {view['recovery']['entered']}"
+
+
+def _nodes(directory: Iterable[Json]) -> Iterable[str]:
+    for row in directory:
+        if row["state"] == "left":
+            continue
+        if row.get("down"):
+            yield f"node {row['name']} is declared down"
+        if row["silent"]:
+            yield f"node {row['name']} is silent: last heard {format_last_heard(row)}"
+
+
+def _operations(found: Iterable[Json], now: Micros) -> Iterable[str]:
+    for view in found:
+        absent = sorted({*view.get("down", ()), *(one["node"] for one in view.get("silent", ()))})
+        lasts = now - view["stages"][-1]["at"]
+        if view.get("awaits_decision"):
+            yield f"{view['id']} needs a decision: ringlog operation show {view['id']}"
+        elif absent and view.get("waits_for_nodes"):
+            yield f"{view['id']} waits while {', '.join(absent)} {'is' if len(absent) == 1 else 'are'} absent"
+        elif lasts >= LONG_US:
+            yield f"{view['id']} has been in stage {view['stage']} for {span(lasts)}"
+
+
+def _features(found: Iterable[Json]) -> Iterable[str]:
+    """An upgrade that has begun: features that are required and not enabled yet."""
+    for one in found:
+        if one["required"] is not None and one["enabled"] is None:
+            lack = one["lacked_by"]
+            names = ", ".join(lack[:5]) + (f" and {len(lack) - 5} more" if len(lack) > 5 else "")
+            then = (
+                f"upgrade {names}" if lack else f"all members support it: ringlog cluster enable-feature {one['name']}"
+            )
+            yield f"feature {one['name']} is required since epoch {one['required']} and not enabled: {then}"
+
+
+def _zones(found: Iterable[Json]) -> Iterable[str]:
+    for zone in found:
+        for health, number in zone["states"].items():
+            if health in ("read_only", "unavailable") and number:
+                yield f"zone {zone['zone']}: {_partitions(number)} {health}"
+        if zone["stuck"]:
+            yield f"zone {zone['zone']}: {_partitions(len(zone['stuck']))} stuck: ringlog zone show {zone['zone']}"
+
+
+def _partitions(number: int) -> str:
+    return f"{number} partition{' is' if number == 1 else 's are'}"
+
+
+def _agents(agents: Sequence[AgentView]) -> Iterable[str]:
+    """Roles without an agent at work. One that is some epochs behind is at work."""
+    by_role = {one.role: one for one in agents}
+    for role in ROLES:
+        if (one := by_role.get(role)) is None:
+            yield f"no {role} has reported"
+        elif not one.is_at_work:
+            yield f"the {role} is not at work: {one.standing}"
+        elif one.why:
+            yield f"{role}: {one.why}"
+
+
+OFFERED_RECORDS: Final = 100_000
+"""A truncation that frees fewer records is not worth a line of ``status``."""
+
+
+def truncation_view(state: ClusterState) -> dict[str, Any] | None:
+    """The records that the newest confirmed snapshot makes needless, and the command; None if they are few.
+
+    An archive that the log knows of must hold them first.
+    """
+    confirmed, archive = confirmed_snapshots(state), state.log_bounds.get(ARCHIVED)
+    covered = [one for one in confirmed if archive is None or one.position - 1 <= archive.position]
+    if not covered:
+        return None
+    records = covered[-1].position - 1 - allowed_begin(state)
+    if records < OFFERED_RECORDS:
+        return None
+    return {"records": records, "archived": archive is not None, "command": _command(covered[-1].epoch)}
+
+
+def format_truncation(view: dict[str, Any]) -> str:
+    """The same in a sentence."""
+    archive = "the archive holds them" if view["archived"] else "there is no archive: they are gone then"
+    return f"log: no reader needs the oldest {view['records']:,} records ({archive}): {view['command']}"
+
+
+def _command(epoch: int) -> str:
+    return f"ringlog log truncate --below {epoch}"

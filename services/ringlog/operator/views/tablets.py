@@ -1,0 +1,284 @@
+"""Tablets and what the balancer makes of them, as JSON and in words. Names of nodes, not ids."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ringlog.kernel.balance.advice import Advice, RefusedMigration
+from ringlog.kernel.balance.measures import by_size
+from ringlog.kernel.balance.model import NOWHERE, STOPS, WHY, BalanceStop, MeasuredLoads, Migration, Place
+from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.state import NO_MEMBER, ClusterState, in_order
+from ringlog.kernel.model.tablet_map import TabletMap, TabletReplica
+from ringlog.kernel.operations.node_states import node_statuses
+from ringlog.kernel.tablets.groups import map_of
+from ringlog.kernel.tablets.mutual_exclusion import transitions
+from ringlog.kernel.tablets.stages import session
+from ringlog.kernel.values import NodeId
+from ringlog.operator.views.views import NO_REPORTS, name_of, pauses, silent_nodes
+from ringlog.operator.views.waiting import COORDINATOR, tablet_waiting
+from ringlog.operator.views.words import picked, silent_lines, with_names
+from ringlog.protocol.balancer.load_book import LastHeard, ignored
+from ringlog.protocol.coordinator.core import decided_now, resizes
+from ringlog.protocol.coordinator.witnesses import session_tries
+from ringlog.wire.records import NodeAck
+
+Json = dict[str, Any]
+
+
+def map_named(state: ClusterState, table: str) -> TabletMap | None:
+    """The tablets of ``keyspace.table``, its own or those that it shares; None if it has none."""
+    found = state.tables.get(table)
+    return None if found is None else map_of(state, found)
+
+
+def tablets_view(state: ClusterState, tablets: TabletMap) -> Json:
+    """Every tablet of a table, and the decision that is being carried out."""
+
+    def places(replicas: tuple[TabletReplica, ...]) -> list[list[Any]]:
+        return [[name_of(state, one.node), one.shard] for one in replicas]
+
+    rows = []
+    for tablet in tablets:
+        moving = tablet.transition
+        rows.append(
+            {
+                "last_token": tablet.end,
+                "replicas": places(tablet.replicas),
+                "next": None if moving is None else places(moving.next),
+                "kind": None if moving is None else moving.kind,
+                "stage": None if moving is None else moving.stage,
+            }
+        )
+    resize = tablets.resize
+    decided = None if resize is None else {"decision": resize.decision, "sequence": resize.sequence}
+    return {"tablets": rows, "resize": decided}
+
+
+def troubles_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = "") -> list[Json]:
+    """The tablets (of ``table``; empty: of all) that turn back, with the reason, and those whose rows are asked for in
+    vain: by whom, of whom, how often so far.
+    """
+    tried: dict[str, list[Json]] = {}
+    for node, one in session_tries(state, acks):
+        row = {"node": name_of(state, node), "source": name_of(state, one.source), "count": one.count}
+        tried.setdefault(one.operation, []).append(row | {"at": one.at, "reason": one.reason})
+    found = []
+    for tablets, moving in transitions(state):
+        tries = tried.get(session(tablets.table, moving.tablet, moving), [])
+        if table in ("", tablets.table) and (moving.reason or tries):
+            row = {"table": tablets.table, "tablet": moving.tablet, "stage": moving.stage}
+            found.append(row | {"reason": moving.reason or None, "tries": tries})
+    return found
+
+
+def resizes_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = "") -> list[Json]:
+    """The resizes (of ``table``; empty: of all) that were decided and not finished, and what each waits for."""
+    found = []
+    for command in resizes(state, acks):
+        resize = state.tablets[command.table].resize
+        if table in ("", command.table) and resize is not None:
+            decided = decided_now(state, command)
+            waits = decided.detail if isinstance(decided, Rejected) else COORDINATOR
+            found.append({"table": command.table, **picked(resize, "decision", "sequence"), "waits_for": waits})
+    return found
+
+
+def resizing(rows: list[Json]) -> Iterator[str]:
+    """The resizes in words, a line each."""
+    for row in rows:
+        yield f"{row['decision']} {row['sequence']} of {row['table']} is decided and waits for {row['waits_for']}"
+
+
+def troubles(rows: list[Json]) -> Iterator[str]:
+    """The troubles of tablets in words, a line each."""
+    for row in rows:
+        where = f"{row['table']}/{row['tablet']} is in {row['stage']}"
+        if row["reason"]:
+            yield f"{where}: {row['reason']}"
+        for one in row["tries"]:
+            yield f"{where}: {one['node']} asked {one['source']} {one['count']} times in vain: {one['reason']}"
+
+
+def tables_view(state: ClusterState) -> list[Json]:
+    """A line for each table in tablets."""
+    found = []
+    for name, table in in_order(state.tables):
+        tablets = map_of(state, table)
+        if tablets is not None:
+            decision = tablets.resize.decision if tablets.resize is not None else None
+            shared_with = tablets.table if tablets.table != name else None
+            moving = len(tablets.transitions)
+            row = {"table": name, "tablets": tablets.count, "moving": moving, "resize": decision, "shares": shared_with}
+            found.append(row)
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- balance
+
+
+def place_view(state: ClusterState, place: Place) -> list[Any] | None:
+    """``[name, shard]``; None for nobody."""
+    return None if place == NOWHERE else [name_of(state, place[0]), place[1]]
+
+
+def migration_view(state: ClusterState, row: Migration) -> Json:
+    """A row of a plan. ``why``: a code of ``WHY``."""
+    places = {"from": place_view(state, row.source), "to": place_view(state, row.target)}
+    return picked(row, "table", "tablet") | places | picked(row, "kind", "why")
+
+
+def plan_view(state: ClusterState, advice: Advice) -> Json:
+    """What would move now, and why nothing more would."""
+    may = {(one.table, one.tablet) for one in advice.moves}
+    rows = [row for row in advice.plan.migrations if (row.table, row.tablet) in may]
+    return {"migrations": [migration_view(state, row) for row in rows], "stop": advice.stop or None}
+
+
+def why_view(state: ClusterState, advice: Advice) -> Json:
+    """The plan with the reason of each thing that is left as it is, and of each drain that cannot succeed."""
+    return plan_view(state, advice) | {
+        "stops": [stop_view(state, stop) for stop in advice.plan.stops],
+        "refused": [picked(one.migration, "table", "tablet") | _refusal(state, one) for one in advice.refused],
+        "obstacles": [
+            picked(row, "table", "tablet")
+            | {"node": name_of(state, row.node)}
+            | picked(row, "rack", "code")
+            | {"detail": with_names(state, row.detail)}
+            for row in advice.plan.obstacles
+        ],
+        "resizes": [picked(one, "table", "decision", "sequence") for one in advice.resizes],
+    }
+
+
+def _refusal(state: ClusterState, one: RefusedMigration) -> Json:
+    return picked(one, "code") | {"detail": with_names(state, one.detail)}
+
+
+def stop_view(state: ClusterState, stop: BalanceStop) -> Json:
+    """Why something is left as it is."""
+    detail = with_names(state, stop.detail)
+    return {"what": name_of(state, stop.what), "code": stop.code, "why": STOPS[stop.code], "detail": detail}
+
+
+def status_view(state: ClusterState, advice: Advice, reports: Reports, acks: Mapping[str, NodeAck]) -> Json:
+    """Loads of nodes and shards, what moves or cannot, and whose last report is ignored."""
+    moving = [
+        {"table": tablets.table, "tablet": one.tablet, "kind": one.kind, "stage": one.stage}
+        for tablets, one in transitions(state)
+    ]
+    return {
+        "epoch": state.epoch,
+        "nodes": loads_view(state, advice.inputs.measured),
+        "moving": moving,
+        "troubles": troubles_view(state, acks),
+        "resizing": resizes_view(state, acks),
+        "pauses": pauses(state),
+        "ignored": [
+            {"node": name_of(state, node) if node else None, "code": code} for node, code in ignored(reports, state)
+        ],
+        **plan_view(state, advice),
+    }
+
+
+def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> list[Json]:
+    """Of each node that may have tablets: replicas of each shard, and bytes where it reports."""
+    counts: dict[NodeId, dict[int, int]] = {}
+    for _, tablets in in_order(state.tablets):
+        columns = tablets.columns()
+        for place, shard in zip(columns.node.tolist(), columns.shard.tolist(), strict=True):
+            of_node = counts.setdefault(tablets.nodes[place], {})
+            of_node[shard] = of_node.get(shard, 0) + 1
+    found = []
+    statuses = node_statuses(state)
+    for name, node in sorted((node.name, node) for node in state.nodes.values()):
+        if node.state in NO_MEMBER and node.id not in counts:
+            continue
+        of_node = counts.get(node.id, {})
+        shards = [of_node.get(shard, 0) for shard in range(max(node.shards, *(one + 1 for one in of_node), 0))]
+        report = measured.get(node.id)
+        sizes = None if report is None else sum(sum(one.values()) for one in report.loads.get("bytes", {}).values())
+        found.append(
+            {
+                "node": name,
+                "state": statuses[node.id].state,
+                "tablets": sum(shards),
+                "shards": shards,
+                "bytes": sizes,
+                "capacity": None if report is None else report.capacity,
+            }
+        )
+    return found
+
+
+# ------------------------------------------------------------------------------------------------------- explain
+
+
+def explanation(
+    state: ClusterState,
+    advice: Advice,
+    tablets: TabletMap,
+    number: int,
+    acks: Mapping[str, NodeAck],
+    load_reports: LastHeard = NO_REPORTS,
+) -> Json:
+    """Why a tablet moves and what it waits for on its way, or why it stays where it is."""
+    name = f"{tablets.table}/{number}"
+    tablet = tablets.tablet(number)
+    found: Json = {"table": tablets.table, "tablet": number, "replicas": [], "moves": None, "stays": []}
+    found["replicas"] = [[name_of(state, one.node), one.shard] for one in tablet.replicas]
+    coming = () if tablet.transition is None else tablet.transition.next
+    found["silent"] = silent_nodes(state, load_reports, (one.node for one in (*tablet.replicas, *coming)))
+    if tablet.transition is not None:
+        moving, waits = tablet.transition, tablet_waiting(state, tablets, tablet, acks)
+        found["moves"] = {
+            "kind": moving.kind,
+            "stage": moving.stage,
+            "since": moving.stage_epoch,
+            "why": moving.reason or "it is on its way",
+            "waits_for": waits.text,
+            "ways_out": list(waits.ways_out),
+        }
+        return found
+    row = next((one for one in advice.plan.migrations if (one.table, one.tablet) == (tablets.table, number)), None)
+    refused = next(
+        (one for one in advice.refused if (one.migration.table, one.migration.tablet) == (tablets.table, number)), None
+    )
+    if row is not None and refused is None:
+        found["moves"] = migration_view(state, row) | {"because": WHY[row.why]}
+        return found
+    if refused is not None:
+        found["stays"].append(
+            {"what": name, "code": refused.code, "why": with_names(state, refused.detail), "detail": ""}
+        )
+    nodes = {one.node for one in tablet.replicas}
+    places = {state.nodes[node].datacenter for node in nodes}
+    for stop in advice.plan.stops:
+        if stop.what in (name, "cluster") or stop.what in nodes or stop.what in places:
+            found["stays"].append(stop_view(state, stop))
+    if not found["stays"]:
+        counts = "their bytes" if by_size(advice.inputs) else "their number"
+        why = f"by {counts}, no move of it would even out what its nodes and shards have"
+        found["stays"].append({"what": name, "code": "balanced", "why": why, "detail": ""})
+    return found
+
+
+def explained(view: Json) -> Iterator[str]:
+    """An explanation in words, a line each."""
+    where = ", ".join(f"{node}/{shard}" for node, shard in view["replicas"])
+    yield f"{view['table']}/{view['tablet']} is on {where}"
+    yield from silent_lines(view["silent"])
+    if (moves := view["moves"]) is not None:
+        if "stage" in moves:
+            yield f"it is in {moves['stage']} of a {moves['kind']} since epoch {moves['since']}: {moves['why']}"
+            yield f"waits for {moves['waits_for']}"
+            yield from (f"  {way}" for way in moves["ways_out"])
+        else:
+            at = ["nobody" if place is None else f"{place[0]}/{place[1]}" for place in (moves["from"], moves["to"])]
+            yield f"it would move from {at[0]} to {at[1]} ({moves['kind']}): {moves['because']}"
+    for stop in view["stays"]:
+        yield f"it stays: {stop['code']} ({stop['what']}): {stop['why']}" + (
+            f"; {stop['detail']}" if stop["detail"] else ""
+        )

@@ -1,0 +1,291 @@
+"""For whom or what an operation or a tablet waits, and what an operator can do about it.
+
+It counts what the coordinator counts: acknowledgements that the log vouches for, and reports of the nodes that get
+rows. Nothing here decides anything; the ways out are those that the rules of the log allow, each as the
+command to type.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState, Failure, Node, Operation
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap
+from ringlog.kernel.movements.progress import waits_behind
+from ringlog.kernel.operations.gates import counts_from, describe, explain, gate, stopped_by
+from ringlog.kernel.operations.gates import parting as parting_of
+from ringlog.kernel.operations.kinds import kind_of as kind_of_operation
+from ringlog.kernel.operations.stages import (
+    POINT_OF_NO_RETURN,
+    has_reached,
+)
+from ringlog.kernel.tablets.gates import awaited, turns_back_without
+from ringlog.kernel.tablets.groups import missed
+from ringlog.kernel.tablets.mutual_exclusion import drained_by, knows_every_row, tables_on, transitions
+from ringlog.kernel.tablets.stages import (
+    SALVAGED,
+    STAGES,
+    WRITE_BOTH_READ_NEW,
+    is_salvage,
+    kind_of,
+    nodes_of,
+    readers,
+    session,
+)
+from ringlog.kernel.values import Micros, NodeId
+from ringlog.kernel.zones.data import zone_of
+from ringlog.operator.views import ways_out as advice
+from ringlog.operator.views.clocks import left_ahead, ways_of
+from ringlog.operator.views.words import when
+from ringlog.protocol.coordinator.ack_book import is_vouched_for
+from ringlog.protocol.coordinator.waits import (
+    ACKNOWLEDGEMENTS,
+    DECISION,
+    GENERATION,
+    PUBLICATION,
+    SERVICE,
+    STREAMS,
+    SURVIVORS,
+    TABLET_TRACK,
+    TURN,
+    operation_waits,
+    tablet_waits,
+)
+from ringlog.protocol.coordinator.waits import COORDINATOR as COORDINATING
+from ringlog.protocol.coordinator.witnesses import complaints, session_complaints, witnesses_of
+from ringlog.wire.acks import REJECTED_ACK_REMEDY
+from ringlog.wire.records import FailedTries, NodeAck
+
+COORDINATOR = "the coordinator"
+NAMES_MAX = 5
+"""The most names in a line of advice."""
+
+
+@dataclass(frozen=True, slots=True)
+class WaitingFor:
+    """``text``: in words. ``nodes``: the nodes waited for; of a quorum not all may be needed.
+
+    ``advise`` tries the ways out. That takes as long as planning what they would begin.
+    """
+
+    text: str
+    nodes: tuple[NodeId, ...] = ()
+    advise: Callable[[], tuple[str, ...]] = tuple
+
+    @property
+    def ways_out(self) -> tuple[str, ...]:
+        """The ways out, a line each."""
+        return self.advise()
+
+
+def waiting(
+    state: ClusterState,
+    found: Operation,
+    acks: Mapping[str, NodeAck],
+    now: Micros | None = None,
+    doubted: Collection[str] = (),
+) -> WaitingFor:
+    """What an operation in flight waits for, given the nodes' last acknowledgements. ``now``: the clock, if there is
+    one; ``doubted``: names of nodes whose last word the coordinator does not believe.
+    """
+    silent = {one.id for one in state.nodes.values() if one.name in doubted}
+    waits = _waiting(state, found, {node: ack for node, ack in acks.items() if node not in silent}, now)
+    why = [f"{state.nodes[node].name} is not believed: {REJECTED_ACK_REMEDY}" for node in waits.nodes if node in silent]
+    return replace(waits, advise=lambda: (*why, *waits.ways_out))
+
+
+def _waiting(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck], now: Micros | None) -> WaitingFor:
+    here = operation_waits(state, found, acks)
+    if here.kind == DECISION:
+        return _decision(state, found, stopped_by(found))
+    if here.kind == SERVICE:
+        (node,) = here.nodes
+        text = f"{state.nodes[node].name} to hand over its place in the metadata service (see: ringlog service show)"
+        return WaitingFor(text, (), lambda: _cancel(state, found))
+    if here.kind == TABLET_TRACK:
+        return _tablets(state, found)
+    if here.kind == TURN:
+        return _turn(state, found)
+    wrong = complaints(state, acks, found)
+    if here.kind == ACKNOWLEDGEMENTS:
+        missed = explain(gate(state, found), witnesses_of(state, acks), state.nodes)
+        text = "; ".join([missed, *_wrong_reports(wrong, here.nodes)])
+        return WaitingFor(text, here.nodes, lambda: _ways_out(state, found, here.nodes))
+    if here.kind == GENERATION:
+        return _generation(state, found, now)
+    if here.kind == PUBLICATION:
+        return WaitingFor(f"generation {found.generation} in the change topics")
+    if here.kind == STREAMS:
+        names = ", ".join(state.nodes[node].name for node in here.nodes)
+        text = f"{names} to stream {'its' if len(here.nodes) == 1 else 'their'} rows"
+        failed_tries = [
+            f"{state.nodes[node].name} asked {format_failed_tries(state, one)}"
+            for node, one in tries(state, found, acks)
+        ]
+        text = "; ".join([text, *_wrong_reports(wrong, here.nodes), *failed_tries])
+        return WaitingFor(text, here.nodes, lambda: _ways_out(state, found, here.nodes))
+    return WaitingFor(COORDINATOR)
+
+
+def _generation(state: ClusterState, found: Operation, now: Micros | None) -> WaitingFor:
+    text = "the commit of its CDC generation" + (f" {found.generation}" if found.generation else "")
+    left = () if now is None else left_ahead(state, now)
+    if left and now is not None:
+        text = "; ".join([f"{text}, which must start later than a clock left it", *(one.text for one in left)])
+        return WaitingFor(text, (), lambda: (*ways_of(left, now), *_cancel(state, found)))
+    return WaitingFor(text)
+
+
+def _wrong_reports(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, ...]) -> list[str]:
+    """What those who are waited for have said wrongly, with the code that it has."""
+    return [f"bad_field: {text}" for node, text in wrong if node in nodes]
+
+
+def tries(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> tuple[tuple[NodeId, FailedTries], ...]:
+    """(node, stream that it has asked for in vain) of an operation in flight, in its present stage, sorted."""
+    since = counts_from(found)
+    told = [(node, one) for node, ack in acks.items() if is_vouched_for(ack, state) for one in ack.tries]
+    return tuple((node, one) for node, one in sorted(told, key=repr) if (one.operation, one.since) == (found.id, since))
+
+
+def format_failed_tries(state: ClusterState, one: FailedTries) -> str:
+    """Failed tries in words."""
+    source = state.nodes[one.source].name if one.source in state.nodes else one.source
+    most = setting(state, "stream_tries_max")
+    return f"{source} {one.count} of {most} times in vain since {when(one.at)}: {one.reason}"
+
+
+def _decision(state: ClusterState, found: Operation, failures: tuple[Failure, ...]) -> WaitingFor:
+    failed_nodes = tuple(sorted({failure.node for failure in failures if failure.node in state.nodes}))
+    failed = "; ".join(describe(state, failure) for failure in failures)
+    again = advice.ways(state, "when that is fixed", advice.retry(found))
+    text = f"an operator's decision since epoch {failures[0].epoch}: {failed}"
+    return WaitingFor(text, failed_nodes, lambda: (*again, *_cancel(state, found)))
+
+
+def _tablets(state: ClusterState, found: Operation) -> WaitingFor:
+    node = parting_of(found)
+    if node and (tables := tables_on(state, node)):
+        more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
+        text = f"the balancer to take the tablets of {tables[0]}{more} away from {state.nodes[node].name}"
+        how = "how it goes on, and why not: ringlog balance status"
+        return WaitingFor(text, (), lambda: (how, *_cancel(state, found)))
+    tablets, one = next(transitions(state))
+    text = f"tablets on their way to arrive, the first is {tablets.table}/{one.tablet} ({one.stage})"
+    why = f"what that one waits for: ringlog tablet explain {tablets.table} {one.tablet}"
+    return WaitingFor(text, (), lambda: (why, *_cancel(state, found)))
+
+
+def _turn(state: ClusterState, found: Operation) -> WaitingFor:
+    text = f"its turn: one of {', '.join(other.id for other in waits_behind(state, found))} to end"
+    settings = {"operations_concurrent_max": setting(state, "operations_concurrent_max") + 1}
+    more = advice.submit({"command": "ChangeSettings", "settings": settings})
+    return WaitingFor(text, (), lambda: (*advice.ways(state, "more at once", more), *_cancel(state, found)))
+
+
+def _cancel(state: ClusterState, found: Operation) -> tuple[str, ...]:
+    return advice.ways(state, "cancel it", advice.cancel(found))
+
+
+def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) -> tuple[str, ...]:
+    """Return lines of advice about nodes that do not come back; see ``operator.views.ways_out``."""
+    awaited = [state.nodes[node] for node in nodes]
+    parting = parting_of(found)
+    is_late = has_reached(found, POINT_OF_NO_RETURN)
+    found_ways = [*_start_again(awaited, found.id)]
+    for node in awaited:
+        if node.id == parting and not node.down:
+            found_ways += advice.ways(
+                state, f"if {node.name} is gone for good, continue without it", *advice.down(node)
+            )
+        elif node.id == parting and is_late:
+            text = f"if {node.name} is gone for good, continue without it"
+            found_ways += advice.ways(state, text, advice.assassinate(node), remark="reads of others may miss rows")
+    others = [node for node in awaited if node.id != parting]
+    if is_late:
+        found_ways.append("too late to cancel: it continues when enough of them are back")
+        return (*found_ways, *(way for node in others for way in _without(state, found, node)))
+    found_ways += _cancel(state, found)
+    gone = next((node for node in others if node.down), next(iter(others), None))
+    if gone is not None:
+        text = f"if {gone.name} is gone for good"
+        if gone.id == found.node and kind_of_operation(found).brings_node:
+            found_ways += advice.ways(state, text, advice.cancel(found), advice.unregister(gone))
+        else:
+            found_ways += advice.without_node(state, gone, advice.cancel(found), text=text)
+    return tuple(found_ways)
+
+
+def _start_again(awaited: Sequence[Node], action: str) -> Iterator[str]:
+    """The usual remedy comes first: a node that was stopped continues where it was."""
+    down = [node.name for node in awaited if node.down]
+    others = [node.name for node in awaited if not node.down]
+    if down:
+        yield f"start it again: {', '.join(down)} {'was' if len(down) == 1 else 'were'} declared down"
+    if others:
+        shown = ", ".join(others[:NAMES_MAX]) + (", …" if len(others) > NAMES_MAX else "")
+        yield f"if {shown} {'has' if len(others) == 1 else 'have'} stopped, start it again: {action} then continues"
+
+
+def _without(state: ClusterState, found: Operation, node: Node) -> Iterator[str]:
+    """How an operation that only goes forward learns that a node is gone for good."""
+    text = f"if {node.name} is gone for good"
+    kept = advice.ways(state, text, *advice.down(node), advice.retry(found, node))
+    loss = "too few others know that it continued: reads of others may miss rows"
+    last = (*advice.down(node), advice.retry(found, node, admits_loss=True))
+    yield from kept or advice.ways(state, text, *last, remark=loss)
+
+
+# ------------------------------------------------------------------------------------------------------- tablets
+
+
+def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> WaitingFor:
+    """What a tablet in transition waits for in its stage, given the nodes' last acknowledgements."""
+    assert tablet.transition is not None, "a settled tablet waits for nothing"
+    here = tablet_waits(state, tablets, tablet, acks)
+    if here.kind == COORDINATING:
+        return WaitingFor(COORDINATOR)
+    if here.kind == ACKNOWLEDGEMENTS:
+        acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
+        text = explain(awaited(state, tablets, tablet, acked), (), state.nodes)
+    elif here.kind == SURVIVORS:
+        text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to be up: too few others know every row"
+    else:
+        work = STAGES[tablet.transition.stage].work.value
+        text = f"{', '.join(state.nodes[node].name for node in here.nodes)} to report that its work ({work}) is done"
+        own = session(tablets.table, tablet.index, tablet.transition)
+        text = "; ".join([text, *_wrong_reports(session_complaints(state, acks, own), here.nodes)])
+    return WaitingFor(text, here.nodes, lambda: _tablet_ways_out(state, tablets, tablet, here.nodes))
+
+
+def _tablet_ways_out(
+    state: ClusterState, tablets: TabletMap, tablet: Tablet, nodes: tuple[NodeId, ...]
+) -> tuple[str, ...]:
+    """What helps if those who are waited for do not come back by themselves."""
+    assert tablet.transition is not None, "who waits is in transition"
+    awaited = [state.nodes[node] for node in nodes]
+    name = f"{tablets.table}/{tablet.index}"
+    found_ways = [*_start_again(awaited, name)]
+    stage = tablet.transition.stage
+    if stage != WRITE_BOTH_READ_NEW and turns_back_without(state, tablets, tablet, nodes):
+        one = {"table": tablets.table, "tablet": tablet.index, "reason": advice.REASON}
+        back = advice.submit({"command": "RevertTablets", "tablets": [one]})
+        found_ways += advice.ways(state, "revert it", back)
+    asks = stage == SALVAGED and any(node.down for node in awaited) and not kind_of(tablet.transition).admits_loss
+    if asks or missed(tablet, state.nodes):
+        found_ways += advice.ways(state, "continue without", advice.reset(zone_of(state, tablets.table)))
+    for node in awaited:
+        text = f"if {node.name} is gone for good"
+        if not node.down:
+            found_ways += advice.ways(state, text, *advice.down(node))
+            continue
+        leaving = drained_by(state).get(node.id)
+        first = () if leaving is None else (advice.cancel(leaving),)
+        has_every_row = knows_every_row(state, tablets.table, nodes_of(readers(tablet)))
+        lasts = (advice.remove, advice.swap) if has_every_row and not is_salvage(tablet.transition) else ()
+        kept = [way for last in lasts for way in advice.ways(state, text, *first, last(node))]
+        loss = "rows that only it has are lost"
+        found_ways += kept or advice.ways(state, text, *first, advice.assassinate(node), remark=loss)
+    return tuple(found_ways)

@@ -1,0 +1,145 @@
+"""Commands that end a wait. Each is tried on the state before it is printed.
+
+A line of advice has one or more commands, to be typed in this order. A dry run folds their effects one after the other.
+Advice that the state refuses is not printed.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from ringlog.kernel.commands.topology.movements import Assassinate, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, UnregisterNode
+from ringlog.kernel.commands.topology.operations import CancelOperation, RetryOperation
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import Accepted, EntryContext
+from ringlog.kernel.model.state import ClusterState, Node, Operation
+from ringlog.kernel.values import Command
+from ringlog.operator.intents.intents import Intent, InvalidCommand, named, resolved
+from ringlog.protocol.effects import Draw
+from ringlog.runtime.draw import SeededDraw
+
+REASON: Final = "…"
+"""The reason in printed commands; an operator puts a better one in its place."""
+NEW: Final = "NEW"
+"""The name in printed commands of a node that is yet to be started."""
+NEW_ID: Final = "00000000-0000-4000-8000-00000000000d"
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One command to type: the words after ``ringlog``, and the intent that it submits.
+
+    ``starts``: a node that has registered by then, under the name NEW.
+    """
+
+    words: str
+    intent: Intent
+    starts: Node | None = None
+
+
+def tried(state: ClusterState, *steps: Step) -> ClusterState | None:
+    """Return the state after the steps; None if it refuses one of them."""
+    for step in steps:
+        if step.starts is not None:
+            state = replace(state, nodes=state.nodes.set(NEW_ID, step.starts))
+        command: Command | InvalidCommand = resolved(step.intent, state, SeededDraw(b"advice"))
+        if isinstance(command, InvalidCommand):
+            return None
+        decided = decide(state, command, EntryContext(state.epoch + 1, state.state_id, state.time))
+        if not isinstance(decided, Accepted):
+            return None
+        state = replace(decided.state, epoch=state.epoch + 1)
+    return state
+
+
+def line(text: str, *steps: Step, remark: str = "") -> str:
+    """Return the steps as a line to print."""
+    commands = ", then ".join(f"ringlog {step.words}" for step in steps)
+    return f"{text}: {commands}" + (f" ({remark})" if remark else "")
+
+
+def ways(state: ClusterState, text: str, *steps: Step, remark: str = "") -> tuple[str, ...]:
+    """Return the line if the state accepts the steps, else nothing."""
+    return () if tried(state, *steps) is None else (line(text, *steps, remark=remark),)
+
+
+def submit(command: dict[str, Any]) -> Step:
+    """Submit a command that has no verb."""
+    return Step(f"submit '{json.dumps(command, ensure_ascii=False)}'", _typed(command))
+
+
+def _typed(command: dict[str, Any]) -> Intent:
+    """The command that a JSON value describes. What reads it is slow to load, and most advice needs it not."""
+
+    def intent(state: ClusterState, draw: Draw) -> Command | InvalidCommand:
+        from ringlog.operator.intents.json_commands import from_json
+
+        return from_json(state, command, draw)
+
+    return intent
+
+
+def down(node: Node) -> tuple[Step, ...]:
+    """Declare a node down, unless it is."""
+    step = Step(f"node down {node.name} --reason {REASON}", named(DeclareDown(node.id, REASON)))
+    return () if node.down else (step,)
+
+
+def cancel(operation: Operation) -> Step:
+    """Cancel an operation."""
+    return Step(f"operation cancel {operation.id} --reason {REASON}", named(CancelOperation(operation.id, REASON)))
+
+
+def retry(operation: Operation, ignored: Node | None = None, *, admits_loss: bool = False) -> Step:
+    """Retry an operation, without a node that was declared down."""
+    without = "" if ignored is None else f" --ignore {ignored.name}"
+    loss = " --admit-loss" if admits_loss else ""
+    command = RetryOperation(operation.id, REASON, () if ignored is None else (ignored.id,), admits_loss)
+    return Step(f"operation retry {operation.id}{without} --reason {REASON}{loss}", named(command))
+
+
+def unregister(node: Node) -> Step:
+    """Unregister a node that owns nothing."""
+    return Step(f"node unregister {node.name}", named(UnregisterNode(node.id)))
+
+
+def remove(node: Node) -> Step:
+    """Remove a node that was declared down."""
+    return Step(f"node remove {node.name}", named(Remove(node.id)))
+
+
+def swap(node: Node) -> Step:
+    """Replace a node by one that is started in its place."""
+    new = replace(node, id=NEW_ID, name=NEW, address="new.invalid:1", state="none", tokens=(), down=False)
+    started = replace(new, down_reason="", replaced="")
+    return Step(f"node replace {NEW} {node.name}", named(Replace(NEW_ID, node.id)), started)
+
+
+def assassinate(node: Node) -> Step:
+    """Let a node that was declared down leave without its rows."""
+    return Step(f"node assassinate {node.name}", named(Assassinate(node.id)))
+
+
+def reset(zone: str) -> Step:
+    """Reset the partitions of a zone that lost their majority."""
+    command = {"command": "ResetPartitions", "zone": zone, "admits_loss": True}
+    return Step(f"zone reset {zone} --admit-loss", _typed(command))
+
+
+def without_node(state: ClusterState, node: Node, *first: Step, text: str) -> Iterator[str]:
+    """Yield the lines by which a dead member leaves after the steps ``first``: with its rows, else without them."""
+    begun = (*first, *down(node))
+    kept = [way for last in (swap, remove) for way in ways(state, text, *begun, last(node))]
+    yield from kept or last_resort(state, node, *begun, text=text)
+
+
+def last_resort(state: ClusterState, node: Node, *first: Step, text: str) -> Iterator[str]:
+    """Yield the line by which a dead member leaves without its rows, with what is lost."""
+    steps = (*first, assassinate(node))
+    if (after := tried(state, *steps)) is not None:
+        loss = max(after.operations.values(), key=lambda one: one.marks[0].epoch).reason
+        yield line(f"{text}, as a last resort", *steps, remark=loss)

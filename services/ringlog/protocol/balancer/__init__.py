@@ -1,0 +1,1 @@
+"""The balancer: load reports in, tablet moves out."""

@@ -1,0 +1,121 @@
+"""The newest load of each node, and when each node was last heard.
+
+Both fold the topic ``load`` in the order of its records. The topic is compacted by node, so a reader that starts again
+knows what the one before it knew. The broker stamps each report, so ages do not depend on the nodes' clocks. A node
+reports every ``SELDOM_US``, even if it has no tablets and nothing to acknowledge. ``ringlog.kernel.balance.reports``
+says which reports count.
+
+The ages are for display and alerts only: a slow node and a dead node look the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from ringlog.kernel.balance.advice import report_basis
+from ringlog.kernel.balance.model import BYTES, CPU, READS, WRITES, MeasuredLoads
+from ringlog.kernel.balance.reports import (
+    UNREGISTERED,
+    LoadReport,
+    Reports,
+    fold_report,
+    ignore,
+    ignored_within_window,
+    within_window,
+)
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Micros, NodeId
+from ringlog.protocol.balancer.load_reports import SELDOM_US
+from ringlog.wire.records import NodeLoad, TableLoad
+
+UNREADABLE: Final = "unreadable"
+"""The code of a record that is no report."""
+REJECTED: Final = "load_not_believed"
+"""The code of a report that has no code by the key of its node, where these are checked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Heard:
+    """A node's word, and when the broker appended it. ``load`` None: the record was none, for the reason ``code``."""
+
+    load: NodeLoad | None
+    appended: Micros
+    code: str = UNREADABLE
+
+
+def take(reports: Reports, records: Iterable[Heard], state: ClusterState) -> Reports:
+    """The reports with these, held against the state."""
+    registered = report_basis(state)
+    for one in records:
+        if one.load is None:
+            reports = ignore(reports, UNREGISTERED, one.code, one.appended)
+        else:
+            reports = fold_report(reports, report_of(one.load), one.appended, registered)
+    return reports
+
+
+def measured(reports: Reports, state: ClusterState) -> dict[NodeId, MeasuredLoads]:
+    """What counts, by node: the reports that are not much older than the newest one."""
+    return within_window(reports, reports.now, report_basis(state))
+
+
+def ignored(reports: Reports, state: ClusterState) -> tuple[tuple[NodeId, str], ...]:
+    """Node and code of each report that is ignored now; the node is empty if it is not known."""
+    return tuple(ignored_within_window(reports, reports.now, report_basis(state)))
+
+
+def report_of(load: NodeLoad) -> LoadReport:
+    """The report that a record holds. Amounts that do not fit the tablets make it one that is ignored."""
+    loads: dict[str, dict[str, Mapping[int, object]]] = {BYTES: {}, READS: {}, WRITES: {}, CPU: {}}
+    for table in load.tables:
+        for kind, amounts in _columns(table):
+            fits = len(amounts) == len(table.tablets)
+            found = zip(table.tablets, amounts if fits else [None] * len(table.tablets), strict=True)
+            loads[kind][table.id] = dict(found)
+    return LoadReport(load.node, load.at, load.capacity, loads, {table.id: table.count for table in load.tables})
+
+
+def _columns(table: TableLoad) -> Iterable[tuple[str, tuple[int, ...]]]:
+    rates = ((READS, table.reads), (WRITES, table.writes), (CPU, table.cpu))
+    return ((BYTES, table.bytes), *((kind, amounts) for kind, amounts in rates if amounts))
+
+
+SILENT_US: Final[Micros] = SELDOM_US + SELDOM_US // 2
+"""A node without a report for this long is shown as silent: one report is overdue by half an interval."""
+
+
+def report_times(records: Iterable[Heard], earlier: Mapping[NodeId, Micros] | None = None) -> dict[NodeId, Micros]:
+    """Return the broker's time of each node's last report; ``earlier``: those of earlier records."""
+    found = dict(earlier or {})
+    for one in records:
+        if one.load is not None:
+            found[one.load.node] = max(one.appended, found.get(one.load.node, 0))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class LastHeard:
+    """The broker's time of each node's last report, and the reader's clock ``now``. All times in microseconds."""
+
+    at: Mapping[NodeId, Micros] = field(default_factory=dict)
+    now: Micros = 0
+
+    def age(self, node: NodeId) -> Micros | None:
+        """Return the time since the last report; None if the node never sent one.
+
+        A reader whose clock is behind the broker's counts from the newest report of any node.
+        """
+        at = self.at.get(node)
+        return None if at is None else max(self.now, *self.at.values()) - at
+
+    def is_silent(self, node: NodeId) -> bool:
+        """Return True if the last report of the node is overdue."""
+        age = self.age(node)
+        return age is not None and age >= SILENT_US
+
+    def silent(self, state: ClusterState, nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:
+        """Return those of ``nodes`` that are silent and have not left, by name."""
+        found = {node for node in nodes if node in state.nodes and state.nodes[node].state != "left"}
+        return tuple(sorted(filter(self.is_silent, found), key=lambda node: state.nodes[node].name))

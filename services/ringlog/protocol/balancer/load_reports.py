@@ -1,0 +1,98 @@
+"""What a node says of its tablets' load, and when: at its start, when its tablets are others, and now and then.
+
+A tablet that has arrived keeps its node out of plans until it is reported, so that is reported soon; at most one report
+in ``BRIEFLY_US``, at least one in ``SELDOM_US``, a third of the time after which a node counts as silent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from ringlog.kernel.balance.advice import sharing
+from ringlog.kernel.balance.model import READS, WRITES
+from ringlog.kernel.balance.reports import WINDOW_US
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.tablets.groups import map_of
+from ringlog.kernel.values import Micros, NodeId, Position
+from ringlog.wire.records import NodeLoad, TableLoad
+
+SELDOM_US: Final[Micros] = WINDOW_US // 3
+BRIEFLY_US: Final[Micros] = 1_000_000
+
+Own = Mapping[str, tuple[int, ...]]
+"""Table to the numbers of the tablets that a node has, settled."""
+
+
+def own_tablets(state: ClusterState, node: NodeId) -> dict[str, tuple[int, ...]]:
+    """The tablets that the node has, by table; those of tables that share them, too."""
+    found: dict[str, tuple[int, ...]] = {}
+    shared = sharing(state)
+    for name, tablets in in_order(state.tablets):
+        if node in tablets.nodes:
+            columns = tablets.columns()
+            numbers = tuple(columns.tablet[columns.node == tablets.nodes.index(node)].tolist())
+            found.update(dict.fromkeys((name, *shared.get(name, ())), numbers) if numbers else {})
+    return found
+
+
+class LoadReportSchedule:
+    """The rule for one life of node ``node``; for one thread."""
+
+    def __init__(self, node: NodeId) -> None:
+        self._node = node
+        self._at: Micros | None = None
+        self._checked_change = -1
+        self._own: Own | None = None
+
+    def due(self, state: ClusterState, now: Micros) -> Own | None:
+        """The tablets to report now; None if nothing is due. ``now``: of a clock that does not go back."""
+        if self._node not in state.nodes or (self._at is not None and now - self._at < BRIEFLY_US):
+            return None
+        changed = max(state.changed.get("tablets", 0), state.changed.get("tables", 0))
+        if self._at is not None and changed == self._checked_change and now - self._at < SELDOM_US:
+            return None
+        own, self._checked_change = own_tablets(state, self._node), changed
+        return own if own != self._own or self._at is None or now - self._at >= SELDOM_US else None
+
+    def sent(self, own: Own, now: Micros) -> None:
+        """These were reported."""
+        self._own, self._at = own, now
+
+
+Amounts = Mapping[str, Mapping[int, int]]
+"""Table, tablet: how much."""
+
+NO_RATES: Final[Mapping[str, Amounts]] = {}
+NO_POSITIONS: Final[Mapping[int, int]] = {}
+
+
+def load_of(
+    state: ClusterState,
+    node: NodeId,
+    own: Own,
+    sizes: Amounts,
+    at: Micros,
+    rates: Mapping[str, Amounts] = NO_RATES,
+    judged: Mapping[int, int] = NO_POSITIONS,
+) -> NodeLoad:
+    """The record: ``own`` tablets with their ``sizes`` in bytes, 0 where there is none. ``rates``: of reads and writes
+    in a second, by kind; a table that has none does without. ``judged``: positions
+    of the mutations topic below which the node has validated every record. A reference node does
+    not measure its capacity.
+    """
+
+    def column(amounts: Amounts, table: str) -> tuple[int, ...]:
+        return tuple(amounts.get(table, {}).get(number, 0) for number in own[table])
+
+    tables = []
+    for table, numbers in sorted(own.items()):
+        reads, writes = (column(rates.get(kind, {}), table) for kind in (READS, WRITES))
+        columns = (reads if any(reads) else (), writes if any(writes) else ())
+        found = state.tables[table]
+        tablets = map_of(state, found)
+        assert tablets is not None, "a table that is reported is in tablets"
+        amounts = (column(sizes, table), *columns)
+        tables.append(TableLoad(table, numbers, *amounts, id=found.id, count=tablets.count))
+    positions = tuple(Position(partition, offset) for partition, offset in sorted(judged.items()))
+    return NodeLoad(node, at, None, tuple(tables), positions)

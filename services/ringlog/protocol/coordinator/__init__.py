@@ -1,0 +1,1 @@
+"""The coordinator: acknowledgements in, next steps out."""

@@ -1,0 +1,96 @@
+"""What an operation or a tablet waits for, as a kind and the nodes: for figures, and for the words of operators.
+
+It counts what the coordinator counts, in the order in which the rules of the log ask: a decision, tablets, its turn,
+the gate of its stage, its generation, the reports of those who stream. ``operator.views.waiting`` says the same in
+words, with the ways out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.model.state import ClusterState, Operation
+from ringlog.kernel.model.tablet_map import Tablet, TabletMap
+from ringlog.kernel.movements.progress import unreported, waits_behind
+from ringlog.kernel.operations.gates import gate, missing, parting, stopped_by
+from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, REQUESTED
+from ringlog.kernel.service import holds_place
+from ringlog.kernel.tablets.gates import awaited, must_report, waited_for
+from ringlog.kernel.tablets.groups import missed
+from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, must_wait
+from ringlog.kernel.tablets.stages import session
+from ringlog.kernel.values import NodeId
+from ringlog.protocol.coordinator.witnesses import reports_of, valid_reports, witnesses_of
+from ringlog.wire.records import NodeAck
+
+DECISION: Final = "decision"
+SERVICE: Final = "service"
+TABLET_TRACK: Final = "tablets"
+TURN: Final = "turn"
+ACKNOWLEDGEMENTS: Final = "acknowledgements"
+GENERATION: Final = "generation"
+PUBLICATION: Final = "publication"
+SURVIVORS: Final = "survivors"
+STREAMS: Final = "streams"
+COORDINATOR: Final = "coordinator"
+
+WAITS: Final = {
+    DECISION: "an operator's decision, after a failure",
+    SERVICE: "its node to hand over its place in the metadata service",
+    TABLET_TRACK: "tablets to leave its node, or to arrive where they are on their way to",
+    TURN: "others to end",
+    ACKNOWLEDGEMENTS: "nodes to acknowledge the stage",
+    GENERATION: "the commit of its CDC generation",
+    PUBLICATION: "that generation in the change topics",
+    SURVIVORS: "nodes to be alive without whom nobody knows every row",
+    STREAMS: "nodes to report that they streamed their rows",
+    COORDINATOR: "the coordinator, who is about to lead it on",
+}
+"""Every kind, in words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Awaited:
+    """``kind``: one of ``WAITS``; ``nodes``: who is waited for; of a quorum not all may be needed."""
+
+    kind: str
+    nodes: tuple[NodeId, ...] = ()
+
+
+def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> Awaited:
+    """What an operation in flight waits for, given the nodes' last acknowledgements."""
+    if stopped_by(found):
+        return Awaited(DECISION)
+    if found.stage == REQUESTED:
+        node = parting(found)
+        if node and holds_place(state, node):
+            return Awaited(SERVICE, (node,))
+        if must_wait(state, found) is not None:
+            return Awaited(TABLET_TRACK)
+        return Awaited(TURN if waits_behind(state, found) else COORDINATOR)
+    if nodes := missing(gate(state, found), witnesses_of(state, acks)):
+        return Awaited(ACKNOWLEDGEMENTS, nodes)
+    if found.stage == COMMIT_CDC_GENERATION:
+        return Awaited(GENERATION)
+    if found.stage == PUBLISH_CDC_GENERATION:
+        return Awaited(PUBLICATION)
+    if nodes := unreported(found, reports_of(state, acks, found)):
+        return Awaited(STREAMS, nodes)
+    return Awaited(COORDINATOR)
+
+
+def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> Awaited:
+    """The same of a tablet in transition."""
+    assert tablet.transition is not None, "a settled tablet waits for nothing"
+    if nodes := missed(tablet, state.nodes):
+        return Awaited(SURVIVORS, nodes)
+    acked = {one.node: min(one.applied, one.drained) for one in witnesses_of(state, acks)}
+    if nodes := waited_for(awaited(state, tablets, tablet, acked)):
+        return Awaited(ACKNOWLEDGEMENTS, nodes)
+    own = session(tablets.table, tablet.index, tablet.transition)
+    done = {node for node, ack in acks.items() if own in [one.operation for one in valid_reports(state, node, ack)]}
+    wanted = must_report(tablet, state.nodes, is_anywhere(state, tablets.table)) if own else ()
+    nodes = tuple(node for node in wanted if node not in done)
+    return Awaited(STREAMS, nodes) if nodes else Awaited(COORDINATOR)

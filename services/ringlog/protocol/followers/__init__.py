@@ -1,0 +1,1 @@
+"""Roles that follow the log: change publisher and cache writer."""

@@ -1,0 +1,1 @@
+"""The zone rebalancer: zones and their partitions."""

@@ -1,0 +1,1 @@
+"""Submission of commands and what becomes of them."""

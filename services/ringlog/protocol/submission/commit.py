@@ -1,0 +1,60 @@
+"""Sending a chain of entries until the fate of each is final, whatever the broker answers.
+
+The identical entries are sent again until they are applied or can never be: a lost acknowledgement, a lost record and
+a late copy all come to the same. Entries before the first open one are final and are not sent again. The pauses double,
+as those of requests do: who folds slowly must not have more to fold for it.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Micros
+from ringlog.protocol.effects import FOREVER, Append, Newest, Now, Steps, Until
+from ringlog.protocol.submission.results import (
+    CommitOutcome,
+    EntryChain,
+    all_final,
+    commit_outcomes,
+    open_entries,
+)
+
+RESEND: Micros = 500_000
+PAUSES_MAX = 8
+"""The longest pause between two copies, in times of the first."""
+
+
+class Undecided(Exception):
+    """Patience ended while entries of the chain were open: each may be applied later, or never."""
+
+    def __init__(self, chain: EntryChain, judged: tuple[CommitOutcome, ...]) -> None:
+        super().__init__(f"{len(open_entries(chain, judged))} entries after epoch {chain.base} are open")
+        self.chain = chain
+        self.judged = judged
+
+
+def commit(
+    chain: EntryChain, timeout: Micros = FOREVER, resend: Micros = RESEND, handed: int = 0
+) -> Steps[tuple[CommitOutcome, ...]]:
+    """Append the chain and wait for final fates, sending open entries again after ``resend``, then after pauses that
+    double. ``handed``: that many of its first entries were appended just before. Raises Undecided.
+    """
+    deadline = (yield Now()) + timeout
+    judged = commit_outcomes((yield Newest()), chain)
+
+    def final(state: ClusterState) -> tuple[CommitOutcome, ...] | None:
+        found = commit_outcomes(state, chain)
+        return found if all_final(found) else None
+
+    pause = resend
+    while not all_final(judged):
+        unsent = open_entries(chain, judged, handed)
+        if unsent:
+            yield Append(tuple(encoded.data for encoded in unsent))
+        handed = 0
+        left = deadline - (yield Now())
+        seen = yield Until(final, min(pause, left), "the fates of entries")
+        judged = commit_outcomes((yield Newest()), chain) if seen is None else seen
+        if left <= pause and not all_final(judged):
+            raise Undecided(chain, judged)
+        pause = min(2 * pause, PAUSES_MAX * resend)
+    return judged

@@ -1,0 +1,140 @@
+"""Results of requests, and outcomes of the entries that were sent for them.
+
+A request has exactly one result, which is final. An entry is applied, lost, or still open.
+
+An author sends a *chain* of entries. Each names the one before it as its predecessor, the first one a state of the log.
+The outcome of an entry is final when
+
+- the entry is applied,
+- another entry with the same predecessor is applied, or
+- the outcome of its predecessor is final without effect.
+
+An entry that was *seen* as stale may still be open: a copy of it may be under way, and its predecessor may still
+arrive.
+
+The predecessor fixes the epoch: entry i of a chain on epoch b makes epoch b + 1 + i or nothing, as does every other
+entry with that predecessor. So outcomes are read from the history at that epoch, in chain order, independent of the
+order of arrival. An epoch that has left the history gives ``FORGOTTEN``: final, but unknown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.wire.entries import EncodedEntry
+
+
+class CommitOutcome(Enum):
+    """What became of an entry that was sent."""
+
+    OPEN = "open"
+    APPLIED = "applied"
+    LOST = "lost"
+    FORGOTTEN = "forgotten"
+
+
+@dataclass(frozen=True, slots=True)
+class EntryChain:
+    """Entries sent together. ``base``: the epoch of the state that the first one follows (0 for a founding entry)."""
+
+    base: Epoch
+    entries: tuple[EncodedEntry, ...]
+
+    def __post_init__(self) -> None:
+        for before, after in zip(self.entries, self.entries[1:], strict=False):
+            assert after.entry.prev_state_id == before.entry.state_id, "a chain's entries follow one another"
+
+
+def commit_outcomes(state: ClusterState, chain: EntryChain) -> tuple[CommitOutcome, ...]:
+    """The fate of each entry of the chain, as the log that leads to ``state`` has decided it."""
+    judged: list[CommitOutcome] = []
+    before = CommitOutcome.APPLIED
+    for epoch, encoded in enumerate(chain.entries, start=chain.base + 1):
+        before = _commit_outcome(state, epoch, encoded.entry.state_id, before)
+        judged.append(before)
+    return tuple(judged)
+
+
+def _commit_outcome(state: ClusterState, epoch: Epoch, state_id: str, before: CommitOutcome) -> CommitOutcome:
+    if before is CommitOutcome.LOST:
+        return CommitOutcome.LOST
+    if epoch > state.epoch:
+        return CommitOutcome.OPEN
+    applied = state.history.at(epoch)
+    if applied is None:
+        return CommitOutcome.FORGOTTEN
+    return CommitOutcome.APPLIED if applied.state_id == state_id else CommitOutcome.LOST
+
+
+def all_final(judged: Sequence[CommitOutcome]) -> bool:
+    """True when nothing that may still happen can change these fates."""
+    return CommitOutcome.OPEN not in judged
+
+
+def is_over(chain: EntryChain, state: ClusterState) -> bool:
+    """True when all fates are final, by the newest epoch alone: a chain of which that is an entry goes on."""
+    behind = state.epoch - chain.base
+    if not 0 < behind < len(chain.entries):
+        return behind > 0
+    return state.state_id != chain.entries[behind - 1].entry.state_id
+
+
+def open_entries(chain: EntryChain, judged: Sequence[CommitOutcome], behind: int = 0) -> tuple[EncodedEntry, ...]:
+    """The entries to send again, identically and in chain order; of those behind the first ``behind`` ones."""
+    both = zip(chain.entries[behind:], judged[behind:], strict=True)
+    return tuple(encoded for encoded, outcome in both if outcome is CommitOutcome.OPEN)
+
+
+@dataclass(frozen=True, slots=True)
+class AppliedResult:
+    """The command is in the log: it made ``epoch``."""
+
+    request_id: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class RejectedResult:
+    """The command was decided on the state of ``epoch`` and refused; it never has an effect."""
+
+    request_id: str
+    code: str
+    detail: str
+    epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class ExpiredResult:
+    """Unknown, now final.
+
+    No effect from here on, but there may have been one. Look in the log since ``since_epoch``.
+    """
+
+    request_id: str
+    since_epoch: Epoch
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawnResult:
+    """A Noop took the request's id with ``epoch``: whatever still carries it is a duplicate."""
+
+    request_id: str
+    epoch: Epoch
+
+
+Submitted = AppliedResult | RejectedResult | ExpiredResult
+
+
+def describe(answer: Submitted) -> str:
+    """An answer as a sentence for logs and errors."""
+    match answer:
+        case AppliedResult():
+            return f"applied at epoch {answer.epoch}"
+        case RejectedResult():
+            return f"{answer.code}: {answer.detail}"
+        case _:
+            return f"request_expired: unknown, now final; look in the log since epoch {answer.since_epoch}"

@@ -1,0 +1,1 @@
+"""The validator: requests in, entries and answers out."""

@@ -1,0 +1,201 @@
+"""One batch of the validator in the making: each request gets its one answer, on what the ones before it make.
+
+The answers to a request, in this order: what the history holds, what this batch has said, *expired*, what was rejected
+before, what cannot be judged any more; then its command is decided, by the fold itself.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.columns.fast_dataclass import maker_of
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.encoding.encoder import command_digest
+from ringlog.kernel.history import find_request
+from ringlog.kernel.model.outcome import OutcomeKind, Rejected, Undecodable, UnknownCommand
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command, Micros
+from ringlog.protocol.effects import Draw
+from ringlog.protocol.validator.limits import too_far_ahead
+from ringlog.protocol.validator.values import (
+    DETAIL_CHARS_MAX,
+    ENTRY_BYTES_MAX,
+    FORGOTTEN,
+    Batch,
+    Folding,
+    PendingAnswer,
+    Validator,
+    WaitingRequest,
+)
+from ringlog.wire.commands import cached_command, encode_command
+from ringlog.wire.entries import EncodedEntry, encode_entry, new_entry
+from ringlog.wire.errors import WireError
+from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
+from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Result
+
+
+class BatchPlan:
+    """A part of a batch in the making: the speculative state and what was decided on the way to it."""
+
+    def __init__(self, validator: Validator, batch: Batch, now: Micros, draw: Draw, folding: Folding) -> None:
+        self.validator = validator
+        self.base = batch.chain.base
+        self.state = batch.state
+        self.now = now
+        self.draw = draw
+        self.folding = folding
+        self.sent = list(batch.chain.entries)
+        self.answers = list(batch.answers)
+        self.decided: dict[str, PendingAnswer] = {}
+        for pending in batch.answers:
+            self.decided.setdefault(pending.item.request.request_id, pending)
+        self.bytes = sum(len(encoded.data) for encoded in self.sent)
+
+    def decide(self, item: WaitingRequest) -> None:
+        """Find the one answer of this request, adding an entry if its command applies."""
+        request = item.request
+        twin = self.decided.get(request.request_id)
+        known = find_request(self.state, request.request_id)
+        answered = self.validator.answers.get(request.request_id)
+        if known is not None:
+            after = max(0, known.epoch - self.base)
+            if known.digest == item.digest:
+                self._answer(item, after, APPLIED, epoch=known.epoch)
+            else:
+                self._reject(item, after, _REUSED)
+        elif twin is not None and answered is None:
+            self._repeat(item, twin)
+        elif request.since_epoch < self.state.history.oldest:
+            detail = (
+                f"since_epoch {request.since_epoch} has left the history, which begins at {self.state.history.oldest}"
+            )
+            self._answer(item, len(self.sent), EXPIRED, code="request_expired", detail=detail)
+        elif answered is not None and answered.digest == item.digest:
+            self._answer(item, 0, REJECTED, epoch=answered.epoch, code=answered.code, detail=answered.detail)
+        elif answered is not None:
+            self._reject(item, 0, _REUSED)
+        elif request.since_epoch > self.state.epoch:
+            detail = f"since_epoch {request.since_epoch} is above the log's epoch {self.state.epoch}"
+            self._reject(item, 0, Rejected("request_expired", detail))
+        elif request.since_epoch < (floor := min(self.validator.floor, self.base)):
+            # The floor is above the log only if that lost its end since: then the newest requests are decided.
+            detail = (
+                f"since_epoch {request.since_epoch} is below {floor}: too many were rejected, and "
+                "answers before it are forgotten; ask again under a new request id"
+            )
+            self._reject(item, 0, Rejected(FORGOTTEN, detail))
+        else:
+            self._decide_command(item)
+
+    def take_back(self) -> None:
+        """The last answer, which no entry was made for, is none: its request waits on."""
+        pending = self.answers.pop()
+        request_id = pending.item.request.request_id
+        if self.decided.get(request_id) is pending:
+            del self.decided[request_id]
+
+    def end_with_noop(self) -> bool:
+        """Add an entry of the validator's own to the batch: False if no state id can be made for it now."""
+        kind, version, payload = encode_command(Noop())
+        request_id = new_request_id(self.now, self.draw.take(ENTROPY_BYTES))
+        request = CommandRequest(request_id, self.state.epoch, self.validator.instance, kind, version, payload)
+        try:
+            state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
+        except WireError:
+            return False
+        item = WaitingRequest(self.validator.arrived, request, command_digest(kind, version, payload))
+        encoded = _entry(self.state, state_id, item, Noop(), self.now)
+        folded = self.folding(self.state, encoded)
+        assert folded.outcome.kind is OutcomeKind.APPLIED, "a Noop that follows the head is applied"
+        self.state = folded.state
+        self.sent.append(encoded)
+        return True
+
+    def _repeat(self, item: WaitingRequest, twin: PendingAnswer) -> None:
+        """A refused request id again in one batch: it shares the first one's decision, never gets one of its own.
+
+        Only if no batch before answered the id: that answer stands, and the first of this batch may have been a
+        stranger that used the id for another command.
+        """
+        if twin.result.digest == item.digest:
+            self.answers.append(PendingAnswer(item, twin.result, twin.after))
+        else:
+            self._reject(item, twin.after, _REUSED)
+
+    def _decide_command(self, item: WaitingRequest) -> None:
+        request = item.request
+        _, command = cached_command(request.kind, request.version, request.payload)
+        if isinstance(command, UnknownCommand):
+            detail = f"kind {command.kind} version {command.version} is not known to this release"
+            self._reject(item, 0, Rejected("unknown_command", detail))
+            return
+        if isinstance(command, Undecodable):
+            self._reject(item, 0, Rejected("undecodable", command.detail))
+            return
+        refused = too_far_ahead(self.state, command, self.now)
+        if refused is not None:
+            self._reject(item, len(self.sent), refused)
+            return
+        try:
+            state_id = new_state_id(self.state.state_id, self.now, self.draw.take(ENTROPY_BYTES))
+        except WireError as error:
+            self._reject(item, len(self.sent), Rejected("state_id_not_above", str(error)))
+            return
+        encoded = _entry(self.state, state_id, item, command, self.now)
+        if len(encoded.data) > ENTRY_BYTES_MAX:
+            detail = f"command: its entry of {len(encoded.data)} bytes is above {ENTRY_BYTES_MAX}; send it in parts"
+            self._reject(item, len(self.sent), Rejected("bad_field", detail))
+            return
+        folded = self.folding(self.state, encoded)
+        if folded.outcome.kind is OutcomeKind.APPLIED:
+            self.state = folded.state
+            self.sent.append(encoded)
+            self.bytes += len(encoded.data)
+            self._answer(item, len(self.sent), APPLIED, epoch=folded.outcome.epoch)
+        else:
+            self._reject(item, len(self.sent), Rejected(folded.outcome.code, folded.outcome.detail))
+
+    def _reject(self, item: WaitingRequest, after: int, why: Rejected) -> None:
+        self._answer(item, after, REJECTED, code=why.code, detail=why.detail)
+
+    def _answer(
+        self, item: WaitingRequest, after: int, outcome: str, epoch: int | None = None, code: str = "", detail: str = ""
+    ) -> None:
+        request = item.request
+        result = _new_result(
+            request.request_id,
+            item.digest,
+            outcome,
+            self.state.epoch if epoch is None else epoch,
+            code,
+            detail if len(detail) <= DETAIL_CHARS_MAX else f"{detail[: DETAIL_CHARS_MAX - 3]}...",
+            self.validator.term,
+            self.validator.instance,
+            request.since_epoch,
+        )
+        pending = _new_pending(item, result, after)
+        self.answers.append(pending)
+        self.decided.setdefault(request.request_id, pending)
+
+
+_new_result, _new_pending, _new_encoded = maker_of(Result), maker_of(PendingAnswer), maker_of(EncodedEntry)
+
+
+def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Command, at: Micros) -> EncodedEntry:
+    """The entry of a request, with its payload as it came: whatever its author encoded is what the digest covers."""
+    request = item.request
+    entry = new_entry(
+        state.cluster_id,
+        state_id,
+        state.state_id,
+        request.request_id,
+        request.since_epoch,
+        request.submitter,
+        at,
+        request.kind,
+        request.version,
+        item.digest,
+        command,
+    )
+    return _new_encoded(entry, encode_entry(entry, request.payload))
+
+
+_REUSED = Rejected("request_id_reused", "this request id belongs to another command; use a new id")

@@ -1,0 +1,78 @@
+"""What the validator refuses by its own clock.
+
+Limits on how far a timestamp may lie ahead of a clock are answers of this agent, not rules of the fold: they never make
+a difference between two replicas.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from ringlog.kernel.commands.cdc.clock import LowerSettledTime, WithdrawCdcGeneration
+from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration
+from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration, CommitCdcGeneration
+from ringlog.kernel.commands.cdc.verdicts import SettleVerdicts
+from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
+from ringlog.kernel.generations.verdicts import widest_leeway
+from ringlog.kernel.model.outcome import Rejected
+from ringlog.kernel.model.settings import setting
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import MICROS_MAX, Command, Micros
+
+ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
+"""The setting for timestamps may be raised past what a wrong clock left; it must not take kept rows' streams away."""
+WITHDRAWN_AHEAD_MIN_US: Micros = 60_000_000
+"""What starts sooner is no wrong clock's doing, and may begin before the withdrawal is in the log."""
+SETTLED_AHEAD_MIN_US: Micros = 30_000_000
+"""A write that is appended before a lowering is in the log must use less than the lowered time: so much is left."""
+
+
+@dataclass(frozen=True, slots=True)
+class TimeLimit:
+    """The time ``field`` of a command lies at most ``setting`` ahead, and at most ``most``; else ``code``."""
+
+    field: str
+    setting: str
+    code: str
+    most: Micros = MICROS_MAX
+
+
+_HORIZON: Final = ("cdc_horizon_ahead_max_us", "horizon_too_far_ahead")
+_TIMESTAMP: Final = ("cdc_timestamp_ahead_max_us", "timestamp_too_far_ahead")
+LIMITS: Final[dict[type[Command], TimeLimit]] = {
+    AdvanceCdcWriter: TimeLimit("horizon", *_HORIZON),
+    SettleVerdicts: TimeLimit("until", *_HORIZON),
+    CommitCdcGeneration: TimeLimit("timestamp", *_TIMESTAMP),
+    CloseCdcGeneration: TimeLimit("closed_at", *_TIMESTAMP, ENDS_AHEAD_MAX_US),
+    ExpireCdcGeneration: TimeLimit("expired_at", *_TIMESTAMP, ENDS_AHEAD_MAX_US),
+}
+
+
+def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
+    """Why the validator refuses a time by its own clock, ``now``, or None.
+
+    A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation; an expiry that is
+    ahead of the present would take streams away whose rows are kept.
+    """
+    limit = LIMITS.get(type(command))
+    if limit is not None:
+        time, latest = getattr(command, limit.field), now + min(setting(state, limit.setting), limit.most)
+        if time > latest:
+            return Rejected(limit.code, f"{limit.field}: {time} is above {latest}")
+    if isinstance(command, WithdrawCdcGeneration):
+        return _operates(state, command, now + WITHDRAWN_AHEAD_MIN_US)
+    if isinstance(command, LowerSettledTime):
+        least = now + widest_leeway(state) + SETTLED_AHEAD_MIN_US
+        if command.until < least:
+            text = f"{command.until} is below {least}: writes that are appended now may be judged there"
+            return Rejected("settled_too_near", f"until: {text}")
+    return None
+
+
+def _operates(state: ClusterState, command: WithdrawCdcGeneration, soonest: Micros) -> Rejected | None:
+    """Writes of a generation that operates have their verdict by it; nobody may take it away under them."""
+    found = next((one for one in state.generations if one.id == command.generation), None)
+    if found is None or found.timestamp > soonest:
+        return None
+    return Rejected("generation_operates", f"generation: {found.id} starts at {found.timestamp}, not above {soonest}")

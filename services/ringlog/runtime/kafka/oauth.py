@@ -1,0 +1,202 @@
+"""Logging in at a broker with a token (SASL/OAUTHBEARER): where the token comes from, for each of the three libraries.
+
+Either an identity provider gives it for the client's id and secret (OIDC, ``client_credentials``): librdkafka and Java
+do that by themselves, for aiokafka it is done here. Or a function of the user's does, ``ringlog.oauth.hook``:
+
+    def token() -> tuple[str, float]:
+        "The token, and the second since 1970 with which it ends."
+
+Python's clients call it, in threads of theirs; Java's client, which Spark has, needs a class of Java for the same.
+
+Invariant: a token or a secret is in no error, log or ``repr`` of these; what a user's function raises is named by its
+type.
+"""
+
+from __future__ import annotations
+
+import base64
+import importlib
+import json
+import math
+import re
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+MECHANISM: Final = "OAUTHBEARER"
+MODULE: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule"
+OIDC_HANDLER: Final = "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler"
+OIDC_HANDLERS: Final = (
+    OIDC_HANDLER,
+    "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
+)
+"""Java's own class for OIDC, and what earlier releases of Kafka called it."""
+ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
+"""The property of a JVM without which Kafka's Java client, from 4.0 on, asks no identity provider."""
+HOOK: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
+TIMEOUT_S: Final = 10.0
+ANSWER_BYTES_MAX: Final = 1 << 20
+_TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
+"""What RFC 6750 lets a token be."""
+
+
+class NoToken(Exception):
+    """There is no token now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """``ends``: the second since 1970 with which it does."""
+
+    value: str = field(repr=False)
+    ends: float
+
+
+@dataclass(frozen=True, slots=True)
+class OAuth:
+    """Where tokens come from: ``hook``, MODULE:FUNCTION, with ``java_handler`` for Java; or the rest, by OIDC."""
+
+    endpoint: str = ""
+    client_id: str = ""
+    client_secret: str = field(default="", repr=False)
+    scope: str = ""
+    hook: str = ""
+    java_handler: str = ""
+
+    def librdkafka(self) -> dict[str, Any]:
+        """For confluent-kafka. Raises ValueError where there is no such function."""
+        if self.hook:
+            source = self.source()
+
+            def give(_config: str) -> tuple[str, float]:
+                found = source()
+                return found.value, found.ends
+
+            return {"sasl.mechanism": MECHANISM, "oauth_cb": give}
+        found = {
+            "sasl.mechanism": MECHANISM,
+            "sasl.oauthbearer.method": "oidc",
+            "sasl.oauthbearer.token.endpoint.url": self.endpoint,
+            "sasl.oauthbearer.client.id": self.client_id,
+            "sasl.oauthbearer.client.secret": self.client_secret,
+        }
+        return found | ({"sasl.oauthbearer.scope": self.scope} if self.scope else {})
+
+    def java(self, quoted: Callable[[str], str]) -> dict[str, str]:
+        """For Java's clients; ``quoted``: a text as JAAS takes it. Raises ValueError where Java cannot say it."""
+        if self.hook:
+            if not self.java_handler:
+                raise ValueError(
+                    "Java's client, which Spark has, cannot call ringlog.oauth.hook: name a class of Java that gives "
+                    "tokens by sasl.login.callback.handler.class"
+                )
+            login = {"sasl.login.callback.handler.class": self.java_handler, "sasl.jaas.config": f"{MODULE} required;"}
+            return {"sasl.mechanism": MECHANISM, **login}
+        options = {"clientId": self.client_id, "clientSecret": self.client_secret, "scope": self.scope}
+        options_text = " ".join(f'{name}="{quoted(value)}"' for name, value in options.items() if value)
+        return {
+            "sasl.mechanism": MECHANISM,
+            "sasl.login.callback.handler.class": OIDC_HANDLER,
+            "sasl.oauthbearer.token.endpoint.url": self.endpoint,
+            "sasl.jaas.config": f"{MODULE} required {options_text};",
+        }
+
+    def jvm_options(self) -> tuple[str, ...]:
+        """What a JVM must be started with for its clients to log in."""
+        return () if self.hook else (f"-D{ALLOWED_URLS}={self.endpoint}",)
+
+    def source(self) -> Callable[[], Token]:
+        """Gives the token of the moment, from any thread; the call may wait, and raises NoToken.
+
+        Raises ValueError where there is no such function.
+        """
+        return _Kept(_hooked(self.hook) if self.hook else self._asked)
+
+    def _asked(self) -> Token:
+        """What the identity provider gives now. It is followed to no other place: the secret is for this one."""
+        import http.client  # slow to load, and hardly any process needs it
+        import urllib.error
+        import urllib.parse
+        import urllib.request
+
+        class Stays(urllib.request.HTTPRedirectHandler):
+            def redirect_request(self, *_: Any) -> None:
+                return None
+
+        form = {"grant_type": "client_credentials"} | ({"scope": self.scope} if self.scope else {})
+        login = base64.b64encode(f"{self.client_id}:{self.client_secret}".encode()).decode()
+        headers = {"Authorization": f"Basic {login}", "Accept": "application/json"}
+        request = urllib.request.Request(self.endpoint, urllib.parse.urlencode(form).encode(), headers)
+        try:
+            with urllib.request.build_opener(Stays).open(request, timeout=TIMEOUT_S) as answer:
+                found: bytes = answer.read(ANSWER_BYTES_MAX)
+        except urllib.error.HTTPError as error:
+            raise NoToken(f"{self.endpoint} answers {error.code}") from error
+        except (OSError, ValueError, http.client.HTTPException) as error:
+            raise NoToken(f"{self.endpoint} gives no answer: {type(error).__name__}") from error
+        return token_in(found)
+
+
+class _Kept:
+    """A token serves until four fifths of its time are over; a new one is asked for by one thread at a time.
+
+    Its time is counted from when it was given: a clock that was a year ahead then, and is right again, keeps none.
+    """
+
+    def __init__(self, ask: Callable[[], Token]) -> None:
+        self._ask = ask
+        self._lock = threading.Lock()
+        self._token = Token("", 0)
+        self._until = -math.inf
+
+    def __call__(self) -> Token:
+        with self._lock:
+            if time.monotonic() >= self._until:
+                self._token = self._ask()
+                self._until = time.monotonic() + 0.8 * (self._token.ends - time.time())
+            return self._token
+
+
+def _hooked(name: str) -> Callable[[], Token]:
+    module, _, function = name.partition(":")
+    try:
+        call = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"ringlog.oauth.hook: {name} cannot be imported: {type(error).__name__}") from error
+
+    def ask() -> Token:
+        try:
+            value, ends = call()
+        except Exception as error:  # of any kind: it is not ours
+            raise NoToken(f"{name} raised {type(error).__name__}") from None
+        return _checked(value, ends)
+
+    return ask
+
+
+def _checked(value: object, ends: object) -> Token:
+    """Raises NoToken."""
+    if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
+        raise NoToken("what was given is no token")
+    if isinstance(ends, bool) or not isinstance(ends, int | float) or not time.time() < ends < math.inf:
+        raise NoToken("a token was given that has ended, or without the second since 1970 with which it ends")
+    return Token(value, float(ends))
+
+
+def token_in(answer: bytes) -> Token:
+    """The token that an identity provider answers with. Raises NoToken."""
+    try:
+        found = json.loads(answer)
+        return _checked(found["access_token"], _end_of(found))
+    except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
+        raise NoToken(f"the identity provider's answer has no token: {type(error).__name__}") from error
+
+
+def _end_of(answer: dict[str, Any]) -> float:
+    """When a provider's token ends: as it says, or as the token does."""
+    if "expires_in" in answer:
+        return time.time() + float(answer["expires_in"])
+    body = str(answer["access_token"]).split(".")[1]
+    return float(json.loads(base64.urlsafe_b64decode(body + "=" * (-len(body) % 4)))["exp"])

@@ -1,0 +1,78 @@
+"""Files of ``name=value`` lines, as Java reads them.
+
+``#`` and ``!`` begin comments; ``=`` or ``:`` ends a name. A backslash at the end of a line goes on with the next one;
+before a character it takes that as it is, but for ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX``; so a backslash is
+written twice. Spaces at the end of a line are not of its value. Stricter than Java: a line without a value's sign, and
+a name given twice, are refused.
+
+Source: ``java.util.Properties.load``.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+
+
+class BadPropertyLine(Exception):
+    """A line that says nothing. ``rule`` holds nothing of a value: it may be a secret."""
+
+    def __init__(self, number: int, rule: str) -> None:
+        super().__init__(f"line {number}: {rule}")
+        self.number = number
+        self.rule = rule
+
+
+@dataclass(frozen=True, slots=True)
+class Property:
+    """One option, and the line that it begins on."""
+
+    number: int
+    name: str
+    value: str = field(repr=False)
+
+
+def read_properties(text: str) -> tuple[Property, ...]:
+    """The options of a file, in its order. Raises BadLine."""
+    found: dict[str, Property] = {}
+    for number, line in _logical_lines(text):
+        matched = re.match(r"((?:[^\\=:\s]|\\.)+)\s*[=:]\s*", line, re.DOTALL)
+        if matched is None:
+            raise BadPropertyLine(number, "not a name=value line")
+        name = _plain(number, matched[1])
+        if name in found:
+            raise BadPropertyLine(number, f"{name} is given in line {found[name].number} already")
+        found[name] = Property(number, name, _plain(number, line[matched.end() :]).rstrip())
+    return tuple(found.values())
+
+
+def _logical_lines(text: str) -> list[tuple[int, str]]:
+    """Lines with those that they go on in, without comments and empty ones; and where each begins."""
+    found: list[tuple[int, str]] = []
+    goes_on = False
+    for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
+        line = natural.lstrip(" \t\f")
+        if not goes_on and (not line or line[0] in "#!"):
+            continue
+        backslashes = len(line) - len(line.rstrip("\\"))
+        begun, so_far = found.pop() if goes_on else (number, "")
+        goes_on = backslashes % 2 == 1
+        found.append((begun, so_far + (line[:-1] if goes_on else line)))
+    return found
+
+
+def _plain(number: int, text: str) -> str:
+    """Without its backslashes."""
+
+    def meant(matched: re.Match[str]) -> str:
+        options_text = matched[1]
+        if options_text.startswith("u"):
+            code = int(options_text[1:] or "d800", 16)
+            if 0xD800 <= code <= 0xDFFF:
+                raise BadPropertyLine(number, "\\u wants four hexadecimal digits, and no half of a pair")
+            return chr(code)
+        return _ESCAPED.get(options_text, options_text)
+
+    return re.sub(r"\\(u[0-9A-Fa-f]{4}|.)", meant, text, flags=re.DOTALL)

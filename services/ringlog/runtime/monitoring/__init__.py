@@ -1,0 +1,1 @@
+"""Metrics, health and the small server that shows them."""

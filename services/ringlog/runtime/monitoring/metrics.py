@@ -1,0 +1,285 @@
+"""What processes show of themselves as numbers: every figure's name, kind, labels and meaning, declared once.
+
+A process counts nothing for this that it does not know anyway: its figures are looked at when somebody scrapes
+(``runtime.monitoring.scrape``), by functions from what it holds to ``Sample`` values. A sample whose name is not in the
+table cannot be served, so the page, the alert rules and the dashboard have one source.
+
+Names follow the conventions of Prometheus: base units last in the name, counters are served with ``_total``. The values
+of a label are few and known (roles, states, outcomes, codes) or names of nodes, never of tables, keys or clients.
+
+Source: prometheus.io/docs/practices/naming.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from dataclasses import dataclass
+from typing import Final, Literal
+
+Kind = Literal["gauge", "counter", "histogram"]
+
+EVERY: Final = "every agent and every node"
+CERTIFIED: Final = "every agent and every node with a certificate"
+READER: Final = "every node, and every agent that has its role"
+AGENT: Final = "every agent"
+WORKER: Final = "every agent that has its role"
+VALIDATOR: Final = "the validator that has its role"
+COORDINATOR: Final = "the coordinator that has its role"
+HEARERS: Final = "the coordinator and the rebalancer that have their roles"
+NODE: Final = "every node"
+JOB: Final = "the CDC job"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """``labels``: its own; an agent's figures have ``role`` besides, a node's ``node``. ``by``: who shows it."""
+
+    name: str
+    kind: Kind
+    by: str
+    meaning: str
+    labels: tuple[str, ...] = ()
+
+    @property
+    def served(self) -> tuple[str, ...]:
+        """The names under which a query finds it."""
+        if self.kind == "histogram":
+            return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
+        return (f"{self.name}_total",) if self.kind == "counter" else (self.name,)
+
+
+class Durations:
+    """How long things took, for a histogram: counts by upper bound in seconds. One thread adds, any may look."""
+
+    BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
+
+    def __init__(self) -> None:
+        self._counts = [0] * (len(self.BOUNDS) + 1)
+        self.total_s = 0.0
+
+    def add(self, seconds: float) -> None:
+        """One more."""
+        self._counts[bisect_left(self.BOUNDS, seconds)] += 1
+        self.total_s += seconds
+
+    def buckets(self) -> list[tuple[str, float]]:
+        """(upper bound, how many took at most that), ascending; the last bound is that of all."""
+        found, below = [], 0
+        for bound, count in zip((*map(str, self.BOUNDS), "+Inf"), tuple(self._counts), strict=True):
+            below += count
+            found.append((bound, float(below)))
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One value of the figure ``name``; ``labels``: the values of its labels, in their order."""
+
+    name: str
+    value: float | Durations
+    labels: tuple[str, ...] = ()
+
+
+_ROWS: Final = (
+    Figure("ringlog_release_info", "gauge", EVERY, "1; the release that runs.", ("release",)),
+    Figure("ringlog_clock_seconds", "gauge", EVERY, "The process's own clock; compare it with `timestamp()`."),
+    Figure(
+        "ringlog_certificate_expires_seconds",
+        "gauge",
+        CERTIFIED,
+        "When its certificate or its authority expires.",
+    ),
+    Figure("ringlog_epoch", "gauge", READER, "The newest epoch that the process has folded."),
+    Figure(
+        "ringlog_log_behind_records",
+        "gauge",
+        READER,
+        "Records of the metadata log that the process has not read, of those that it knows of.",
+    ),
+    Figure(
+        "ringlog_log_silent_seconds",
+        "gauge",
+        READER,
+        "Since when the broker has not said where the metadata log ends; asked every five seconds.",
+    ),
+    Figure("ringlog_log_halted", "gauge", READER, "1: the process reads the log no further, for good."),
+    Figure("ringlog_log_time_seconds", "gauge", READER, "The log's time: the latest clock of an author so far."),
+    Figure(
+        "ringlog_log_records",
+        "counter",
+        READER,
+        "Records of the metadata log that were read since the start, by what became of them.",
+        ("outcome",),
+    ),
+    Figure("ringlog_agent_ready", "gauge", AGENT, "1: `/health` says that the agent is ready."),
+    Figure(
+        "ringlog_agent_state", "gauge", AGENT, "1 for the state that the agent is in, 0 for the others.", ("state",)
+    ),
+    Figure("ringlog_agent_term", "gauge", WORKER, "The term in which the agent has the role; 0: it has none yet."),
+    Figure("ringlog_agent_handled_epoch", "gauge", WORKER, "The epoch up to which the role's work is done."),
+    Figure(
+        "ringlog_agent_refused_proposals",
+        "gauge",
+        WORKER,
+        "What the role would do and is refused; `ringlog status` says what and why.",
+    ),
+    Figure("ringlog_agent_broken_state", "gauge", WORKER, "1: the folded state breaks an invariant of this release."),
+    Figure("ringlog_validator_waiting_requests", "gauge", VALIDATOR, "Requests that were read and have no answer yet."),
+    Figure(
+        "ringlog_validator_answers", "counter", VALIDATOR, "Requests that were answered since the start.", ("outcome",)
+    ),
+    Figure(
+        "ringlog_validator_answer_seconds",
+        "histogram",
+        VALIDATOR,
+        "From when a record of requests was read to when all of it was answered.",
+    ),
+    Figure(
+        "ringlog_validator_commit_seconds",
+        "histogram",
+        VALIDATOR,
+        "From when the first entries of a batch were appended to when the log showed what became of all.",
+    ),
+    Figure("ringlog_cluster_nodes", "gauge", COORDINATOR, "Nodes of the directory, by their state.", ("state",)),
+    Figure("ringlog_cluster_nodes_down", "gauge", COORDINATOR, "Nodes that were declared down."),
+    Figure("ringlog_cluster_service_members", "gauge", COORDINATOR, "Members of the metadata service."),
+    Figure("ringlog_cluster_in_recovery", "gauge", COORDINATOR, "1: a recovery goes on."),
+    Figure("ringlog_cluster_pauses", "gauge", COORDINATOR, "Kinds of changes that are paused."),
+    Figure(
+        "ringlog_cluster_settled_seconds",
+        "gauge",
+        COORDINATOR,
+        "The settled time, seconds since 1970: one of the far future was left by a clock.",
+    ),
+    Figure("ringlog_operations", "gauge", COORDINATOR, "Operations in flight, by what they wait for.", ("waits_for",)),
+    Figure(
+        "ringlog_operations_oldest_seconds",
+        "gauge",
+        COORDINATOR,
+        "How long the oldest of them has been in its stage; 0 where there is none.",
+        ("waits_for",),
+    ),
+    Figure(
+        "ringlog_tablets_on_their_way",
+        "gauge",
+        COORDINATOR,
+        "Tablets in transition, by what they wait for.",
+        ("waits_for",),
+    ),
+    Figure("ringlog_awaited_nodes", "gauge", COORDINATOR, "Nodes that operations and tablets wait for."),
+    Figure(
+        "ringlog_awaited_node",
+        "gauge",
+        COORDINATOR,
+        "How many operations and tablets wait for that node; of many nodes the fifty that most wait for.",
+        ("node",),
+    ),
+    Figure(
+        "ringlog_node_heard_seconds",
+        "gauge",
+        COORDINATOR,
+        "When the broker took the last load report of that node, seconds since 1970; nodes that left or were declared "
+        "down are left out, of many nodes the fifty that have been silent for longest are shown.",
+        ("node",),
+    ),
+    Figure("ringlog_snapshot_epoch", "gauge", COORDINATOR, "Epoch of the newest confirmed snapshot; 0: there is none."),
+    Figure("ringlog_archive_epoch", "gauge", COORDINATOR, "Up to which epoch the archive holds the log; 0: none does."),
+    Figure(
+        "ringlog_log_begin_epoch", "gauge", COORDINATOR, "The epoch that the log may begin with; 0: it was not cut."
+    ),
+    Figure(
+        "ringlog_acks_not_believed",
+        "counter",
+        HEARERS,
+        "Acknowledgements without a code by the key of their node; only counted where there is an `ack.master`.",
+    ),
+    Figure("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, live and fenced ones.", ("state",)),
+    Figure(
+        "ringlog_cdc_writers_low_watermark_seconds",
+        "gauge",
+        COORDINATOR,
+        "What the live writer that is farthest behind has made durable, as the log knows it, seconds since 1970.",
+    ),
+    Figure("ringlog_node_ready", "gauge", NODE, "1: `/health` says that the node is ready."),
+    Figure("ringlog_node_acknowledged_epoch", "gauge", NODE, "The newest epoch that the node has acknowledged."),
+    Figure("ringlog_node_rows_epoch", "gauge", NODE, "The epoch under which the node keeps rows."),
+    Figure("ringlog_node_known_epoch", "gauge", NODE, "The newest epoch that the log, or a peer, has shown."),
+    Figure("ringlog_node_registers_epoch", "gauge", NODE, "The epoch under which the node answers for registers."),
+    Figure("ringlog_node_rows", "gauge", NODE, "Versions of rows that the node holds."),
+    Figure("ringlog_node_registers", "gauge", NODE, "Registers that the node holds."),
+    Figure("ringlog_node_registers_pending", "gauge", NODE, "Writes of registers that are not on the disk yet."),
+    Figure(
+        "ringlog_node_disk_bytes",
+        "gauge",
+        NODE,
+        "Size of the node's files: `rows`, `registers` (journal and image), `log_copy` (of a member).",
+        ("of",),
+    ),
+    Figure(
+        "ringlog_node_writes",
+        "counter",
+        NODE,
+        "Writes of the mutations topic that were judged since the start: `kept`, `not_mine`, or the code of a refusal.",
+        ("verdict",),
+    ),
+    Figure(
+        "ringlog_node_mutations_behind_records",
+        "gauge",
+        NODE,
+        "Offsets of the mutations topic that the node has not judged, of those that it knows of.",
+    ),
+    Figure(
+        "ringlog_node_streams",
+        "gauge",
+        NODE,
+        "Streams that the node waits for: of `rows`, of `registers`.",
+        ("of",),
+    ),
+    Figure("ringlog_node_stream_tries", "gauge", NODE, "How often open streams were asked for in vain, in all."),
+    Figure(
+        "ringlog_node_streams_given_up",
+        "gauge",
+        NODE,
+        "Streams that were asked for in vain as often as may be; then an operation waits for an operator's decision.",
+    ),
+    Figure("ringlog_node_copy_epoch", "gauge", NODE, "Up to which epoch the copy of the log goes that a member keeps."),
+    Figure(
+        "ringlog_node_clock_ahead_seconds",
+        "gauge",
+        NODE,
+        "How far the node's clock is ahead of the broker's: the least of the last eight writes that came while nothing "
+        "was behind, their way to the node included.",
+    ),
+    Figure("ringlog_cdc_mutations", "counter", JOB, "Mutations that were carried out."),
+    Figure(
+        "ringlog_cdc_rows", "counter", JOB, "Rows that were written, by the generation they lie in.", ("generation",)
+    ),
+    Figure("ringlog_cdc_rejected", "counter", JOB, "Mutations that went to the dead letters, by reason.", ("reason",)),
+    Figure("ringlog_cdc_skipped", "counter", JOB, "Mutations that have no row and need none."),
+    Figure("ringlog_cdc_batches", "counter", JOB, "Batches that were finished."),
+    Figure("ringlog_cdc_held_seconds", "counter", JOB, "Seconds for which batches waited for a horizon."),
+    Figure(
+        "ringlog_cdc_rows_per_second",
+        "gauge",
+        JOB,
+        "Mutations a second in the last batch, without the time it waited.",
+    ),
+    Figure(
+        "ringlog_cdc_behind", "gauge", JOB, "Offsets of one source partition that lie behind the last batch, at most."
+    ),
+    Figure("ringlog_cdc_waiting_seconds", "gauge", JOB, "For how long the batch in hand has waited for a horizon."),
+    Figure("ringlog_cdc_epoch", "gauge", JOB, "Epoch of the metadata that the last batch was decided with."),
+    Figure(
+        "ringlog_cdc_generation_seconds", "gauge", JOB, "Start of the newest generation in use, seconds since 1970."
+    ),
+    Figure(
+        "ringlog_cdc_low_watermark_seconds",
+        "gauge",
+        JOB,
+        "Everything below is durable in the log of changes, seconds since 1970.",
+    ),
+    Figure("ringlog_cdc_horizon_seconds", "gauge", JOB, "The writer routes only what lies below, seconds since 1970."),
+)
+
+FIGURES: Final = {figure.name: figure for figure in _ROWS}
+"""By name, in the order of the page."""

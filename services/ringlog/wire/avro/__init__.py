@@ -1,0 +1,1 @@
+"""Avro: schemas, codecs, and the mapping of dataclasses."""

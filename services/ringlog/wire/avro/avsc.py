@@ -1,0 +1,116 @@
+"""Avro schemas made of declarations: ``python -m ringlog.wire.avro.avsc schemas/ringlog_schemas`` writes them.
+
+A command is declared once, in its family file, and so is a part whose field of the state declares it. The first
+paragraph of the class's docstring is the schema's doc; a field is
+``Annotated`` with its doc, and with what Avro needs beyond its type: ``Before`` (what older records have), ``Fixed``
+(bytes of one size), a dataclass (the shape of pairs). Text is a string, a number a long, a tuple an array, a dataclass
+a record, ``| None`` a union with null. A record that a file has had already stands there by its name.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterator
+from dataclasses import fields, is_dataclass
+from inspect import getdoc
+from pathlib import Path
+from typing import Annotated, Any, Final, Union, get_args, get_origin, get_type_hints
+
+from ringlog.kernel.changes import CHANGES_OF
+from ringlog.kernel.registry import COMMANDS
+from ringlog.kernel.values import Before, Command, Fixed, spoken
+from ringlog_schemas.catalogue import SUFFIX, VERSION
+
+_VALUES: Final = "ringlog.commands"
+"""The name space of commands, and of the values that stand in them."""
+RECORD_CLASSES: Final[dict[str, type]] = {f"{_VALUES}.{kind}": model for kind, model in COMMANDS.items()} | {
+    f"ringlog.changes.{model.__name__}": model for model in CHANGES_OF.values()
+}
+"""Full name to class of the records whose schemas are made here."""
+
+_SCALARS: Final = {str: "string", int: "long", bool: "boolean", bytes: "bytes"}
+
+
+def documented(model: type) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
+    """(name, type, doc, what else is said) of each field of a command, or of a value that stands in one."""
+    field_types = get_type_hints(model, include_extras=True)
+    for field in fields(model):
+        field_type = field_types[field.name]
+        assert get_origin(field_type) is Annotated, f"{model.__name__}.{field.name} has no doc"
+        kind, doc, *more = get_args(field_type)
+        yield spoken(field.name), kind, doc, tuple(more)
+
+
+def schema_of(full_name: str) -> dict[str, Any]:
+    """The schema of a record, as its ``.avsc`` has it."""
+    model, namespace = RECORD_CLASSES[full_name], full_name.rpartition(".")[0]
+    more = {VERSION: model.VERSION} if issubclass(model, Command) else {}
+    return _record(model, set(), more, namespace)
+
+
+def text_of(full_name: str) -> str:
+    """The content of the record's file."""
+    return json.dumps(schema_of(full_name), indent=2, ensure_ascii=False) + "\n"
+
+
+def file_of(full_name: str) -> str:
+    """Where the file lies: ``commands/Join.avsc``."""
+    _, family, name = full_name.split(".")
+    return f"{family}/{name}{SUFFIX}"
+
+
+def _record(model: type, known: set[str], more: dict[str, Any], namespace: str = _VALUES) -> dict[str, Any]:
+    """``known``: the names that the file has defined; that of the record is among them afterwards."""
+    known.add(model.__name__)
+    doc = " ".join((getdoc(model) or "").split("\n\n")[0].split()).replace("``", "")
+    head = {"type": "record", "name": model.__name__, "namespace": namespace, "doc": doc, **more}
+    return {**head, "fields": [_field(field, known) for field in documented(model)]}
+
+
+def _field(field: tuple[str, Any, str, tuple[Any, ...]], known: set[str]) -> dict[str, Any]:
+    name, kind, doc, more = field
+    before = [("default", _json(one.default)) for one in more if isinstance(one, Before)]
+    return {"name": name, "type": _type(kind, more, known), **dict(before), "doc": doc}
+
+
+def _json(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _type(kind: Any, more: tuple[Any, ...], known: set[str]) -> Any:
+    if get_origin(kind) in (Union, types.UnionType):
+        inner, none = get_args(kind)
+        assert none is types.NoneType, f"{kind}: either a value or None"
+        return ["null", _type(inner, more, known)]
+    if get_origin(kind) is tuple:
+        inner, *_ = get_args(kind)
+        pairs = [one for one in more if is_dataclass(one) and isinstance(one, type)]
+        return {"type": "array", "items": _type(pairs[0] if pairs else inner, more, known)}
+    if is_dataclass(kind):
+        assert isinstance(kind, type)
+        return f"{_VALUES}.{kind.__name__}" if kind.__name__ in known else _record(kind, known, {})
+    fixed = [one for one in more if isinstance(one, Fixed)]
+    return _fixed(fixed[0], known) if kind is bytes and fixed else _SCALARS[kind]
+
+
+def _fixed(kind: Fixed, known: set[str]) -> Any:
+    if kind.name in known:
+        return kind.name
+    known.add(kind.name)
+    namespace, _, name = kind.name.rpartition(".")
+    return {"type": "fixed", "name": name, "namespace": namespace, "size": kind.size, "doc": kind.doc}
+
+
+def main(root: str) -> None:
+    """Write every file that differs, and say which."""
+    for full_name in RECORD_CLASSES:
+        path = Path(root) / file_of(full_name)
+        if not path.exists() or path.read_text(encoding="utf-8") != text_of(full_name):
+            path.write_text(text_of(full_name), encoding="utf-8")
+            print(f"written: {path}")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,132 @@
+"""Records of the catalogue as Avro single objects: dictionaries in, bytes out, and back.
+
+A single object is ``C3 01``, the fingerprint of the writer's schema (8 bytes, little-endian) and the plain binary body.
+The fingerprint is CRC-64-AVRO of the parsing canonical form. One that the catalogue lacks is rejected by name.
+``learn`` adds a schema from the topic of schemas. Records of such a schema, and of an earlier version in the catalogue,
+are resolved to the present schema of the same name.
+
+Source: Avro 1.12 specification, "Single-object encoding".
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import Any
+
+from ringlog.wire.avro.binary import RecordCodec
+from ringlog.wire.errors import WireError
+from ringlog_schemas import by_fingerprint, current, fingerprint_of
+
+MARKER = b"\xc3\x01"
+HEADER_BYTES = 10
+
+
+def header(fingerprint: int) -> bytes:
+    """The ten bytes before a body written with the schema of this fingerprint."""
+    return MARKER + fingerprint.to_bytes(8, "little")
+
+
+def split(data: bytes) -> tuple[int, bytes]:
+    """(fingerprint, body); ``WireError`` (``not_single_object``) if the bytes do not begin with a whole header."""
+    if len(data) < HEADER_BYTES or data[:2] != MARKER:
+        raise WireError("not_single_object", "header", "two bytes C3 01 and a fingerprint of eight bytes")
+    return int.from_bytes(data[2:HEADER_BYTES], "little"), data[HEADER_BYTES:]
+
+
+_learned: dict[int, RecordCodec] = {}
+
+
+@cache
+def layout(full_name: str) -> RecordCodec:
+    """Today's layout of a record; ``WireError`` (``unknown_record``) if the catalogue lacks it."""
+    schema = current().get(full_name)
+    if schema is None:
+        raise WireError("unknown_record", full_name, "a record of the catalogue")
+    return RecordCodec(schema.json)
+
+
+@cache
+def header_of(full_name: str) -> bytes:
+    """What stands before a body by today's schema."""
+    layout(full_name)
+    return header(current()[full_name].fingerprint)
+
+
+@cache
+def _earlier_layout(fingerprint: int) -> RecordCodec:
+    return RecordCodec(by_fingerprint()[fingerprint].json)
+
+
+def _catalogued_writer(fingerprint: int) -> RecordCodec | None:
+    schema = by_fingerprint().get(fingerprint)
+    if schema is None:
+        return None
+    return layout(schema.full_name) if schema is current()[schema.full_name] else _earlier_layout(fingerprint)
+
+
+def writer(fingerprint: int) -> RecordCodec:
+    """The layout that a fingerprint names; ``WireError`` (``unknown_fingerprint``) with the fingerprint in hex."""
+    found = _catalogued_writer(fingerprint) or _learned.get(fingerprint)
+    if found is None:
+        raise WireError("unknown_fingerprint", f"{fingerprint:016x}", "a schema of this release, or a learned one")
+    return found
+
+
+def is_todays(data: bytes) -> bool:
+    """True if the bytes are a single object by a schema that this release writes."""
+    try:
+        fingerprint, _ = split(data)
+    except WireError:
+        return False
+    schema = by_fingerprint().get(fingerprint)
+    return schema is not None and schema is current()[schema.full_name]
+
+
+def learn(schema: str) -> int:
+    """Make a later release's schema (JSON text) known as a writer's; returns its fingerprint.
+
+    Its records are then read as today's schema of the same name has them. ``WireError`` (``bad_schema``) if it is no
+    record schema.
+    """
+    try:
+        parsed: Mapping[str, Any] = json.loads(schema)
+        fingerprint = fingerprint_of(parsed)
+        found = RecordCodec(parsed)
+    except Exception as error:
+        raise WireError("bad_schema", "schema", f"{type(error).__name__}: {error}") from error
+    if fingerprint not in by_fingerprint():
+        _learned[fingerprint] = found
+    return fingerprint
+
+
+def encode(full_name: str, record: Mapping[str, Any]) -> bytes:
+    """The record as a single object, written with today's schema; ``WireError`` if it does not fit."""
+    return header_of(full_name) + layout(full_name).encode(record)
+
+
+def name_of(data: bytes, expected: Iterable[str] = ()) -> str:
+    """Full name of the record that a single object is; ``WireError`` if it is none of those that are known.
+
+    ``expected``: records that are looked at first. Where it is one of these, as this release writes it, no schema of
+    the others is loaded.
+    """
+    for full_name in expected:
+        if data.startswith(header_of(full_name)):
+            return full_name
+    return writer(split(data)[0]).full_name
+
+
+def decode(data: bytes, full_name: str | None = None) -> tuple[str, dict[str, Any]]:
+    """(full name, record) of a single object; ``WireError`` whatever else the bytes are.
+
+    ``full_name``: the record that is expected; another one is refused (``wrong_record``).
+    """
+    fingerprint, body = split(data)
+    found = writer(fingerprint)
+    if full_name is not None and found.full_name != full_name:
+        raise WireError("wrong_record", found.full_name, f"a {full_name}")
+    today = layout(found.full_name)
+    record = found.decode(body, canonical=False)
+    return found.full_name, record if found is today else today.resolve(body, found)

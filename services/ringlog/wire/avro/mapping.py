@@ -1,0 +1,251 @@
+"""Dataclasses to the records of the catalogue and back, by field names: one converter for every kind of value.
+
+A dataclass and its schema must have the same fields; what a field becomes follows from both: text is a string, an
+enum symbol or (in a ``ringlog.Uuid``) 16 bytes; a tuple is an array; a tuple of pairs is an array of records of two
+fields; a dataclass is a record; ``| None`` is a union with null. The comparison is made once, when a converter is
+built, and a difference raises ``TypeError``: it is a mistake in the program, not in the data.
+"""
+
+from __future__ import annotations
+
+import types
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
+from functools import lru_cache
+from operator import attrgetter, itemgetter
+from typing import Any, Final, Generic, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+
+from ringlog.kernel.columns.fast_dataclass import is_plain, maker_of
+from ringlog.kernel.values import GenerationRange, Witness, is_uuid, spoken
+from ringlog.wire.avro import codec, reading, writing
+from ringlog.wire.avro.ack_columns import witnesses_reader
+from ringlog.wire.avro.binary import RecordCodec
+from ringlog.wire.avro.codec import HEADER_BYTES, header_of
+from ringlog.wire.avro.generation_columns import ranges_reader
+from ringlog.wire.avro.reading import Read
+from ringlog.wire.avro.writing import Write
+from ringlog.wire.errors import WireError
+
+T = TypeVar("T")
+Convert = Callable[[Any], Any]
+
+
+class Way(NamedTuple):
+    """How a value is written and read, and how it comes back from what a schema decodes (None: as it is)."""
+
+    write: Write
+    read: Read
+    back: Convert | None = None
+
+
+_SCALARS = {"string": str, "long": int, "int": int, "boolean": bool, "bytes": bytes}
+
+
+def uuid_bytes(text: str) -> bytes:
+    """The 16 bytes of a canonical UUID; ``WireError`` (``bad_uuid``) for any other text."""
+    if not isinstance(text, str) or not is_uuid(text):
+        raise WireError("bad_uuid", repr(text)[:60], "a UUID in its canonical form")
+    return bytes.fromhex(text.replace("-", ""))
+
+
+def uuid_text(data: bytes) -> str:
+    """The canonical text of 16 bytes."""
+    pairs = data.hex("-", 2)  # eight groups of four digits, of which the middle ones stand as they are
+    return f"{pairs[:4]}{pairs[5:24]}-{pairs[25:29]}{pairs[30:34]}{pairs[35:]}"
+
+
+cached_id_bytes = lru_cache(maxsize=64)(uuid_bytes)
+cached_id_text = lru_cache(maxsize=64)(uuid_text)
+"""Of an id that comes again soon: the cluster's in each entry, a state's in the next one."""
+
+IDS_CACHED_MAX: Final = 4_096
+_texts: dict[bytes, str] = {}
+_bytes: dict[str, bytes] = {}
+"""Ids that were made, or read in a request: this process writes and reads each again soon. At most ``IDS_CACHED_MAX``.
+"""
+
+
+def id_text(data: bytes) -> str:
+    """As ``uuid_text``; remembered, both ways."""
+    text = _texts.get(data)
+    if text is None:
+        if len(_texts) >= IDS_CACHED_MAX:
+            _texts.clear()
+            _bytes.clear()
+        text = _texts[data] = uuid_text(data)
+        _bytes[text] = data
+    return text
+
+
+def uncached_id_text(data: bytes) -> str:
+    """As ``uuid_text``, of an id that is rather a stranger's: it is not remembered."""
+    return _texts.get(data) or uuid_text(data)
+
+
+def id_bytes(text: str) -> bytes:
+    """As ``uuid_bytes``."""
+    return _bytes.get(text) or uuid_bytes(text)
+
+
+class Mapper(Generic[T]):
+    """Writes and reads values of one dataclass by one record schema."""
+
+    __slots__ = ("_full_name", "_made", "_read", "_write")
+
+    def __init__(self, cls: type[T], layout: RecordCodec) -> None:
+        known = layout.named_types()
+        self._build(cls, known[layout.full_name], known)
+
+    def _build(self, cls: type[T], schema: Mapping[str, Any], known: Mapping[str, Any]) -> None:
+        self._full_name = schema["name"]
+        field_types = get_type_hints(cls)
+        on_wire = {field["name"]: field["type"] for field in schema["fields"]}
+        in_class = [field.name for field in fields(cls)]  # type: ignore[arg-type]
+        names = tuple(map(spoken, in_class))
+        if set(on_wire) != set(names):
+            raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(names))}")
+        ways = {
+            spoken(name): _way(field_types[name], on_wire[spoken(name)], known, f"{cls.__name__}.{name}")
+            for name in in_class
+        }
+        back = tuple((index, way.back) for index, way in enumerate(ways.values()) if way.back is not None)
+        attributes = dict(zip(names, in_class, strict=True))
+        picked = _picked(attrgetter, tuple(attributes[name] for name in on_wire))
+        self._made = _maker(cls, names, back)
+        given = tuple(on_wire)
+        made = maker_of(cls) if is_plain(cls) else cls
+        self._read = reading.record([ways[name].read for name in given], made, [given.index(name) for name in names])
+        self._write = writing.record([ways[name].write for name in on_wire], picked)
+
+    def write(self, value: T) -> bytes:
+        """The canonical body of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content does not
+        fit.
+        """
+        try:
+            return self._write(value)
+        except WireError:
+            raise
+        except Exception as error:
+            raise WireError("not_encodable", self._full_name, f"{type(error).__name__}: {error}") from error
+
+    def encode(self, value: T) -> bytes:
+        """The value as a single object; raises as ``write``."""
+        return header_of(self._full_name) + self.write(value)
+
+    def decode(self, data: bytes) -> T:
+        """The value of a single object, written with this schema or another version of it; raises ``WireError``."""
+        found = self.read(data[HEADER_BYTES:]) if data.startswith(header_of(self._full_name)) else None
+        return self.from_record(codec.decode(data, self._full_name)[1]) if found is None else found
+
+    def from_record(self, record: Mapping[str, Any]) -> T:
+        """The value of a dictionary that was decoded with the schema."""
+        return self._made(record)
+
+    def read(self, body: bytes) -> T | None:
+        """The value of a body in its canonical encoding, as by way of its dictionary; None of any other bytes."""
+        return reading.whole(self._read, body)
+
+
+def _maker(cls: type[T], names: tuple[str, ...], back: tuple[tuple[int, Convert], ...]) -> Callable[[Any], T]:
+    """``from_record`` of a class, by the positions of the fields that are to be converted.
+
+    Cells are decoded by the million, and have nothing to convert: for these it is one call of the class.
+    """
+    fields_of = _picked(itemgetter, names)
+    if not back:
+        return lambda record: cls(*fields_of(record))
+
+    def made(record: Mapping[str, Any]) -> T:
+        values = list(fields_of(record))
+        for index, convert in back:
+            values[index] = convert(values[index])
+        return cls(*values)
+
+    return made
+
+
+def _picked(getter: Any, names: tuple[Any, ...]) -> Callable[[Any], tuple[Any, ...]]:
+    """What ``attrgetter`` or ``itemgetter`` finds under all names, as a tuple whatever their number is."""
+    if len(names) > 1:
+        return cast(Callable[[Any], tuple[Any, ...]], getter(*names))
+    if names:
+        only = getter(names[0])
+        return lambda value: (only(value),)
+    return lambda _: ()
+
+
+def _way(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> Way:
+    """How a field of type ``field_type`` gets to ``schema`` and back."""
+    schema = known.get(schema, schema) if isinstance(schema, str) else schema
+    if get_origin(field_type) in (Union, types.UnionType):
+        return _optional(field_type, schema, known, where)
+    kind = schema["type"] if isinstance(schema, Mapping) else schema
+    if isinstance(kind, str) and kind == "fixed" and field_type is str and schema["name"] == "ringlog.Uuid":
+        return Way(id_bytes, reading.fixed(16, id_text), uuid_text)
+    if kind == "enum" and field_type is str:
+        return Way(writing.choice(schema["symbols"]), reading.choice(schema["symbols"]))
+    if kind == "fixed" and field_type is bytes:
+        return Way(writing.fixed(schema["size"]), reading.fixed(schema["size"], bytes))
+    if kind == "array" and get_origin(field_type) is tuple:
+        return _array(field_type, schema["items"], known, where)
+    if kind == "record" and is_dataclass(field_type):
+        nested: Mapper[Any] = Mapper.__new__(Mapper)
+        nested._build(field_type, schema, known)  # type: ignore[arg-type]
+        return Way(nested._write, nested._read, nested._made)
+    if isinstance(kind, str) and _SCALARS.get(kind) is field_type:
+        return Way(writing.SCALARS[kind], reading.SCALARS[kind])
+    raise TypeError(f"{where}: {field_type} has no way to {schema}")
+
+
+def _optional(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> Way:
+    inner = [part for part in get_args(field_type) if part is not types.NoneType]
+    if not isinstance(schema, list) or len(inner) != 1 or len(schema) != 2 or schema[0] != "null":
+        raise TypeError(f"{where}: {field_type} has no way to {schema}")
+    write, read, back = _way(inner[0], schema[1], known, where)
+    return Way(writing.optional(write), reading.optional(read), _unless_none(back))
+
+
+def _unless_none(convert: Convert | None) -> Convert | None:
+    if convert is None:
+        return None
+    return lambda value: None if value is None else convert(value)
+
+
+def _array(field_type: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
+    arguments = get_args(field_type)
+    if len(arguments) != 2 or arguments[1] is not Ellipsis:
+        raise TypeError(f"{where}: {field_type} is not a tuple of any length")
+    is_pair = get_origin(arguments[0]) is tuple
+    write, read, back = (_pair if is_pair else _way)(arguments[0], items, known, where)
+    from_wire = tuple if back is None else lambda values: tuple([back(value) for value in values])
+    all_read = reading.array(read)
+    if arguments[0] is GenerationRange:
+        all_read = ranges_reader(items, all_read)
+    if arguments[0] is Witness:
+        all_read = witnesses_reader(known.get(items, items) if isinstance(items, str) else items, all_read)
+    return Way(writing.array(write), all_read, from_wire)
+
+
+def _pair(field_type: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
+    """A pair is a record of two fields, in the order of the schema."""
+    record = known.get(items, items) if isinstance(items, str) else items
+    inner = get_args(field_type)
+    names = [field["name"] for field in record["fields"]]
+    if len(inner) != len(names):
+        raise TypeError(f"{where}: {field_type} and the fields {names} differ in number")
+    ways = [_way(part, field["type"], known, where) for part, field in zip(inner, record["fields"], strict=True)]
+    backs = [way.back or _same for way in ways]
+
+    def from_wire(value: Any) -> tuple[Any, ...]:
+        return tuple([back(value[name]) for name, back in zip(names, backs, strict=True)])
+
+    write = writing.record([way.write for way in ways], _same)
+    return Way(write, reading.record([way.read for way in ways], _together), from_wire)
+
+
+def _same(value: Any) -> Any:
+    return value
+
+
+def _together(*values: Any) -> tuple[Any, ...]:
+    return values

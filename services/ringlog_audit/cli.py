@@ -1,0 +1,85 @@
+"""``ringlog audit``: check the CDC log against the mutations, and show the report."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.text import Text
+
+from ringlog.cli.metadata.log import InArchive
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
+from ringlog.log.archive.archive import Archive
+from ringlog.log.archive.locations import place_of
+from ringlog_audit.report import AuditReport
+
+POLL_S = 1.0
+"""Time between two audits while the job is waited for."""
+
+
+def audit(
+    bootstrap: Bootstrap = None,
+    cluster: Cluster = None,
+    written: Annotated[int | None, typer.Option(min=0, help="Number of writes that must have CDC rows.")] = None,
+    rejected: Annotated[int | None, typer.Option(min=0, help="Number of writes that must be dead letters.")] = None,
+    generations: Annotated[
+        int | None, typer.Option(min=0, help="Number of generations that must hold 10 % each.")
+    ] = None,
+    base: Annotated[
+        int | None,
+        typer.Option(min=0, help="Number of partitions of each table whose rows on the nodes are compared; 0: all."),
+    ] = None,
+    lake: Annotated[str | None, typer.Option(help="Folder or address of the lake, to be compared, too.")] = None,
+    wait: Annotated[
+        float, typer.Option(min=0.0, help="Seconds to wait until the CDC job has carried out every mutation.")
+    ] = 0.0,
+    archive: InArchive = None,
+    as_json: Json = False,
+) -> None:
+    """Prove the CDC log right against the mutations, sharing no routing code with the job.
+
+    Exit status 1 if it is not, or if the job has not carried out every mutation yet.
+    """
+    from ringlog_audit.lake import audit_lake
+    from ringlog_audit.sources.topics import AuditError, KafkaTopics
+    from ringlog_audit.verify import Expected
+    from ringlog_audit.verify import audit as prove
+
+    context = resolve(bootstrap, cluster)
+    say: Callable[[str], None] = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
+    held = None if archive is None else Archive(place_of(archive))
+    archived = () if held is None else tuple(record.data for record in held.records(held.present()))
+    expected = Expected(written, rejected, generations, base=base, archived=archived)
+    topics, deadline = KafkaTopics(context.bootstrap, context.cluster), time.monotonic() + wait
+    try:
+        report, printed = prove(topics, expected, say), 0
+        while (left := report.counts["not_carried_out"]) and time.monotonic() < deadline:
+            if left != printed:
+                say(f"mutations that are not carried out yet: {left:,}")
+            printed = left
+            time.sleep(POLL_S)
+            report = prove(topics, expected, lambda _: None)
+        if lake is not None:
+            audit_lake(topics, lake, report, say)
+    except AuditError as error:
+        fail("audit_impossible", str(error))
+    if as_json:
+        typer.echo(json.dumps(report.as_json()))
+    else:
+        show_audit(out, report)
+    raise typer.Exit(0 if report.ok else 1)
+
+
+def show_audit(console: Console, report: AuditReport) -> None:
+    """The audit's lines."""
+    for check in report.checks:
+        mark = ("✓", "green") if check.ok else ("✗", "red")
+        console.print(Text.assemble("  ", mark, f" {check.statement}"))
+        for example in check.examples:
+            console.print(f"      {example}", markup=False)
+    for generation in report.generations:
+        console.print(f"    generation of {generation['timestamp']}: {generation['rows']:,} rows")

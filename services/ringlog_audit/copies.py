@@ -1,0 +1,151 @@
+"""A partition of a base table, made again from the rows of its log, beside what a node says of it.
+
+Rows of the log become facts (``compound``) on a heap that forgets nothing (``images``), in any order and any number of
+times. What a reader sees is read off it at an instant. A node's clock is another one, so a node is right that has what
+there is at any instant of a short time.
+
+====================  =================================================================================================
+a row of the log      the facts
+====================  =================================================================================================
+insert, update        cells, elements; of an insert the row's marker
+``deleted``           a dead cell; of a collection that is not frozen, all its elements of before are gone
+``deleted_elements``  dead elements
+deletes               the row, the partition; a range, once both its ends are there
+images                none: they say what other rows have said
+====================  =================================================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from ringlog_audit.rules.compound import (
+    INSERT,
+    PARTITION_DELETE,
+    ROW_DELETE,
+    STATIC,
+    UPDATE,
+    AuditColumns,
+    elements,
+)
+from ringlog_audit.rules.images import SECOND, Heap, Row, Values
+
+STARTS, ENDS = {5: True, 6: False}, {7: True, 8: False}
+"""Operations that delete a range: the row of its start, that of its end; True if the bound itself is deleted."""
+SHOWN_BYTES = 24
+Seen = dict[Row, Values]
+"""What a reader sees: clustering key (or ``STATIC``) to columns by the names that rows call them."""
+
+
+class LoggedPartition:
+    """What the log says of one partition."""
+
+    def __init__(self, columns: AuditColumns) -> None:
+        self._columns = columns
+        self._heap = Heap()
+        self._starts: dict[tuple[int, int, int], dict[str, Any]] = {}
+
+    def put(self, row: Mapping[str, Any]) -> None:
+        """Take in a decoded row of the log. Raises ValueError for bytes that are no value of their column."""
+        at, operation, key = row["timestamp"], row["operation"], tuple(row["clustering_key"])
+        if operation in (INSERT, UPDATE):
+            self._put_cells(row, at, row["ttl"] or 0, key)
+        elif operation == ROW_DELETE:
+            self._heap.put(("row", key), (at, 0, None))
+        elif operation == PARTITION_DELETE:
+            self._heap.put(("partition", "partition"), (at, 0, None))
+        write = row["source_partition"], row["source_offset"], at
+        if operation in STARTS:
+            self._starts[write] = {"start": key, "start_inclusive": STARTS[operation]}
+        elif operation in ENDS and write in self._starts:
+            bounds = self._starts.pop(write) | {"end": key, "end_inclusive": ENDS[operation]}
+            self._heap.ranges.append((at, bounds))
+
+    def _put_cells(self, row: Mapping[str, Any], at: int, ttl: int, key: Row) -> None:
+        where = STATIC if self._columns.clustering and not key else key
+        kinds = self._columns.collections
+        if row["operation"] == INSERT:
+            self._heap.put(("marker", where), (at, ttl, b""))
+        for column in row["deleted"]:
+            self._heap.put(("wipe" if column in kinds else "cell", where, column), (at, 0, None))
+        for cell in row["cells"]:
+            column, value = cell["column"], cell["value"]
+            if column not in kinds:
+                self._heap.put(("cell", where, column), (at, ttl, value))
+                continue
+            for name, each in elements(kinds[column], value).items():
+                self._heap.put(("element", where, column, name), (at, ttl, each))
+        for taken in row["deleted_elements"]:
+            for name in taken["keys"]:
+                self._heap.put(("element", where, taken["column"], name), (at, 0, None))
+
+    def seen(self, now: int, own: frozenset[str]) -> Seen:
+        """What there is at an instant, of the columns that the table has."""
+        rows = ((row, self._heap.row(row, self._columns, now, own)) for row in self._heap.facts)
+        return {row: values for row, values in rows if values or (values is not None and row != STATIC)}
+
+    def instants(self, first: int, last: int) -> Iterator[int]:
+        """Both, and those between them at which something expires: each may show something else."""
+        yield first
+        for facts in self._heap.facts.values():
+            for at, ttl, _ in facts.values():
+                if ttl and first < at + ttl * SECOND < last:
+                    yield at + ttl * SECOND
+        yield last
+
+
+def answered(answer: Mapping[str, Any], columns: AuditColumns, logged: Mapping[str, str]) -> Seen:
+    """What a node's answer shows. ``logged``: how rows call columns that have another name. Raises KeyError, TypeError,
+    ValueError, AttributeError for what is no answer.
+    """
+
+    def values(cells: Mapping[str, Any]) -> Values:
+        found: Values = {}
+        for name, cell in cells.items():
+            column, value = logged.get(name, name), bytes.fromhex(cell["value"])
+            kind = columns.collections.get(column)
+            found[column] = value if kind is None else elements(kind, value)
+        return found
+
+    static = values(answer["static"])
+    found: Seen = {STATIC: static} if static else {}
+    for row in answer["rows"]:
+        key = tuple(None if part is None else bytes.fromhex(part) for part in row["clustering_key"])
+        found[key] = values(row["cells"])
+    return found
+
+
+def deviations(partition: LoggedPartition, found: Seen, own: frozenset[str], first: int, last: int) -> list[str]:
+    """What a node has that is not what the log makes, at no instant from ``first`` to ``last``: by row and column."""
+    wanted: Seen = {}
+    for now in partition.instants(first, last):
+        wanted = partition.seen(now, own)
+        if wanted == found:
+            return []
+    return [
+        f"{_place(row)}, {difference}"
+        for row in sorted(wanted.keys() | found.keys(), key=repr)
+        for difference in _of_row(wanted.get(row), found.get(row))
+    ]
+
+
+def _of_row(wanted: Values | None, found: Values | None) -> Iterator[str]:
+    if wanted is None or found is None:
+        yield "which the log has not" if wanted is None else "which only the log has"
+        return
+    for column in sorted(wanted.keys() | found.keys()):
+        if wanted.get(column) != found.get(column):
+            yield f"column {column}: {_shown(found.get(column))}, by the log {_shown(wanted.get(column))}"
+
+
+def _place(row: Row) -> str:
+    return "static columns" if row == STATIC else f"row [{' '.join(_shown(part) for part in row)}]"
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "null"
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{_shown(key)}: {_shown(each)}" for key, each in sorted(value.items())) + "}"
+    return bytes(value[:SHOWN_BYTES]).hex() + ("…" if len(value) > SHOWN_BYTES else "")

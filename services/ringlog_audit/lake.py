@@ -1,0 +1,103 @@
+"""The lake against the CDC topic: each row of the one is in the other, in its table, once, and says the same.
+
+Of a row its identity and place are compared (source, timestamp, number, stream, generation, time UUID, operation, time
+to live, end of batch), and every value that it has (``ringlog_audit.cells``). What the topic no longer keeps is not
+looked for there. Names of key columns are those that the schema has now, so of rows that were decided before their
+table was last changed the values of the key are not compared.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from ringlog_audit.cells import Keys, says_the_same
+from ringlog_audit.report import AuditCheck, AuditReport
+from ringlog_audit.rules.tables import as_logged
+from ringlog_audit.sources.delta_log import DeltaFiles, open_lake, tables_in
+from ringlog_audit.sources.topics import AuditError, AuditTopics, Decoder, latest
+
+SUFFIX = "_scylla_cdc_log"
+COLUMNS = (
+    "cdc$source_partition",
+    "cdc$source_offset",
+    "cdc$timestamp",
+    "cdc$batch_seq_no",
+    "cdc$stream_id",
+    "cdc$generation",
+    "cdc$time",
+    "cdc$operation",
+    "cdc$ttl",
+    "cdc$end_of_batch",
+)
+Name = tuple[int, int, int, int]
+
+
+def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Callable[[str], None]) -> None:
+    """Add the checks of the lake at ``address`` to the report. Raises AuditError if it cannot be read."""
+    complete = AuditCheck("lake_complete", "every row of the CDC topic is in its table of the lake, and says the same")
+    once = AuditCheck("lake_once", "no row is in the lake twice")
+    nothing_else = AuditCheck("lake_nothing_else", "the lake has no row that the CDC topic has not")
+    decoder = Decoder(topics)
+    keys = _keys(topics, decoder)
+    wanted, is_whole = _rows_of_topic(topics, decoder)
+    seen: set[tuple[str, Name]] = set()
+    count = 0
+    system, root = open_lake(address)
+    for table, path in sorted(tables_in(system, root, SUFFIX).items()):
+        files = DeltaFiles(system, path)
+        for row, cells in zip(files.rows(COLUMNS), files.scalars(), strict=True):
+            count += 1
+            name: Name = row[:4]
+            if (table, name) in seen:
+                once.fail(f"{table} {name}")
+            seen.add((table, name))
+            there = wanted.get((table, name))
+            if there is None and is_whole:
+                nothing_else.fail(f"{table} {name}")
+            elif there is not None and not _same(decoder.decode(there), row[4:], cells, keys.get(table)):
+                complete.fail(f"{table} {name} says something else")
+    for table, name in wanted.keys() - seen:
+        complete.fail(f"{table} {name} is missing")
+    report.counts["lake_rows"] = count
+    report.checks += [complete, once, nothing_else]
+    say(f"{count:,} rows of the lake compared")
+
+
+def _rows_of_topic(topics: AuditTopics, decoder: Decoder) -> tuple[dict[tuple[str, Name], bytes], bool]:
+    """Table and identity of each row of the job to its bytes; does the topic begin with its first?"""
+    source = topics.name("mutations")
+    found: dict[tuple[str, Name], bytes] = {}
+    firsts: dict[int, int] = {}
+    for message in topics.records("cdc"):
+        firsts.setdefault(message.partition() or 0, message.offset() or 0)
+        value = message.value() or b""
+        try:
+            row = decoder.decode(value)
+        except AuditError:
+            continue  # the check of the topic itself says so
+        if row["source_topic"] == source:
+            name = row["source_partition"], row["source_offset"], row["timestamp"], row["batch_seq_no"]
+            found[f"{row['keyspace']}.{row['table']}", name] = value
+    return found, not any(firsts.values())
+
+
+def _keys(topics: AuditTopics, decoder: Decoder) -> dict[str, tuple[int, Keys]]:
+    """Of each table since which epoch it is as it is, and the names of its key columns."""
+    found: dict[str, tuple[int, Keys]] = {}
+    for key, value in latest(topics, "schema").items():
+        if key.startswith(b"table/"):
+            table = as_logged(decoder.decode(value))
+            own = tuple(table["partition_key"]), tuple(table["clustering_key"])
+            found[f"{table['keyspace']}.{table['name']}"] = table["changed"], own
+    return found
+
+
+def _same(row: dict[str, Any], place: tuple[Any, ...], cells: dict[str, Any], keys: tuple[int, Keys] | None) -> bool:
+    stream, generation, *rest = place
+    own = (str(uuid.UUID(bytes=row["time"])), row["operation"], row["ttl"], row["end_of_batch"])
+    if (bytes(stream), int(generation), *rest) != (row["stream_id"], row["generation"], *own):
+        return False
+    is_now = keys is not None and row["epoch"] >= keys[0]
+    return says_the_same(row, cells, keys[1] if keys is not None and is_now else None)

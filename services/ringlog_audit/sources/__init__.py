@@ -1,0 +1,1 @@
+"""Topics and lake tables as the audit reads them."""

@@ -1,0 +1,190 @@
+"""The first fields of an Avro record, read without decoding the rest: the audit looks at every row, and cells are many.
+
+What follows the head (clustering key and cells) is compared as bytes; where the bytes differ, or a schema
+has another layout than today's, the records are decoded whole. So speed never changes a verdict.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+Reader = Callable[[bytes, int], tuple[Any, int]]
+"""From a position to (value, position behind it); raises IndexError or ValueError."""
+
+_COMPOUND = ("clustering_key", "cells", "deleted_elements", "replaced", "bounds", "more")
+MUTATION_TAILS = (
+    (*_COMPOUND, "epoch", "table_id", "table_version"),
+    _COMPOUND,
+    ("clustering_key", "cells"),
+)
+CDC_TAILS = (
+    ("clustering_key", "cells", "deleted", "deleted_elements", "epoch"),
+    ("clustering_key", "cells", "deleted", "deleted_elements"),
+    ("clustering_key", "cells", "deleted"),
+)
+"""The fields from the clustering key on, as today's schema has them and as those before it had."""
+
+EPOCH = "epoch"
+"""The last field of a row of the log, a number of its own: a write does not say it."""
+
+SHARED = 2
+"""The first fields of each tail, which a mutation and its row have in common."""
+
+
+class RecordHead:
+    """Reads the fields of ``schema`` (parsed, a record) that come before its tail, one of ``tails``, into a tuple.
+
+    ``usable`` is False for a schema that ends otherwise, or whose head has a type that is not known here. ``rest``:
+    the bytes of what follows the shared fields where nothing is in it, a zero for each field, up to the epoch if there
+    is one (``has_epoch``).
+    """
+
+    def __init__(self, schema: dict[str, Any], tails: tuple[tuple[str, ...], ...], wanted: tuple[str, ...]) -> None:
+        fields = schema["fields"]
+        names = [field["name"] for field in fields]
+        tail = next((tail for tail in tails if tuple(names[-len(tail) :]) == tail), ())
+        self.usable = bool(tail)
+        self.has_epoch = tail[-1:] == (EPOCH,)
+        self.rest = bytes(max(len(tail) - SHARED - self.has_epoch, 0))
+        self._readers: list[Reader] = []
+        self._wanted: tuple[int, ...] = ()
+        readers: dict[str, Any] = {}
+        try:
+            self._readers = [_reader(field["type"], readers) for field in fields[: len(fields) - len(tail)]]
+            self._wanted = tuple(names.index(name) for name in wanted)
+        except (KeyError, ValueError):
+            self.usable = False
+
+    def read(self, value: bytes, at: int) -> tuple[tuple[Any, ...], int]:
+        """(the wanted fields, position of the tail)."""
+        found = []
+        for reader in self._readers:
+            item, at = reader(value, at)
+            found.append(item)
+        return tuple([found[index] for index in self._wanted]), at
+
+
+def before_last_number(value: bytes) -> bytes:
+    """What stands before a number at the end, behind a byte that is none of it."""
+    at = len(value) - 1
+    while at > 0 and value[at - 1] >= 0x80:
+        at -= 1
+    return value[: max(at, 0)]
+
+
+def long_at(value: bytes, at: int) -> tuple[int, int]:
+    """A zigzag number."""
+    number = shift = 0
+    while True:
+        byte = value[at]
+        at += 1
+        number |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            return (number >> 1) ^ -(number & 1), at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def bytes_at(value: bytes, at: int) -> tuple[bytes, int]:
+    """Bytes with their length before them."""
+    size, at = long_at(value, at)
+    if not 0 <= size <= len(value) - at:
+        raise ValueError("a length beyond the end")
+    return value[at : at + size], at + size
+
+
+def _array(item: Reader) -> Reader:
+    """Of one block; ValueError for one of several blocks."""
+
+    def read(value: bytes, at: int) -> tuple[list[Any], int]:
+        found = []
+        count, at = long_at(value, at)
+        if count < 0:
+            raise ValueError("an array with sizes")
+        for _ in range(count):
+            part, at = item(value, at)
+            found.append(part)
+        if count and value[at] != 0:
+            raise ValueError("an array of several blocks")
+        return found, at + 1 if count else at
+
+    return read
+
+
+def _boolean(value: bytes, at: int) -> tuple[bool, int]:
+    return value[at] != 0, at + 1
+
+
+def _string(value: bytes, at: int) -> tuple[str, int]:
+    found, at = bytes_at(value, at)
+    return found.decode(), at
+
+
+def _fixed(size: int) -> Reader:
+    def read(value: bytes, at: int) -> tuple[bytes, int]:
+        if at + size > len(value):
+            raise ValueError("beyond the end")
+        return value[at : at + size], at + size
+
+    return read
+
+
+def _optional(inner: Reader) -> Reader:
+    def read(value: bytes, at: int) -> tuple[Any, int]:
+        branch = value[at]
+        if branch == 0:
+            return None, at + 1
+        if branch != 2:
+            raise ValueError("no such branch")
+        return inner(value, at + 1)
+
+    return read
+
+
+def _enum(symbols: list[str]) -> Reader:
+    def read(value: bytes, at: int) -> tuple[str, int]:
+        index, at = long_at(value, at)
+        return symbols[index], at
+
+    return read
+
+
+def _reader(schema: Any, readers: dict[str, Any]) -> Reader:
+    """The reader of a type; KeyError for one that heads do not have."""
+    if isinstance(schema, list):
+        if len(schema) != 2 or schema[0] != "null":
+            raise KeyError("union")
+        return _optional(_reader(schema[1], readers))
+    if isinstance(schema, str):
+        simple: dict[str, Reader] = {
+            "long": long_at,
+            "int": long_at,
+            "bytes": bytes_at,
+            "string": _string,
+            "boolean": _boolean,
+        }
+        return simple[schema] if schema in simple else _reader(readers[schema], readers)
+    readers[schema.get("name", "")] = schema
+    if schema["type"] == "fixed":
+        return _fixed(schema["size"])
+    if schema["type"] == "array":
+        return _array(_reader(schema["items"], readers))
+    if schema["type"] == "enum":
+        return _enum(schema["symbols"])
+    raise KeyError(schema["type"])
+
+
+components_at: Reader = _array(_optional(bytes_at))
+"""An array of nullable bytes."""
+
+
+def _cell_name(value: bytes, at: int) -> tuple[str, int]:
+    name, at = _string(value, at)
+    _, at = _optional(bytes_at)(value, at)
+    return name, at
+
+
+names_at: Reader = _array(_cell_name)
+"""The names of an array of cells."""

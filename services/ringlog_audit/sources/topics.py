@@ -1,0 +1,169 @@
+"""Reading topics to their end with nothing but a Kafka client and the schemas that the cluster publishes."""
+
+from __future__ import annotations
+
+import io
+import json
+import time
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import fastavro
+from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
+
+from ringlog.runtime.kafka.config import connection
+
+HEADER = 10
+MARKER = b"\xc3\x01"
+RECORDS_PER_POLL = 2_000
+POLL_S = 0.01
+"""A call waits so long for more records even where the end is there: an audit makes one or two for each partition."""
+ANSWER_S = 10.0
+SILENCE_S = 30.0
+
+
+class AuditError(Exception):
+    """The audit could not be made; the text says why."""
+
+
+class Record(Protocol):
+    """A record of a topic, as ``confluent_kafka.Message`` has it."""
+
+    def partition(self) -> int | None: ...
+    def offset(self) -> int | None: ...
+    def key(self) -> bytes | None: ...
+    def value(self) -> bytes | None: ...
+    def timestamp(self) -> tuple[int, int]: ...
+
+
+class AuditTopics(Protocol):
+    """The topics of one cluster. A port: Kafka's, and those of the simulator."""
+
+    def name(self, suffix: str) -> str:
+        """The name of the cluster's topic that ends so."""
+        ...
+
+    def records(self, suffix: str, since: Mapping[int, int] | None = None) -> Iterator[Record]:
+        """Every committed record of a topic, partition by partition, up to the end that it has now.
+
+        ``since``: partition to the offset to start at. Raises AuditError.
+        """
+        ...
+
+
+class KafkaTopics:
+    """The topics of a cluster on a broker."""
+
+    def __init__(self, bootstrap: str, cluster: str) -> None:
+        self._bootstrap = bootstrap
+        self._cluster = cluster
+
+    def name(self, suffix: str) -> str:
+        """The name of the cluster's topic that ends so."""
+        return f"{self._cluster}.{suffix}"
+
+    def records(self, suffix: str, since: Mapping[int, int] | None = None) -> Iterator[Record]:
+        """Every committed record of a topic; likewise."""
+        return records(self._bootstrap, self.name(suffix), since)
+
+
+def records(bootstrap: str, topic: str, since: Mapping[int, int] | None = None) -> Iterator[Message]:
+    """Every committed record of a topic, partition after partition, from its first to the end it had when we asked.
+
+    ``since``: the offset to begin at, by partition. Raises AuditError, also if no broker answers.
+    """
+    consumer = Consumer(
+        {
+            **connection(bootstrap),
+            "group.id": "ringlog-audit",
+            "enable.auto.commit": False,
+            "auto.offset.reset": "error",
+            "isolation.level": "read_committed",
+            "enable.partition.eof": True,
+            "fetch.wait.max.ms": 50,
+        }
+    )
+    try:
+        metadata = consumer.list_topics(topic, timeout=ANSWER_S).topics[topic]
+        if metadata.error is not None:
+            raise AuditError(f"topic {topic}: {metadata.error}")
+        for partition in sorted(metadata.partitions):
+            low, high = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=ANSWER_S)
+            low = max(low, (since or {}).get(partition, 0))
+            if low < high:
+                consumer.assign([TopicPartition(topic, partition, low)])
+                yield from _until(consumer, high)
+    except KafkaException as error:
+        raise AuditError(f"topic {topic}: {error.args[0].str()} (is the broker up?)") from error
+    finally:
+        consumer.close()
+
+
+def _until(consumer: Consumer, high: int) -> Iterator[Message]:
+    """Records below ``high``; transaction markers leave gaps, so the end of the partition ends it too."""
+    last_answer = time.monotonic()
+    while True:
+        batch = consumer.consume(RECORDS_PER_POLL, POLL_S)
+        if batch:
+            last_answer = time.monotonic()
+        elif time.monotonic() - last_answer > SILENCE_S:
+            raise AuditError(f"no answer from the broker for {SILENCE_S:.0f} s")
+        for message in batch:
+            error = message.error()
+            if error is not None:
+                if error.name() == "_PARTITION_EOF":
+                    return
+                raise AuditError(f"{message.topic()}: {error}")
+            offset = message.offset()
+            assert offset is not None
+            if offset < high:
+                yield message
+            if offset >= high - 1:
+                return
+
+
+class Decoder:
+    """Decodes single-object encoded values with the schemas of ``<cluster>.schemas`` (key: fingerprint in hex)."""
+
+    def __init__(self, topics: AuditTopics) -> None:
+        self._schemas: dict[bytes, Any] = {}
+        for message in topics.records("schemas"):
+            key, value = message.key(), message.value()
+            if key is not None and value is not None:
+                fingerprint = int(key.decode(), 16).to_bytes(8, "little")
+                self._schemas[fingerprint] = fastavro.parse_schema(json.loads(value), _write_hint=False)
+
+    def name(self, value: bytes) -> str:
+        """Full name of the record's schema."""
+        return str(self.schema(value)["name"])
+
+    def decode(self, value: bytes) -> dict[str, Any]:
+        """The record; raises AuditError for bytes that are none of the cluster's records."""
+        schema, body = self.schema(value), io.BytesIO(value[HEADER:])
+        try:
+            found = fastavro.schemaless_reader(body, schema, None)
+        except Exception as broken:  # whatever bytes are there
+            raise AuditError(f"undecodable record: {type(broken).__name__}: {broken}") from broken
+        assert isinstance(found, dict)
+        return found
+
+    def schema(self, value: bytes) -> Any:
+        """The parsed schema of a record; raises AuditError for bytes that are none of the cluster's records."""
+        schema = self._schemas.get(value[2:HEADER]) if value[:2] == MARKER else None
+        if schema is None:
+            raise AuditError(f"no schema for a record that begins with {value[:HEADER].hex()}")
+        return schema
+
+
+def latest(topics: AuditTopics, suffix: str) -> dict[bytes, bytes]:
+    """The current state of a compacted topic: the last value of every key that is not deleted."""
+    found: dict[bytes, bytes] = {}
+    for message in topics.records(suffix):
+        key, value = message.key(), message.value()
+        if key is None:
+            continue
+        if value is None:
+            found.pop(key, None)
+        else:
+            found[key] = value
+    return found

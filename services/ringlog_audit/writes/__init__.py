@@ -1,0 +1,1 @@
+"""The writes of a cluster, and what must become of each."""

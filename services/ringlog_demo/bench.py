@@ -1,0 +1,63 @@
+"""Latency of commits through the whole path: client, requests topic, validator, log, fold."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from ringlog.client.client import Client
+from ringlog.kernel.commands.cluster.cluster import Noop
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.protocol.submission.results import AppliedResult
+
+COMMITS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class Latency:
+    """Percentiles over ``count`` commits, in milliseconds."""
+
+    count: int
+    p50_ms: float
+    p99_ms: float
+
+
+def percentiles(seconds: list[float]) -> Latency:
+    """Nearest-rank percentiles; at least one value."""
+    ordered = sorted(seconds)
+    rank = [min(len(ordered) - 1, len(ordered) * share // 100) for share in (50, 99)]
+    return Latency(len(ordered), *(round(ordered[r] * 1000, 2) for r in rank))
+
+
+def noop_commits(client: Client) -> Latency:
+    """Commit ``COMMITS`` Noops, one after the other, each until it is folded here."""
+    taken = []
+    for _ in range(COMMITS):
+        begun = time.perf_counter()
+        answer = client.submit(Noop())
+        assert isinstance(answer, AppliedResult), "nothing refuses a Noop"
+        taken.append(time.perf_counter() - begun)
+    return percentiles(taken)
+
+
+class OtherCommits:
+    """Follows the log: from the moment an entry was written by its author until it is folded here.
+
+    Counts all entries but those of ``except_of``, as they come in; call ``latency`` when the run is over.
+    """
+
+    def __init__(self, except_of: str) -> None:
+        self._except_of = except_of
+        self._taken: list[float] = []
+
+    def __call__(
+        self, _before: ClusterState, _after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, _offset: int
+    ) -> None:
+        """One folded record; called in the replica's thread."""
+        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry) and item.submitter != self._except_of:
+            self._taken.append(max(0.0, time.time() - item.at / 1e6))
+
+    def latency(self) -> Latency:
+        """Percentiles of what was seen so far."""
+        return percentiles(self._taken or [0.0])

@@ -1,0 +1,23 @@
+"""``ringlog demo``: the whole system once."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from ringlog.cli.shared.connection import WIDE, SafeConsole, out
+from ringlog.files import default_data_dir
+
+
+def demo(
+    flights: Annotated[int | None, typer.Option(help="Send at most this number of flights.", min=2_000)] = None,
+    data: Annotated[Path | None, typer.Option("--data", help="The demo's folder; emptied at the start.")] = None,
+    keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Leave broker and Redis running at the end.")] = True,
+) -> None:
+    """The whole system once, on real components and real data, with a node joining in the middle; then the audit."""
+    from ringlog_demo.main import run_demo
+
+    screen = SafeConsole(highlight=False, soft_wrap=True, width=None if out.is_terminal else WIDE)
+    raise typer.Exit(run_demo(flights, data or default_data_dir() / "demo", keep, screen))

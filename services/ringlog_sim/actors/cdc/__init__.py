@@ -1,0 +1,1 @@
+"""The simulated CDC job, its consumers and producers."""

@@ -1,0 +1,110 @@
+"""The checkpoint folder of the simulated CDC job: what is on disk, and a driver's plan chain over it.
+
+Files appear whole or not at all, and only if they are absent. A write takes time; a driver that dies meanwhile does
+not know whether the file is there. A folder that was wiped is *gone*: a process that still works on it cannot write
+any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved
+from ringlog_cdc.plan.chain import PlanChain, StoredChain, canonical, context_name
+from ringlog_cdc.plan.plan import GENESIS, PlanEntry, check_link
+from ringlog_cdc.plan.recovered_rows import KnownRows
+from ringlog_sim.actors.cdc.image_states import ImageDisk
+from ringlog_sim.devices.world import Chance, SimHost
+from ringlog_sim.replica import Step
+
+if TYPE_CHECKING:
+    from ringlog_sim.simulation import Simulation
+
+NAME = "checkpoint"
+WRITE_US = (50, 1_500)
+
+
+@dataclass(eq=False, slots=True)
+class Folder:
+    """``offsets`` and ``commits`` are Spark's: where each batch ends, stored before it begins; which are committed.
+
+    ``recovers``: the topics may have rows by a checkpoint before this one; ``known_rows``: those, once they were looked
+    up.
+    """
+
+    claimed: bool = False
+    offsets: dict[int, dict[int, int]] = field(default_factory=dict)
+    commits: set[int] = field(default_factory=set)
+    plans: dict[int, PlanEntry] = field(default_factory=dict)
+    done: set[int] = field(default_factory=set)
+    contexts: dict[str, Mapping[str, Any]] = field(default_factory=dict)
+    images: ImageDisk | None = None
+    recovers: bool = False
+    known_rows: KnownRows | None = None
+
+    def durable_positions(self) -> dict[int, int]:
+        """Source partition to the first offset that may not be durable."""
+        return PlanChain(self.plans, self.done).durable_positions()
+
+
+class Checkpoint(StoredChain[Step, Step]):
+    """One driver's view of the folder on ``disk``, which another driver may have as well. ``stored`` is called when an
+    entry is there.
+    """
+
+    def __init__(
+        self, sim: Simulation, disk: SimHost, host: SimHost, chance: Chance, stored: Callable[[PlanEntry], None]
+    ) -> None:
+        self.folder: Folder = disk.disk.setdefault(NAME, Folder())
+        self.sim = sim
+        self._disk = disk
+        self._host = host
+        self._chance = chance
+        self._stored = stored
+        super().__init__(self.folder.plans, self.folder.done)
+        before = GENESIS
+        for _, entry in sorted(self._entries.items()):
+            check_link(before, entry)
+            before = entry
+
+    def writes(self) -> Step:
+        """The time that a write takes before it is there. Raises CdcError if the folder is gone."""
+        self.sim.shared["job"].step(self._host)
+        yield self._chance.between(*WRITE_US)
+        if self._disk.disk.get(NAME) is not self.folder:
+            raise CdcError("checkpoint_gone", "the folder was deleted")
+
+    def append(self, entry: PlanEntry) -> Step:
+        """Store the next entry; see there."""
+        check_link(self.head, entry)
+        yield from self.writes()
+        if entry.sequence in self.folder.plans:
+            raise ChainMoved(entry.sequence)
+        self.folder.plans[entry.sequence] = entry
+        self._stored(entry)
+        self.sim.shared["job"].step(self._host)
+        yield self._chance.between(*WRITE_US)
+        self._entries[entry.sequence] = entry
+
+    def mark_done(self, entry: PlanEntry) -> Step:
+        """All rows of the entry are durable."""
+        yield from self.writes()
+        self.folder.done.add(entry.sequence)
+        self._done.add(entry.sequence)
+
+    def put_context(self, context: Mapping[str, Any]) -> Step:
+        """Store a context if it is absent; see there."""
+        name = context_name(canonical(context))
+        if name not in self.folder.contexts:
+            yield from self.writes()
+            self.folder.contexts[name] = context
+        return name
+
+    def context(self, name: str) -> Mapping[str, Any]:
+        """The context stored under ``name``; see there."""
+        try:
+            return self.folder.contexts[name]
+        except KeyError:
+            raise ChainBroken(f"context {name} is missing") from None

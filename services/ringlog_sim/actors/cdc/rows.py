@@ -1,0 +1,89 @@
+"""From mutations to CDC rows and dead letters: ``ringlog_cdc.bulk.rows`` on the records of the simulated broker."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from ringlog.kernel.generations.acceptance import append_time_us
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CdcRow, DeadLetter, decode_cdc_row, decode_dead_letter
+from ringlog_cdc.bulk.rows import Input, PartContext
+from ringlog_cdc.bulk.rows import outgoing as outgoing_of
+from ringlog_cdc.columnar.routing import ROUTED, RoutingTable
+from ringlog_cdc.images.define import States
+from ringlog_cdc.plan.plan import PlanEntry
+from ringlog_cdc.plan.recovered_rows import KnownRows, LeftToWrite, Noted
+from ringlog_sim.devices.broker import CDC, DEAD, MUTATIONS, SimRecord
+from ringlog_sim.devices.memo import cached_mutation
+
+ROW_BYTES_MAX = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A record of the mutations topic, and what the job knows of it."""
+
+    record: SimRecord
+    item: Input
+
+
+def read_input(partition: int, record: SimRecord) -> Taken:
+    """The record, decoded."""
+    try:
+        mutation = cached_mutation(record.value)
+    except WireError:
+        mutation = None
+    appended = append_time_us(record.time // 1_000)
+    return Taken(record, Input(partition, record.offset, appended, record.key.encode(), record.value, mutation))
+
+
+Places = dict[tuple[str, int], list[tuple[str, Any]]]
+"""(topic, partition) to the values (key, record) that go there, in order."""
+
+
+def outgoing(
+    table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str, states: States | None = None
+) -> Places:
+    """What goes out for the rows of a plan part, which are in the order of the source.
+
+    ``states``: of the rows of tables with images, if there are such tables.
+    """
+    part = PartContext(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
+    places: Places = {}
+    for out in outgoing_of(table, [row.item for row in rows], part, states):
+        if out.reason == ROUTED:
+            places.setdefault((CDC, out.partition), []).append((out.key.hex(), decode_cdc_row(out.value)))
+        elif out.reason > ROUTED:
+            places.setdefault((DEAD, 0), []).append((out.key.decode(), decode_dead_letter(out.value)))
+    return places
+
+
+def noted(record: SimRecord) -> Noted:
+    """The name of a row or a letter."""
+    found: CdcRow | DeadLetter = record.value
+    if isinstance(found, DeadLetter):
+        return found.partition, found.offset, 0, 0, 0, False, True
+    return (*_name(found), found.operation, found.end_of_batch, False)
+
+
+def _name(row: CdcRow) -> tuple[int, int, int, int]:
+    return row.source_partition, row.source_offset, row.timestamp, row.batch_seq_no
+
+
+def without(places: Places, stored: KnownRows) -> Places:
+    """What goes out, without what is there; writes that are half written are completed."""
+    left = LeftToWrite(stored)
+
+    def goes_out(found: CdcRow | DeadLetter, to: int) -> CdcRow | DeadLetter | None:
+        if isinstance(found, DeadLetter):
+            return None if left.has_letter((found.partition, found.offset)) else found
+        number = left.number(_name(found), to, found.operation, found.end_of_batch)
+        return None if number is None else replace(found, batch_seq_no=number)
+
+    rest = {
+        place: [(key, value) for key, found in values if (value := goes_out(found, place[1])) is not None]
+        for place, values in places.items()
+    }
+    return {place: values for place, values in rest.items() if values}

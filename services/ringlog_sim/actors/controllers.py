@@ -1,0 +1,198 @@
+"""Simulated workers of the roles that submit commands: coordinator, balancer, and roles without effects of their own.
+
+They perform the effects of ``ringlog.protocol.coordinator`` and ``ringlog.protocol.balancer``. Each has a client on its
+own replica, and reads all acknowledgements (or load reports) first, then the ones that arrive.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.changes import EpochChange
+from ringlog.kernel.values import Micros
+from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
+from ringlog.protocol.balancer.load_book import Heard
+from ringlog.protocol.coordinator.coordinator import (
+    Forget,
+    NewAcks,
+    PublishedEpoch,
+    ReadAcks,
+    ReportRejections,
+    Submit,
+    UnstoredBytes,
+    Wait,
+    coordinate,
+)
+from ringlog.protocol.role import Accept
+from ringlog.protocol.roles import Role
+from ringlog.protocol.submission.submission import NoAnswer
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import NodeAck
+from ringlog_sim.actors.role import NEWS_US, Worker
+from ringlog_sim.client import SimClient
+from ringlog_sim.devices.broker import ACKS, CHANGES, LOAD, SimRecord, SimTail
+from ringlog_sim.devices.memo import cached_ack, cached_change, cached_load
+from ringlog_sim.devices.world import MS, SECOND
+from ringlog_sim.replica import Step
+
+if TYPE_CHECKING:
+    from ringlog_sim.devices.world import SimHost
+    from ringlog_sim.simulation import Simulation
+
+
+SUBMIT_US: Micros = 5 * SECOND
+AFTER_REFUSAL_US: Micros = 500 * MS
+
+
+class AskingWorker(Worker):
+    """One instance of such a role."""
+
+    def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
+        super().__init__(sim, host, committed)
+        self.client = SimClient(sim, host, self.instance, self.replica)
+        self.replica.at_once |= {ReportRejections: lambda _: None}
+        self.replica.in_time |= {Submit: self._submit}
+
+    def close(self) -> None:
+        """Let go of readers."""
+        super().close()
+        self.client.close()
+
+    def _submit(self, effect: Submit) -> Step:
+        proposal = effect.proposal
+        try:
+            return (
+                yield from self.client.submit(proposal.command, SUBMIT_US, proposal.request_id, proposal.since_epoch)
+            )
+        except NoAnswer:
+            return None
+
+
+PUBLICATION_POLL_US: Micros = 100 * MS
+
+
+class AcksWorker(AskingWorker):
+    """One instance of such a role."""
+
+    def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
+        super().__init__(sim, host, committed)
+        self._inbox: list[SimRecord] = []
+        self._read = 0
+        self.replica.in_time |= {ReadAcks: self._all_acks, Accept: self._accept, NewAcks: self._new_acks}
+
+    def listen(self) -> list[SimTail]:
+        """Hear what comes in from now on."""
+        return [self.sim.broker.tail(self.host, ACKS, 0, self._read, self._take_acks)]
+
+    def _accept(self, _: Accept) -> Step:
+        self.tails += self.listen()
+        yield from self.client.start()
+
+    def _all_acks(self, _: ReadAcks) -> Step:
+        records = yield from self.read(ACKS)
+        self._read = records[-1].offset + 1 if records else 0
+        return decoded_acks(records)
+
+    def _new_acks(self, effect: NewAcks) -> Step:
+        if effect.wait is Wait.PAUSE:
+            yield AFTER_REFUSAL_US
+        elif effect.wait is not Wait.NOTHING:
+            yield self.replica.changed, PUBLICATION_POLL_US if effect.wait is Wait.PUBLICATION else NEWS_US
+        came, self._inbox = self._inbox, []
+        return decoded_acks(came)
+
+    def _take_acks(self, records: list[SimRecord]) -> None:
+        self._inbox.extend(records)
+        self.replica.changed.fire()
+
+
+def plain_worker(row: Role) -> type[AcksWorker]:
+    """The workers of a role without a shell: its row names its steps."""
+
+    class PlainWorker(AcksWorker):
+        """One instance of it."""
+
+        role = row.name
+
+        def work(self) -> Step:
+            """Perform the protocol, for ever."""
+            return self.replica.perform(row.protocol()())
+
+    return PlainWorker
+
+
+def decoded_acks(records: list[SimRecord]) -> list[tuple[int, NodeAck]]:
+    """(offset, acknowledgement) of records of the topic."""
+    found = []
+    for record in records:
+        try:
+            found.append((record.offset, cached_ack(record.value)))
+        except WireError:
+            continue
+    return found
+
+
+class CoordinatorWorker(AcksWorker):
+    """One instance of the coordinator."""
+
+    role = "coordinator"
+    _published = 0
+
+    def work(self) -> Step:
+        """Look at every change, for ever."""
+        self.replica.at_once |= {
+            Forget: lambda _: None,
+            PublishedEpoch: lambda _: self._published,
+            UnstoredBytes: lambda _: self.replica.recent.since_mark,
+        }
+        return self.replica.perform(coordinate())
+
+    def listen(self) -> list[SimTail]:
+        """The epochs that are published, too."""
+        return [*super().listen(), self.sim.broker.tail(self.host, CHANGES, 0, 0, self._take_changes)]
+
+    def _take_changes(self, records: list[SimRecord]) -> None:
+        for record in records:
+            if record.key == "epochs":
+                change = cached_change(record.value)
+                assert isinstance(change, EpochChange)
+                self._published = change.epoch
+
+
+class BalancerWorker(AskingWorker):
+    """One instance of the balancer."""
+
+    role = ROLE
+
+    def work(self) -> Step:
+        """Look at every change, for ever."""
+        self._inbox: list[SimRecord] = []
+        self._read = 0
+        self.replica.in_time |= {ReadLoads: self._all_loads, Accept: self._accept, NewLoads: self._new_loads}
+        return self.replica.perform(balance())
+
+    def _all_loads(self, _: ReadLoads) -> Step:
+        records = yield from self.read(LOAD)
+        self._read = records[-1].offset + 1 if records else 0
+        return decoded_loads(records)
+
+    def _accept(self, _: Accept) -> Step:
+        self.tails.append(self.sim.broker.tail(self.host, LOAD, 0, self._read, self._take))
+        yield from self.client.start()
+
+    def _new_loads(self, effect: NewLoads) -> Step:
+        if effect.wait is Wait.PAUSE:
+            yield AFTER_REFUSAL_US
+        elif effect.wait is not Wait.NOTHING and not self._inbox:
+            yield self.replica.changed, NEWS_US
+        came, self._inbox = self._inbox, []
+        return decoded_loads(came)
+
+    def _take(self, records: list[SimRecord]) -> None:
+        self._inbox.extend(records)
+        self.replica.changed.fire()
+
+
+def decoded_loads(records: list[SimRecord]) -> list[Heard]:
+    """The records as the balancer takes them."""
+    return [Heard(cached_load(record.value), record.time) for record in records]

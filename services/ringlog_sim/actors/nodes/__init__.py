@@ -1,0 +1,1 @@
+"""Simulated nodes and the programs that read and write on them."""

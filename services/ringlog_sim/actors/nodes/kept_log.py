@@ -1,0 +1,128 @@
+"""A member's copy of the log on the simulated disk: ``ringlog.node.protocol.copying`` on virtual time.
+
+The file is a value here; its damage is tested where it is (``ringlog.node.log.log_copy``). It begins where the run
+does, or with a snapshot. On the host's disk: ``log``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+from ringlog.kernel.values import Micros, NodeId
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.folding import Start
+from ringlog.log.port import LogRecord
+from ringlog.node.log.log_copy import HeldLog
+from ringlog.node.log.member_copy import goes_on
+from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
+from ringlog.node.protocol.turn import MayAcknowledge, Rest
+from ringlog_sim.devices.at_once import IDENTITY, TopicAtOnce
+from ringlog_sim.devices.broker import METADATA, SimRecord, SimTail
+from ringlog_sim.devices.world import MS, Chance, Signal, SimHost
+from ringlog_sim.replica import Performers, SimReplica, Step, perform
+
+if TYPE_CHECKING:
+    from ringlog_sim.simulation import Simulation
+
+DISK: Final = "log"
+
+
+@dataclass(frozen=True, slots=True)
+class KeptLog:
+    """What is on a disk: the state with which it begins, and the records from the entry on that made it."""
+
+    base: Start
+    records: tuple[LogRecord, ...] = ()
+
+
+class SimLogCopy(CopySide):
+    """The copy of a node, for one life of it. ``news`` fires when there may be more to acknowledge."""
+
+    def __init__(self, sim: Simulation, host: SimHost, node: NodeId, replica: SimReplica, news: Signal) -> None:
+        super().__init__(node, host.disk.get("acknowledged", 0))
+        self._sim = sim
+        self._host = host
+        self._replica = replica
+        self._news = news
+        self._chance = Chance(sim.world.seed, f"copy/{host.name}/{host.incarnation}")
+        self._slowness: Micros = Chance(sim.world.seed, f"copy/{host.name}").pick([1, 20, 200, 900]) * MS
+        self._log: HeldLog | None = None
+        self._tail: SimTail | None = None
+        self._inbox: list[SimRecord] = []
+        self._arrived = Signal()
+
+    def run(self) -> Step:
+        """Keep the copy while the node is a member, for ever."""
+        at_once: dict[type, Callable[[Any], Any]] = {
+            OpenCopy: lambda _: self._open(),
+            CloseCopy: lambda _: self._close(),
+            MayAcknowledge: lambda _: self._news.fire(),
+        }
+        in_time: Performers = {
+            AwaitMember: lambda _: self._await_member(),
+            TakeRecords: self._take,
+            Rest: lambda effect: self._rest(effect.time),
+        }
+        return perform(keep_copy(self, lambda: self._replica.state), at_once, in_time)
+
+    def _await_member(self) -> Step:
+        while not self.is_member(self._replica.state):
+            yield self._replica.changed
+
+    def _rest(self, time: Micros) -> Step:
+        yield time
+
+    def _open(self) -> bool:
+        self._close()
+        sim, host = self._sim, self._host
+        kept: KeptLog | None = host.disk.get(DISK)
+        before = None
+        if kept is not None:
+            before = HeldLog(IDENTITY, kept.base)
+            for record in kept.records:
+                before.take(record)
+        topic = TopicAtOnce(sim.broker, METADATA, sim.log_ends.deaths, host)
+        try:
+            held = goes_on(before, topic, lambda: sim.begin(f"{host.name}'s copy"), host.name)
+        except LogUnavailable:
+            return False
+        if held is not before:
+            sim.world.store(host, DISK, KeptLog(held.base))
+            sim.did["members", "copies begun"] += 1
+        self._log, self._tail = held, sim.broker.tail(host, METADATA, 0, held.next, self._came)
+        return True
+
+    def _came(self, records: list[SimRecord]) -> None:
+        self._inbox += records
+        self._arrived.fire()
+
+    def _take(self, effect: TakeRecords) -> Step:
+        held = self._log
+        assert held is not None, "a copy is open"
+        if not self._inbox:
+            yield self._arrived, effect.timeout
+        if self._inbox:
+            yield self._chance.below(self._slowness) + 1
+            taken = [LogRecord(one.offset, one.value, one.time) for one in self._inbox]
+            self._inbox.clear()
+            self._keep(held, [record for record in taken if held.take(record)])
+        return held.at.state.epoch
+
+    def _close(self) -> None:
+        if self._tail is not None:
+            self._tail.close()
+        self._log = self._tail = None
+        self._inbox.clear()
+
+    def _keep(self, held: HeldLog, more: list[LogRecord]) -> None:
+        """Have it on the disk."""
+        kept: KeptLog = self._host.disk[DISK]
+        kept = replace(kept, records=(*kept.records, *more))
+        self._sim.world.store(self._host, DISK, kept)
+        if (base := held.newer_base()) is not None:
+            held.base = base
+            kept = KeptLog(base, tuple(one for one in kept.records if one.offset >= base.position - 1))
+            self._sim.world.store(self._host, DISK, kept)
+            self._sim.did["members", "copies begun with a snapshot"] += 1

@@ -1,0 +1,77 @@
+"""A node's rows on the simulated disk: they outlive its process, up to one of the last commits.
+
+In runs without them a node begins without rows and reads the mutations from their beginning, as one does whose file is
+gone. ``retention``: the topic lets go of what every node that ever began has on its disk for good.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.node.errors import RowsDamaged
+from ringlog.node.rows.memory_rows import MemoryRows
+from ringlog.node.rows.store import RowsMark
+from ringlog_sim.devices.world import Chance, PowerCut, SimHost, SimWorld
+
+if TYPE_CHECKING:
+    from ringlog_sim.simulation import Simulation
+
+ROWS, MARK = "rows", "mark of rows"
+
+
+class FailingRows(MemoryRows):
+    """Rows on a disk that refuses every commit once it ``fails``."""
+
+    fails = False
+
+    def commit(self, mark: RowsMark, sync: bool = False) -> None:
+        """As the port says."""
+        if self.fails:
+            raise RowsDamaged("the simulated disk refuses to write")
+        super().commit(mark, sync)
+
+
+class SimRows(FailingRows):
+    """Rows on the disk of ``host``: a power cut in a commit leaves it, or leaves nothing of it."""
+
+    def __init__(self, world: SimWorld, host: SimHost) -> None:
+        super().__init__()
+        self._world = world
+        self._host = host
+
+    def commit(self, mark: RowsMark, sync: bool = False) -> None:
+        """As the port says. Raises PowerCut."""
+        super().commit(mark)
+        try:
+            self._world.store(self._host, MARK, mark)
+        except PowerCut:
+            if self._host.disk.get(MARK) is not mark:
+                self.crash(1)
+            raise
+        if sync:
+            self.synced()
+
+
+def rows_of(sim: Simulation, host: SimHost, start: int) -> FailingRows:
+    """The rows with which a node begins a life."""
+    if not sim.shared["keeps_rows"]:
+        return FailingRows()
+    found: SimRows | None = host.disk.get(ROWS)
+    if found is None:
+        found = host.disk[ROWS] = SimRows(sim.world, host)
+    lost = Chance(sim.world.seed, f"rows/{host.name}/{start}").below(found.unsynced + 1)
+    found.crash(lost)
+    sim.did["kept rows", "commits lost"] += lost
+    sim.did["kept rows", "begun with"] += len(found)
+    return found
+
+
+def retain(sim: Simulation) -> None:
+    """The mutations begin as late as they may."""
+    nodes = [node for _, node in sorted(sim.shared["nodes"].items()) if node.starts]
+    marks = [found.safe if (found := node.host.disk.get(ROWS)) is not None else RowsMark() for node in nodes]
+    begin: dict[int, int] = sim.shared["mutations_begin"]
+    for partition in {number for mark in marks for number in mark.positions}:
+        end = min(mark.positions.get(partition, 0) for mark in marks)
+        sim.did["kept rows", "let go"] += end > begin.get(partition, 0)
+        begin[partition] = max(end, begin.get(partition, 0))

@@ -1,0 +1,340 @@
+"""Registers on the simulated world: ``ringlog.node.protocol.registers`` with a journal and messages on virtual time.
+
+They live beside the rows of a node and follow the log at a pace of their own; the node acknowledges what both have. A
+batch of the journal takes a while to get to the disk. On the host's disk: ``registers``.
+
+Requests that nodes hold: ``ringlog.node.protocol.requests`` on virtual time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
+from ringlog.node.protocol.registers import Done, DurableRegisters
+from ringlog.node.protocol.requests import Hold, take
+from ringlog.node.protocol.stream import Again, AskAgain, EndPages, KeepPage, NextPage, stream
+from ringlog.node.registers import registers
+from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.image import Image, fold
+from ringlog.node.registers.registers import Behind, RegisterFetch, RegisterReplica, Reply, Taken
+from ringlog.node.rows.replica import NotReady, NotServed
+from ringlog.node.stream_attempts import StreamAttempts
+from ringlog.protocol.effects import FaultPoint, Steps, WallClock
+from ringlog.wire.data import JournalRecord, Key, ReadReply, ReadRequest, RegisterCell, WriteReply, WriteRequest
+from ringlog_sim.devices.world import MS, SECOND, Chance, Signal, SimHost, SimWorld, Unanswered
+from ringlog_sim.replica import Performers, SimReplica, Step, perform, wait_for
+
+if TYPE_CHECKING:
+    from ringlog_sim.simulation import Simulation
+
+
+def hold(world: SimWorld, changed: Signal, steps: Steps[Any]) -> Step:
+    """Perform steps to their end. ``changed`` fires when a wait may be over."""
+    return perform(steps, {}, {Hold: lambda effect: wait_for(effect.over, changed, world, effect.timeout)})
+
+
+DISK = "registers"
+RETRY_US: Micros = 250 * MS
+CALL_US: Micros = 2 * SECOND
+"""A call's time: short, so that streams get on over several."""
+PAGE = 2
+"""Cells that a page of a stream has at most: few, so that streams are cut off between pages."""
+
+
+class NotYet(Exception):
+    """A source cannot give its cells, or not now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """A request on its way, ``planned`` on this state; ``answer`` is called with the reply on the host that asked,
+    ``source``.
+    """
+
+    request: WriteRequest | ReadRequest
+    planned: ClusterState
+    source: SimHost
+    answer: Callable[[Any], None]
+
+
+@dataclass(eq=False, slots=True)
+class CellsCall:
+    """A call for the cells after ``after`` by a node at epoch ``newest``. ``found``: the answer of the source in its
+    ``incarnation``; ``cells``: those of it that were not sent yet.
+    """
+
+    fetch: RegisterFetch
+    after: Key | None
+    newest: Epoch
+    found: Excerpt | None = None
+    cells: Iterator[tuple[Key, RegisterCell]] = field(default_factory=lambda: iter(()))
+    incarnation: int = -1
+
+
+class SimJournal:
+    """A journal on the disk of ``host``: what waits gets there together, after a time below ``slowness()``."""
+
+    def __init__(self, world: SimWorld, host: SimHost, slowness: Callable[[], Micros]) -> None:
+        self._world = world
+        self._host = host
+        self._slowness = slowness
+        self._waiting: list[tuple[JournalRecord, Done]] = []
+        self._news = Signal()
+        self.found: Image = host.disk.get(DISK, Image())
+        world.spawn(host, f"{host.name}.journal", self._run())
+
+    def append(self, record: JournalRecord, done: Done) -> None:
+        """As the port says."""
+        self._waiting.append((record, done))
+        self._news.fire()
+
+    def _run(self) -> Step:
+        image = self.found
+        while True:
+            if not self._waiting:
+                yield self._news
+            batch, self._waiting = self._waiting, []
+            yield self._slowness()
+            for record, _ in batch:
+                image = fold(image, record)
+                self._world.store(self._host, DISK, image)
+            for _, done in batch:
+                done()
+
+
+class SimRegisters:
+    """The registers of one node, over its lives. ``news`` fires when there may be more to acknowledge.
+
+    ``disk``: how long it takes at most until something is there.
+    """
+
+    def __init__(self, sim: Simulation, host: SimHost, node: NodeId) -> None:
+        self.sim = sim
+        self.host = host
+        self.node = node
+        self.news = Signal()
+        self._tries = StreamAttempts()
+        self._incarnation = -1
+        self._chance = Chance(sim.world.seed, f"registers/{host.name}")
+        self._slowness: Micros = self._chance.pick([1, 5, 20, 100, 400]) * MS
+        self.disk: Micros = self._chance.pick([1] if sim.shared["keeps_rows"] else [1, 20, 300, 1_500]) * MS
+        self._registers: DurableRegisters | None = None
+        self._open: dict[int, Message] = {}
+        self._adopted = Signal()
+        self._is_busy = False
+        self._free = Signal()
+
+    def start(self, replica: SimReplica, news: Signal, tries: StreamAttempts) -> None:
+        """Begin a life with what is on the disk."""
+        self._tries = tries
+        self._incarnation = self.host.incarnation
+        self.news = news
+        self._open.clear()
+        journal = SimJournal(self.sim.world, self.host, lambda: self._chance.below(self.disk) + 1)
+        self._registers = DurableRegisters(self.node, journal.found, journal, self._written)
+        self.sim.world.spawn(self.host, f"{self.host.name}.registers", self._follow(self._registers, replica))
+
+    @property
+    def value(self) -> RegisterReplica:
+        """The registers as they are now, or were when the node ended."""
+        return RegisterReplica(self.node) if self._registers is None else self._registers.value
+
+    def acknowledgeable(self) -> Epoch:
+        """The newest epoch that the node may acknowledge as far as its registers go."""
+        return registers.acknowledgeable(self.value)
+
+    def received(self, operation: OperationId) -> bool:
+        """True if everything that was to be streamed for the operation is here."""
+        return operation in self.value.received
+
+    # ----------------------------------------------------------------------------------------------- epochs
+
+    def _follow(self, kept: DurableRegisters, replica: SimReplica) -> Step:
+        yield from self._on_disk(kept.begin)
+        seen: ClusterState | None = None
+        while True:
+            if replica.state is seen:
+                yield replica.changed
+            yield self._chance.below(self._slowness) + 1
+            seen = replica.state
+            yield from self._adopt(kept, seen)
+
+    def _adopt(self, kept: DurableRegisters, state: ClusterState) -> Step:
+        before = kept.value
+
+        def begin(done: Done) -> bool:
+            lost = kept.lost_under(state)
+            if lost is not None:
+                kept.adopt(state, lost, done)
+            return lost is not None
+
+        if not (yield from self._on_disk(begin)):
+            return
+        for check in self.sim.on_serves:
+            check.serves(self.node, kept.value.state)
+        for fetch in kept.value.fetching:
+            if fetch not in before.fetching:
+                self.sim.world.spawn(self.host, f"{self.host.name}.cells", self._fetch(kept, fetch))
+        self._adopted.fire()
+        self.news.fire()
+
+    def _on_disk(self, begin: Callable[[Done], bool | None]) -> Step:
+        """Begin something that is done when it is on the disk, and wait for that, one after the other; False if it was
+        refused.
+        """
+        while self._is_busy:
+            yield self._free
+        self._is_busy = True
+        try:
+            over = Signal()
+            if begin(over.fire) is False:
+                return False
+            yield over
+            return True
+        finally:
+            self._is_busy = False
+            self._free.fire()
+
+    # ------------------------------------------------------------------------------------- reads and writes
+
+    def take(self, message: Message) -> None:
+        """A message has arrived."""
+        if self._incarnation == self.host.incarnation and self._registers is not None:
+            self.sim.world.begin(self.host, "request", self._answer(self._registers, message))
+
+    def _answer(self, kept: DurableRegisters, message: Message) -> Step:
+        request, came = message.request, self.sim.world.now
+        found: Taken = yield from hold(self.sim.world, self._adopted, take(kept, request))
+        self.sim.did["register", "waits for the epoch"] += self.sim.world.now > came
+        is_write = isinstance(request, WriteRequest)
+        for check in self.sim.on_came:
+            check.came(self.node, kept.value.state, request.key, is_write, message.planned, found)
+        if isinstance(found, Behind):
+            self.sim.shared["nodes"][self.node].named(found.epoch)
+        elif isinstance(found, int) or not found.refused:
+            number = found if isinstance(found, int) else found.number
+            for check in self.sim.on_admitted:
+                check.admitted(self.node, number, self.value.state.epoch, is_write, message.planned)
+        if isinstance(found, int):
+            self._open[found] = message
+        else:
+            self._reply(message, found)
+
+    def _written(self, reply: Reply) -> None:
+        self.news.fire()
+        self._reply(self._open.pop(reply.number), reply)
+
+    def _reply(self, message: Message, reply: Reply | Behind) -> None:
+        if isinstance(reply, Reply):
+            for check in self.sim.on_replied:
+                check.replied(self.node, reply)
+        request = message.request
+        sent: ReadReply | WriteReply = (
+            registers.read_reply(self.value, reply, request.digest)
+            if isinstance(request, ReadRequest)
+            else registers.write_reply(self.value, reply)
+        )
+        self.sim.did[
+            "register", f"{'read' if isinstance(request, ReadRequest) else 'write'} {sent.refused or 'answered'}"
+        ] += 1
+        self.sim.world.send(self.host, message.source, message.answer, sent)
+
+    # -------------------------------------------------------------------------------------------- streaming
+
+    def _fetch(self, kept: DurableRegisters, fetch: RegisterFetch) -> Step:
+        world, did = self.sim.world, self.sim.did
+        source: SimRegisters = self.sim.shared["nodes"][fetch.source].registers
+        calls = StreamCalls(world, self.host, source.host)
+        newest = kept.value.state.epoch
+        call = CellsCall(fetch, None, newest)
+
+        def next_page(effect: NextPage) -> Step:
+            nonlocal call
+            if effect.is_first:
+                call = CellsCall(fetch, kept.mark(fetch), newest)
+            return calls.ask(effect, partial(source.page, call))
+
+        def keep(effect: KeepPage) -> Step:
+            nonlocal newest
+            yield from self.sim.moments.at("registers streamed", self.host)
+            is_kept = yield from self._on_disk(partial(kept.receive_page, fetch, effect.page))
+            if not is_kept:
+                did["register", "page refused"] += 1
+                newest = kept.value.state.epoch
+            return is_kept
+
+        def end(_: EndPages) -> Step:
+            while self._is_busy:
+                yield self._free
+            did["register", "stream kept" if kept.receive_end(fetch) else "stream refused"] += 1
+            world.tell(self.host.name, f"has the registers for {fetch.operation}")
+            self.news.fire()
+
+        steps = stream(fetch, self._tries, lambda: fetch in kept.value.fetching, lambda: kept.value.state)
+        at_once, in_time = streaming(self.host, world, self._chance, self._slowness, self.news)
+        return perform(steps, at_once, {**in_time, NextPage: next_page, KeepPage: keep, EndPages: end})
+
+    def page(self, call: CellsCall, answer: Callable[[Any], None]) -> None:
+        """These registers as a source: some of those that were here when the call came in."""
+        if self._incarnation != self.host.incarnation or (
+            call.found is not None and call.incarnation != self._incarnation
+        ):
+            answer(NotYet())
+            return
+        if call.found is None:
+            found = registers.snapshot(self.value, call.fetch, call.newest)
+            if not isinstance(found, Excerpt):
+                self.sim.did["register", "stream waits" if isinstance(found, Behind) else "stream not served"] += 1
+                answer(NotYet())
+                return
+            call.found, call.cells, call.incarnation = found, found.after(call.after), self._incarnation
+        answer(call.found.page(islice(call.cells, PAGE)))
+
+
+class StreamCalls:
+    """The calls of one stream to ``host`` from ``source``, each with its time."""
+
+    def __init__(self, world: SimWorld, host: SimHost, source: SimHost) -> None:
+        self._world = world
+        self._host = host
+        self._source = source
+        self._until: Micros = 0
+
+    def ask(self, effect: NextPage, ask: Callable[[Callable[[Any], None]], None]) -> Step:
+        """The answer to ``ask``, or AskAgain."""
+        world = self._world
+        if effect.is_first:
+            self._until = world.now + CALL_US
+        try:
+            return (yield from world.call(self._host, self._source, ask, max(self._until - world.now, 1)))
+        except Unanswered as late:
+            return AskAgain(type(late).__name__, is_late=True)
+        except (NotYet, NotReady, NotServed) as waiting:
+            return AskAgain(type(waiting).__name__)
+
+
+def streaming(
+    host: SimHost,
+    world: SimWorld,
+    chance: Chance,
+    slowness: Micros,
+    news: Signal,
+    retry: Micros = RETRY_US,
+) -> tuple[dict[type, Callable[[Any], Any]], Performers]:
+    """How a stream to ``host`` is performed: at once, and in time. Its ``news``: there will be no more attempts."""
+
+    def again(effect: Again) -> Step:
+        if effect.seconds is None:
+            news.fire()
+        yield retry
+
+    def turn(_: FaultPoint) -> Step:
+        yield chance.below(slowness) + 1
+
+    return {WallClock: lambda _: world.clock(host)}, {FaultPoint: turn, Again: again}

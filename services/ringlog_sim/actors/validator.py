@@ -1,0 +1,128 @@
+"""The validator on the simulated world: performs the effects of ``ringlog.protocol.validator.validator``."""
+
+from __future__ import annotations
+
+from ringlog.kernel.history import find_request
+from ringlog.kernel.model.outcome import Entry, Folded
+from ringlog.kernel.model.state import ClusterState
+from ringlog.protocol.effects import Append
+from ringlog.protocol.role import Accept
+from ringlog.protocol.validator.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
+from ringlog.protocol.validator.values import Ack, Publish, Shown, StopInstance, folded
+from ringlog.wire.entries import EncodedEntry
+from ringlog.wire.records import CommandRequest, encode_result
+from ringlog_sim.actors.role import NEWS_US, Worker
+from ringlog_sim.devices.broker import REQUESTS, RESULTS, SimRecord
+from ringlog_sim.devices.memo import cached_requests, cached_result
+from ringlog_sim.devices.world import Ended
+from ringlog_sim.replica import Step
+
+ANSWERS_MAX, PART_ENTRIES = 12, 2
+"""Few, so that short runs forget and hand over in parts, too."""
+
+
+class ValidatorWorker(Worker):
+    """One instance of the validator."""
+
+    role = "validator"
+    written = RESULTS
+
+    def work(self) -> Step:
+        """Answer requests for ever."""
+        self._inbox: list[SimRecord] = []
+        self._owed: dict[int, tuple[str, ...]] = {}
+        self._places: dict[str, tuple[int, int]] = {}
+        self._answered: set[str] = set()
+        append = self.replica.in_time[Append]
+        self.replica.at_once |= {
+            Accept: self._accept,
+            Trim: lambda _: None,
+            Shown: self._shown,
+            Ack: lambda effect: self._ack(effect),
+            StopInstance: self._stop,
+        }
+        self.replica.in_time |= {
+            ReadResults: self._results,
+            Requests: self._requests,
+            Meanwhile: self._meanwhile,
+            Append: lambda effect: append(self._in_order(effect)),
+            Publish: lambda effect: self.transact(self._values(effect)),
+        }
+        most = ANSWERS_MAX, PART_ENTRIES
+        steps = answer_requests(self.instance, self.term, self.direct.steps, self.draw, self._folding, *most)
+        return self.replica.perform(steps)
+
+    def _folding(self, state: ClusterState, encoded: EncodedEntry) -> Folded:
+        return folded(state, encoded) if self.replica.is_independent else self.sim.folding(state, encoded.data)
+
+    def _accept(self, _: Accept) -> None:
+        self.tails.append(self.sim.broker.tail(self.host, REQUESTS, 0, self.committed, self._take))
+
+    def _take(self, records: list[SimRecord]) -> None:
+        self._inbox.extend(records)
+        self.replica.changed.fire()
+
+    def _requests(self, effect: Requests) -> Step:
+        if effect.wait and not self._inbox:
+            yield self.replica.changed, NEWS_US
+        return self._taken()
+
+    def _meanwhile(self, effect: Meanwhile) -> Step:
+        until = self.sim.world.now + effect.timeout
+        while not (self._inbox or effect.is_over(self.replica.state)) and self.sim.world.now < until:
+            yield self.replica.changed, until - self.sim.world.now
+        return [] if effect.is_over(self.replica.state) else self._taken()
+
+    def _taken(self) -> list[tuple[int, tuple[CommandRequest, ...]]]:
+        """What came in since the last time."""
+        self.check_superseded()
+        taken, self._inbox = self._inbox, []
+        found = [(record.offset, cached_requests(record.value)) for record in taken]
+        for offset, requests in found:
+            self._owed[offset] = tuple(request.request_id for request in requests)
+            for place, request in enumerate(requests):
+                self._places.setdefault(request.request_id, (offset, place))
+        return found
+
+    def _results(self, _: ReadResults) -> Step:
+        records = yield from self.read(RESULTS)
+        return [cached_result(record.value) for record in records]
+
+    def _stop(self, effect: StopInstance) -> None:
+        raise Ended(effect.detail)
+
+    # What a record with several requests asks of a validator is checked here: nobody else sees which record it was.
+
+    def _in_order(self, effect: Append) -> Append:
+        """Entries of requests that came together follow one another as the requests do."""
+        last: dict[int, int] = {}
+        for data in effect.records:
+            entry = self.sim.judge(self.replica.state, data)[0]
+            assert isinstance(entry, Entry)
+            offset, place = self._places.get(entry.request_id, (-1, 0))
+            if place < last.get(offset, 0):
+                self.sim.broken("answers", f"{entry.request_id} overtook others of its record at offset {offset}")
+            last[offset] = place
+        return effect
+
+    def _ack(self, effect: Ack) -> None:
+        """A record is acknowledged when each of its requests has an answer."""
+        for offset in [offset for offset in self._owed if offset <= effect.offset]:
+            for request in self._owed.pop(offset):
+                if request not in self._answered:
+                    self.sim.broken("answers", f"offset {offset} is acknowledged, {request} in it has no answer")
+        self.acknowledge(effect.offset)
+
+    def _shown(self, effect: Shown) -> None:
+        """Nothing is written of what is applied: it must be so in the log."""
+        self._answered.update(result.request_id for result in effect.results)
+        for result in effect.results:
+            found = find_request(self.replica.state, result.request_id)
+            if found is not None and (found.epoch, found.digest) != (result.epoch, result.digest):
+                self.sim.broken("answers", f"{result.request_id} is held to have made epoch {result.epoch}")
+            if found is None and result.epoch >= self.replica.state.history.oldest:
+                self.sim.broken("answers", f"{result.request_id} is held to be applied, and is not")
+
+    def _values(self, effect: Publish) -> list[tuple[str, bytes]]:
+        self._answered.update(result.request_id for result in effect.results)
+        return [("", encode_result(result)) for result in effect.results]

@@ -1,0 +1,183 @@
+"""Images in the CDC log against a model that knows the writes in order, and which of them were logged.
+
+The model is the audit's (``ringlog_audit.rules.images``): a heap of facts for each partition of a table, one heap for
+each time that the table's images begin. Columns are those of the version that reads a write, options those of the
+newest version that counts at its append time. Images end in a source partition with a write at whose append time the
+table keeps none; where no table keeps any they end everywhere at once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.model.tables import Table
+from ringlog.kernel.ring.murmur3 import compose
+from ringlog.wire.errors import WireError
+from ringlog.wire.records import CdcRow, Mutation
+from ringlog_audit.rules.compound import AuditColumns, AuditLogRow, is_compound, log_rows, plain_row
+from ringlog_audit.rules.images import Images, Wanted
+from ringlog_sim.checks.base import Check
+from ringlog_sim.checks.cdc.judge import VerdictTimes
+from ringlog_sim.devices.broker import DEAD, Partition, SimRecord
+from ringlog_sim.devices.memo import cached_mutation
+
+if TYPE_CHECKING:
+    from ringlog_sim.simulation import Simulation
+
+Place = tuple[int, int]
+Heaps = dict[tuple[int, str, str], Images]
+"""By source partition, full name and id of the table."""
+
+
+class ImageRows(Check):
+    """Every write of a table with images has the rows before and after it, as the writes before it left them."""
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._parts: list[tuple[int, list[tuple[int, SimRecord]]]] = []
+        self._rows: dict[Place, dict[tuple[int, int], CdcRow]] = {}
+        self._read: dict[int, int] = {}
+        self._claims = 0
+        self._times = VerdictTimes()
+
+    def entry(
+        self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
+    ) -> None:
+        """Which table a write is of goes by its append time."""
+        self._times.observe(before, after)
+
+    def claimed(self) -> None:
+        """States begin anew with a checkpoint."""
+        self._claims += 1
+
+    def routed(self, incarnation: str, epoch: int, records: list[tuple[int, SimRecord]]) -> None:
+        """A plan part is stored; parts that hold no offset are none."""
+        if records:
+            self._parts.append((epoch, records))
+
+    def rows(self, partition: Partition) -> None:
+        """Rows of writes; copies are the same row, which is another check's affair."""
+        start = self._read.get(partition.number, 0)
+        for record in partition.records[start : partition.visible]:
+            row: CdcRow = record.value
+            found = self._rows.setdefault((row.source_partition, row.source_offset), {})
+            found.setdefault((row.timestamp, row.batch_seq_no), row)
+        self._read[partition.number] = partition.visible
+
+    def quiet(self) -> None:
+        """All parts are carried out, unless the job has refused to go on. With a second checkpoint a write may have
+        images by either, and there nothing is said of them.
+        """
+        heaps: Heaps = {}
+        if self.sim.shared["job"].refused or self._claims > 1:
+            return
+        letters = {
+            (record.value.partition, record.value.offset)
+            for partition in self.sim.broker.topics[DEAD]
+            for record in partition.records[: partition.visible]
+        }
+        for epoch, records in self._parts:
+            state = self.sim.log.states[epoch]
+            kept = _kept(state)
+            touched = {partition for partition, _ in records}
+            for key in [key for key in heaps if not kept or (key[0] in touched and key[1:] not in kept)]:
+                del heaps[key]
+            for partition, record in records:
+                place = partition, record.offset
+                try:
+                    mutation = cached_mutation(record.value)
+                except WireError:
+                    continue
+                reading, counting = self._versions(state, mutation, record.time)
+                if reading is None or place in letters:
+                    continue
+                if counting is None or not _has_images(counting):
+                    heaps.pop((partition, reading.full_name, reading.id), None)
+                elif found := self._rows.get(place):
+                    self._compare(heaps, reading, counting, place, mutation, record.time, found)
+            for partition in touched:
+                last = max(record.time for number, record in records if number == partition)
+                for name, table in in_order(state.tables):
+                    if not _has_images(table) and self._times.since(table) <= last:
+                        heaps.pop((partition, name, table.id), None)
+
+    def _versions(self, state: ClusterState, mutation: Mutation, now: int) -> tuple[Table | None, Table | None]:
+        """(the version that reads a write, the newest one that counts at its append time); None: there is none."""
+        name = f"{mutation.keyspace}.{mutation.table}"
+        if not state.settled.until:
+            return state.tables.get(name), state.tables.get(name)
+        reading = self._times.table_of(mutation, now)
+        return (None if isinstance(reading, str) else reading), self._times.at(now).tables.get(name)
+
+    def _compare(
+        self,
+        heaps: Heaps,
+        table: Table,
+        counting: Table,
+        place: Place,
+        mutation: Mutation,
+        appended: int,
+        found: dict[tuple[int, int], CdcRow],
+    ) -> None:
+        images = heaps.setdefault((place[0], table.full_name, table.id), Images())
+        write, columns, wanted = asdict(mutation), _columns(table), _wanted(table, counting)
+        keys_only = table.cdc.delta == "keys"
+        logged = log_rows(write, columns, keys_only) if is_compound(write, columns) else plain_row(write, keys_only)
+        key = compose([part for part in mutation.partition_key if part is not None])
+        regular_columns = frozenset(wanted.regular)
+        rows = images.rows(table.full_name, key, write, logged, columns, wanted, appended, regular_columns)
+        self.sim.did["cdc", "imaged write"] += 1
+        self.sim.did["cdc", "image"] += len(rows) - len(logged)
+        found_rows = [_comparable(row) for row in rows]
+        seen = [_seen(row) for _, row in sorted(found.items())]
+        if found_rows != seen:
+            self.sim.broken(
+                "cdc_images", f"{place} of {table.full_name} ({mutation}) has rows {seen}, not {found_rows}"
+            )
+
+
+def _has_images(table: Table) -> bool:
+    return table.cdc.enabled and (table.cdc.preimage != "false" or table.cdc.postimage)
+
+
+def _kept(state: ClusterState) -> set[tuple[str, str]]:
+    """(full name, id) of the tables that keep images, or kept some for writes that may still be judged."""
+    newest = {(name, table.id) for name, table in in_order(state.tables) if _has_images(table)}
+    return newest | {
+        (name, version.table.id)
+        for name, versions in in_order(state.table_lives)
+        for one in versions
+        for version in one.versions
+        if _has_images(version.table)
+    }
+
+
+def _columns(table: Table) -> AuditColumns:
+    """Columns of these tables are scalar, and none is static."""
+    types = {column.name: column.type for column in table.columns}
+    return AuditColumns(
+        tuple(types[name] for name in table.partition_key),
+        tuple(types[name] for name in table.clustering_key),
+        frozenset(),
+        {},
+    )
+
+
+def _wanted(table: Table, counting: Table) -> Wanted:
+    """Columns of one version, options of the other."""
+    keys = {*table.partition_key, *table.clustering_key}
+    regular = tuple(column.name for column in table.columns if column.name not in keys)
+    return Wanted(counting.cdc.preimage, counting.cdc.postimage, regular, ())
+
+
+def _comparable(row: AuditLogRow) -> tuple[Any, ...]:
+    head = row.timestamp, row.sequence, row.last, row.operation, row.ttl, tuple(row.clustering_key)
+    return (*head, dict(sorted(row.values.items())), sorted(row.deleted))
+
+
+def _seen(row: CdcRow) -> tuple[Any, ...]:
+    head = row.timestamp, row.batch_seq_no, row.end_of_batch, row.operation, row.ttl, row.clustering_key
+    return (*head, dict(sorted((cell.column, cell.value) for cell in row.cells)), sorted(row.deleted))

@@ -1,0 +1,166 @@
+"""What becomes of a write, a second time: ScyllaDB's rules in the plainest way, for checks to compare with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from hashlib import blake2b
+
+from ringlog.kernel.model.state import ClusterState, Generation
+from ringlog.kernel.model.tables import Table
+from ringlog.kernel.values import Micros
+from ringlog.wire.records import Mutation
+
+WINDOW_US: Micros = 5_000_000
+OPERATIONS = ("INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE")
+
+
+def window_of(state: ClusterState) -> Micros:
+    """How far from now a timestamp may lie."""
+    return state.settings.get("cdc_leeway_us", WINDOW_US)
+
+
+class Reaches:
+    """How far behind its start each generation lets writes reach: the window as it was when it was committed."""
+
+    def __init__(self) -> None:
+        self._found: dict[Micros, Micros] = {}
+
+    def observe(self, state: ClusterState) -> None:
+        """Take in a state; to be shown every one in which a generation appears."""
+        if len(state.generations) > len(self._found):
+            for generation in state.generations:
+                self._found.setdefault(generation.timestamp, window_of(state))
+
+    def at(self, start: Micros) -> Micros:
+        """That of the generation that starts there."""
+        return self._found[start]
+
+
+class VerdictTimes:
+    """Which state's tables and settings count for writes appended at a time: what changed them counts from the settled
+    time on that the log had before, or a lower one that an operator brings about later. Without a settled time the
+    newest counts, for all writes.
+    """
+
+    def __init__(self) -> None:
+        self._since: list[tuple[Micros, ClusterState]] = []
+
+    def observe(self, before: ClusterState, after: ClusterState) -> None:
+        """Take in an entry; to be shown every one."""
+        if not before.settled.until:
+            self._since = [(0, after)]
+        elif after.settled.lowered != before.settled.lowered:
+            self._since = [(min(since, after.settled.until), state) for since, state in self._since]
+        elif after.tables is not before.tables or after.settings is not before.settings:
+            self._since.append((before.settled.until, after))
+
+    def at(self, now: Micros) -> ClusterState:
+        """The last state that counts already."""
+        return [state for since, state in self._since if since <= now][-1]
+
+    def since(self, table: Table) -> Micros:
+        """The append time from which on that version of a table counts."""
+        states = ((since, state.tables.get(table.full_name)) for since, state in self._since)
+        return next((since for since, found in states if found is not None and found.version == table.version), 0)
+
+    def table_of(self, mutation: Mutation, now: Micros) -> Table | str:
+        """The table as a write reads it that was appended at ``now``: the version that it names, if that counts
+        already, else the last one. No run takes the hour after which an earlier version may not be named any more.
+        """
+        name, states = f"{mutation.keyspace}.{mutation.table}", [one for since, one in self._since if since <= now]
+        table = states[-1].tables.get(name)
+        if table is None or mutation.table_id not in (None, table.id):
+            return "unknown_table"
+        if mutation.table_version is None:
+            return table
+        versions = [found for state in states if (found := state.tables.get(name)) is not None and found.id == table.id]
+        return next((found for found in versions if found.version == mutation.table_version), "unknown_version")
+
+
+def judged(
+    mutation: Mutation | None,
+    now: Micros,
+    state: ClusterState,
+    table: Table | str,
+    generations: Sequence[Generation],
+    reaches: Reaches,
+) -> str:
+    """The reason of a refusal; empty: a row; ``skipped``: the table has no CDC log.
+
+    ``state``: the state that the decision was made with; ``table``: that the write is of, or why it is of none;
+    ``generations``: those of the end.
+    """
+    if mutation is None:
+        return "unreadable"
+    if mutation.cluster_id is not None and mutation.cluster_id != state.cluster_id:
+        return "foreign_cluster"
+    if isinstance(table, str):
+        return table
+    if mutation.operation not in OPERATIONS:
+        return "unknown_operation"
+    if not mutation.partition_key or None in mutation.partition_key:
+        return "null_partition_key"
+    clustering = 0 if mutation.operation == "PARTITION_DELETE" else len(table.clustering_key)
+    if (
+        len(mutation.partition_key) != len(table.partition_key)
+        or len(mutation.clustering_key) != clustering
+        or None in mutation.clustering_key
+    ):
+        return "bad_key"
+    own = {column.name for column in table.columns} - {*table.partition_key, *table.clustering_key}
+    if any(cell.column not in own for cell in mutation.cells):
+        return "unknown_column"
+    if not table.cdc.enabled:
+        return "skipped"
+    starts = [generation.timestamp for generation in generations]
+    return window(mutation.timestamp, now, window_of(state), starts, reaches.at)
+
+
+def window(
+    timestamp: Micros, now: Micros, leeway: Micros, starts: Sequence[Micros], reach: Callable[[Micros], Micros]
+) -> str:
+    """The acceptance rule by its text: an old write passes only if it is of the generation that operated a window ago,
+    and that operates still. The window is that of the switch by which the write's generation ended.
+    """
+    if timestamp > now + leeway:
+        return "timestamp_in_future"
+    if not any(start <= timestamp for start in starts):
+        return "no_generation"
+    ended = min((start for start in starts if timestamp < start <= now), default=None)
+    if ended is None or timestamp > now - reach(ended):
+        return ""
+    return "timestamp_too_old"
+
+
+def stream_for(
+    generations: Sequence[Generation], timestamp: Micros, token: int, table: str = ""
+) -> tuple[Micros, bytes]:
+    """(start of the generation, stream id) for a token of the table with that id at a time; (-1, empty) before the
+    first generation. A table that the generation describes has a stream a tablet, retold from the ids' layout.
+    """
+    operating: Generation | None = None
+    for generation in generations:
+        if generation.timestamp <= timestamp:
+            operating = generation
+    if operating is None:
+        return -1, b""
+    for own in operating.tables:
+        if own.table == table:
+            number = next(number for number, end in enumerate(own.ends) if token <= end)
+            return operating.timestamp, _tablet_stream(operating.timestamp, own.ends[number], number, table)
+    found = operating.ranges[0]
+    for described in operating.ranges:
+        if token <= described.end:
+            found = described
+            break
+    shards = len(found.streams)
+    unsigned = token + 2**63
+    slot = (unsigned * 2**found.ignore_msb % 2**64) * shards // 2**64
+    return operating.timestamp, found.streams[slot]
+
+
+def _tablet_stream(timestamp: Micros, end: int, number: int, table: str) -> bytes:
+    """Token, 38 bits of chance, number and version, as the guide lays them out."""
+    place = timestamp.to_bytes(8, "big") + end.to_bytes(8, "big", signed=True) + table.encode()
+    chance = int.from_bytes(blake2b(place, digest_size=8).digest(), "big") >> 26
+    return ((end % 2**64) << 64 | chance << 26 | number << 4 | 1).to_bytes(16, "big")

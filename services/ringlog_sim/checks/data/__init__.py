@@ -1,0 +1,1 @@
+"""Checks of registers and rows on nodes."""

@@ -1,0 +1,272 @@
+"""Compare what nodes store and answer with every write that counts: nothing is missing, nothing is left over.
+
+Newer writes of the same partition supersede older ones. The model of that knows the writes of the simulated load only:
+no static columns, no collections, no times to live.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterable, Mapping, Sequence, Set
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Placement, RangeGroup
+from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.tablets.groups import group_of, map_of
+from ringlog.node.rows.replica import NotReady, NotServed, RowFetch
+from ringlog.protocol.rebalancer.zone_groups import SESSIONS
+from ringlog.wire.data import RowVersion
+from ringlog.wire.records import Mutation, NodeAck
+from ringlog_sim.checks.base import Check
+from ringlog_sim.checks.cdc.accepted import NAME, AcceptedWrites
+from ringlog_sim.checks.ring.layout import holds, key_of
+from ringlog_sim.checks.ring.movements import movements
+from ringlog_sim.devices.memo import cached_mutation
+
+if TYPE_CHECKING:
+    from ringlog_sim.actors.nodes.node import SimNode
+    from ringlog_sim.simulation import Simulation
+
+
+def lost_writes(needed: Iterable[bytes], kept: Set[bytes]) -> list[bytes]:
+    """Return the needed writes of a table that are neither kept nor superseded by kept ones."""
+    absent = [value for value in needed if value not in kept]
+    if not absent:
+        return []
+    of_partition: dict[tuple[bytes | None, ...], list[Mutation]] = {}
+    for write in map(cached_mutation, kept):
+        of_partition.setdefault(write.partition_key, []).append(write)
+    return [value for value in absent if not _has_newer(cached_mutation(value), of_partition)]
+
+
+def _has_newer(write: Mutation, of_partition: Mapping[tuple[bytes | None, ...], Sequence[Mutation]]) -> bool:
+    return is_superseded(write, of_partition.get(write.partition_key, ()))
+
+
+def is_superseded(write: Mutation, others: Iterable[Mutation]) -> bool:
+    """Return True if every part of a write has a newer counterpart in the others."""
+    newer = [other for other in others if other.timestamp >= write.timestamp]
+    of_row = [other for other in newer if other.clustering_key == write.clustering_key]
+    if any(other.operation == "PARTITION_DELETE" for other in newer):
+        return True
+    if write.operation == "PARTITION_DELETE":
+        return False
+    if any(other.operation == "ROW_DELETE" for other in of_row):
+        return True
+    if write.operation not in ("INSERT", "UPDATE"):
+        return False
+    if write.operation == "INSERT" and all(other.operation != "INSERT" for other in of_row):
+        return False
+    return all(
+        any(
+            cell.column == given.column
+            and (other.timestamp, given.value or b"") >= (write.timestamp, cell.value or b"")
+            for other in of_row
+            for given in other.cells
+        )
+        for cell in write.cells
+    )
+
+
+RING = ((0, 0),)
+ACCEPTED = "accepted writes"
+"""Where the writes that count are shared with other checks."""
+
+
+class RowsCheck(Check):
+    """A read replica holds every accepted write of its ranges that it has passed; nobody holds rows of other ranges.
+
+    A stream has every accepted write below the receiver's positions, and is reported as it was. A write is also held
+    or sent if other writes that are there supersede it (``superseded``).
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._writes = sim.shared[ACCEPTED] = AcceptedWrites(sim)
+        self._placed: dict[str, tuple[object, object] | None] = {}
+        self._parts: dict[tuple[str, str], dict[tuple[str, str], Sequence[RowVersion]]] = {}
+        self._has_been_down = False
+        self._probed = 0
+
+    def begin(self, state: ClusterState) -> None:
+        """The rules that the run begins with."""
+        self._writes.changed(EMPTY_STATE, state)
+
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
+        """The rules may have changed."""
+        self._writes.changed(before, after)
+        self._has_been_down |= before.nodes is not after.nodes and any(
+            node.down or node.state == "left" for node in after.nodes.values()
+        )
+
+    def began(self, node: str) -> None:
+        """Nothing received in an earlier life counts."""
+        self._placed[node] = None
+        for key in [key for key in self._parts if key[0] == node]:
+            del self._parts[key]
+
+    def adopted(self, node: str, state: ClusterState) -> None:
+        """Look at the rows whenever groups have changed, and ask for one partition as a reader would."""
+        placed = self._placed[node]
+        if placed is None or placed[0] is not state.placements or placed[1] is not state.tablets:
+            self._placed[node] = (state.placements, state.tablets)
+            self._inspect(self.node(node))
+        self._probe(self.node(node))
+
+    def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[bytes]) -> None:
+        """A reader sees all that counts and nothing else."""
+        if table != NAME:
+            return
+        self._writes.observe()
+        state = self.node(node).row_replica.state
+        group = _group(_groups(state), token_of(key))
+        if group is None or node not in [replica.node for replica in group.read]:
+            self._broken(node, f"answered {key!r} at {epoch}, which others are to be asked for")
+        positions = self.node(node).row_replica.positions
+        writes = [written for written in self._writes.records if written.key == key]
+        if not found <= {written.value for written in writes if written.counts}:
+            self._broken(node, f"answered {key!r} with writes that nobody sent or all refused")
+        needed = {w.value: w for w in writes if w.counts and w.offset < positions.get(w.partition, 0)}
+        for value in lost_writes(needed, found):
+            self._lacks(node, f"{needed[value].write} in its answer of {key!r} at {epoch}")
+
+    def received(self, node: str, fetch: RowFetch, versions: Sequence[RowVersion]) -> None:
+        """Rows of the ranges that were asked for, every accepted one that the receiver will not read itself."""
+        self._writes.observe()
+        for version in versions:
+            if not any(holds(start, end, version.token) for start, end in fetch.ranges):
+                self._broken(node, f"was sent {version.partition_key!r} of another range for {fetch.operation}")
+        sent, positions = {version.value for version in versions}, dict(fetch.positions)
+        placement = _placement(self.node(node).row_replica.state)
+        if placement is not None and placement.key == fetch.replication:
+            needed = {
+                written.value: written
+                for written in self._writes.records
+                if written.counts
+                and written.offset < positions.get(written.partition, 0)
+                and any(holds(start, end, written.token) for start, end in fetch.ranges)
+            }
+            for written in map(needed.__getitem__, lost_writes(needed, sent)):
+                self._lacks(node, f"{written.key!r} of offset {written.offset}, not sent for {fetch.operation}")
+        self._parts.setdefault((node, fetch.operation), {})[fetch.source, fetch.replication] = versions
+        self._inspect(self.node(node))
+
+    def acked(self, ack: NodeAck) -> None:
+        """A report is about the last rows of each source; if somebody was declared down, about those of some of them:
+        sources are chosen again then.
+        """
+        for report in ack.reports:
+            if report.operation.startswith(SESSIONS):
+                continue
+            parts = self._parts.get((ack.node, report.operation), {})
+            may_lack = list(parts) if self._has_been_down else []
+            wanted = []
+            for count in range(len(may_lack) + 1):
+                for lacks in combinations(may_lack, count):
+                    some = [part for stream, part in parts.items() if stream not in lacks]
+                    wanted.append((sum(map(len, some)), _digest(some)))
+            if (report.rows, report.checksum) not in wanted:
+                rows, digest = wanted[0]
+                self._broken(ack.node, f"reports {report}, it was sent {rows} rows with checksum {digest}")
+
+    def quiet(self) -> None:
+        """At rest everybody who runs has everything."""
+        self._writes.observe()
+        for _, node in sorted(self.sim.shared["nodes"].items()):
+            if node.starts:
+                self._inspect(node)
+
+    # ------------------------------------------------------------------------------------------- internals
+
+    def _probe(self, node: SimNode) -> None:
+        """One of the known partitions, each time another one."""
+        if not self._writes.records:
+            return
+        self._probed += 1
+        key = self._writes.records[self._probed % len(self._writes.records)].key
+        try:
+            epoch, versions = node.row_replica.read(NAME, key)
+        except (NotReady, NotServed):
+            return
+        found = frozenset(version.value for version in versions)
+        for check in self.sim.on_read:
+            check.read(node.registration.id, NAME, key, epoch, found)
+
+    def _inspect(self, node: SimNode) -> None:
+        """All rows of a node, under the epoch that it serves."""
+        self._writes.observe()
+        row_replica, state = node.row_replica, node.row_replica.state
+        me = node.registration.id
+        stored = [version for version in row_replica.store.versions(RING) if version.table == NAME]
+        groups = _groups(state)
+        for version in stored:
+            group = _group(groups, version.token)
+            if group is None or me not in [replica.node for replica in group.write]:
+                self._broken(me, f"holds {version.partition_key!r} at epoch {state.epoch}, which it does not write")
+        values = {version.value for version in stored}
+        if not values <= self._writes.must():
+            self._broken(me, "holds rows that nobody wrote or all refused")
+        positions = row_replica.positions
+        needed = {
+            one.value: one
+            for one in self._writes.records
+            if one.counts and one.offset < positions.get(one.partition, 0)
+        }
+        for written in map(needed.__getitem__, lost_writes(needed, values)):
+            group = _group(groups, written.token)
+            if group is not None and me in [replica.node for replica in group.read]:
+                self._lacks(me, f"{written.key!r} of {written.partition}/{written.offset} at epoch {state.epoch}")
+
+    def _lacks(self, node: str, detail: str) -> None:
+        """Something is missing, which nobody promised any more if a node was assassinated."""
+        if not movements(self.sim).forfeited:
+            self._broken(node, f"lacks {detail}")
+
+    def _broken(self, node: str, detail: str) -> None:
+        self.sim.broken("rows", f"{self.node(node).name} {detail}")
+
+
+def _placement(state: ClusterState) -> Placement | None:
+    """Where the load's keyspace lies, if it is one of ranges."""
+    keyspace = state.keyspaces.get(NAME.split(".", 1)[0])
+    return state.placements.get(keyspace.placement or key_of(keyspace.replication)) if keyspace is not None else None
+
+
+def _groups(state: ClusterState) -> tuple[RangeGroup, ...]:
+    """Who reads and who writes each range of the load's table: ranges of its keyspace, or tablets of its own."""
+    table = state.tables.get(NAME)
+    tablets = map_of(state, table) if table is not None else None
+    if tablets is not None:
+        return tuple(group_of(tablets.tablet(index)) for index in range(tablets.count))
+    placement = _placement(state)
+    return placement.ranges if placement is not None else ()
+
+
+def group_of_token(state: ClusterState, token: int) -> RangeGroup | None:
+    """Who reads and who writes a key of the load's table."""
+    return _group(_groups(state), token)
+
+
+def _group(groups: tuple[RangeGroup, ...], token: int) -> RangeGroup | None:
+    """The range that has the token, found by looking at each."""
+    return next((group for group in groups if holds(group.start, group.end, token)), None)
+
+
+def _digest(parts: Iterable[Sequence[RowVersion]]) -> str:
+    """What a report says of streams: one hash over theirs; of no rows at all if there were no streams."""
+    each = sorted(map(_checksum, parts))
+    return hashlib.sha256("".join(each).encode()).hexdigest()
+
+
+def _checksum(versions: Iterable[RowVersion]) -> str:
+    """Every field of every version, each with its length in front (four bytes), then three numbers of eight bytes."""
+    data = b""
+    for version in versions:
+        keys = [b"\0" if part is None else b"\1" + part for part in version.clustering_key]
+        for part in (version.table.encode(), version.partition_key, version.value, *keys):
+            data += len(part).to_bytes(4, "big") + part
+        for number in (len(keys), version.token, version.timestamp):
+            data += (number % 2**64).to_bytes(8, "big")
+    return hashlib.sha256(data).hexdigest()

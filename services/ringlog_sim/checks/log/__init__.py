@@ -1,0 +1,1 @@
+"""Checks of the log, the metadata service and its followers."""

@@ -1,0 +1,81 @@
+"""What peers say of the log: pages of one chain or nothing, and nobody serves or keeps it before the log shows it.
+
+The rule of the chain is retold here by ids alone; what nodes serve and acknowledge is compared with what their own
+replicas of the log have folded.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Epoch
+from ringlog.node.protocol.peers import PeerAnswered
+from ringlog.wire.data import OTHER_HISTORY, EntriesReply, EntriesRequest
+from ringlog.wire.entries import decode_entry
+from ringlog.wire.records import NodeAck
+from ringlog_sim.checks.base import Check
+from ringlog_sim.simulation import Simulation
+
+
+class PeersCheck(Check):
+    """An honest peer gives the log, from the epoch on that it was asked about; who asks takes nothing else. Where a
+    chain was false all the same, the log has refuted who gave it in the end.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._false: dict[str, set[Epoch]] = {}
+
+    def began(self, node: str) -> None:
+        """It knows nothing from its peers yet."""
+        self._false[node] = set()
+
+    def gave(self, node: str, request: EntriesRequest, reply: EntriesReply) -> None:
+        """A peer has its answer ready; a lie is still to come."""
+        entries = self.sim.log.entries
+        for epoch, data in enumerate(reply.entries, request.epoch + 1):
+            item, logged = decode_entry(data), entries[epoch] if epoch < len(entries) else None
+            if not isinstance(item, Entry) or logged is None or item.state_id != logged.state_id:
+                self.sim.broken("gap_unsaid", f"{node} gives another entry as that of epoch {epoch}")
+
+    def peer_answer(self, node: str, answer: PeerAnswered) -> None:
+        """A node has taken an answer, or not."""
+        reply, before, entries = answer.reply, answer.request.state_id, self.sim.log.entries
+        if answer.code == OTHER_HISTORY:
+            self.began(node)  # two peers differ: it forgets what they gave
+        if reply is None or answer.code:
+            return
+        for epoch, data in enumerate(reply.entries, answer.request.epoch + 1):
+            item = decode_entry(data)
+            if epoch >= len(entries) or entries[epoch] != item:
+                self._false[node].add(epoch)
+            if not isinstance(item, Entry) or (item.prev_state_id, item.cluster_id) != (before, self._cluster()):
+                self.sim.broken("peer_believed", f"{node} takes an entry of {reply.node} that does not follow")
+                return
+            before = item.state_id
+
+    def adopted(self, node: str, state: ClusterState) -> None:
+        """A node serves rows under that state."""
+        self._shown_by_the_log(node, state.epoch, "serves rows at")
+
+    def serves(self, node: str, state: ClusterState) -> None:
+        """A node serves registers under that state, and has it on the disk."""
+        self._shown_by_the_log(node, state.epoch, "serves registers at")
+
+    def acked(self, ack: NodeAck) -> None:
+        """A node says that it has that epoch for good."""
+        self._shown_by_the_log(ack.node, ack.applied, "acknowledges")
+
+    def quiet(self) -> None:
+        """What was false is known to be."""
+        for node, epochs in sorted(self._false.items()):
+            peers = self.sim.shared["nodes"][node].peers
+            if not peers.claims.refuted and any(peers.entry_at(epoch) is not None for epoch in epochs):
+                self.sim.broken("lie_believed", f"{node} was given false entries of {sorted(epochs)}, refuted nobody")
+
+    def _shown_by_the_log(self, node: str, epoch: Epoch, does: str) -> None:
+        if self.sim.shared["asks"] and epoch > (own := self.sim.shared["nodes"][node].own_epoch):
+            self.sim.broken("peers_word", f"{node} {does} epoch {epoch}, its own log has shown it {own}")
+
+    def _cluster(self) -> str:
+        return self.sim.log.state.cluster_id

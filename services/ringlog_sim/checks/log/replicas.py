@@ -1,0 +1,68 @@
+"""Checks of the states on replicas.
+
+Every replica goes through the states of the true log, and replicas that fold alone reach the same digests. Every state
+keeps the invariants of ``ringlog.kernel.invariants``.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.encoding.encoder import digest
+from ringlog.kernel.invariants.check import CODE, violations
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
+from ringlog_sim.checks.base import Check
+from ringlog_sim.devices.listener import FoldingReplica
+
+DIGEST_EVERY = 128
+"""Lone states are compared whole at each epoch; their digests, which cost far more, once in N epochs."""
+
+
+class Replicas(Check):
+    """Epochs never go back or skip; the state at an epoch is one and has one digest, on every replica."""
+
+    def folded(self, replica: FoldingReplica, before: ClusterState, after: ClusterState) -> None:
+        """A replica has reached another state."""
+        epoch = after.epoch
+        if epoch != before.epoch + 1:
+            self.sim.broken("epochs", f"{replica.name} went from epoch {before.epoch} to {epoch}")
+        states = self.sim.log.states
+        if epoch >= len(states):
+            self.sim.broken("epochs", f"{replica.name} is at epoch {epoch}, the log is not")
+        if after is states[epoch]:
+            return
+        if not replica.is_independent or after != states[epoch]:
+            self.sim.broken("determinism", f"{replica.name} has another state at epoch {epoch}")
+        if epoch % DIGEST_EVERY == 0:
+            self._compare(replica)
+
+    def quiet(self) -> None:
+        """At rest the digests of lone replicas are those of the log; in one run of eight, as they cost so much."""
+        for replica in self.sim.replicas:
+            if replica.is_independent and replica.is_alive() and self.sim.world.seed % 8 == 0:
+                self._compare(replica)
+
+    def _compare(self, replica: FoldingReplica) -> None:
+        epoch = replica.state.epoch
+        if digest(replica.state) != digest(self.sim.log.states[epoch]):
+            self.sim.broken("determinism", f"{replica.name} has another digest at epoch {epoch}")
+
+
+_looked_at: dict[int, ClusterState] = {}
+
+
+class StateInvariants(Check):
+    """After each entry no invariant of ``ringlog.kernel.invariants`` is broken."""
+
+    def begin(self, state: ClusterState) -> None:
+        """The state that the run begins with, as a whole; once, for many runs begin with it."""
+        if _looked_at.get(id(state)) is not state:
+            self._check(state, EMPTY_STATE)
+            _looked_at[id(state)] = state
+
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
+        """Look at what the entry has changed."""
+        self._check(after, before)
+
+    def _check(self, state: ClusterState, previous: ClusterState) -> None:
+        for found in violations(state, previous):
+            self.sim.broken(CODE, f"epoch {state.epoch}: {found.invariant} ({found.sentence}): {found.detail}")

@@ -1,0 +1,80 @@
+"""One instance acts in a role at a time, and who was taken over publishes nothing any more."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.commands.cluster.cluster import TakeOver
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.protocol.validator.core import is_floor_mark
+from ringlog.protocol.validator.values import FORGOTTEN
+from ringlog.wire.records import REJECTED, Result
+from ringlog_sim.checks.base import Check
+from ringlog_sim.devices.memo import cached_result
+
+if TYPE_CHECKING:
+    from ringlog_sim.devices.broker import Partition
+    from ringlog_sim.simulation import Simulation
+
+
+class Terms(Check):
+    """Terms of a role ascend; published rejections have ascending terms, and one request id has one rejection.
+
+    Behind the mark of a floor above its epoch a request may be refused once more, as forgotten; never without one.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self._terms: dict[str, int] = {}
+        self._holders: dict[int, str] = {}
+        self._read = 0
+        self._last = 0
+        self._rejected: dict[tuple[str, str], Result] = {}
+        self._applied: set[str] = set()
+        self._forgotten: set[str] = set()
+        self._floor = 0
+
+    def begin(self, state: ClusterState) -> None:
+        """The terms so far."""
+        self._terms = {role: term.term for role, term in state.terms.items()}
+
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
+        """A take-over must raise the term."""
+        self._applied.add(item.request_id)
+        if isinstance(item.command, TakeOver):
+            command = item.command
+            if command.term <= self._terms.get(command.role, 0):
+                self.sim.broken("terms", f"{command.role} was taken over with term {command.term} again")
+            self._terms[command.role] = command.term
+            if command.role == "validator":
+                self._holders[command.term] = command.instance
+
+    def results(self, partition: Partition) -> None:
+        """New results: rejections are written under the fence."""
+        for record in partition.records[self._read : partition.visible]:
+            result = cached_result(record.value)
+            if result.outcome == REJECTED and result.term < self._last:
+                self.sim.broken("fence", f"a rejection of term {result.term} was published after one of {self._last}")
+            # An instance that answers at all has read the results before it, and will see no more of earlier terms.
+            self._last = max(self._last, result.term)
+            if result.outcome != REJECTED:
+                continue
+            if self._holders.get(result.term) != result.instance:
+                self.sim.broken("fence", f"{result.instance} published in term {result.term}, which is not its own")
+            if is_floor_mark(result):
+                self._floor = max(self._floor, result.since_epoch)
+                continue
+            forgotten = result.code == FORGOTTEN
+            if forgotten and result.since_epoch >= self._floor:
+                self.sim.broken("answers", f"{result.request_id} was refused as forgotten, and no mark says so")
+            key = (result.request_id, result.digest)
+            first = self._rejected.setdefault(key, result)
+            # Who gave a request up has taken its id, with a Noop: from then on it is another command's.
+            # So has who asked for another command under it when the answer to the first one was forgotten.
+            self._forgotten |= {result.request_id} if forgotten else set()
+            taken = result.request_id in self._applied or result.request_id in self._forgotten
+            withdrawn = result.code == "request_id_reused" and taken
+            if first.code != result.code and not withdrawn and not forgotten:
+                self.sim.broken("answers", f"{result.request_id} was rejected as {first.code} and as {result.code}")
+        self._read = partition.visible

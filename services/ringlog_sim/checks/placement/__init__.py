@@ -1,0 +1,1 @@
+"""Checks of tablets, zones and the balancer."""

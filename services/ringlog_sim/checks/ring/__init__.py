@@ -1,0 +1,1 @@
+"""Checks of range movements, layouts and quorums."""

@@ -1,0 +1,172 @@
+"""Gates by truth: an operation leaves a stage only when those that it needs have really acknowledged it.
+
+What a node has acknowledged is what it said itself, from what it had adopted and its disk had kept; what the
+coordinator says of it, or what is on its way, does not count. Whose word is needed is worked out here from the own
+record of movements: for each range that changes, a quorum of the old and of the new group, in each datacenter.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, RetryOperation
+from ringlog.kernel.model.outcome import Entry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import StreamReport
+from ringlog.wire.records import NodeAck
+from ringlog_sim.checks.base import Check
+from ringlog_sim.checks.ring.movements import Movements, SeenMovement, movements
+from ringlog_sim.devices.broker import MUTATIONS
+
+if TYPE_CHECKING:
+    from ringlog_sim.simulation import Simulation
+
+GATED = ("prepared", "write_both_read_old", "write_both_read_new")
+GAINING_ASKED = ("prepared", "streaming", "write_both_read_old")
+REPORTED = ("streaming", "write_both_read_old")
+
+
+class Acknowledgements(Check):
+    """A node says only what is true, keeps its word over restarts, and answers nobody before it can keep it.
+
+    ``acknowledged``: node id to the newest epoch that it has given its word for.
+    """
+
+    def __init__(self, sim: Simulation) -> None:
+        super().__init__(sim)
+        self.acknowledged: dict[str, int] = {}
+        self.reported: dict[tuple[str, str], set[StreamReport]] = {}
+        self._adopted: dict[str, int] = {}
+        self._acknowledged: dict[str, int] = {}
+        self._ends: dict[str, list[int]] = {}
+        sim.shared["acknowledgements"] = self
+
+    def began(self, node: str) -> None:
+        """A new life: memory is gone, and what the disk does not have never was."""
+        self._adopted[node] = self._acknowledged[node] = 0
+        self._ends[node] = [partition.high for partition in self.sim.broker.topics[MUTATIONS]]
+        on_disk = self.node(node).host.disk.get("acknowledged", 0)
+        if on_disk < self.acknowledged.get(node, 0):
+            self.acknowledged[node] = on_disk
+
+    def adopted(self, node: str, state: ClusterState) -> None:
+        """Epochs go forward."""
+        if state.epoch <= self._adopted[node]:
+            self.sim.broken("epochs", f"{self._name(node)} went from {self._adopted[node]} to {state.epoch}")
+        if state.epoch >= len(self.sim.log.states) or self.sim.log.states[state.epoch].state_id != state.state_id:
+            self.sim.broken("epochs", f"{self._name(node)} adopted {state.epoch}, which the log does not have")
+        self._adopted[node] = state.epoch
+
+    def acked(self, ack: NodeAck) -> None:
+        """About to be published: adopted, on disk, caught up, and no step back."""
+        node, name = ack.node, self._name(ack.node)
+        if ack.applied > self._adopted[node] or ack.drained > self._adopted[node]:
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied}/{ack.drained}, it serves {self._adopted[node]}")
+        if self.node(node).host.disk.get("acknowledged", 0) < ack.applied:
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before its disk has it")
+        if ack.applied < self._acknowledged[node]:
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} after {self._acknowledged[node]}")
+        if not self.caught_up(node):
+            self.sim.broken("ack", f"{name} acknowledges {ack.applied} before it has read again what it held")
+        self._acknowledged[node] = ack.applied
+        self.acknowledged[node] = max(self.acknowledged.get(node, 0), min(ack.applied, ack.drained))
+        for report in ack.reports:
+            self.reported.setdefault((node, report.operation), set()).add(report)
+
+    def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[bytes]) -> None:
+        """It answered: under its present epoch, not below its word, and knowing what it knew before."""
+        if epoch != self._adopted[node] or epoch < self.acknowledged.get(node, 0):
+            acknowledged = self.acknowledged.get(node, 0)
+            self.sim.broken("serving", f"{self._name(node)} answered at {epoch}, its word is {acknowledged}")
+        if not self.caught_up(node):
+            self.sim.broken("serving", f"{self._name(node)} answered before it has read again what it held")
+
+    def caught_up(self, node: str) -> bool:
+        """True once it has passed the ends that the mutations had when its life began."""
+        positions = self.node(node).row_replica.positions
+        return all(positions.get(number, 0) >= end for number, end in enumerate(self._ends[node]))
+
+    def _name(self, node: str) -> str:
+        return self.node(node).name
+
+
+class Gates(Check):
+    """When an operation leaves a gated stage, the truth meets the gate, and the witnesses that counted are true."""
+
+    def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
+        """Look at applied steps of operations."""
+        if isinstance(item.command, RetryOperation):
+            self._left_out(after, item.command)
+        if not isinstance(item.command, AdvanceOperation):
+            return
+        command, record = item.command, movements(self.sim).upto(after.epoch)
+        move = record.flying.get(command.operation) or record.ended.get(command.operation)
+        if move is None or len(move.marks) < 2:
+            self.sim.broken("gate", f"epoch {after.epoch}: {command.operation} is no operation that could go on")
+            return
+        stage, since = move.marks[-2]
+        if stage not in GATED and stage not in REPORTED:
+            return
+        truth: Acknowledgements = self.sim.shared["acknowledgements"]
+        where = f"epoch {after.epoch}: {move.id} left {stage} (epoch {since})"
+        for witness in command.witnesses:
+            claimed = min(witness.applied, witness.drained)
+            if claimed >= since and claimed > truth.acknowledged.get(witness.node, 0):
+                self.sim.broken("gate", f"{where}: {witness} is not true")
+        informed = {node for node, epoch in truth.acknowledged.items() if epoch >= since}
+        lacking = _lacking(move, stage, informed, record)
+        if lacking:
+            self.sim.broken("gate", f"{where}, but {lacking}")
+        if stage in REPORTED:
+            self._reports(where, move, command, truth)
+
+    def _left_out(self, after: ClusterState, command: RetryOperation) -> None:
+        """Who is left out of a movement that only goes forward is declared down, and no quorum of a group by itself."""
+        record = movements(self.sim).upto(after.epoch)
+        move = record.flying.get(command.operation)
+        if move is None or not command.ignore_nodes:
+            return
+        where = f"epoch {after.epoch}: {move.id} goes on without {sorted(command.ignore_nodes)}"
+        if not record.down.issuperset(command.ignore_nodes) or not move.reached("write_both_read_new"):
+            self.sim.broken("gate", f"{where}, which nobody may leave out")
+        excused = _excused(move, record)
+        for exchange in move.exchanges if not command.admits_loss else ():
+            for group in (exchange.old, exchange.new):
+                for datacenter in {record.places[node][0] for node in group}:
+                    local = [node for node in group if record.places[node][0] == datacenter]
+                    if sum(node in excused for node in local) >= len(local) // 2 + 1:
+                        self.sim.broken("gate", f"{where}: a quorum of {local} would know nothing of it")
+
+    def _reports(self, where: str, move: SeenMovement, command: AdvanceOperation, truth: Acknowledgements) -> None:
+        """Every gaining node has said that it has its rows, and said the same."""
+        for node in sorted(move.gaining()):
+            given = [report for report in command.reports if report.node == node]
+            if not given:
+                self.sim.broken("gate", f"{where} without a report of the rows of {node}")
+            for report in given:
+                if report not in truth.reported.get((node, move.id), set()):
+                    self.sim.broken("gate", f"{where} with {report}, which its node has not given")
+
+
+def _excused(move: SeenMovement, record: Movements) -> frozenset[str]:
+    """Who is left out, and who leaves if it was declared down."""
+    return move.ignored | record.down.intersection({move.parting})
+
+
+def _lacking(move: SeenMovement, stage: str, informed: set[str], record: Movements) -> str:
+    """Whose acknowledgement is missing, in words; empty if the gate is met."""
+    if stage in GAINING_ASKED and (silent := move.gaining() - informed):
+        return f"the gaining {sorted(silent)} have not acknowledged it"
+    excused = _excused(move, record)
+    asked_all = stage in GATED and (stage != "prepared" or record.gate_prepared)
+    for exchange in move.exchanges if asked_all else ():
+        for group in (exchange.old, exchange.new):
+            for datacenter in sorted({record.places[node][0] for node in group}):
+                local = [node for node in group if record.places[node][0] == datacenter]
+                asked = [node for node in local if node not in excused]
+                if len(local) - len(asked) > len(local) // 2:  # else a quorum would be left out, and nobody said so
+                    asked = [node for node in local if node not in move.ignored]
+                have = sum(node in informed for node in asked)
+                if have < min(len(local) // 2 + 1, len(asked)):
+                    return f"only {have} of {len(local)} in {datacenter} of {exchange} have acknowledged it"
+    return ""

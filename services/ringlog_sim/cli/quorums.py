@@ -1,0 +1,175 @@
+"""``ringlog sim quorums``: do read and write quorums meet, in every plan that this cluster could be asked for?"""
+
+from __future__ import annotations
+
+import json
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ringlog.cli.shared.connection import Json, errors, fail, out
+from ringlog.files import read_input
+
+if TYPE_CHECKING:
+    from ringlog_testing.quorums.case import CaseOptions
+    from ringlog_testing.quorums.explore import Explorer, Findings
+    from ringlog_testing.quorums.model import QuorumRules
+
+LEAST_WIDTH = 160
+"""Columns where the terminal is narrower or nobody looks: a table of views must stay one."""
+
+
+def register(app: typer.Typer) -> None:
+    """Add the command."""
+    app.command("quorums")(quorums)
+
+
+def quorums(
+    file: Annotated[
+        Path | None, typer.Argument(metavar="[FILE]", help="A cluster, or histories drawn by hand, as JSON.")
+    ] = None,
+    source: Annotated[
+        str | None,
+        typer.Option("--from", help="A cluster's state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
+    ] = None,
+    nodes: Annotated[int | None, typer.Option(help="Nodes of a regular cluster (4).")] = None,
+    racks: Annotated[int | None, typer.Option(help="Racks in each datacenter (1).")] = None,
+    datacenters: Annotated[int | None, typer.Option(help="Datacenters (1).")] = None,
+    factor: Annotated[int | None, typer.Option(help="Replicas of a range (3).")] = None,
+    tokens: Annotated[int | None, typer.Option(help="Tokens of each node (1).")] = None,
+    new_tokens: Annotated[int, typer.Option(help="Tokens that a joining node asks for.", min=1, max=64)] = 1,
+    operations: Annotated[
+        str | None,
+        typer.Option(metavar="KIND,…", help="Only these kinds of operation; all that there are if not given."),
+    ] = None,
+    rule: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=CHOICE",
+            help="Weaken a rule: R1=majority|off, R3=off, R4=off, R5=union|off, step=off, gate:STAGE=off. Repeatable.",
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Go through every plan of a cluster, every pair of views, every quorum.
+
+    Exit status 1: a counterexample, or a plan that breaks an invariant. 2: bad input. 3: a defect of this tool.
+    """
+    from ringlog_testing.quorums import report
+    from ringlog_testing.quorums.case import CaseOptions
+    from ringlog_testing.quorums.description import BadDescription
+    from ringlog_testing.quorums.explore import DRAWN, Explorer, NotQuiet, TooMuch
+    from ringlog_testing.quorums.plans import unknown_here
+
+    rules = rules_of(rule or [])
+    numbers = {"nodes": nodes, "racks": racks, "datacenters": datacenters, "factor": factor, "tokens": tokens}
+    given = {name: value for name, value in numbers.items() if value is not None}
+    kinds = _kinds(operations)
+    with _refusals((BadDescription, NotQuiet, TooMuch)):
+        found, not_covered = _explored(Explorer(rules), (file, source, given), kinds, CaseOptions(new_tokens))
+    is_cluster = all(findings.kind != DRAWN for findings in found)
+    left_out = (*unknown_here(), *not_covered) if operations is None and is_cluster else ()
+    if as_json:
+        typer.echo(json.dumps(report.as_json(found, rules, left_out)))
+    else:
+        out.width = max(out.width, LEAST_WIDTH)
+        for item in report.printed(found, rules, left_out):
+            out.print(item)
+    raise typer.Exit(0 if report.has_no_conflict(found) else 1)
+
+
+@contextmanager
+def _refusals(bad_input: tuple[type[Any], ...]) -> Iterator[None]:
+    """End with status 2 for bad input, and with 3 for a defect of this tool: status 1 is for a counterexample."""
+    try:
+        yield
+    except typer.Exit:
+        raise
+    except bad_input as error:
+        fail(error.code, str(error), 2)
+    except Exception as error:
+        where = traceback.extract_tb(error.__traceback__)[-1]
+        text = f"{type(error).__name__}: {error} ({where.name}, line {where.lineno}). Report it, with the cluster"
+        fail("not_explored", text, 3)
+
+
+def rules_of(given: list[str]) -> QuorumRules:
+    """The rules with the choices of ``NAME=CHOICE`` options."""
+    from ringlog.kernel.operations.gates import GATED_STAGES
+    from ringlog_testing.quorums.model import CHOICES, RULE_FIELDS, QuorumRules
+
+    chosen: dict[str, Any] = {}
+    gates_off: list[str] = []
+    for text in given:
+        name, _, choice = text.partition("=")
+        stage = name.removeprefix("gate:")
+        if stage != name and choice == "off" and stage in GATED_STAGES:
+            gates_off.append(stage)
+        elif choice in CHOICES.get(name, ()):
+            chosen[RULE_FIELDS[name]] = choice
+        else:
+            known_kinds = [f"{rule}={'|'.join(choices)}" for rule, choices in CHOICES.items()]
+            known_kinds += [f"gate:{gated}=off" for gated in GATED_STAGES]
+            fail("bad_rule", f"{text}: there are {', '.join(known_kinds)}", 2)
+    return QuorumRules(**chosen, gates_off=tuple(dict.fromkeys(gates_off)))
+
+
+def _kinds(operations: str | None) -> tuple[str, ...]:
+    """The kinds that are asked for; none: those that the cluster has something of."""
+    from ringlog_testing.quorums.plans import KINDS
+    from ringlog_testing.quorums.tablet_plans import KINDS as TABLET_KINDS
+
+    known_kinds = (*KINDS, *TABLET_KINDS)
+    names = () if operations is None else tuple(dict.fromkeys(operations.split(",")))
+    unknown = [name for name in names if name not in known_kinds]
+    if unknown:
+        fail("unknown_operation", f"{unknown[0]!r}: plans are made of {', '.join(known_kinds)}", 2)
+    return names
+
+
+def _explored(
+    explorer: Explorer,
+    given: tuple[Path | None, str | None, dict[str, int]],
+    kinds: tuple[str, ...],
+    options: CaseOptions,
+) -> tuple[list[Findings], tuple[str, ...]]:
+    """Return the findings in the file, log or numbers given (default: a regular cluster), and changes without plans."""
+    from ringlog.cli.json_commands import state_from
+    from ringlog_testing.quorums.description import Numbers, described, drawn, state_of
+    from ringlog_testing.quorums.tablet_plans import kinds_in, not_covered
+
+    file, source, numbers = given
+    if sum((file is not None, source is not None, bool(numbers))) > 1:
+        fail("bad_usage", "give a FILE, or --from, or numbers like --nodes: each describes a whole cluster", 2)
+    if source is not None:
+        state = state_from(source)
+    elif file is None:
+        state = state_of(described(Numbers(**numbers)))
+    else:
+        description = _read(file)
+        if "histories" in description:
+            return [explorer.drawn(drawn(description))], ()
+        state = state_of(description)
+    with errors.status("") as status:  # nothing is shown unless somebody watches
+
+        def report_progress(kind: str, done: int, count: int) -> None:
+            status.update(f"{kind}: {done} of {count} plans")
+
+        found = [explorer.plans(state, kind, options, report_progress) for kind in kinds or kinds_in(state)]
+    return found, not_covered(state)
+
+
+def _read(file: Path) -> dict[str, Any]:
+    try:
+        value = json.loads(read_input(file))
+    except OSError as error:
+        fail("bad_file", f"{file}: {error.strerror}", 2)
+    except (ValueError, RecursionError) as error:
+        fail("bad_json", f"{file}: {error}", 2)
+    if not isinstance(value, dict):
+        fail("bad_json", f"{file}: expected a JSON object", 2)
+    return value

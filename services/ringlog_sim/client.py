@@ -1,0 +1,158 @@
+"""A simulated client: performs ``ringlog.protocol.submission.submission``, and direct authors.
+
+Every question and every answer goes to the checks.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.encoding.encoder import command_digest
+from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.values import Command, Micros
+from ringlog.log.errors import WaitTimedOut
+from ringlog.protocol.submission.results import Submitted
+from ringlog.protocol.submission.submission import Asked, Fresh, Hear, Send, ask, may_answer, parcels, question
+from ringlog.wire.commands import encode_command
+from ringlog.wire.errors import WireError
+from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
+from ringlog.wire.records import Result
+from ringlog_sim.devices.broker import REQUESTS, RESULTS, RETRY_US, SimRecord, SimTail
+from ringlog_sim.devices.memo import cached_result
+from ringlog_sim.devices.world import MS, Chance, Signal, SimHost, Unanswered
+from ringlog_sim.replica import Performers, SimAuthor, SimReplica, Step, draw_of, perform
+
+if TYPE_CHECKING:
+    from ringlog_sim.simulation import Simulation
+
+
+BUSY_US: Micros = 4 * MS
+"""How long the producer is busy at most before it looks what waits: so that requests meet."""
+
+
+class SimClient:
+    """One client process: a replica, a reader of the results, and its questions under way."""
+
+    def __init__(self, sim: Simulation, host: SimHost, name: str, replica: SimReplica | None = None) -> None:
+        self.sim = sim
+        self.host = host
+        self.name = name
+        self.replica = replica or SimReplica(sim, host, name)
+        self.draw = draw_of(sim, name)
+        self.direct = SimAuthor(self.replica, name, self.draw)
+        self._signals: dict[str, Signal] = {}
+        self._received: dict[str, list[Result]] = {}
+        self._noted: set[str] = set()
+        self._waiting: dict[str, Send] = {}
+        self._busy = False
+        self._chance = Chance(sim.world.seed, f"producer/{name}")
+        self._tail: SimTail | None = None
+        self.replica.followers.append(self._follow)
+
+    def close(self) -> None:
+        """Listen no more."""
+        self.replica.close()
+        if self._tail is not None:
+            self._tail.close()
+
+    def start(self) -> Step:
+        """Place the reader at the results' end; before the first question."""
+        yield from self.replica.until_founded()
+        while self._tail is None:
+            try:
+                end = yield from self.sim.broker.end(self.host, RESULTS)
+                self._tail = self.sim.broker.tail(self.host, RESULTS, 0, end, self._take)
+            except Unanswered:
+                yield RETRY_US
+
+    def new_request_id(self) -> str:
+        """A fresh request id."""
+        return new_request_id(self.direct.now(), self.draw.take(ENTROPY_BYTES))
+
+    def submit(
+        self, command: Command, timeout: Micros, request_id: str | None = None, since: int | None = None
+    ) -> Step:
+        """The answer to a command. Raises NoAnswer, WireError (the command cannot be encoded)."""
+        since = self.replica.state.epoch if since is None else since
+        asked_for = question(command, request_id or self.new_request_id(), since, self.name)
+        asked = asked_for.asked
+        for check in self.sim.on_asked:
+            check.asked(self.name, asked, asked_for.kind)
+        self._signals.setdefault(asked.request_id, Signal())
+        self._received.setdefault(asked.request_id, [])
+        in_time: Performers = {
+            **self.replica.in_time,
+            Send: self._send,
+            Hear: self._hear,
+            Fresh: self._fresh,
+        }
+        try:
+            answer = yield from perform(ask(asked_for, timeout), self.replica.at_once, in_time)
+        finally:
+            self._signals.pop(asked.request_id, None)
+            self._received.pop(asked.request_id, None)
+            self._noted.discard(asked.request_id)
+        self._announce(asked, answer)
+        return answer
+
+    def withdraw(self, command: Command, request_id: str, since: int) -> Step:
+        """Give a request up that went to the validator; the checks hear how it ended."""
+        asked = Asked(request_id, since, command_digest(*encode_command(command)))
+        ended = yield from self.direct.withdraw(request_id, since)
+        for check in self.sim.on_withdrawn:
+            check.withdrawn(self.name, asked, ended)
+
+    def _send(self, effect: Send) -> Step:
+        """Join what waits; the first to find the producer free sends all of it."""
+        self._waiting[effect.question.asked.request_id] = effect
+        if self._busy:
+            return
+        self._busy = True
+        try:
+            yield self._chance.below(BUSY_US)
+            while self._waiting:
+                made, self._waiting = parcels(tuple(self._waiting.values())), {}
+                self.sim.did["requests", "together"] += sum(len(parcel.sent) > 1 for parcel in made)
+                yield from self.sim.broker.try_append(self.host, REQUESTS, [("", parcel.data) for parcel in made])
+        finally:
+            self._busy = False
+
+    def _hear(self, effect: Hear) -> Step:
+        request = effect.asked.request_id
+        if not self._received[request] and request not in self._noted:
+            yield self._signals[request], max(1, effect.until - self.sim.world.now)
+        self._noted.discard(request)
+        received, self._received[request] = self._received[request], []
+        return received
+
+    def _fresh(self, effect: Fresh) -> Step:
+        try:
+            return (yield from self.replica.barrier(effect.timeout))
+        except WaitTimedOut:
+            return None
+
+    def _announce(self, asked: Asked, answer: Submitted) -> None:
+        if self.sim.world.tracing:
+            self.sim.world.tell(self.name, f"is answered {answer}")
+        for check in self.sim.on_answered:
+            check.answered(self.name, asked, answer)
+
+    def _follow(
+        self, _: ClusterState, __: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, ___: int
+    ) -> None:
+        if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry):
+            signal = self._signals.get(item.request_id)
+            if signal is not None:
+                self._noted.add(item.request_id)
+                signal.fire()
+
+    def _take(self, records: list[SimRecord]) -> None:
+        for record in records:
+            try:
+                result = cached_result(record.value)
+            except WireError:
+                continue
+            if result.request_id in self._received and may_answer(result):
+                self._received[result.request_id].append(result)
+                self._signals[result.request_id].fire()

@@ -1,0 +1,1 @@
+"""The simulated machine room: time, network, broker, disks, randomness."""

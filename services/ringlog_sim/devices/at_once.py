@@ -1,0 +1,183 @@
+"""The simulated broker's topics, and an archive's place, as the ports of ``ringlog.log``, for code that blocks:
+answers come at once.
+
+Such code runs in one moment of virtual time. Its process can die before or after each of its writes (``Deaths``): what
+a broker has by then stays, what was to come next does not. Who works in several moments waits between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+
+from ringlog.log.errors import ArchiveUnavailable, LogTruncated, LogUnavailable
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
+from ringlog_sim.devices.broker import SNAPSHOTS, SimBroker
+from ringlog_sim.devices.world import Chance, PowerCut, SimHost
+
+IDENTITY = "the simulated log"
+
+
+class Deaths:
+    """When who writes at once dies: in the ``left``-th write from now, 0: in none."""
+
+    def __init__(self, seed: int) -> None:
+        self.left = 0
+        self._chance = Chance(seed, "deaths")
+
+    def before(self) -> bool:
+        """A write begins: raises PowerCut, or is to be its writer's last one (True), or neither."""
+        if not self.left:
+            return False
+        self.left -= 1
+        if self.left:
+            return False
+        if self._chance.happens(0.5):
+            raise PowerCut
+        return True
+
+
+class TopicAtOnce:
+    """One partition, as ``host`` reaches it; None: as somebody does who waits for as long as it takes.
+
+    Of the snapshots everybody sees what a compaction would leave: the newest of each key, if it has a value.
+    """
+
+    def __init__(self, broker: SimBroker, topic: str, deaths: Deaths, host: SimHost | None = None) -> None:
+        self.name = f"simulated.{topic}"
+        self._broker = broker
+        self._topic = topic
+        self._deaths = deaths
+        self._host = host
+
+    def append(self, records: Sequence[bytes]) -> None:
+        """See ``MetadataLog``."""
+        for data in records:
+            self.put("", data)
+
+    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        """See ``MetadataLog``."""
+        return answered_at_once(lambda: self.append(records))
+
+    def put(self, key: str, data: bytes | None) -> int:
+        """See ``KeyedRecords``."""
+        self.reach()
+        is_last = self._deaths.before()
+        offset = self._broker.put(self._topic, key, data or b"")
+        if is_last:
+            raise PowerCut
+        return offset
+
+    def delete_before(self, offset: int) -> None:
+        """Have the broker let go of what is before it."""
+        self.reach()
+        is_last = self._deaths.before()
+        self._broker.delete_before(self._topic, offset)
+        if is_last:
+            raise PowerCut
+
+    def begin_offset(self) -> int:
+        """See ``MetadataLog``."""
+        self.reach()
+        return self._broker.partition(self._topic).begin
+
+    def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:  # noqa: ARG002
+        """See ``MetadataLog``."""
+        self.reach()
+        return self._broker.partition(self._topic).high
+
+    def identity(self) -> str:
+        """See ``MetadataLog``."""
+        return IDENTITY
+
+    def kafka_id(self) -> str:
+        """See ``MetadataLog``."""
+        return ""
+
+    def verify(self) -> None:
+        """See ``MetadataLog``."""
+
+    def tail(self, from_offset: int) -> TailAtOnce:
+        """See ``MetadataLog``."""
+        return TailAtOnce(self, from_offset)
+
+    def close(self) -> None:
+        """See ``MetadataLog``."""
+
+    def records(self, begin: int) -> list[LogRecord]:
+        """What is there from an offset on. Raises LogUnavailable, LogTruncated."""
+        self.reach()
+        partition = self._broker.partition(self._topic)
+        if begin < partition.begin:
+            raise LogTruncated(f"{self.name}: offset {begin} is before {partition.begin}")
+        there = partition.records[: partition.visible]
+        if self._topic == SNAPSHOTS:
+            newest = {record.key: record for record in there}
+            there = [record for record in there if newest[record.key] is record and record.value]
+        return [LogRecord(record.offset, record.value, record.time) for record in there if record.offset >= begin]
+
+    def reach(self) -> None:
+        """Raises LogUnavailable if the host does not reach the broker now."""
+        if not self._broker.answers(self._host):
+            raise LogUnavailable(f"{self.name} does not answer")
+
+
+class TailAtOnce:
+    """A reader of a ``TopicAtOnce``."""
+
+    def __init__(self, topic: TopicAtOnce, position: int) -> None:
+        self.position = position
+        self._topic = topic
+
+    def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:  # noqa: ARG002
+        """See ``LogTail``."""
+        found = self._topic.records(self.position)[:records_max]
+        self.position = found[-1].offset + 1 if len(found) == records_max else self._topic.end_offset()
+        return found
+
+    def close(self) -> None:
+        """See ``LogTail``."""
+
+
+class PlaceAtOnce:
+    """An archive's place in a dictionary, which all hosts of agents have mounted.
+
+    ``refuses``: what it does not do now: ``ALL``, ``WRITES``, or nothing (empty).
+    """
+
+    name = "simulated"
+    ALL = "all"
+    WRITES = "writes"
+
+    def __init__(self, files: dict[str, bytes], deaths: Deaths, refuses: Callable[[], str]) -> None:
+        self._files = files
+        self._deaths = deaths
+        self._refuses = refuses
+
+    def names(self) -> list[str]:
+        """See ``ArchivePlace``; so are the others."""
+        self._reach()
+        return list(self._files)
+
+    def first_line(self, name: str) -> bytes:
+        """See ``ArchivePlace``."""
+        self._reach()
+        return self._files[name].splitlines(keepends=True)[0]
+
+    def read(self, name: str) -> bytes:
+        """See ``ArchivePlace``."""
+        self._reach()
+        return self._files[name]
+
+    def write(self, name: str, data: bytes) -> None:
+        """See ``ArchivePlace``."""
+        if self._refuses():
+            raise ArchiveUnavailable(f"{self.name} takes nothing")
+        is_last = self._deaths.before()
+        self._files[name] = data
+        if is_last:
+            raise PowerCut
+
+    def _reach(self) -> None:
+        if self._refuses() == self.ALL:
+            raise ArchiveUnavailable(f"{self.name} does not answer")

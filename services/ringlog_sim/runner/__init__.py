@@ -1,0 +1,1 @@
+"""Runs: scripts, seeds, search, shrinking, coverage."""

@@ -1,0 +1,135 @@
+"""What may never come: the lost, tablets that nobody moves, and what has to come all the same."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
+from ringlog.kernel.fold import decide
+from ringlog.kernel.model.outcome import EntryContext, Rejected
+from ringlog.kernel.model.state import ClusterState, Operation, in_order
+from ringlog.kernel.model.zones import ZonePartition
+from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
+from ringlog.kernel.operations.stages import REQUESTED
+from ringlog.kernel.service import GATED, GONE, MEMBER, in_recovery, next_step
+from ringlog.kernel.tablets.mutual_exclusion import is_draining, transitions
+from ringlog.kernel.tablets.stages import nodes_of
+from ringlog.kernel.zones.distribution import is_alive
+from ringlog.kernel.zones.resets import can_go_on
+from ringlog.kernel.zones.salvage import refused_salvage
+from ringlog.protocol.rebalancer import zone_waits
+from ringlog.protocol.rebalancer.zone_groups import SessionReports, before, failed
+from ringlog.protocol.rebalancer.zone_waits import ZoneWait, waits_of
+
+BEHIND, NOBODY = "moves_limit", "no_data_nodes"
+"""What the kernel says of a trigger that others are ahead of, and of one that leads nowhere: no more are to be made."""
+
+if TYPE_CHECKING:
+    from ringlog_sim.actors.nodes.node import SimNode
+
+
+def helpless(operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
+    """True if somebody who is to get or to give rows does not run and never will: only a cancel ends it."""
+    giving = operation.plan.sources if operation.stage in REPORTED_STAGES else ()
+    wanted = (*gaining_nodes(operation), *(source.source for source in giving))
+    return any(node not in nodes or not nodes[node].starts for node in wanted)
+
+
+def waits_for_lost(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
+    """True if no quorum of some group is left that could acknowledge: an operator must decide what to give up."""
+    living = {node for node, found in nodes.items() if found.starts}
+    return any(len(living.intersection(need.members)) < need.need for need in gate(state, operation).needs)
+
+
+def waits_for_tablets(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
+    """True if nobody moves the tablets of the node that leaves, or somebody is lost who has one in transition."""
+    if operation.stage != REQUESTED:
+        return False
+    lost = {node for node, found in nodes.items() if not found.starts}
+    return is_draining(state, operation) or any(
+        lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next))) for tablets, one in transitions(state)
+    )
+
+
+def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
+    """The tablets in transition of which nobody is lost: what is tried in vain is turned back."""
+    lost = {node for node, found in nodes.items() if not found.starts}
+    return [
+        f"{tablets.table}/{one.tablet} is in {one.stage}"
+        for tablets, one in transitions(state)
+        if not lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next)))
+    ]
+
+
+def unended_service(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
+    """The next step of the metadata service, unless it needs somebody who is lost."""
+    step = next_step(state)
+    if step is None:
+        return []
+    group = [node for node in state.service if node != step.node or step.to != GONE]
+    living = [node for node in group if node in nodes and nodes[node].starts]
+    needed = len(group) // 2 + 1 if group and step.to in GATED and in_recovery(state) is None else 0
+    if len(living) < needed or (step.to == MEMBER and step.node not in living):
+        return []
+    return [f"{step.node} is not {step.to} yet in the metadata service"]
+
+
+def unended_zones(state: ClusterState, words: SessionReports, nodes: Mapping[str, SimNode]) -> list[str]:
+    """What partitions wait for (``protocol.rebalancer.zone_waits``) that has to come: the words of nodes that run,
+    moves that may begin, steps that may be recorded, automatic resets. Tablets on their way, and operations, are looked
+    at elsewhere.
+    """
+    runs = {node for node, found in nodes.items() if found.starts and node in state.nodes}
+    runs = {node for node in runs if state.nodes[node].state != "left"}
+    stands = any(True for _ in transitions(state))
+    found = []
+    for key, one in in_order(state.zone_partitions):
+        waits = waits_of(state, one, words)
+        assert waits or not one.pending, "what is pending waits for something"
+        for wait in waits:
+            if _has_to_come(state, one, wait, runs, stands):
+                found.append(f"partition {key} waits for {wait}")
+        if one.pending and one.cancel is None and before(one) and (broken := failed(one, words)):
+            found.append(f"partition {key} waits for {broken}, whose replicas have failed")
+    return found
+
+
+def _has_to_come(state: ClusterState, one: ZonePartition, wait: ZoneWait, runs: set[str], stands: bool) -> bool:
+    """True if nobody who is lost is waited for. ``stands``: tablets are in transition, which others may wait behind."""
+    match wait.code:
+        case zone_waits.ANSWERS | zone_waits.COPIES:
+            return bool(runs.intersection(wait.nodes))
+        case zone_waits.BEGIN:
+            return not stands
+        case zone_waits.VOTERS:
+            alive = [node for node in one.reached.nodes if is_alive(state, node)] if one.reached is not None else []
+            return not wait.is_stuck and runs.issuperset(alive) and refused_salvage(state, one) is None
+        case zone_waits.STEP:
+            return True
+        case zone_waits.TRIGGER:
+            zone = state.zones[one.zone]
+            cause = zone.changed if one.change < zone.changed else zone.liveness
+            return _refused(state, TriggerRebalance(one.zone, cause, (one.number,))) != BEHIND
+        case zone_waits.PLACE:
+            return _refused(state, TriggerRebalance(one.zone, state.zones[one.zone].changed, (one.number,))) != NOBODY
+        case zone_waits.GONE:
+            return _left_later(state, one)
+        case _:
+            return False
+
+
+def _left_later(state: ClusterState, one: ZonePartition) -> bool:
+    """True if a partition has a node that left after it last acted on something, and may be triggered; else it was
+    turned back to that node.
+    """
+    cause = state.changed.get("nodes", 0)
+    if one.change >= cause or not can_go_on(state, state.zones[one.zone], one):
+        return False
+    return _refused(state, TriggerRebalance(one.zone, cause, (one.number,))) not in (BEHIND, NOBODY)
+
+
+def _refused(state: ClusterState, command: TriggerRebalance) -> str:
+    """The code with which the kernel refuses it now; empty if it does not."""
+    found = decide(state, command, EntryContext(state.epoch + 1, "", state.time))
+    return found.code if isinstance(found, Rejected) else ""

@@ -1,0 +1,1 @@
+"""What befalls a simulated cluster, one module a story."""

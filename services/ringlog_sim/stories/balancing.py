@@ -1,0 +1,92 @@
+"""The balancer in a part of the runs of the profile with tablets: a node joins, and a second table spreads onto it.
+
+Meanwhile instances of the balancer stand still or die with a plan in hand and are taken over, the word of nodes is
+lost, late or dated wrongly, operators hold it up and let it go on, and nodes leave, are declared down or are lost. All
+other faults and commands are those of every run of the profile, so operators move tablets and cut tables, too.
+"""
+
+from __future__ import annotations
+
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.protocol.balancer.balancer import ROLE
+from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.stories.moving_tablets import KEYSPACE
+from ringlog_sim.stories.scenarios import Befalling, Drawn, when
+
+SHARE = 0.5
+"""How many of the runs of the profile have a balancer."""
+PAUSES, COPIES = 0.25, 0.25
+"""How many of these runs have an operator who holds it up, or who alters a keyspace."""
+LIMITS = (
+    "tablet_stream_reads_per_shard_max",
+    "tablet_stream_writes_per_shard_max",
+    "tablet_stream_reads_per_node_max",
+    "tablet_stream_writes_per_node_max",
+    "tablet_streams_max",
+)
+LASTS = 8 * SECOND
+SPREAD = "spread"
+"""The keyspace of the second table."""
+
+
+def balancing(chance: Chance, founded: int) -> list[Drawn]:
+    """(time, what happens, with which arguments); nothing in the runs that have none."""
+    if founded < 2 or not chance.happens(SHARE):
+        return []
+    # Only with three replicas and a fourth node may somebody be behind, or dead, while a tablet goes its way.
+    factor = founded if chance.happens(0.5) else chance.between(1, founded)
+    drawn: list[Drawn] = [(0, "with_role", (ROLE,)), (0, SPREAD, (factor, chance.pick([2, 4, 8])))]
+    for _ in range(chance.between(1, 3)):
+        drawn += _befalls(chance, [f"n{number}" for number in range(1, founded + 2)])
+    if chance.happens(PAUSES):
+        # Until after the newcomer has joined: then there is something to move.
+        of = chance.pick(["", SPREAD, f"{SPREAD}.t"])
+        drawn += [when("Join", "hold", of), when("Join", "let_go", of, delay=chance.between(2_500, 5_000))]
+    if chance.happens(COPIES):
+        at, keyspace = chance.between(500, 6_000) * MS, chance.pick([SPREAD, KEYSPACE])
+        drawn.append((at, "factor", (keyspace, chance.between(1, founded))))
+    return drawn
+
+
+def _befalls(chance: Chance, nodes: list[str]) -> list[Drawn]:
+    """Something that happens to the balancer, to what it hears, or to those whom it gives tablets."""
+    at, name, long = chance.between(500, 6_000) * MS, chance.pick(nodes), chance.between(500, 3_000)
+    nth = chance.between(1, 4)
+    match what := chance.weighted(_BEFALLS):
+        case "clock":
+            return [(at, "clock", (name, 100_000))]
+        case "vain":
+            # Sources are away, or not ready yet, and nobody tries for long. With one try that would go on for ever
+            # where a source hears of each stage after its target, so in the end there may be more.
+            few, many = chance.pick([1, 3, 3]), SETTINGS["stream_tries_max"].default
+            tries: list[Drawn] = [(500 * MS, "set", ("stream_tries_max", few))]
+            tries += [(LASTS, "set", ("stream_tries_max", many))] if few == 1 else []
+            return [*tries, when("AdvanceTablets", "crash", name, long, nth=chance.between(1, 12))]
+        case "asleep":
+            # Who is to have tablets does not hear of it for a while.
+            return [when("MigrateTablets", "pause", nodes[-1], long, nth=nth)]
+        case "limits":
+            return [(500 * MS, "set", (chance.pick(LIMITS), chance.between(1, 2)))]
+        case "leave":
+            return [(at, "command", ("Leave", "validator"))]
+        case "down":
+            return [(at, "bury", (name, chance.pick(["DeclareUp", "Remove"])))]
+        case _:
+            return Befalling(ROLE, "balancing", name, at, long, nth).drawn(what)
+
+
+_BEFALLS = (
+    ("hand over", 3),
+    ("stall", 3),
+    ("crash", 3),
+    ("slow", 3),
+    ("silent", 2),
+    ("late", 2),
+    ("clock", 1),
+    ("vain", 3),
+    ("limits", 2),
+    ("asleep", 3),
+    ("leave", 3),
+    ("down", 3),
+    ("lost", 2),
+)

@@ -1,0 +1,136 @@
+"""Tables that keep images, in a part of the runs: they are made, switched, dropped and made anew under load.
+
+What befalls the job meanwhile is what states of rows must stand: drivers that die between any two steps, a second one,
+tasks that come when all is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, Final
+
+from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
+from ringlog.kernel.values import CdcOptions, Column, Command, Micros
+from ringlog.runtime.draw import draw_uuid
+from ringlog_sim.actors.cdc.producer import IMAGED, KEYSPACE
+from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.shape import COLUMNS
+from ringlog_sim.stories.moments import HERE
+
+PROFILE: Final = "images"
+"""The profile of which every run has them, or loses a checkpoint (``losing``)."""
+SHARE = 0.12
+"""How many of the other runs have images, of those that begin with nodes and have no scenario."""
+OTHER_COLUMNS: Final = 0.35
+"""How many runs of the profile change columns of the tables."""
+LASTS: Micros = 4 * SECOND
+OFF, ON = (
+    CdcOptions(True, ttl=1),
+    tuple(
+        CdcOptions(True, preimage, postimage, ttl=1)
+        for preimage in ("false", "true", "full")
+        for postimage in (False, True)
+        if preimage != "false" or postimage
+    ),
+)
+Drawn = tuple[Micros, str, tuple[Any, ...]]
+
+
+def draw_images(chance: Chance, founded: int, writer: str, share: float = SHARE) -> list[Drawn]:
+    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
+
+    ``writer``: host of the job.
+    """
+    if not founded or not chance.happens(share):
+        return []
+    drawn: list[Drawn] = [(chance.between(0, 100) * MS, "images", ("create", table)) for table in IMAGED]
+    moments = [chance.between(300, 3_800) * MS for _ in range(chance.between(2, 4))]
+    for _ in range(chance.between(0, 2)):
+        at, table = chance.between(500, 3_000) * MS, chance.pick(IMAGED)
+        what = chance.weighted([("switch", 2), ("off", 3), ("all off", 3), ("anew", 3)])
+        drawn += [
+            (at, "images", (what.removeprefix("all "), one)) for one in (IMAGED if what == "all off" else [table])
+        ]
+        moments.append(at + chance.between(50, 300) * MS)
+        if what.endswith("off"):
+            drawn.append((at + chance.between(300, 800) * MS, "images", ("switch", table)))
+            moments.append(at + 1_000 * MS)
+    drawn += [(at, "imaged_burst", (chance.between(2, 5),)) for at in moments]
+    for _ in range(chance.between(1, 3)):
+        drawn += _befalls(chance, moments, writer)
+    return drawn
+
+
+def stood_still(chance: Chance) -> list[Drawn]:
+    """A driver stands still before a part without images and is replaced; its successor begins to keep some."""
+    at, keeps = chance.between(700, 1_400), chance.between(250, 500)
+    drawn: list[Drawn] = [(at * MS, "images", ("off", table)) for table in IMAGED]
+    drawn.append(((at + chance.between(40, 120)) * MS, "when", ("part", 1, 0, "second_writer", keeps + 1_400)))
+    drawn.append(((at + keeps) * MS, "images", ("switch", IMAGED[0])))
+    return drawn + [((at + after) * MS, "imaged_burst", (4,)) for after in (-300, 100, keeps + 100, keeps + 500)]
+
+
+def other_columns(chance: Chance) -> list[Drawn]:
+    """In a part of the runs tables lose and get a column while writes come in, which an earlier version may read."""
+    if not chance.happens(OTHER_COLUMNS):
+        return []
+    drawn: list[Drawn] = []
+    for table in IMAGED:
+        at = chance.between(900, 2_500)
+        drawn.append((at * MS, "images", (chance.pick(["narrow", "widen"]), table)))
+        drawn += [((at + after) * MS, "imaged_burst", (5,)) for after in (-500, -100)]
+    return drawn
+
+
+def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
+    """What the job must stand: mostly at a point of a part where it matters, else while writes come in."""
+    at, lasts = chance.pick(moments) + chance.between(-50, 150) * MS, chance.between(200, 1_500)
+    if chance.happens(0.25):
+        return _replaced_twice(chance)
+    nth = chance.between(1, 8)
+    return [
+        chance.weighted(
+            [
+                ((0, "when", ("imaged", nth, 0, "second_writer", lasts)), 6),
+                ((0, "when", ("states", nth, 0, "crash", HERE, lasts)), 6),
+                ((at, "mid_batch", (chance.between(1, 9), lasts)), 4),
+                ((at, "straggle", (chance.between(10, 150),)), 4),
+                ((at, "second_writer", (lasts,)), 1),
+                ((at, "crash", (writer, lasts)), 1),
+                ((at, "pause", (writer, lasts)), 1),
+            ]
+        )
+    ]
+
+
+def _replaced_twice(chance: Chance) -> list[Drawn]:
+    """A driver dies with states that are committed; the next one stands still before it has looked at them; a third one
+    has gone on a little by the time it looks. Later that would be too far back to do harm.
+    """
+    nth = chance.between(1, 6)
+    return [
+        (0, "when", ("states", nth, 0, "when", "imaged", 1, 0, "second_writer", chance.between(30, 120))),
+        (0, "when", ("states", nth, 60, "imaged_burst", 5)),
+        (0, "when", ("states", nth, 0, "crash", HERE, 100)),
+    ]
+
+
+def changes(chance: Chance, what: str, table: str) -> list[Command]:
+    """What operators ask for. ``what``: create, bare (created without images), switch (to other images), off, silent
+    (no log at all), anew (dropped and made again), narrow (drop a column), widen (add one).
+    """
+    if what in ("narrow", "widen"):
+        added = (Column("x", "text"),) if what == "widen" else ()
+        return [AlterTable(KEYSPACE, table, added, drop_columns=() if added else ("w",))]
+    created = CreateTable(
+        KEYSPACE, table, draw_uuid(chance), (*COLUMNS, Column("w", "text")), ("k",), ("c",), chance.pick(ON)
+    )
+    if what in ("create", "bare"):
+        return [created if what == "create" else replace(created, cdc=OFF)]
+    if what == "anew":
+        return [DropTable(KEYSPACE, table), created]
+    silent = CdcOptions(enabled=False, ttl=1)
+    if what == "silent":
+        return [AlterTable(KEYSPACE, table, (), silent)]
+    options = chance.pick(ON) if what == "switch" else chance.pick([OFF, OFF, silent])
+    return [AlterTable(KEYSPACE, table, (), options)]

@@ -1,0 +1,72 @@
+"""A table in tablets under load, in a part of the runs: its tablets move, turn back, are cut, while registers are used.
+
+Drawn by themselves the commands hardly ever find a tablet. Faults are those of every run.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
+from ringlog.kernel.values import CdcOptions, Command, Micros, Replication, TabletOptions
+from ringlog.runtime.draw import draw_uuid
+from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.shape import COLUMNS
+
+SHARE = 0.12
+"""How many of the runs have them, of those that begin with two nodes or more and have nothing else on top."""
+PROFILE = "tablets"
+"""The profile of which every run has them."""
+LOGGED, TURNS_BACK = 0.4, 0.3
+"""How many of its runs have a table with a CDC log, or operators who want tablets back."""
+LASTS: Micros = 4 * SECOND
+KEYSPACE = "in_tablets"
+KINDS = (("MigrateTablets", 8), ("RevertTablets", 1), ("AdvanceTablets", 1), ("DecideResize", 1))
+Drawn = tuple[Micros, str, tuple[Any, ...]]
+
+
+def moving_tablets(chance: Chance, founded: int, applications: tuple[str, ...], share: float = SHARE) -> list[Drawn]:
+    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something."""
+    if founded < 2 or not chance.happens(share):
+        return []
+    drawn: list[Drawn] = [
+        (chance.between(0, 60) * MS, "tablets", (chance.between(1, founded), chance.pick([1, 1, 2, 4])))
+    ]
+    for _ in range(chance.between(4, 10)):
+        at = chance.between(300, 3_000) * MS
+        drawn.append((at, "command", (chance.weighted(KINDS), "validator")))
+        for wish in ("write", "read", "read"):
+            register, moment = chance.below(2), at + chance.between(-100, 400) * MS
+            application = applications[register] if wish == "write" else chance.pick(applications)
+            drawn.append(
+                (moment, "register", (application, register, f"{wish}-{chance.pick(['QUORUM', 'QUORUM', 'ALL'])}"))
+            )
+    return drawn
+
+
+def with_log(chance: Chance, drawn: list[Drawn]) -> list[Drawn]:
+    """The same, in a part of the runs with a CDC log of the table, which is written to while it is cut."""
+    if not drawn or not chance.happens(LOGGED):
+        return drawn
+    logged = [(at, "logged_tablets" if what == "tablets" else what, arguments) for at, what, arguments in drawn]
+    bursts = [(chance.between(200, 5_000) * MS, "tablet_burst", (chance.between(1, 3),)) for _ in range(5)]
+    cuts = [(chance.between(300, 4_000) * MS, "command", ("DecideResize", "validator")) for _ in range(2)]
+    return [*logged, *bursts, *cuts]
+
+
+def turning_back(chance: Chance) -> list[Drawn]:
+    """In a part of the runs operators want tablets back that are on their way, early or too late."""
+    if not chance.happens(TURNS_BACK):
+        return []
+    nths = [chance.between(1, 10) for _ in range(4)]
+    return [(0, "when", ("AdvanceTablets", nth, 0, "command", "RevertTablets", "validator")) for nth in nths]
+
+
+def table_in_tablets(chance: Chance, factor: int, count: int, log: CdcOptions) -> list[Command]:
+    """The keyspace and its table; ``log``: its CDC options."""
+    options = TabletOptions(count)
+    return [
+        CreateKeyspace(KEYSPACE, Replication("tablets", factor)),
+        CreateTable(KEYSPACE, "t", draw_uuid(chance), COLUMNS, ("k",), ("c",), log, tablets=options),
+    ]

@@ -1,0 +1,84 @@
+"""Faults of the CDC pipeline: failing drivers during a generation switch, and lost checkpoints.
+
+A generation switch lasts only moments, and randomly placed faults rarely hit it. So writes and driver failures are
+placed around it. A checkpoint is lost in the middle of a part, followed by a fence and a new checkpoint of the same
+name; some rows of that part arrive late or never.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from ringlog.kernel.values import Micros
+from ringlog_sim.actors.cdc.producer import IMAGED
+from ringlog_sim.devices.world import MS, SECOND, Chance
+
+LOSS_SHARE = 0.05
+"""How many of the runs lose a checkpoint like this, of those that begin with nodes and have nothing else special."""
+LASTS: Micros = 6 * SECOND
+Drawn = tuple[Micros, str, tuple[Any, ...]]
+
+
+def draw_lost_checkpoint(chance: Chance, founded: int, writer: str, share: float = LOSS_SHARE) -> list[Drawn]:
+    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
+
+    ``writer``: host of the job.
+    """
+    if not founded or not chance.happens(share):
+        return []
+    start, with_images = chance.between(200, 1_200), chance.happens(0.5)
+    moment = "imaged" if with_images else "part"
+    drawn: list[Drawn] = [(at * MS, "burst", (chance.between(4, 8),)) for at in (100, start, start + 2_500)]
+    nth, delay = chance.between(2, 8), chance.between(0, 6)
+    if chance.happens(0.6):
+        drawn.append((100 * MS, "when", (moment, nth, 0, "late", writer, 80, 60)))
+    drawn.append((100 * MS, "when", (moment, nth, delay, "wipe", writer, chance.between(50, 500))))
+    away, closes = chance.between(100, 1_000), chance.happens(0.3)
+    drawn.append((100 * MS, "when", (moment, nth, delay + chance.between(50, 800), "fence", away, closes)))
+    if with_images:
+        # The table has other ones, or none, by the time its writes are decided anew.
+        drawn.append((0, "images", ("create", IMAGED[0])))
+        drawn += [(at * MS, "imaged_burst", (5,)) for at in (150, 300, start + 50, start + 2_600)]
+        drawn.append((100 * MS, "when", (moment, nth, delay + 1, "images", chance.pick(["off", "switch"]), IMAGED[0])))
+    for number in range(chance.between(0, 2)):
+        # The new checkpoint does not have it easy either.
+        at = start + 1_500 + 700 * number
+        drawn.append((at * MS, "mid_batch", (chance.between(1, 12), chance.between(100, 500))))
+    if with_images and chance.happens(0.5):
+        # For a while the table had no log; what was written then has no rows, also when it is decided anew.
+        off, on = chance.between(10, 250), chance.between(300, start + 1_500)
+        drawn += [(off * MS, "images", ("silent", IMAGED[0])), (on * MS, "images", ("switch", IMAGED[0]))]
+        drawn += [(at * MS, "imaged_burst", (4,)) for at in (off + 20, on + 50)]
+    return drawn
+
+
+SWITCH_SHARE = 0.5
+"""How many of the runs in which a node starts have a switch under load."""
+
+
+def switches(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
+    """(time, what happens, with which arguments); ``moments``: when nodes start, ``writer``: host of the job."""
+    if not moments or not chance.happens(SWITCH_SHARE):
+        return []
+    start = chance.pick(moments)
+    drawn: list[Drawn] = [(start + chance.between(100 * MS, 2 * SECOND), "burst", (chance.between(2, 6),))]
+    duration = chance.between(200, 4_000)
+    what, arguments = chance.weighted(
+        [
+            (("mid_batch", (chance.between(1, 12), duration)), 4),
+            (("pause", (writer, duration)), 2),
+            (("crash", (writer, duration)), 2),
+            (("slow", (writer, chance.between(50, 400), duration)), 2),
+            (("second_writer", (duration,)), 2),
+            (("cut", (writer, "broker", chance.pick(["both", "there", "back"]), duration)), 1),
+        ]
+    )
+    drawn.append((start + chance.between(0, 3 * SECOND), what, arguments))
+    # While the writer is away the coordinator waits for its horizon; somebody who does not wait asks for the commit.
+    for _ in range(2):
+        at = start + chance.between(300 * MS, 3_500 * MS)
+        drawn.append((at, "command", ("CommitCdcGeneration", chance.pick(["validator", "direct"]))))
+    # A generation begins some two seconds after it was committed: writes come from before that until after it.
+    for delay in (1_300, 1_700, 2_100):
+        drawn.append((0, "when", ("CommitCdcGeneration", 1, delay + chance.below(300), "burst", 2)))
+    return drawn

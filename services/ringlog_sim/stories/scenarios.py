@@ -1,0 +1,285 @@
+"""Situations in which promises are at stake, each brought about on purpose in a part of the runs.
+
+Faults at random times meet a narrow window once in thousands of runs. A scenario opens the window and sets something
+into it: in a run that has one it is likely, and the other runs are as they were (swarm testing, after Groce and others;
+FoundationDB's "buggify"). A scenario is a list of actions like all others, so that it shrinks, replays and is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ringlog.kernel.values import Micros
+from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.stories.moments import DAWDLE, HERE
+
+PROFILE: Final = "scenarios"
+"""The profile of which every run has one, or a rarity."""
+SHARE = 0.2
+"""How many of the other runs have a scenario."""
+Drawn = tuple[Micros, str, tuple[Any, ...]]
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioSetting:
+    """``start``: when the node ``joins`` starts that will join; ``nodes``: those that are there before."""
+
+    start: Micros
+    joins: str
+    nodes: tuple[str, ...]
+    writer: str
+    agents: tuple[str, ...]
+    applications: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scenario:
+    """``weight``: how often, relative to others; ``joins``: it is about a node that joins.
+
+    ``lasts``: so long after that node has started, faults go on at least; ``founded``, ``factors``: numbers of nodes
+    and replication factors among which it matters; empty: any; ``bursts``: writes come at other times as well.
+    """
+
+    draw: Callable[[Chance, ScenarioSetting], list[Drawn]]
+    weight: int
+    joins: bool = False
+    lasts: Micros = 4 * SECOND
+    founded: tuple[int, ...] = ()
+    factors: tuple[int, ...] = ()
+    bursts: bool = True
+
+
+def choose(chance: Chance) -> Scenario | None:
+    """The scenario of a run; most have none."""
+    return chance.weighted([(made, made.weight) for made in SCENARIOS]) if chance.happens(SHARE) else None
+
+
+def when(moment: str, what: str, *arguments: Any, nth: int = 1, delay: int = 0) -> Drawn:
+    """``what`` happens this many milliseconds after the n-th time of a moment."""
+    return 0, "when", (moment, nth, delay, what, *arguments)
+
+
+def ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
+    """Operators ask for one after the other, 30 ms apart."""
+    return [(at + number * 30 * MS, "command", (kind, way)) for number, kind in enumerate(kinds)]
+
+
+# ------------------------------------------------------------------------------------------- agents
+
+
+@dataclass(frozen=True, slots=True)
+class Befalling:
+    """What befalls an agent of ``role``, at the ``nth`` time of its ``moment`` or at ``at``; or ``node``, which it
+    hears. ``long``: milliseconds.
+    """
+
+    role: str
+    moment: str
+    node: str
+    at: Micros
+    long: int
+    nth: int
+
+    def drawn(self, what: str) -> list[Drawn]:
+        """As the profile of each agent that acts on the word of nodes has it."""
+        match what:
+            case "hand over":
+                return [(self.at, "hand_over", (self.role,))]
+            case "stall":
+                return [when(self.moment, "stall", HERE, self.role, 2_500 + self.long, nth=self.nth)]
+            case "crash":
+                return [when(self.moment, "crash", HERE, self.long, nth=self.nth)]
+            case "slow":
+                # What one instance has asked for arrives when another one acts.
+                slow = when(self.moment, "slow", HERE, self.long, 2 * self.long, nth=self.nth)
+                return [slow, when(self.moment, "hand_over", self.role, nth=self.nth, delay=200)]
+            case "silent":
+                return [(self.at, "cut", (self.node, "broker", "there", self.long))]
+            case "late":
+                return [(self.at, "late", (self.node, 50, self.long))]
+            case "lost":
+                return [(self.at, "lost", (self.node,)), (self.at + SECOND, "bury", (self.node, "Remove"))]
+            case _:
+                raise AssertionError(f"nothing is called {what}")
+
+
+def _answered_twice(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """What was refused would be granted by now, and is asked for again of another validator."""
+    at = chance.between(0, 800) * MS
+    drawn = ask(at, "DropKeyspace", "DropKeyspace", "DropKeyspace", "DropKeyspace")
+    drawn.append((at + chance.between(300, 900) * MS, "hand_over", ("validator",)))
+    drawn += ask(at + SECOND, "CreateKeyspace", "CreateKeyspace", "CreateKeyspace", "CreateKeyspace")
+    drawn += [(at + after * MS, "asked_again", ()) for after in (2_500, 4_000)]
+    return drawn
+
+
+def _usurped(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """An agent stands still in the middle of something, another takes its role over, and the first one goes on."""
+    moment, role = chance.weighted(
+        [
+            (("decided", "validator"), 2),
+            (("publishing", "validator"), 5),
+            (("caching", "keeper"), 5),
+            (("proposing", "coordinator"), 1),
+            (("announcing", "publisher"), 2),
+            (("took over validator", "validator"), 1),
+            (("took over publisher", "publisher"), 1),
+        ]
+    )
+    at = chance.between(0, 600) * MS
+    nth = 1 if moment.startswith("took over") else chance.between(1, 3)
+    drawn = [when(moment, "stall", HERE, role, chance.between(2_500, 5_000), nth=nth)]
+    if moment.startswith("took over"):
+        drawn.append((at, "hand_over", (role,)))
+    for after in (0, 1_500, 2_500, 4_000):
+        drawn += ask(at + after * MS, "DropKeyspace", "Noop", "CreateKeyspace")
+    return drawn
+
+
+def _strangers(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """Others write entries of all kinds of defects to the log, and old ones again."""
+    times = [chance.between(300, 5_000) * MS for _ in range(6)]
+    return [(at, chance.pick(["garbage", "garbage", "copies"]), (3,)) for at in times]
+
+
+def _hit(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """A machine goes down in the middle of something."""
+    moments = ["decided", "publishing", "caching", "proposing", "announcing", "acknowledging", "part", "lowering"]
+    drawn = [
+        when(chance.pick(moments), "crash", HERE, chance.between(200, 2_000), nth=chance.between(1, 4))
+        for _ in range(2)
+    ]
+    return drawn + ask(chance.between(0, 800) * MS, "DropKeyspace", "Noop", "CreateKeyspace", "Noop")
+
+
+# ---------------------------------------------------------------------------------------- generations
+
+
+def _lowered_under_load(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
+    """Writes come in while a lowering of the horizon is on its way."""
+    drawn: list[Drawn] = [(setting.start + after * MS, "burst", (2,)) for after in (0, 150, 300, 450)]
+    drawn += [when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in setting.agents]
+    drawn += [when("lowering", "burst", 4, delay=delay) for delay in (0, 40, 80)]
+    return drawn
+
+
+def _late_job(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
+    """The job is not there yet while writes come in and generations follow each other."""
+    drawn: list[Drawn] = [(0, "crash", (setting.writer, chance.between(800, 5_000)))]
+    return drawn + [(after * MS, "burst", (2,)) for after in (50, 600)]
+
+
+def _slow_rows(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """A task of the job takes its time while the next generation begins: rows of the one before are still to come."""
+    drawn: list[Drawn] = [
+        (0, "when", ("CommitCdcGeneration", 1, 0, "when", "part", 1, 0, DAWDLE, chance.between(6_500, 9_000))),
+        when("CommitCdcGeneration", "burst", 1, delay=1),
+    ]
+    if chance.happens(0.5):
+        drawn.append(when("CommitCdcGeneration", "burst", 3, delay=chance.between(200, 1_500)))
+    return drawn
+
+
+def _one_after_another(_: Chance, setting: ScenarioSetting) -> list[Drawn]:
+    """A second generation is prepared before the first one has begun, and somebody commits it where it likes."""
+    drawn: list[Drawn] = [
+        when("CommitCdcGeneration", "crash", setting.writer, 6_000),
+        when("PublishCdcGeneration", "call_off", delay=2),
+        when("CancelOperation", "command", "RequestCdcGeneration", "validator", delay=1),
+    ]
+    hastes: list[tuple[Any, ...]] = [("pause", name, 400) for name in setting.agents]
+    hastes += [("command", "CommitCdcGeneration", "direct")] * 3
+    for delay, haste in enumerate(hastes):
+        drawn.append((0, "when", ("RequestCdcGeneration", 1, 0, "when", "PutCdcGenerationData", 1, delay, *haste)))
+    return drawn
+
+
+def _widened(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """The job closes a generation, then the window is widened far over it, and writes come that lie in there.
+
+    A cluster that was founded with two nodes begins with a generation that ended an hour ago and is still open.
+    """
+    moment = chance.pick(["closing", "CloseCdcGeneration"])
+    drawn: list[Drawn] = [when(moment, "set", "cdc_leeway_us", 7_200 * SECOND)]
+    return drawn + [when(moment, "late_burst", 2, delay=chance.between(0, 900)) for _ in range(2)]
+
+
+def _other_leeway(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """Verdicts are settled ahead when the leeway becomes another one: what is appended meanwhile is judged by both,
+    if it is judged wrongly.
+    """
+    at = chance.between(600, 1_500)
+    drawn: list[Drawn] = [(after * MS, "burst", (3,)) for after in (200, at - 100)]
+    drawn.append((at * MS, "set", ("cdc_leeway_us", chance.pick([100_000, 400_000, 3_000_000]))))
+    return drawn + [((at + after) * MS, "burst", (3,)) for after in (20, 150, 400, 2_500)]
+
+
+# ------------------------------------------------------------------------------------------- movements
+
+
+def _written_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
+    """Writes just before a node becomes a replica, and its source is behind with its reading."""
+    drawn: list[Drawn] = [(0, "slow_reader", (name, chance.between(200, 2_500))) for name in setting.nodes]
+    for moment in ("CommitCdcGeneration", "stage publish_cdc_generation", "PublishCdcGeneration"):
+        drawn.append(when(moment, "burst", 4, delay=chance.below(30)))
+    return drawn
+
+
+def _called_off_with_rows_in_hand(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
+    """A movement is cancelled while its rows are on their way, or have just come."""
+    drawn: list[Drawn] = [(after * MS, "burst", (4,)) for after in (0, 300)]
+    # In the last of these it is too late: somebody may have read from the new owner.
+    moments = [("streamed", 6), ("stage write_both_read_old", 2), ("stage write_both_read_new", 2)]
+    drawn.append(when(chance.weighted(moments), "call_off", delay=chance.below(60)))
+    drawn.append(when("streamed", DAWDLE, chance.between(300, 2_000)))
+    return drawn
+
+
+def _registers_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
+    """Registers are written just before a node becomes their replica, and it takes the source a while to have them.
+
+    Few writes, for a later one that gets everywhere makes up for an earlier one that is lost.
+    """
+    drawn: list[Drawn] = [(0, "slow_disk", (name, chance.pick([100, 400, 1_500]))) for name in setting.nodes]
+    for register, name in enumerate(setting.applications):
+        drawn.append((0, "slow", (name, 0, 1)))
+        # From here on the application hears late of epochs: it takes its writes to be done by the old group alone.
+        drawn.append(when("PublishCdcGeneration", "slow", name, chance.between(1_000, 4_000), 9_000))
+        drawn += [
+            when("PublishCdcGeneration", "register", name, register, "write-QUORUM", delay=chance.below(12))
+            for _ in range(2)
+        ]
+        drawn.append(when("stage finished", "register", name, register, "read-QUORUM", delay=chance.below(300)))
+    return drawn + _read_between(chance, setting) if chance.happens(0.4) else drawn
+
+
+def _read_between(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
+    """A write that the new replica does not get, and a read that finds it all the same while both are written."""
+    (one, other), stage = setting.applications, "stage write_both_read_old"
+    drawn = [when("streamed", DAWDLE, chance.between(600, 1_500))]
+    drawn.append(when(stage, "cut", one, setting.joins, "there", 4_000))
+    for _ in range(4):
+        at = chance.between(100, 700)
+        drawn.append(when(stage, "register", one, 0, "write-QUORUM", delay=at))
+        drawn.append(when(stage, "register", other, 0, "read-QUORUM", delay=at + chance.between(20, 200)))
+        drawn.append(when("stage finished", "register", other, 0, "read-QUORUM", delay=chance.below(300)))
+    return drawn
+
+
+SCENARIOS: tuple[Scenario, ...] = (
+    Scenario(_answered_twice, 3),
+    Scenario(_usurped, 6),
+    Scenario(_strangers, 1),
+    Scenario(_hit, 1),
+    Scenario(_late_job, 3, founded=(2, 3)),
+    Scenario(_lowered_under_load, 2, joins=True),
+    Scenario(_slow_rows, 4, joins=True, founded=(1, 2, 3), bursts=False),
+    Scenario(_one_after_another, 3, joins=True),
+    Scenario(_widened, 2, founded=(2, 3)),
+    Scenario(_other_leeway, 2, founded=(1, 2, 3)),
+    Scenario(_written_at_the_edge, 6, joins=True, lasts=5 * SECOND, founded=(1, 2, 3)),
+    Scenario(_called_off_with_rows_in_hand, 2, joins=True, founded=(1, 2, 3)),
+    Scenario(_registers_at_the_edge, 6, joins=True, lasts=7 * SECOND, founded=(2, 3, 3, 3), factors=(1, 1, 1, 3)),
+)

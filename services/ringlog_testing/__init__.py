@@ -1,0 +1,1 @@
+"""Tools for tests of distributed stores: histories and their checker, quorum exploration."""

@@ -1,0 +1,158 @@
+"""The metadata log as a linearizable object: commits get epochs, barriers see them.
+
+The model: the log's state is its epoch. A commit raises it, by more than one where others commit too; a barrier reads
+it. Epochs name their place in the one order, so the order need not be searched: sort by epoch, commits before the
+barriers that saw them. It explains the history if and only if, whenever an operation returned before another was
+invoked,
+
+    the other is a commit     its epoch is greater than the first one's
+    the other is a barrier    its epoch is not smaller
+
+Several commits with one request id are attempts at one effect: begun with the first, known with the first answer;
+their epochs are equal, and where one was answered ``fail``, none is answered ``ok``. A commit of unknown outcome
+constrains nothing, unless the log was read as a whole at the end (``applied``): then every epoch that was answered is
+in it, no ``fail`` is, its epochs rise, no request is in it twice, and a commit of unknown outcome that is in it took
+effect at that epoch, at some time after its invoke. Agents commit too, so the log may hold more than the history.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from ringlog_testing.histories.events import Op, Type
+from ringlog_testing.histories.operations import ClientOperation
+from ringlog_testing.histories.verdict import KeyVerdict, Linearizability
+
+
+@dataclass(frozen=True, slots=True)
+class _Point:
+    """An effect with its epoch: it lies between two lines. ``returner`` is the operation that made it known."""
+
+    epoch: int
+    is_commit: bool
+    invoked: int
+    returned: int
+    invoker: ClientOperation
+    returner: ClientOperation
+
+
+def decide(operations: tuple[ClientOperation, ...]) -> KeyVerdict:
+    """Whether one order explains the operations, which are by invoke."""
+    whole = next((one for one in operations if one.op is Op.APPLIED and one.type is Type.OK), None)
+    requests: dict[object, list[ClientOperation]] = {}
+    for one in operations:
+        if one.op is Op.COMMIT:
+            requests.setdefault(one.asked, []).append(one)
+    wrong: list[KeyVerdict] = []
+    points = [
+        _Point(_epoch(one), False, one.invoked, one.returned, one, one)
+        for one in operations
+        if one.op is Op.BARRIER and one.type is Type.OK and one.returned is not None
+    ]
+    epochs = _whole(whole, wrong)
+    for attempts in requests.values():
+        wrong += _answers(attempts)
+        points += _points(attempts, whole, epochs)
+    if whole is not None and whole.returned is not None:
+        wrong += _against(operations, whole, epochs)
+        points.append(_Point(max(epochs.values(), default=0), False, whole.invoked, whole.returned, whole, whole))
+    wrong += _sweep(points)
+    return min(wrong, key=lambda one: one.line, default=KeyVerdict(Linearizability.LINEARIZABLE))
+
+
+def _epoch(one: ClientOperation) -> int:
+    assert isinstance(one.answer, int), "an answered commit or barrier has an epoch"
+    return one.answer
+
+
+def _points(attempts: list[ClientOperation], whole: ClientOperation | None, epochs: dict[str, int]) -> Iterable[_Point]:
+    """The one effect of a request, where its epoch is known."""
+    answered = [one for one in attempts if one.type is Type.OK and one.returned is not None]
+    first = min(answered, key=lambda one: one.returned or 0, default=None)
+    if first is not None and first.returned is not None:
+        yield _Point(_epoch(first), True, attempts[0].invoked, first.returned, attempts[0], first)
+    elif whole is not None and whole.returned is not None and attempts[0].asked in epochs:
+        epoch = epochs[str(attempts[0].asked)]
+        yield _Point(epoch, True, attempts[0].invoked, whole.returned, attempts[0], whole)
+
+
+def _answers(attempts: list[ClientOperation]) -> Iterable[KeyVerdict]:
+    """What is wrong with the answers to one request, each with the line on which it shows."""
+    known: ClientOperation | None = None
+    for one in sorted(attempts, key=lambda one: one.returned or 0):
+        if one.returned is None:
+            continue
+        if known is None:
+            known = one
+        elif one.type is not known.type:
+            yield _no("a request was answered ok and fail", one.returned, known, one)
+        elif one.type is Type.OK and one.answer != known.answer:
+            yield _no("a request was answered with two epochs", one.returned, known, one)
+
+
+def _whole(whole: ClientOperation | None, wrong: list[KeyVerdict]) -> dict[str, int]:
+    """Epochs by request id in the whole log; what is wrong with itself goes to ``wrong``."""
+    epochs: dict[str, int] = {}
+    if whole is None or whole.returned is None or not isinstance(whole.answer, tuple):
+        return epochs
+    last = 0
+    for entry in whole.answer:
+        assert isinstance(entry, tuple), "the whole log is pairs"
+        request, epoch = entry
+        if request in epochs:
+            wrong.append(_no(f"request {request} was applied twice", whole.returned, whole))
+        if epoch <= last:
+            wrong.append(_no(f"the log has epoch {epoch} after epoch {last}", whole.returned, whole))
+        epochs.setdefault(request, epoch)
+        last = epoch
+    return epochs
+
+
+def _against(
+    operations: tuple[ClientOperation, ...], whole: ClientOperation, epochs: dict[str, int]
+) -> Iterable[KeyVerdict]:
+    """Answers that the whole log contradicts."""
+    assert whole.returned is not None, "only an answered reading is the whole log"
+    for one in operations:
+        if one.op is not Op.COMMIT:
+            continue
+        found = epochs.get(str(one.asked))
+        if one.type is Type.OK and found is None:
+            yield _no("an answered commit is not in the log", whole.returned, one, whole)
+        elif one.type is Type.OK and found != one.answer:
+            yield _no("an answered commit is in the log at another epoch", whole.returned, one, whole)
+        elif one.type is Type.FAIL and found is not None:
+            yield _no("a rejected commit is in the log", whole.returned, one, whole)
+
+
+def _sweep(points: list[_Point]) -> Iterable[KeyVerdict]:
+    """Pairs whose order in time is not that of their epochs, each with the line on which it shows.
+
+    One pass over invokes and returns. ``highest`` is, of all that had returned, the point with the greatest epoch, at
+    an equal epoch the barrier: an operation invoked now must come after it.
+    """
+    marks = [(one.invoked, False, one) for one in points] + [(one.returned, True, one) for one in points]
+    highest: _Point | None = None
+    holders: dict[int, _Point] = {}
+    for line, is_return, one in sorted(marks, key=_at):
+        if not is_return:
+            if highest is not None and one.epoch < highest.epoch + one.is_commit:
+                why = "a commit got an epoch of the past" if one.is_commit else "a barrier saw the past"
+                yield _no(why, one.returned, highest.returner, one.invoker, one.returner)
+            continue
+        if one.is_commit:
+            other = holders.setdefault(one.epoch, one)
+            if other is not one:
+                yield _no("two requests have one epoch", line, other.returner, one.invoker, one.returner)
+        if highest is None or one.epoch > highest.epoch:
+            highest = one
+
+
+def _at(mark: tuple[int, bool, _Point]) -> int:
+    return mark[0]
+
+
+def _no(why: str, line: int, *culprits: ClientOperation) -> KeyVerdict:
+    ordered = tuple(sorted(dict.fromkeys(culprits), key=lambda one: one.invoked))
+    return KeyVerdict(Linearizability.NOT_LINEARIZABLE, line, why, ordered)

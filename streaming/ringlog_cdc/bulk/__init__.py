@@ -1,0 +1,1 @@
+"""The bulk path: many mutations at once, on numpy and Arrow."""

@@ -1,0 +1,220 @@
+"""Writes of several rows on their way through a Spark worker: judged, taken apart, routed piece by piece, encoded.
+
+They are compound ones, and all writes of tables with images (``ringlog_cdc.images``). Rows have columns under their
+stored names (``kernel.schema.stored``): where these differ, all inserts and updates come here. A write is taken as a
+whole or refused as a whole, by the rules that base nodes go by (``admission``): a statement outside the acceptance
+window, in a closed generation or with a row that is too large refuses all, and then it leaves no state behind for
+images either. Each piece lies in the generation that operates at its own timestamp, so the pieces of one write may lie
+in streams of two generations. A write that changes nothing (a range in which no row can lie) has no row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Protocol
+
+import numpy as np
+import pyarrow as pa
+
+from ringlog.kernel.generations.acceptance import index_at
+from ringlog.kernel.generations.admission import refusal, shape_for
+from ringlog.kernel.generations.statements import TableShape, is_compound, stored_shape
+from ringlog.kernel.generations.verdicts import CountedVersion, newest_of, version_at
+from ringlog.kernel.ring.murmur3 import compose, token_of
+from ringlog.kernel.schema.stored import as_stored
+from ringlog.wire.records import CdcRow, Mutation, encode_cdc_row
+from ringlog_cdc.columnar.routing import (
+    NUMBERS,
+    OPERATION_CODES,
+    ROUTED,
+    SKIPPED,
+    RoutingTable,
+    high_halves,
+    low_halves,
+    mutation_ids,
+)
+from ringlog_cdc.definition.image_tables import ImageTable
+from ringlog_cdc.definition.split import Piece, keys_only, split
+from ringlog_cdc.images.define import States, imaged
+
+
+@dataclass(frozen=True, slots=True)
+class Single:
+    """A write that is looked at by itself, the append time (microseconds), its place in the mutations topic."""
+
+    mutation: Mutation
+    appended: int
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class RoutedWrite:
+    """What became of one; ``generations`` to ``rows`` have an item a row of the log, rows encoded."""
+
+    verdict: int
+    generations: tuple[int, ...] = ()
+    partitions: tuple[int, ...] = ()
+    streams: tuple[bytes, ...] = ()
+    rows: tuple[bytes, ...] = ()
+
+
+def route_single(
+    table: RoutingTable, topic: str, row_bytes_max: int, write: Single, epoch: int, states: States | None = None
+) -> RoutedWrite:
+    """Verdict and rows of a write. ``epoch``: of the plan part; ``states``: of the rows of tables with images, which
+    change if it is routed.
+    """
+    mutation = write.mutation
+    shape = shape_for(table.rules, mutation, write.appended)
+    verdict = _verdict(table, mutation, write.appended, shape)
+    if verdict not in (ROUTED, SKIPPED):
+        return RoutedWrite(verdict)
+    name = f"{mutation.keyspace}.{mutation.table}"
+    assert not isinstance(shape, str), "it is routed"
+    earlier = earlier_version(table, mutation, write.appended)
+    images = _images_of(table, mutation, write.appended, earlier)
+    if earlier is not None and images is None and states is not None:
+        states.forget(name, earlier.id)  # the write changes rows, and no state will have it
+    if verdict == SKIPPED:
+        return RoutedWrite(SKIPPED)
+    compound, mutation = is_compound(mutation, shape), as_stored(mutation, shape.stored)
+    pieces = split(mutation, stored_shape(shape)) if compound else (plain_piece(mutation),)
+    key = compose([part for part in mutation.partition_key if part is not None])
+    only_keys = shape.delta == "keys"
+    epoch = epoch if earlier is None else earlier.epoch
+    left: Mapping[bytes, Any] = {}
+    if images is not None:
+        assert states is not None, "a table with images has states"
+        found = imaged(states, name, images, key, pieces, write.appended, only_keys)
+        pieces, left = found.pieces, found.states
+    elif only_keys:
+        pieces = keys_only(pieces)
+    if not pieces:
+        return RoutedWrite(SKIPPED)
+    generations = np.array([index_at(table.timestamps, piece.timestamp) for piece in pieces], dtype=np.int32)
+    if np.isin(generations, table.closed).any():
+        return RoutedWrite(NUMBERS["generation_closed"])
+    tokens = np.full(len(pieces), token_of(key), dtype=np.int64)
+    located = table.streams.locate(tokens, table.placed(_id_of(table, name, earlier), generations))
+    streams = tuple(table.streams.streams[index].tobytes() for index in located)
+    starts = tuple(table.timestamps[index] for index in generations)
+    places = zip(pieces, starts, streams, _times(table, mutation, write, pieces), strict=True)
+    rows = tuple(encode_cdc_row(row_of(mutation, topic, write, epoch, *place)) for place in places)
+    if max(map(len, rows)) > row_bytes_max:
+        return RoutedWrite(NUMBERS["oversized"])
+    if states is not None:
+        for state in left.items():
+            states.put(*state)
+    return RoutedWrite(ROUTED, starts, tuple(table.partitions[located].tolist()), streams, rows)
+
+
+def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> CountedVersion | None:
+    """The version that reads a write, if it is not the newest of the table that has the name."""
+    history = table.rules.history
+    if history is None or history.is_newest(mutation, appended):
+        return None
+    found = version_at(history, mutation, appended)
+    if isinstance(found, str) or found is newest_of(history, f"{mutation.keyspace}.{mutation.table}"):
+        return None
+    return found
+
+
+def _id_of(table: RoutingTable, name: str, earlier: CountedVersion | None) -> str:
+    """The id of a write's table, if that may be in tablets."""
+    return earlier.id if earlier is not None else table.ids.get(name, "")
+
+
+def _images_of(
+    table: RoutingTable, mutation: Mutation, appended: int, earlier: CountedVersion | None
+) -> ImageTable | None:
+    """The table as images of a write have it, if it has any. ``earlier``: the version that reads it, if it is not the
+    newest one.
+    """
+    if earlier is None:
+        return table.images.get(f"{mutation.keyspace}.{mutation.table}")
+    assert table.rules.history is not None, "it has an earlier version"
+    unnamed = replace(mutation, table_version=None, epoch=None)
+    counting = version_at(table.rules.history, unnamed, appended)
+    assert not isinstance(counting, str), "a version of the table reads the write"
+    return table.earlier_images.at(earlier.id, earlier.epoch, counting.epoch)
+
+
+def _verdict(table: RoutingTable, mutation: Mutation, appended: int, shape: TableShape | str) -> int:
+    if code := refusal(table.rules, mutation, appended):
+        return NUMBERS[code]
+    assert not isinstance(shape, str), "a write without a table is refused"
+    return ROUTED if shape.cdc else SKIPPED
+
+
+def _times(table: RoutingTable, mutation: Mutation, write: Single, pieces: Sequence[Piece]) -> tuple[bytes, ...]:
+    """``cdc$time`` of each piece: those of one timestamp have the same."""
+    name = b"" if mutation.mutation_id is None else bytes.fromhex(mutation.mutation_id.replace("-", ""))
+    ids, has_id = mutation_ids(pa.array([name], type=pa.large_binary()))
+    partition, offset = np.array([write.partition], dtype=np.int32), np.array([write.offset], dtype=np.int64)
+    low = low_halves(table.topic, partition, offset, ids, has_id).astype(">i8").tobytes()
+    high = high_halves(np.array([piece.timestamp for piece in pieces], dtype=np.int64))
+    # A number taken out of an array has the machine's order of bytes, whatever the array's is.
+    return tuple(half.to_bytes(8, "big", signed=True) + low for half in high.tolist())
+
+
+def plain_piece(mutation: Mutation, only_keys: bool = False) -> Piece:
+    """The only row of a plain write."""
+    cells = () if only_keys else mutation.cells
+    return Piece(
+        timestamp=mutation.timestamp,
+        batch_seq_no=0,
+        end_of_batch=True,
+        operation=OPERATION_CODES[mutation.operation],
+        ttl=mutation.ttl,
+        clustering_key=mutation.clustering_key,
+        cells=tuple(cell for cell in cells if cell.value is not None),
+        deleted=tuple(cell.column for cell in cells if cell.value is None),
+    )
+
+
+class WritePlace(Protocol):
+    """Where a write lies in the mutations topic."""
+
+    @property
+    def partition(self) -> int: ...
+    @property
+    def offset(self) -> int: ...
+
+
+def row_of(
+    mutation: Mutation,
+    topic: str,
+    place: WritePlace,
+    epoch: int,
+    piece: Piece,
+    generation: int,
+    stream: bytes,
+    time: bytes,
+) -> CdcRow:
+    """The row of a piece of a write, whose key has no nulls. ``epoch``: that it was decided by; ``generation``: its
+    timestamp; ``time``: 16 bytes.
+    """
+    return CdcRow(
+        stream_id=stream,
+        generation=generation,
+        time=time,
+        batch_seq_no=piece.batch_seq_no,
+        operation=piece.operation,
+        ttl=piece.ttl,
+        end_of_batch=piece.end_of_batch,
+        keyspace=mutation.keyspace,
+        table=mutation.table,
+        mutation_id=mutation.mutation_id,
+        source_topic=topic,
+        source_partition=place.partition,
+        source_offset=place.offset,
+        timestamp=piece.timestamp,
+        partition_key=tuple(part for part in mutation.partition_key if part is not None),
+        clustering_key=piece.clustering_key,
+        cells=piece.cells,
+        deleted=piece.deleted,
+        deleted_elements=piece.deleted_elements,
+        epoch=epoch,
+    )

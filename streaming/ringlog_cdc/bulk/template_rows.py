@@ -1,0 +1,333 @@
+"""CDC rows of mutations with one byte layout: routed together, and written as tables.
+
+A row of the log is then a row of bytes with a few columns set into it: stream and time, the source's offset, and what
+is free in the mutation. All else is the same for all of a group, and comes from the row of one of them, made as any
+other is (``ringlog_cdc.columnar.encode``). So each byte is copied once, to where it goes out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ringlog.wire.avro.codec import HEADER_BYTES
+from ringlog_cdc.columnar.encode import Places, cdc_rows
+from ringlog_cdc.columnar.layouts import ByteLayout, ByteTable, LayoutGroup
+from ringlog_cdc.columnar.pieces import encoded_numbers
+from ringlog_cdc.columnar.route import NamedTables, is_compound, operation_codes
+from ringlog_cdc.columnar.routing import NO_OPERATION, ROUTED, MutationColumns, RoutedColumns, RoutingTable, route
+from ringlog_cdc.columnar.words import I64, U8
+
+ID = STREAM = TIME = 16
+TEMPLATES = 512
+"""Kept by a worker: one for each layout, generation, source partition, length of an offset and epoch."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrowSource:
+    """Where an Arrow batch comes from: topic, partition, the cluster's id; offset and append time of each record.
+
+    ``epoch``: that its rows are decided by.
+    """
+
+    topic: str
+    partition: int
+    cluster_id: bytes
+    epoch: int
+    offsets: I64
+    appended: I64
+
+
+@dataclass(frozen=True, slots=True)
+class TemplateRows:
+    """Rows, and the numbers of their mutations in the Arrow batch, ascending; likewise where they go."""
+
+    numbers: I64
+    generations: I64
+    partitions: NDArray[np.int32]
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+
+
+def rows_alike(
+    groups: Sequence[LayoutGroup], table: RoutingTable, source: ArrowSource, row_bytes_max: int
+) -> TemplateRows | None:
+    """The rows of mutations that lie alike; None if there are none.
+
+    Whatever is not simply a row, for its table, its verdict or its size, is left out.
+    """
+    groups = [group for group in groups if _is_simple(group.layout, table)]
+    if not groups:
+        return None
+    numbers, places = _joined(groups, len(source.offsets))
+    routed = route(table, _columns(groups, places, numbers, source))
+    variants = list(_variants(groups, places, routed, source.offsets[numbers], source))
+    variants = [variant for variant in variants if len(variant.template.row) <= row_bytes_max]
+    widths = np.zeros(len(numbers), dtype=np.int64)
+    for variant in variants:
+        widths[variant.places] = len(variant.template.row)
+    kept = np.flatnonzero(widths)
+    streams = halves_of(routed.stream_high, routed.stream_low)
+    times = halves_of(routed.time_high, routed.time_low)
+    laid = Laid(widths)
+    for variant in variants:
+        _lay(variant, laid, streams, times, source.offsets[numbers])
+    return TemplateRows(
+        numbers[kept],
+        routed.generation[kept],
+        routed.partition[kept],
+        fixed_width(streams[kept] if len(kept) < len(numbers) else streams),
+        laid.array(kept),
+    )
+
+
+def _joined(groups: Sequence[LayoutGroup], count: int) -> tuple[I64, list[I64]]:
+    """(numbers of all their records, ascending; of each group the places among them); ``count``: of the Arrow batch."""
+    if len(groups) == 1:
+        return groups[0].numbers, [np.arange(len(groups[0].numbers))]
+    taken = np.zeros(count, dtype=bool)
+    for group in groups:
+        taken[group.numbers] = True
+    place = np.cumsum(taken) - 1
+    return np.flatnonzero(taken), [place[group.numbers] for group in groups]
+
+
+def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
+    """May its mutations be rows that need nothing but to be routed?"""
+    shape = table.tables.get(layout.name)
+    if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.images:
+        return False
+    if shape.columns is not None and not _names_of(layout) <= frozenset(shape.columns):
+        return False
+    if len(_names_of(layout)) < len(layout.mutation.cells.content):
+        return False  # it names a column twice
+    one = np.zeros(1, dtype=np.int64)
+    named = NamedTables(one.astype(np.int32), (layout.name,))
+    return _operation(layout) != NO_OPERATION and not is_compound(layout.mutation, one, named, table)[0]
+
+
+@lru_cache(TEMPLATES)
+def _names_of(layout: ByteLayout) -> frozenset[str]:
+    """The columns that all its mutations name."""
+    data, spans = layout.mutation.data, layout.mutation.cells.content
+    places = [(int(span.start[0]), int(span.length[0])) for span in spans]
+    return frozenset(data[start : start + size].tobytes().decode() for start, size in places)
+
+
+def _operation(layout: ByteLayout) -> int:
+    return int(operation_codes()[layout.mutation.operation[0]])
+
+
+# ---------------------------------------------------------------------------------------------------------- routing
+
+
+def _columns(
+    groups: Sequence[LayoutGroup], places: Sequence[I64], numbers: I64, source: ArrowSource
+) -> MutationColumns:
+    """The arguments of routing, for all groups."""
+    count = len(numbers)
+    of_group = np.zeros(count, dtype=np.int32)
+    timestamps = np.empty(count, dtype=np.int64)
+    foreign = np.zeros(count, dtype=bool)
+    key_widths, id_widths = np.zeros(count, dtype=np.int64), np.zeros(count, dtype=np.int64)
+    for number, (group, at) in enumerate(zip(groups, places, strict=True)):
+        layout = group.layout
+        of_group[at] = number
+        timestamps[at] = layout.timestamps(group.table)
+        key_widths[at] = sum(size for _, size in layout.key) + (3 * len(layout.key) if len(layout.key) > 1 else 0)
+        id_widths[at] = ID if layout.mutation_id >= 0 else 0
+        if layout.cluster_id >= 0:
+            foreign[at] = group.table.column(layout.cluster_id, ID) != np.frombuffer(source.cluster_id, dtype=f"V{ID}")
+    keys, identities = Laid(key_widths), Laid(id_widths)
+    for group, at in zip(groups, places, strict=True):
+        _lay_key(group, keys, at)
+        if group.layout.mutation_id >= 0:
+            with_ids = identities.rows(at, ID)
+            with_ids.column(0, ID)[:] = group.table.column(group.layout.mutation_id, ID)
+            identities.set(at, with_ids)
+    layouts = [group.layout for group in groups]
+    every = np.arange(count)
+    return MutationColumns(
+        readable=np.ones(count, dtype=bool),
+        foreign=foreign,
+        names=pa.DictionaryArray.from_arrays(pa.array(of_group), [layout.name for layout in layouts]),
+        operations=np.array([_operation(layout) for layout in layouts], dtype=np.int32)[of_group],
+        timestamps=timestamps,
+        appended=source.appended[numbers],
+        keys=keys.array(every),
+        key_sizes=np.array([len(layout.key) for layout in layouts], dtype=np.int32)[of_group],
+        missing_key=np.zeros(count, dtype=bool),
+        clustering_sizes=np.array([layout.mutation.clustering_key.count[0] for layout in layouts], np.int32)[of_group],
+        bad_component=np.zeros(count, dtype=bool),
+        unknown_column=np.zeros(count, dtype=bool),
+        identities=identities.array(every),
+        partitions=np.full(count, source.partition, dtype=np.int32),
+        offsets=source.offsets[numbers],
+    )
+
+
+def _lay_key(group: LayoutGroup, keys: Laid, at: I64) -> None:
+    """The partition keys as they are hashed (``ringlog_cdc.columnar.encode.composed_keys``)."""
+    key = group.layout.key
+    several = len(key) > 1
+    width = sum(size + 3 * several for _, size in key)
+    if not width:
+        return
+    rows, place = keys.rows(at, width), 0
+    for start, size in key:
+        if several:
+            rows.column(place, 2)[:] = np.frombuffer(size.to_bytes(2, "big"), dtype="V2")
+            rows.column(place + 2 + size, 1)[:] = np.zeros(1, dtype="V1")
+            place += 2
+        if size:
+            rows.column(place, size)[:] = group.table.column(start, size)
+        place += size + several
+    keys.set(at, rows)
+
+
+# ------------------------------------------------------------------------------------------------------------- rows
+
+
+@dataclass(frozen=True, slots=True)
+class Template:
+    """The row of one mutation; in others of its layout with an offset as long this is another: ``stream``, ``time``,
+    ``offset``: places; ``parts``: place in the row, place in the mutation, width.
+    """
+
+    row: bytes
+    stream: int
+    time: int
+    offset: int
+    parts: tuple[tuple[int, int, int], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Variant:
+    """Mutations with one template, which are rows; ``places`` among all that were routed, ascending."""
+
+    template: Template
+    table: ByteTable
+    places: I64
+
+
+def _variants(
+    groups: Sequence[LayoutGroup], places: Sequence[I64], routed: RoutedColumns, offsets: I64, source: ArrowSource
+) -> Iterator[Variant]:
+    """Groups less what is no row, by generation and by how long the offset is."""
+    lengths = encoded_numbers(offsets)[1]
+    for group, at in zip(groups, places, strict=True):
+        mine = np.flatnonzero(routed.verdict[at] == ROUTED)
+        while len(mine):
+            generation, length = int(routed.generation[at[mine[0]]]), int(lengths[at[mine[0]]])
+            alike = (routed.generation[at[mine]] == generation) & (lengths[at[mine]] == length)
+            chosen = mine[alike]
+            template = _template(group.layout, generation, source.partition, length, source.topic, source.epoch)
+            yield Variant(template, group.table.only(chosen), at[chosen])
+            mine = mine[~alike]
+
+
+@lru_cache(TEMPLATES)
+def _template(
+    layout: ByteLayout, generation: int, partition: int, offset_bytes: int, topic: str, epoch: int
+) -> Template:
+    """The row of the mutation that the layout was found with, and what is different in others."""
+    mutation, zero = layout.mutation, np.zeros((1, 16), dtype=np.uint8)
+    offset = (1 << 7 * (offset_bytes - 1)) >> 1
+    places = Places(
+        streams=zero,
+        times=zero,
+        generations=np.array([generation]),
+        operations=np.array([_operation(layout)]),
+        partitions=np.array([partition]),
+        offsets=np.array([offset]),
+        keys_only=np.zeros(1, dtype=bool),
+    )
+    (row,) = cdc_rows(mutation, np.zeros(1, dtype=np.int64), places, topic, epoch).to_pylist()
+    spans = [*mutation.partition_key.inner, mutation.rest]
+    stream = HEADER_BYTES
+    time = stream + STREAM + _bytes(generation)
+    at = time + TIME + 2 + int(mutation.ttl.length[0]) + 1 + int(mutation.names.length[0])
+    parts = []
+    if layout.mutation_id >= 0:
+        parts.append((at + 1, layout.mutation_id, ID))
+    at += int(mutation.mutation_id.length[0])
+    at += _bytes(len(topic.encode())) + len(topic.encode()) + _bytes(partition)
+    offset_at = at
+    at += offset_bytes
+    parts.append((at, layout.timestamp, layout.timestamp_bytes))
+    at += layout.timestamp_bytes + _bytes(len(layout.key))
+    for span in spans:
+        parts.append((at, int(span.start[0]), int(span.length[0])))
+        at += int(span.length[0])
+    return Template(row, stream, time, offset_at, tuple(part for part in parts if part[2]))
+
+
+def _bytes(number: int) -> int:
+    """How long it is."""
+    return int(encoded_numbers(np.array([number], dtype=np.int64))[1][0])
+
+
+def _lay(variant: Variant, laid: Laid, streams: U8, times: U8, offsets: I64) -> None:
+    """The rows of a variant, to where they go out."""
+    template, at = variant.template, variant.places
+    whole = len(at) == len(streams)
+    rows = laid.rows(at, len(template.row))
+    rows.column(0, len(template.row))[:] = np.frombuffer(template.row, dtype=f"V{len(template.row)}")
+    for place, values, width in ((template.stream, streams, STREAM), (template.time, times, TIME)):
+        rows.column(place, width)[:] = (values if whole else values[at]).view(f"V{width}").ravel()
+    digits, _ = encoded_numbers(offsets if whole else offsets[at])
+    rows.column(template.offset, digits.shape[1])[:] = digits.view(f"V{digits.shape[1]}").ravel()
+    for to, place, width in template.parts:
+        rows.column(to, width)[:] = variant.table.column(place, width)
+    laid.set(at, rows)
+
+
+def halves_of(high: I64, low: I64) -> U8:
+    """(n, 16) bytes of two big-endian halves."""
+    both = np.empty((len(high), 2), dtype=">i8")
+    both[:, 0], both[:, 1] = high, low
+    return both.view(np.uint8).reshape(-1, 16)
+
+
+class Laid:
+    """Byte strings side by side, of widths that are known: tables of some of them are set where these belong."""
+
+    def __init__(self, widths: I64) -> None:
+        self._ends = np.zeros(len(widths) + 1, dtype=np.int32)
+        assert int(widths.sum()) < 2**31, "an Arrow batch is cut before it is that large"
+        np.cumsum(widths, out=self._ends[1:])
+        self._data = np.empty(int(self._ends[-1]), dtype=np.uint8)
+
+    def rows(self, places: I64, width: int) -> ByteTable:
+        """A table to be filled for these places, all of this width: if they are all there are, it is where it belongs
+        already.
+        """
+        if len(places) == len(self._ends) - 1:
+            return ByteTable(self._data, len(places), width)
+        return ByteTable(np.empty(len(places) * width, dtype=np.uint8), len(places), width)
+
+    def set(self, places: I64, rows: ByteTable) -> None:
+        """These are the strings of these places."""
+        if rows.data is self._data:
+            return
+        windows = np.ndarray(
+            (len(self._data) - rows.width + 1,), dtype=f"V{rows.width}", buffer=self._data, strides=(1,)
+        )
+        windows[self._ends[:-1][places]] = rows.data.view(f"V{rows.width}")
+
+    def array(self, kept: I64) -> pa.BinaryArray:
+        """The strings with these places; all others are empty."""
+        ends = self._ends if len(kept) == len(self._ends) - 1 else self._ends[np.append(kept, len(self._ends) - 1)]
+        return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(self._data)])
+
+
+def fixed_width(rows: U8) -> pa.BinaryArray:
+    """Rows of bytes as an array of strings."""
+    count, width = rows.shape
+    ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
+    return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(rows)])

@@ -1,0 +1,1 @@
+"""The driver: job, batches, session, sources, sinks."""

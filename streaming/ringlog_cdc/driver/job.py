@@ -1,0 +1,470 @@
+"""The CDC job: wiring of metadata, writer, plans and the streaming query; start, clean stop, and the reason it ended.
+
+Order of a start: the checkpoint is locked and claimed, the writer registers a new incarnation and folds at least to
+it, and only then does the query begin. A clean stop finishes the batch that is being written. One that waits, for a
+horizon or for a broker that is away, is given up without loss, since its plans are stored.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from functools import reduce
+from pathlib import Path
+from typing import Any
+
+from py4j.protocol import Py4JJavaError  # type: ignore[import-untyped]
+from pyspark.errors import AnalysisException, PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from ringlog.client.client import Client
+from ringlog.files import private_folder
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.log.errors import LogUnavailable, TopicMissing
+from ringlog.log.kafka.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_ids, verify_topics
+from ringlog.log.opening import beginning_of
+from ringlog.log.replicas.identity import ClusterRecords
+from ringlog.log.replicas.topic_watch import LOOKUP_TIMEOUT_S, Lost, TopicWatch
+from ringlog.runtime.kafka.config import spark_options
+from ringlog.runtime.process import stop_on_signals
+from ringlog.runtime.trust import BadTrustConfig
+from ringlog_cdc.bulk.image_work import ImageFolder
+from ringlog_cdc.definition.image_tables import keeps_images
+from ringlog_cdc.driver.batch import BatchRunner
+from ringlog_cdc.driver.recovery import Index, Indexing
+from ringlog_cdc.driver.session import (
+    SPARK_GONE,
+    CheckpointLock,
+    check_session,
+    check_shared,
+    forward_signals,
+    is_submitted,
+    logs_without_shell,
+    open_session,
+    prepare_session,
+    shield,
+)
+from ringlog_cdc.driver.writer import Writer
+from ringlog_cdc.errors import CdcError, PartitionsAdded, StopRequested
+from ringlog_cdc.images.files import FOLDER, ImageFiles
+from ringlog_cdc.lake.opening import open_lake
+from ringlog_cdc.plan.agreement import check_agreement, check_images, check_said
+from ringlog_cdc.plan.source_partitioning import Share, shares_of, sources_of
+from ringlog_cdc.plan.store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
+from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, start
+from ringlog_cdc.report.metrics import Metrics
+from ringlog_cdc.report.progress import BatchProgress, Listener, Observer, unobserved
+from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.topics.sink import RetentionKeeper
+from ringlog_cdc.topics.source import Offsets
+
+LOOK_S = 0.2
+COMMIT_WAIT_S = 15.0
+BROKER_PATIENCE_S = 10.0
+"""How long a stop waits for a broker that does not answer, before it gives the batch in hand up."""
+CONSUMER_OPTIONS = {
+    "kafka.isolation.level": "read_committed",
+    "kafka.fetch.max.wait.ms": "50",  # at the end of a partition; by default ten times that, in each batch
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task asks for more only when it has read them
+    "kafka.max.poll.records": "5000",
+}
+CAUSED_BY = "Caused by: "
+USED = (MUTATIONS, CDC, DEAD_LETTERS)
+"""The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
+
+
+def client_of(settings: JobSettings) -> Client:
+    """The driver's client: the checkpoint remembers what it has read of the log; of a long replay it tells people."""
+    return Client(
+        settings.bootstrap_servers,
+        settings.cluster,
+        f"cdc-{settings.writer}",
+        record=ClusterRecords(settings.checkpoint, settings.cluster, "metadata"),
+        beginning=beginning_of(settings.bootstrap_servers, settings.cluster),
+        tell=lambda replay: print(str(replay), file=sys.stderr, flush=True),
+    )
+
+
+class CdcJob:
+    """One run of the job on a session that the caller owns. ``start``, ``wait``, ``stop``; once each.
+
+    ``stopping``, its own if none is given, asks it to stop once it is set.
+    """
+
+    def __init__(self, settings: JobSettings, session: SparkSession, stopping: threading.Event | None = None) -> None:
+        self.settings = settings
+        self.stopping = threading.Event() if stopping is None else stopping
+        self.metrics_port: int | None = None
+        self._session = session
+        self._name = f"ringlog-cdc-{settings.cluster}-{settings.writer}"
+        self._opened: list[Any] = []
+        self._begins: dict[int, int] | None = None
+        self._query: StreamingQuery | None = None
+        self._lost: list[Lost] = []
+        self._source_partitions = 0
+        """How many partitions of the source topic there are, as far as is known."""
+
+    def start(self) -> CdcJob:
+        """Lock, register, begin. Raises CdcError, LogError."""
+        settings = self.settings
+        check_session(self._session)
+        if str(self._session.sparkContext.master).startswith("local"):  # else workers of other users may read it
+            private_folder(settings.checkpoint, CLAIM)
+        settings.checkpoint.mkdir(parents=True, exist_ok=True)
+        prepare_session(self._session)
+        try:
+            self._open(CheckpointLock(self._session, settings.checkpoint, self.stopping).release)
+            client = client_of(settings).start()
+            self._open(client.close)
+            self._replica = client.replica
+            offsets = Offsets(settings.bootstrap_servers, self.stopping)
+            self._open(offsets.close)
+            submit = client.direct.submit if settings.direct else client.submit
+            self.writer = Writer(
+                client.replica, submit, settings.writer, offsets, settings.source_topic, settings.sink_topic
+            )
+            self.writer.driver.handlers |= {
+                ClaimCheckpoint: lambda effect: self._claim(effect, offsets),
+                CheckCheckpoint: lambda effect: self._check(effect.state, client, offsets),
+                GiveUpClaim: lambda _: give_up_claim(settings.checkpoint),
+            }
+            epoch = self.writer.carry_out(start(self.writer.promises), self.stopping)
+            self._open(self.writer.stop)
+            self._meet_lake(client, offsets)
+            self.writer.start()
+            images = ImageFolder(self._files, epoch, settings.images_anew, self.progress.emit)
+            self.runner = self._runner(client, images)
+            self._open(Listener(self._session, self._name, self.progress.reported).close)
+            self._watch_topics()
+            self._query = self._begin()
+            self.progress.emit(
+                "started",
+                cluster=settings.cluster,
+                writer=settings.writer,
+                incarnation=self.writer.promises.incarnation,
+                epoch=epoch,
+            )
+        except BaseException:
+            self._close()
+            raise
+        return self
+
+    def _watch_topics(self) -> None:
+        """Watch the topics: rows wait for theirs (``sink``), and would wait forever for a deleted one.
+
+        Spark reads the partitions that it was given at the start, while producers use added ones at once.
+        """
+        settings = self.settings
+        names = (settings.sink_topic, settings.letters_topic, settings.source_topic)
+        admin = admin_client(settings.bootstrap_servers)
+        found = topic_ids(admin, names, LOOKUP_TIMEOUT_S)
+        ids = {name: topic_id for name, topic_id in found.items() if topic_id is not None}
+
+        def count() -> None:
+            with suppress(LogUnavailable, TopicMissing):  # the watch says so
+                self._source_partitions = describe(admin, [settings.source_topic])[settings.source_topic].partitions
+
+        watch = TopicWatch(settings.bootstrap_servers, ids, self._lost.append, answers=count)
+        self._open(watch.stop)
+        watch.start()
+
+    def _check_topics(self) -> None:
+        """Raise CdcError if a topic is gone; the batch in hand is given up, as if the process had been killed.
+
+        Raise PartitionsAdded if there is more to read than the query was given.
+        """
+        if self._source_partitions > sum(len(share.partitions) for share in self._shares):
+            raise PartitionsAdded(self.settings.source_topic, self._source_partitions)
+        if not self._lost:
+            return
+        self.runner.stopping.set()
+        self.runner.give_up()
+        code, _, what = str(self._lost[0]).partition(": ")
+        raise CdcError(code, what, "restore it, or run ringlog cluster repair-topics; then start the job again")
+
+    def _claim(self, effect: ClaimCheckpoint, offsets: Offsets) -> bool:
+        settings, state = self.settings, effect.state
+        self._partitions = offsets.partitions(settings.sink_topic)
+        is_new = claim_checkpoint(
+            settings.checkpoint, state.cluster_id, settings.writer, self._partitions, effect.is_lost
+        )
+        if any(keeps_images(table) for _, table in in_order(state.tables)):
+            check_shared(self._session, settings.checkpoint / CLAIM)
+        self._store = PlanStore(settings.checkpoint)
+        self.writer.use(self._store)
+        return is_new
+
+    def _check(self, state: ClusterState, client: Client, offsets: Offsets) -> bool:
+        """Raise CdcError if the checkpoint, or a topic, is not as it must be; does it take the place of a lost one?"""
+        settings, store = self.settings, self._store
+        self._index = Index(settings.checkpoint)
+        self._files = ImageFiles(settings.checkpoint / FOLDER)
+        check_agreement(settings.checkpoint, store, settings.source_topic)
+        check_said(state, settings.writer, settings.source_topic, store, self._index.settled)
+        if not settings.images_anew:
+            check_images(self._files, store)
+        admin = admin_client(settings.bootstrap_servers)
+        verify_topics(admin, settings.cluster, settings.bootstrap_servers, USED, tend=True)
+        self.progress = BatchProgress(settings.checkpoint / "progress.jsonl", observe=self._observer(client))
+        self._open(self.progress.close)
+        self._retention = RetentionKeeper(admin, settings.sink_topic, self.progress.emit)
+        self._starts = self._first_offsets(offsets, state, store)
+        sources = offsets.partitions(settings.source_topic)
+        self._shares = shares_of(sources, settings.max_offsets_per_trigger, sources_of(settings.checkpoint))
+        indexing = Indexing(self._index, self._session, settings, offsets, self._starts, self.progress)
+        self.writer.driver.handlers |= indexing.handlers
+        return self._index.is_needed(state, store.head)
+
+    def _meet_lake(self, client: Client, offsets: Offsets) -> None:
+        """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""
+        with self.writer.lock:
+            planned = self._store.durable_positions()
+            takes_all = self._index.is_made and self._store.head.sequence < 0
+        state = client.read_barrier()
+        left = None if takes_all else planned
+        self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
+
+    def _runner(self, client: Client, images: ImageFolder) -> BatchRunner:
+        self._ends, looks = (Offsets(self.settings.bootstrap_servers, self.stopping) for _ in range(2))
+        self._open(self._ends.close)
+        self._open(looks.close)
+        return BatchRunner(
+            self._session,
+            self.settings,
+            client.replica,
+            self.writer,
+            self._store,
+            looks,
+            self.progress,
+            self._partitions,
+            self._starts,
+            images,
+            self._index,
+            self._lake,
+        )
+
+    def _observer(self, client: Client) -> Observer:
+        """What gets each line of the progress: the metrics, if they were asked for."""
+        port, name = self.settings.metrics_port, self.settings.writer
+        if port is None:
+            return unobserved
+        try:
+            metrics = Metrics(port)
+        except BadTrustConfig as error:
+            raise CdcError(error.code, str(error)) from error
+        except OSError as error:
+            raise CdcError(
+                "port_in_use", f"metrics on port {port}: {error}", "choose another --metrics-port"
+            ) from error
+        self._open(metrics.close)
+        writers = client.replica
+        metrics.watch(
+            lambda: writers.state.writers[name].low_watermark if name in writers.state.writers else 0,
+            lambda: writers.state.writers[name].horizon if name in writers.state.writers else 0,
+        )
+        self.metrics_port = metrics.port
+        return metrics.observe
+
+    def _first_offsets(self, offsets: Offsets, state: ClusterState, store: PlanStore) -> dict[int, int]:
+        """Where the source begins for this checkpoint. An empty one leaves out what only closed generations would take.
+
+        Every write of a generation that is open is appended after its start, less the leeway ahead of now, which may
+        have been greater once.
+        """
+        topic = self.settings.source_topic
+        oldest = next((found for found in state.generations if found.closed is None), None)
+        is_empty = store.head.sequence < 0 and not (self.settings.checkpoint / "spark" / "offsets" / "0").exists()
+        if not is_empty or oldest is None or oldest is state.generations[0]:
+            return offsets.begins(topic)
+        begins = offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum)
+        self._begins = begins
+        return begins
+
+    def _open(self, close: Any) -> None:
+        self._opened.append(close)
+
+    def _begin(self) -> StreamingQuery:
+        settings = self.settings
+        try:
+            sources = [self._source(share) for share in self._shares]
+        except AnalysisException as error:
+            raise CdcError(
+                "connector_missing",
+                str(error).splitlines()[0],
+                "give Spark the Kafka connector: --jars, here or of spark-submit",
+            ) from error
+        source = reduce(DataFrame.union, sources)
+        with logs_without_shell(self._session):
+            return (
+                source.writeStream.foreachBatch(self.runner)
+                .queryName(self._name)
+                .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
+                .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not the cluster
+                .start()
+            )
+
+    def _source(self, share: Share) -> DataFrame:
+        """The records of some partitions of the mutations topic."""
+        topic, begins = self.settings.source_topic, self._begins
+        reader = (
+            self._session.readStream.format("kafka")
+            .options(**spark_options(self.settings.bootstrap_servers))
+            .options(**CONSUMER_OPTIONS)
+            .option("assign", json.dumps({topic: share.partitions}))
+            .option("failOnDataLoss", "true")
+            .option("maxOffsetsPerTrigger", share.limit)
+        )
+        if begins is None:
+            return reader.option("startingOffsets", "earliest").load()
+        offsets = {str(partition): begins[partition] for partition in share.partitions}
+        return reader.option("startingOffsets", json.dumps({topic: offsets})).load()
+
+    def wait(self) -> None:
+        """Until ``stopping`` is set, the job is idle (if it shall end then), or it failed; raises why it failed.
+
+        Raises PartitionsAdded if the next job on this checkpoint would read more partitions; ``stop`` this one first.
+        """
+        assert self._query is not None, "start it first"
+        while not self.stopping.wait(LOOK_S):
+            self.writer.check()
+            self._check_topics()
+            self.runner.report_writing()
+            self._retention.keep(self._replica.state)
+            if not self._query.isActive:
+                self._raise_failure()
+                return
+            if self._lake is not None:
+                self._lake.describe(self._replica.state)
+            if self.settings.stop_when_idle and self.is_idle():
+                return
+
+    def is_idle(self) -> bool:
+        """True if every mutation is durable as a row or a dead letter, and the last batch is committed."""
+        with self.writer.lock:
+            durable = self._store.durable_positions()
+        ends = self._ends.ends(self.settings.source_topic)
+        return all(durable.get(partition, 0) >= end for partition, end in ends.items()) and self._is_committed()
+
+    def _is_committed(self) -> bool:
+        batch = self.runner.last_batch
+        return batch < 0 or (self.settings.checkpoint / "spark" / "commits" / str(batch)).exists()
+
+    def stop(self) -> None:
+        """Finish the batch in hand, end the query, give everything back. Raises why the job had failed, if it had."""
+        self.stopping.set()
+        try:
+            if self._query is not None:
+                self.runner.stopping.set()
+                self._finish_batch()
+                deadline = time.monotonic() + COMMIT_WAIT_S
+                while self._query.isActive and not self._is_committed() and time.monotonic() < deadline:
+                    threading.Event().wait(LOOK_S / 4)
+                self._query.stop()
+                self._raise_failure()
+        finally:
+            self._close()
+
+    def _finish_batch(self) -> None:
+        """Wait for the batch in hand. Rows wait for a broker that is away as long as that takes (``sink``), a stop does
+        not: then the batch is given up, as if the process had been killed.
+        """
+        sink = self.settings.sink_topic
+        offsets = Offsets(self.settings.bootstrap_servers, self.runner.idle, BROKER_PATIENCE_S)
+        try:
+            while not self.runner.idle.wait(LOOK_S):
+                offsets.ends(sink)
+        except StopRequested:  # it has ended while the question waited
+            pass
+        except LogUnavailable as error:
+            self.progress.emit("given_up", batch=self.runner.batch, why=str(error), then="the next start repeats it")
+            self.runner.give_up()
+        finally:
+            offsets.close()
+
+    def _raise_failure(self) -> None:
+        """Raise what ended the query, unless that was the wish to stop."""
+        self.writer.check()
+        failure = self.runner.failure
+        if isinstance(failure, (Py4JJavaError, PySparkException)):
+            raise query_failed(failure) from failure
+        if failure is not None and not isinstance(failure, StopRequested):
+            raise failure
+        assert self._query is not None
+        error = self._query.exception()
+        if error is not None and failure is None and isinstance(error, StreamingQueryException):
+            raise query_failed(error)
+
+    def _close(self) -> None:
+        while self._opened:
+            self._opened.pop()()
+
+
+def query_failed(error: Exception) -> CdcError:
+    """Spark gave up a batch, or the query: the deepest cause that it names, or else its first line."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
+    causes = [line.removeprefix(CAUSED_BY) for line in lines if line.startswith(CAUSED_BY)]
+    return CdcError("query_failed", causes[-1] if causes else lines[0], "the checkpoint is whole: start the job again")
+
+
+class StopSignal(threading.Event):
+    """A request to stop the program, which stops the job that runs."""
+
+    job: CdcJob | None = None
+
+    def set(self) -> None:
+        super().set()
+        if (job := self.job) is not None:
+            job.stopping.set()
+
+
+def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
+    """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed.
+
+    When partitions are added to the source topic, the next job takes over on the same session.
+    """
+    stopping = StopSignal()
+    stop_on_signals(stopping)  # from before Spark starts: a JVM that is given up while it does would stay behind
+    session = open_session(
+        f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
+    )
+    stop_on_signals(stopping)  # Spark has a handler of its own for SIGINT
+    try:
+        if is_submitted():
+            forward_signals(session, stopping.set)
+        else:
+            shield(session)
+        run_jobs(lambda: CdcJob(settings, session), stopping)
+    except SPARK_GONE as error:
+        raise CdcError("spark_lost", "Spark's JVM has ended", "the checkpoint is whole: start the job again") from error
+    finally:
+        with suppress(*SPARK_GONE):
+            session.stop()
+
+
+def run_jobs(make: Callable[[], CdcJob], stopping: StopSignal) -> None:
+    """Run a job to its end; after one that ends since partitions were added, run the next one."""
+    while True:
+        job = stopping.job = make()
+        if stopping.is_set():
+            return
+        try:
+            return _until_stopped(job)
+        except PartitionsAdded as added:
+            print(added.message, file=sys.stderr, flush=True)
+
+
+def _until_stopped(job: CdcJob) -> None:
+    try:
+        job.start()
+    except StopRequested:
+        return
+    try:
+        job.wait()
+    finally:
+        job.stop()

@@ -1,0 +1,349 @@
+"""A checkpoint that takes the place of a lost one: it finds what was written, and writes what is missing.
+
+Plans are lost with a checkpoint, so every write is decided anew. What was decided before is in the topics: a write with
+a row in the CDC topic, or a letter among the dead letters, keeps it. Before its first batch the job reads both topics
+and notes the identities of all rows and letters of the mutations that it will read again (``Index``); a plan part that
+lies within their bounds then leaves out what is there:
+
+- nothing of a mutation that has a letter goes out;
+- a row that is there does not go out again, and of a write (of its part with one timestamp) whose last row is there
+  none does: with other options of the table it may have had another number of rows;
+- a write that is half written is completed behind what is there (``ringlog_cdc.plan.recovered_rows.RestOfWrite``);
+- no letter goes out for a mutation that has a row: its generation may have closed since.
+
+The index is made once, after the right of all earlier incarnations to write was taken away, and never changed: a part
+that is carried out again leaves out the same. It is a folder of Parquet files in the checkpoint; of it a part's own
+identities are in memory, no more. The place of a row in the topic proves nothing, so each is looked for by identity.
+Rows keep the order of their source: what is missing of it in a partition of the topic is its end.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+from ringlog.kernel.model.settings import SETTINGS
+from ringlog.kernel.model.state import ClusterState
+from ringlog.wire.records import decode_dead_letter, encode_cdc_row
+from ringlog_cdc.bulk.arrow import GENERATION, LETTER, REASON, Tally, counted
+from ringlog_cdc.columnar.routing import KNOWN, NUMBERS, ROUTED, crc32_rows
+from ringlog_cdc.errors import CdcError, ChainBroken
+from ringlog_cdc.lake.heads import decoded, heads_of
+from ringlog_cdc.plan.plan import OffsetRange, PlanEntry
+from ringlog_cdc.plan.recovered_rows import (
+    LETTERS,
+    KnownRows,
+    LeftToWrite,
+    Noted,
+    concerns,
+    known_of,
+    may_have_written,
+)
+from ringlog_cdc.plan.store import create_if_absent
+from ringlog_cdc.protocol.batch import BeginLookUp, EndLookUp, NoteTopic
+from ringlog_cdc.report.progress import BatchProgress
+from ringlog_cdc.settings import JobSettings
+from ringlog_cdc.topics.frames import TopicReader, at_or_after, chunks
+from ringlog_cdc.topics.source import Offsets
+
+Batches = Iterable[pa.RecordBatch]
+Positions = Mapping[int, int]
+
+FOLDER, FILE = "recovery", "recovery.json"
+CHUNK = 2_000_000
+"""Records of a topic in one step; after each the progress says how far it is."""
+CLOCK_MARGIN_US = 3_600_000_000
+"""The CDC topic is read from this long before the time of the first mutation: its records have the time of their
+writer's clock. One that is slower leaves rows unseen, which are then written again: a reader drops them."""
+GROUP = 100_000
+"""Rows of a file that are looked at together, by their bounds."""
+NOTED = ("partition", "offset", "timestamp", "number", "operation", "last", "letter")
+NAMED_TYPE = (
+    "topic string, partition int, offset bigint, timestamp bigint, number int, operation int, last boolean, place int"
+)
+STREAM_BYTES = 16
+
+
+class Index:
+    """Identities of what is in the topics, in the folder of a checkpoint."""
+
+    def __init__(self, checkpoint: Path) -> None:
+        self._folder = checkpoint / FOLDER
+        self._file = checkpoint / FILE
+        self.is_made = self._file.exists()
+        noted = decode_index(self._file.read_bytes()) if self.is_made else IndexBounds({}, {}, {})
+        self.bounds, self.settled, self.lasts = noted.bounds, noted.settled, noted.lasts
+        self._kept: tuple[int, KnownRows] | None = None
+
+    def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
+        """True for a checkpoint that ``may_have_written``, until the index is made; remembered after a crash."""
+        if self.is_made or head.sequence >= 0:
+            return False
+        if may_have_written(state, head):
+            self._folder.mkdir(exist_ok=True)
+        return self._folder.exists()
+
+    def begin(self, settled: Positions) -> None:
+        """Forget what an attempt before this one noted. ``settled``: where all is decided by the metadata log."""
+        for path in self._folder.iterdir():
+            path.unlink()
+        self.bounds, self.settled, self.lasts = dict(settled), dict(settled), {}
+
+    def note(self, found: pa.Table) -> None:
+        """Add identities: columns partition, offset, timestamp, number, last (row), and letter (instead); ``place``:
+        the partition of the CDC topic, or ``LETTERS``.
+        """
+        if not found.num_rows:
+            return
+        ordered = found.sort_by([("partition", "ascending"), ("offset", "ascending")])
+        pq.write_table(ordered, self._folder / f"{len(list(self._folder.iterdir())):06d}.parquet", row_group_size=GROUP)
+        lasts = found.group_by("partition").aggregate([("offset", "max")]).to_pylist()
+        for line in lasts:
+            self.bounds[line["partition"]] = max(self.bounds.get(line["partition"], 0), line["offset_max"] + 1)
+        for line in found.group_by(["partition", "place"]).aggregate([("offset", "max")]).to_pylist():
+            name = line["partition"], line["place"]
+            self.lasts[name] = max(self.lasts.get(name, 0), line["offset_max"])
+
+    def finish(self) -> None:
+        """All has been noted."""
+        create_if_absent(self._file, encode_index(IndexBounds(self.bounds, self.settled, self.lasts)))
+        self.is_made = True
+
+    def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
+        """True unless these ranges lie behind all that was there."""
+        return concerns(self.bounds, ranges)
+
+    def known(self, entry: PlanEntry) -> KnownRows | None:
+        """What is there of a plan part; None: it lies behind all that was there. Raises ChainBroken."""
+        if not self.concerns(entry.ranges):
+            return None
+        if self._kept is None or self._kept[0] != entry.sequence:
+            self._kept = entry.sequence, self.look(entry.ranges)
+        return self._kept[1]
+
+    def look(self, ranges: Sequence[OffsetRange]) -> KnownRows:
+        """What is there of the mutations in these ranges. Raises ChainBroken."""
+        files = sorted(self._folder.glob("*.parquet")) if self._folder.exists() else []
+        if not files:
+            raise ChainBroken(f"{FOLDER} of the checkpoint is gone, and {FILE} says that it is needed")
+        noted: list[Noted] = []
+        for item in ranges:
+            at = [("partition", "=", item.partition), ("offset", ">=", item.start), ("offset", "<", item.end)]
+            columns = pq.read_table([str(path) for path in files], filters=at).to_pydict()
+            noted += zip(*(columns[name] for name in NOTED), strict=True)
+        return replace(known_of(noted), settled=self.settled, lasts=self.lasts)
+
+
+class Indexing:
+    """Performs the look-up (``ringlog_cdc.protocol.batch.look_up``), each topic in chunks. ``starts``: where the job
+    will begin to read each partition of the mutations; ``handlers``: by effect.
+    """
+
+    def __init__(
+        self,
+        index: Index,
+        session: SparkSession,
+        settings: JobSettings,
+        offsets: Offsets,
+        starts: Positions,
+        say: BatchProgress,
+    ) -> None:
+        self._index = index
+        self._reader = TopicReader(session, settings)
+        self._settings = settings
+        self._offsets = offsets
+        self._starts = starts
+        self._say = say
+        self.handlers: dict[type, Callable[[Any], None]] = {
+            BeginLookUp: self._begin,
+            NoteTopic: self._note,
+            EndLookUp: lambda _: self._end(),
+        }
+
+    def _begin(self, effect: BeginLookUp) -> None:
+        """Raises CdcError ``source_cut``."""
+        check_source(effect.settled, self._offsets.ends(self._settings.source_topic))
+        self._index.begin(effect.settled)
+
+    def _note(self, effect: NoteTopic) -> None:
+        settings, offsets = self._settings, self._offsets
+        topic = settings.letters_topic if effect.letters else settings.sink_topic
+        partitions = offsets.partitions(settings.sink_topic)
+        first = offsets.begins(topic) if effect.letters else first_place(offsets, topic, effect.state)
+        ends = offsets.ends(topic)
+        total, done = sum(ends.values()) - sum(first.values()), 0
+        for begin, end in chunks(first, ends, CHUNK):
+            found = self._reader.read(topic, begin, end)
+            chosen = _letters(found, settings) if effect.letters else _rows(found, settings, partitions)
+            self._index.note(chosen.where(at_or_after(self._starts)).toArrow())
+            done += sum(end.values()) - sum(begin.values())
+            self._say.emit("recovering", topic=topic, records=done, of=total)
+
+    def _end(self) -> None:
+        self._index.finish()
+        self._say.emit("recovered", bounds=self._index.bounds)
+
+
+def check_source(settled: Positions, ends: Positions) -> None:
+    """Raise CdcError unless the source has all that was decided of it: what it got in that place would be left out."""
+    gone = [partition for partition, offset in sorted(settled.items()) if offset > ends.get(partition, 0)]
+    if gone:
+        raise CdcError(
+            "source_cut",
+            f"the mutations topic ends before what was decided of it, in partitions {gone}",
+            "it was cut or made anew: found the cluster anew under another name",
+        )
+
+
+def _rows(found: DataFrame, settings: JobSettings, partitions: int) -> DataFrame:
+    rows = found.mapInArrow(named(partitions), NAMED_TYPE).where(F.col("topic") == settings.source_topic)
+    return rows.select(*NOTED[:-1], F.lit(False).alias("letter"), "place")
+
+
+def named(partitions: int) -> Callable[[Batches], Batches]:
+    """Rows of the CDC topic, which has this number of partitions, as their identities and places (``NAMED_TYPE``)."""
+
+    def identities(batches: Batches) -> Batches:
+        for batch in batches:
+            of = heads_of(batch.column("value"))
+            streams = np.frombuffer(b"".join(batch.column("key").to_pylist()), dtype=np.uint8).reshape(-1, STREAM_BYTES)
+            columns = [
+                of.topics,
+                pa.array(of.partitions.astype("int32")),
+                pa.array(of.offsets),
+                pa.array(of.timestamps),
+                pa.array(of.numbers.astype("int32")),
+                pa.array(of.operations.astype("int32")),
+                pa.array(of.lasts),
+                pa.array((crc32_rows(streams) % np.uint32(partitions)).astype("int32")),
+            ]
+            yield pa.RecordBatch.from_arrays(columns, names=["topic", *NOTED[:-1], "place"])
+
+    return identities
+
+
+def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
+    place = F.split(F.col("key").cast("string"), "/")
+    return found.where(place[0] == settings.source_topic).select(
+        place[1].cast("int").alias("partition"),
+        place[2].cast("bigint").alias("offset"),
+        F.lit(0).cast("bigint").alias("timestamp"),
+        F.lit(0).alias("number"),
+        F.lit(0).alias("operation"),
+        F.lit(False).alias("last"),
+        F.lit(True).alias("letter"),
+        F.lit(LETTERS).alias("place"),
+    )
+
+
+def first_place(offsets: Offsets, topic: str, state: ClusterState) -> dict[int, int]:
+    """Where in the CDC topic rows of mutations may begin that a new checkpoint reads again."""
+    oldest = next((found for found in state.generations if found.closed is None), None)
+    if oldest is None or oldest is state.generations[0]:
+        return offsets.begins(topic)
+    return offsets.begins_at(topic, oldest.timestamp - SETTINGS["cdc_leeway_us"].maximum - CLOCK_MARGIN_US)
+
+
+def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> Callable[[Batches], Batches]:
+    """The function of the rows, without what is there. ``known``: a broadcast; ``counts``: accumulates tallies."""
+
+    def outgoing(batches: Batches) -> Batches:
+        left = LeftToWrite(known.value)
+        for batch in function(batches):
+            found, renumbered = report_basis(batch, left)
+            counts.add(correction(batch.filter(pa.array(found))))
+            if renumbered:
+                values = batch.column("value").to_pylist()
+                at, column = batch.schema.get_field_index("value"), batch.schema.field("value")
+                values = [renumbered.get(place, value) for place, value in enumerate(values)]
+                batch = batch.set_column(at, column, pa.array(values, column.type))
+            yield batch.filter(pa.array(~found))
+
+    return outgoing
+
+
+def report_basis(batch: pa.RecordBatch, left: LeftToWrite) -> tuple[NDArray[np.bool_], dict[int, bytes]]:
+    """True for the records of a batch of ``OUT`` that must not go out; and rows that go out under another number.
+
+    ``left`` is asked of the rows of all batches, in order.
+    """
+    partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+    found, renumbered = np.zeros(len(partitions), dtype=bool), dict[int, bytes]()
+    rows, letters = np.flatnonzero(partitions != LETTER), np.flatnonzero(partitions == LETTER)
+    if len(rows):
+        of = heads_of(batch.column("value").take(pa.array(rows)))
+        columns = of.partitions, of.offsets, of.timestamps, of.numbers
+        names = [*zip(*(column.tolist() for column in columns), strict=True)]
+        asked = zip(names, partitions[rows].tolist(), of.operations.tolist(), of.lasts.tolist(), strict=True)
+        numbers = [left.number(*one) for one in asked]
+        found[rows] = [number is None for number in numbers]
+        for place, name, number in zip(rows.tolist(), names, numbers, strict=True):
+            if number is not None and number != name[3]:
+                row = decoded(batch.column("value")[place].as_py())
+                renumbered[place] = encode_cdc_row(replace(row, batch_seq_no=number))
+    for place in letters.tolist():
+        _, partition, offset = batch.column("key")[place].as_py().decode().rsplit("/", 2)
+        found[place] = left.has_letter((int(partition), int(offset)))
+    return found, renumbered
+
+
+def correction(batch: pa.RecordBatch) -> Tally:
+    """What was counted of records that do not go out, taken back, and their mutations as ``KNOWN``."""
+    is_row = pa.array(batch.column("partition").to_numpy(zero_copy_only=False) != LETTER)
+    rows = heads_of(batch.filter(is_row).column("value"))
+    letters = batch.filter(pc.invert(is_row)).column("value").to_pylist()
+    places = set(zip(rows.partitions.tolist(), rows.offsets.tolist(), strict=True))
+    tally: Tally = {(REASON, KNOWN): len(places) + len(letters), (REASON, ROUTED): -len(rows.offsets)}
+    for key, count in counted(GENERATION, rows.generations):
+        tally[key] = -count
+    for letter in letters:
+        key = (REASON, NUMBERS[decode_dead_letter(letter).reason])
+        tally[key] = tally.get(key, 0) - 1
+    return tally
+
+
+@dataclass(frozen=True, slots=True)
+class IndexBounds:
+    """What an index says of whole partitions. ``bounds``: source partition to the offset behind the last one that is
+    known of; ``settled`` and ``lasts`` as in ``KnownRows``.
+    """
+
+    bounds: dict[int, int]
+    settled: dict[int, int]
+    lasts: dict[tuple[int, int], int]
+
+
+def encode_index(found: IndexBounds) -> bytes:
+    """What is stored."""
+    lasts = [[*name, offset] for name, offset in sorted(found.lasts.items())]
+    named = {"bounds": _named(found.bounds), "settled": _named(found.settled), "lasts": lasts}
+    return json.dumps(named, sort_keys=True).encode() + b"\n"
+
+
+def decode_index(data: bytes) -> IndexBounds:
+    """What was stored; raises ChainBroken for other bytes."""
+    try:
+        found = json.loads(data)
+        bounds, settled = ({int(key): value for key, value in found[name].items()} for name in ("bounds", "settled"))
+        lasts = {(partition, place): offset for partition, place, offset in found["lasts"]}
+        numbers = [*bounds.values(), *settled.values(), *(number for line in found["lasts"] for number in line)]
+        if not all(type(number) is int for number in numbers):
+            raise ValueError("a bound is no whole number")
+    except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
+        raise ChainBroken(f"{FILE} of the checkpoint is unreadable: {error}") from error
+    return IndexBounds(bounds, settled, lasts)
+
+
+def _named(bounds: Mapping[int, int]) -> dict[str, int]:
+    return {str(partition): bound for partition, bound in sorted(bounds.items())}

@@ -1,0 +1,297 @@
+"""The Spark session of the job, and the lock that keeps a second driver away from its checkpoint.
+
+On the user's own machine the session is small and keeps to the loopback address. On any other Spark all of that is left
+to its configuration: the driver must have an address that the executors reach, and the executors a Python that has what
+the Arrow functions import. What they lack is found out before the job registers, not in its first batch.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any, ClassVar
+
+from py4j.protocol import Py4JError, Py4JJavaError, Py4JNetworkError  # type: ignore[import-untyped]
+from pyspark import SparkConf, SparkContext
+from pyspark.errors import PySparkException
+from pyspark.java_gateway import ensure_callback_server_started, launch_gateway
+from pyspark.sql import SparkSession
+
+from ringlog.runtime.kafka.config import jvm_options
+from ringlog.stack import java
+from ringlog.stack.java import SPARK, prefer_fitting
+from ringlog_cdc.bulk.arrow_batching import ARROW_RECORDS
+from ringlog_cdc.errors import CdcError
+from ringlog_cdc.lake import delta
+
+LOCAL = "local[2]"
+LOCAL_SETTINGS = {
+    "spark.driver.memory": "1g",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.ui.enabled": "false",
+}
+SQL_SETTINGS = {
+    "spark.sql.adaptive.enabled": "false",  # partitioning is the job's own; each batch is small
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_RECORDS),
+    "spark.sql.sources.useV1SourceList": "",  # a batch is written as a stream is: planned once
+    "spark.sql.streaming.stopTimeout": "30s",
+}
+FILES_SETTING = "spark.sql.streaming.checkpointFileManagerClass"
+FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
+CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
+PROBES = 2
+"""Tasks that look whether the workers have what the job needs."""
+SPARK_GONE = (Py4JNetworkError, ConnectionError)
+"""What calls raise when the JVM has ended."""
+LOCK_WAIT_S = 30.0
+LOCK_LOOK_S = 0.2
+
+
+def open_session(
+    name: str,
+    jars: Sequence[Path],
+    master: str | None,
+    memory: str = "",
+    java_options: str = "",
+    lake: bool = False,
+) -> SparkSession:
+    """A session with the Kafka connector. ``master`` None: that of ``spark-submit`` or of Spark's configuration.
+
+    ``lake``: with Delta. A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``,
+    and where that is not set under the one that has this interpreter's path on their host.
+
+    Raises CdcError ``connect_unsupported``, ``spark_not_started``.
+    """
+    if (master or "").startswith("sc://") or any(name in os.environ for name in CONNECT_VARIABLES):
+        raise connect_unsupported()
+    builder: Any = SparkSession.builder.appName(name).config("spark.ui.showConsoleProgress", "false")
+    is_local = master is not None and master.startswith("local")
+    if is_local:
+        os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+        builder = builder.config(map=LOCAL_SETTINGS | ({"spark.driver.memory": memory} if memory else {}))
+    else:
+        os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    if lake:
+        builder = builder.config(map=delta.SETTINGS)
+    if master is not None:
+        builder = builder.master(master)
+    if not is_submitted():  # its JVM would run already, with the jars and options that it was given
+        prefer_fitting(os.environ)
+        ours = ("-XX:+UseSerialGC", *java.options(SPARK)) if is_local else ()
+        flags = " ".join((*ours, *jvm_options(), java_options)).strip()
+        if flags:
+            builder = builder.config("spark.driver.extraJavaOptions", flags)
+        if jars:
+            builder = builder.config("spark.jars", ",".join(str(jar) for jar in jars))
+    try:
+        if not is_submitted():
+            _launch(builder)
+        session: SparkSession = builder.getOrCreate()
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        said = (str(error).strip() or type(error).__name__).splitlines()[-1]
+        raise CdcError(
+            "spark_not_started", said, "Spark's own words are above; is Java 17 there, the master up?"
+        ) from error
+    return session
+
+
+def _launch(builder: Any) -> None:
+    """Start the JVM in a session of its own, if none runs yet.
+
+    Who stops a program signals its process group: ``timeout``, a terminal, supervisors. The JVM would end at once, in
+    the middle of a batch that the driver is to finish. It ends with the driver all the same, however that ends, for it
+    reads from a pipe that the driver holds.
+    """
+    if SparkContext._gateway is None:
+        conf = SparkConf()
+        for name, value in builder._options.items():
+            conf.set(name, value)
+        gateway = launch_gateway(conf, {"start_new_session": True})  # type: ignore[no-untyped-call]
+        SparkContext._ensure_initialized(gateway=gateway)
+
+
+def shield(session: SparkSession) -> None:
+    """Let the JVM pass over SIGTERM and SIGINT, as they come to it where a whole control group is signalled."""
+    signals = _jvm(session).sun.misc
+    for name in ("TERM", "INT"):
+        signals.Signal.handle(signals.Signal(name), signals.SignalHandler.SIG_IGN)
+
+
+def is_submitted() -> bool:
+    """Was this program started by ``spark-submit``?"""
+    return "PYSPARK_GATEWAY_PORT" in os.environ
+
+
+class _Forwarded:
+    """A handler of a signal in the JVM."""
+
+    def __init__(self, stop: Callable[[], None]) -> None:
+        self._stop = stop
+
+    def handle(self, _signal: Any) -> None:
+        """The signal has come."""
+        self._stop()
+
+    class Java:
+        """The interface for the JVM."""
+
+        implements: ClassVar = ["sun.misc.SignalHandler"]
+
+
+def forward_signals(session: SparkSession, stop: Callable[[], None]) -> None:
+    """Let SIGTERM and SIGINT of a submitted program call ``stop``.
+
+    They reach the JVM, whose child this process is: by itself it would end at once, in the middle of a batch.
+    """
+    context = session.sparkContext
+    ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
+    signals = _jvm(session).sun.misc
+    for name in ("TERM", "INT"):
+        signals.Signal.handle(signals.Signal(name), _Forwarded(stop))
+
+
+def connect_unsupported() -> CdcError:
+    """The error of a job that was given a Spark Connect server."""
+    return CdcError(
+        "connect_unsupported",
+        "the job does not run through Spark Connect, whose client has no driver to keep plans and promises in",
+        "start it beside the server with spark-submit (ringlog cdc launcher); reading the log works through Connect",
+    )
+
+
+def check_session(session: SparkSession) -> None:
+    """Raise CdcError unless the job can run on the session: ``connect_unsupported``, ``workers_lack_ringlog``."""
+    if type(session).__module__.startswith("pyspark.sql.connect"):
+        raise connect_unsupported()
+    found = _first_said(session, import_probe())
+    if found:
+        raise CdcError(
+            "workers_lack_ringlog",
+            f"a Python worker of {session.sparkContext.master} says {found}",
+            "install ringlog[streaming] for the workers' Python, or send it: PYSPARK_PYTHON, --archives, --py-files",
+        )
+
+
+def check_shared(session: SparkSession, path: Path) -> None:
+    """Raise CdcError ``workers_lack_checkpoint`` unless the workers see this file: images are states that tasks keep in
+    the checkpoint.
+    """
+    name = str(path)
+
+    def missing(_: int) -> str:
+        import os
+
+        return "" if os.path.exists(name) else f"{name} is not there"
+
+    found = _first_said(session, missing)
+    if found:
+        raise CdcError(
+            "workers_lack_checkpoint",
+            f"a Python worker of {session.sparkContext.master} says {found}",
+            "tables with images need the checkpoint in a file system that driver and workers share",
+        )
+
+
+def _first_said(session: SparkSession, probe: Callable[[int], str]) -> str:
+    """What the workers have to say, empty if nothing; a local session's are on this host, with all that it has."""
+    context = session.sparkContext
+    if str(context.master).startswith("local"):
+        return ""
+    return next(filter(None, context.parallelize(range(PROBES), PROBES).map(probe).collect()), "")
+
+
+def import_probe() -> Callable[[int], str]:
+    """A function for a task: what its worker lacks of the job, empty if nothing.
+
+    It is pickled by value, as every function in a function is, and so runs where this module is not there.
+    """
+
+    def missing(_: int) -> str:
+        import importlib
+
+        try:
+            importlib.import_module("ringlog_cdc.bulk.arrow")
+        except ImportError as error:
+            return f"{type(error).__name__}: {error}"
+        return ""
+
+    return missing
+
+
+def prepare_session(session: SparkSession) -> None:
+    """Set what the job's expressions rely on; harmless to repeat."""
+    for key, value in SQL_SETTINGS.items():
+        session.conf.set(key, value)
+    session.sparkContext.setLogLevel("ERROR")
+
+
+@contextmanager
+def logs_without_shell(session: SparkSession) -> Iterator[None]:
+    """For queries that are started in the block: Spark's offset and commit logs are files, not the work of commands.
+
+    Spark's own choice for local folders, Hadoop's ``FileContext``, runs ``readlink`` a few times for each file that it
+    renames, where Hadoop's native library is not installed. Both rename a finished file into its place, and the
+    checkpoint has one driver, which holds its lock.
+    """
+    before = session.conf.get(FILES_SETTING, None)
+    session.conf.set(FILES_SETTING, FILES)
+    try:
+        yield
+    finally:
+        if before is None:
+            session.conf.unset(FILES_SETTING)
+        else:
+            session.conf.set(FILES_SETTING, before)
+
+
+def _jvm(session: SparkSession) -> Any:
+    return session.sparkContext._jvm
+
+
+class CheckpointLock:
+    """An exclusive lock on ``<checkpoint>/lock``, held by the JVM: the process that writes, which may outlive Python
+    a moment.
+
+    The operating system frees it when that process ends, however it ends.
+    """
+
+    def __init__(self, session: SparkSession, checkpoint: Path, stopping: threading.Event) -> None:
+        self._path = checkpoint / "lock"
+        self._file = _jvm(session).java.io.RandomAccessFile(str(self._path), "rw")
+        self._lock = self._acquire(stopping)
+
+    def _acquire(self, stopping: threading.Event) -> Any:
+        waited = 0.0
+        while True:
+            lock = self._try()
+            if lock is not None:
+                return lock
+            if waited >= LOCK_WAIT_S or stopping.is_set():
+                self._file.close()
+                raise CdcError(
+                    "checkpoint_in_use",
+                    f"another driver holds {self._path}, {waited:.0f} s waited for it",
+                    "stop it first; only one driver works on a checkpoint",
+                )
+            stopping.wait(LOCK_LOOK_S)
+            waited += LOCK_LOOK_S
+
+    def _try(self) -> Any:
+        try:
+            return self._file.getChannel().tryLock()
+        except Py4JJavaError as error:
+            if "OverlappingFileLockException" in str(error.java_exception):
+                return None
+            raise
+
+    def release(self) -> None:
+        """Let another driver have it."""
+        self._lock.release()
+        self._file.close()

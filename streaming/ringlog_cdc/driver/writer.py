@@ -1,0 +1,148 @@
+"""The registered CDC writer in a thread of its own: performs ``ringlog_cdc.protocol.writer``."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from ringlog.log.errors import LogError, LogUnavailable
+from ringlog.log.replicas.driver import LogDriver, micros
+from ringlog.log.replicas.replica import LogReplica
+from ringlog.protocol.effects import Steps
+from ringlog.protocol.submission.results import AppliedResult, Submitted
+from ringlog.protocol.submission.submission import AskFor
+from ringlog.runtime.draw import SystemDraw
+from ringlog.runtime.logs import get_logger
+from ringlog_cdc.errors import StopRequested
+from ringlog_cdc.plan.store import PlanStore
+from ringlog_cdc.protocol.effects import AppendPlan, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
+from ringlog_cdc.protocol.writer import Promises, WriterTimes
+from ringlog_cdc.topics.source import Offsets
+
+LOOK_S = 0.25
+TIMES = WriterTimes(look=micros(LOOK_S), close_look=micros(1.0), clock_margin=micros(5.0), timeout=micros(30.0))
+SUBMIT_S = 10.0
+
+log = get_logger(__name__)
+Submit = Callable[..., Submitted]
+T = TypeVar("T")
+
+
+class Writer:
+    """One incarnation of a CDC writer. ``use`` a chain, register, ``start``; ``stop`` ends its thread, no promise.
+
+    ``promises``: what it does, and knows; ``driver``: on what.
+    """
+
+    def __init__(
+        self, replica: LogReplica, submit: Submit, name: str, offsets: Offsets, source: str, sink: str
+    ) -> None:
+        self.promises = Promises(name, source, sink, SystemDraw(), TIMES)
+        self.lock = threading.RLock()
+        self.failure: BaseException | None = None
+        self._replica = replica
+        self._submit = submit
+        self._wake = threading.Event()
+        self._stopping = threading.Event()
+        self._stops: tuple[threading.Event, ...] = (self._stopping,)
+        self._thread = threading.Thread(target=self._run, name=f"cdc-writer-{name}", daemon=True)
+        self.driver = LogDriver(replica.log, replica, look=self._look, look_s=LOOK_S)
+        self.driver.handlers |= {
+            AskFor: self._ask,
+            Woken: self._woken,
+            Wake: lambda _: self._wake.set(),
+            Locked: self._locked,
+            EndsOf: lambda effect: self._answer(offsets.ends, effect.topic),
+            # Brokers count append times in whole milliseconds.
+            FirstSince: lambda effect: self._answer(offsets.later, effect.topic, -(-effect.limit // 1000)),
+        }
+
+    def use(self, store: PlanStore) -> None:
+        """From here on ``store`` is its chain."""
+        self.driver.handlers |= {
+            OfChain: lambda effect: self._of(store, effect),
+            AppendPlan: lambda effect: store.append(effect.entry),
+        }
+
+    def carry_out(self, steps: Steps[T], stopping: threading.Event) -> T:
+        """Perform a protocol in the thread that asks; waits end once ``stopping`` is set. Raises CdcError, LogError."""
+        self._stops = (self._stopping, stopping)
+        try:
+            return self.driver.carry_out(steps)
+        finally:
+            self._stops = (self._stopping,)
+
+    def start(self) -> None:
+        """Begin to keep the promises, at once."""
+        self._wake.set()
+        self._thread.start()
+
+    def stop(self, timeout_s: float = 15.0) -> None:
+        """Stop asking. What was promised stays in the log."""
+        self._stopping.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(timeout_s)
+
+    def check(self) -> None:
+        """Raise what stopped the thread, if it stopped."""
+        if self.failure is not None:
+            raise self.failure
+
+    # -------------------------------------------------------------------------------------------- thread
+
+    def _run(self) -> None:
+        unsubscribe = self._replica.subscribe(lambda *_: self._wake.set()).close
+        try:
+            self.driver.carry_out(self.promises.keep())
+        except StopRequested:
+            pass
+        except BaseException as error:
+            self.failure = error
+            log.error(
+                "cdc_writer_stopped", writer=self.promises.name, incarnation=self.promises.incarnation, error=str(error)
+            )
+        finally:
+            unsubscribe()
+
+    def _look(self) -> None:
+        if any(stop.is_set() for stop in self._stops):
+            raise StopRequested
+
+    def _ask(self, effect: AskFor) -> Submitted | None:
+        self._look()
+        kind = type(effect.command).__name__
+        try:
+            answer = self._submit(
+                effect.command, timeout_s=SUBMIT_S, request_id=effect.request_id, since_epoch=effect.since_epoch
+            )
+        except LogError as error:
+            if self._replica.halted is not None:
+                raise
+            log.warning("promise_open", writer=self.promises.name, command=kind, error=str(error))
+            self._stopping.wait(LOOK_S)
+            return None
+        if not isinstance(answer, AppliedResult):
+            log.info("promise_not_applied", writer=self.promises.name, command=kind, answer=str(answer))
+        return answer
+
+    def _woken(self, effect: Woken) -> None:
+        self._wake.wait(effect.timeout / 1e6)
+        self._wake.clear()
+        self._look()
+
+    def _locked(self, effect: Locked) -> Any:
+        with self.lock:
+            return self.driver.carry_out(effect.steps)
+
+    def _of(self, store: PlanStore, effect: OfChain) -> Any:
+        with self.lock:
+            return effect.read(store)
+
+    def _answer(self, ask: Callable[..., dict[int, Any]], *about: Any) -> dict[int, Any] | None:
+        try:
+            return ask(*about)
+        except LogUnavailable as error:
+            log.warning("offsets_unknown", writer=self.promises.name, error=str(error))
+            return None

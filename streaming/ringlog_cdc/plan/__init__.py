@@ -1,0 +1,1 @@
+"""Batch plans: decisions of a driver that a successor repeats."""

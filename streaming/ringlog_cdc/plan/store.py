@@ -1,0 +1,187 @@
+"""The plan chain on disk: ``<checkpoint>/plans/``, one file an entry, created if absent and never changed.
+
+``<sequence>.json`` is an entry, ``<sequence>.done`` says that all its rows are durable in their topics, and
+``contexts/<digest>.json`` is what parts were decided with. A file appears whole or not at all: it is written under
+another name, synchronised, linked to its own name (which fails if that exists), and the folder is synchronised too.
+
+An append that raises anything but ChainMoved may have happened: the caller must not go on with another plan; after a
+restart the chain says which it was. The last ``kept`` entries stay on disk; the cumulative fields of an entry need no
+older ones. The store serves one driver; the lock of the checkpoint (``ringlog_cdc.driver.session``) keeps a second one
+away.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from ringlog.files import sync_folder
+from ringlog_cdc.errors import CdcError, ChainBroken, ChainMoved, checkpoint_lost
+from ringlog_cdc.plan.chain import StoredChain, canonical, context_name
+from ringlog_cdc.plan.plan import GENESIS, PlanEntry, check_link, decode, encode
+
+KEPT_ENTRIES = 2_000
+CLAIM = "claim.json"
+
+
+def create_if_absent(path: Path, data: bytes) -> bool:
+    """Make ``path`` with ``data``, durably and in one step; False if it exists already (then nothing changes)."""
+    descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    draft = Path(name)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.link(draft, path)
+    except FileExistsError:
+        return False
+    finally:
+        draft.unlink()
+    sync_folder(path.parent)
+    return True
+
+
+class PlanStore(StoredChain[None, str]):
+    """The chain of one checkpoint. Not thread-safe: callers hold the writer's lock while they append."""
+
+    def __init__(self, checkpoint: Path, kept: int = KEPT_ENTRIES) -> None:
+        self._plans = checkpoint / "plans"
+        self._contexts = self._plans / "contexts"
+        self._contexts.mkdir(parents=True, exist_ok=True)
+        self._kept = kept
+        self._known: dict[str, dict[str, Any]] = {}
+        entries = self._load()
+        done = {int(path.stem) for path in self._plans.glob("*.done")}
+        # The mark of an entry that was pruned a moment before the driver died says nothing any more.
+        super().__init__(entries, done & entries.keys())
+        if done and max(done) > self.head.sequence:
+            raise ChainBroken(f"plan {max(done)} was carried out, and it is missing")
+
+    def _load(self) -> dict[int, PlanEntry]:
+        entries: dict[int, PlanEntry] = {}
+        before: PlanEntry | None = None
+        for path in self._kept_files():
+            entry = decode(path.read_bytes())
+            if path.stem != _name(entry.sequence):
+                raise ChainBroken(f"{path.name} holds plan {entry.sequence}")
+            if before is not None:
+                check_link(before, entry)
+            elif entry.sequence == 0:
+                check_link(GENESIS, entry)
+            entries[entry.sequence] = before = entry
+        return entries
+
+    def _kept_files(self) -> list[Path]:
+        """The files of the entries without a gap up to the newest. What is older was about to be pruned."""
+        paths = sorted(self._plans.glob("*.json"))
+        first = len(paths) - 1
+        while first > 0 and int(paths[first - 1].stem) + 1 == int(paths[first].stem):
+            first -= 1
+        if first > 0 and len(paths) - first < self._kept:
+            raise ChainBroken(f"plans between {paths[first - 1].stem} and {paths[first].stem} are missing")
+        return paths[max(first, 0) :]
+
+    def append(self, entry: PlanEntry) -> None:
+        """Store the next entry. Raises ChainMoved if that place is taken, ChainBroken if it does not fit."""
+        check_link(self.head, entry)
+        if not create_if_absent(self._plans / f"{_name(entry.sequence)}.json", encode(entry)):
+            raise ChainMoved(entry.sequence)
+        self._entries[entry.sequence] = entry
+        self._prune(entry.sequence - self._kept)
+
+    def _prune(self, limit: int) -> None:
+        """Forget entries up to ``limit``, from the oldest on and never past one whose rows may not be durable."""
+        for sequence in range(min(self._entries), limit + 1):
+            if not self.is_settled(self._entries[sequence]):
+                return
+            (self._plans / f"{_name(sequence)}.json").unlink(missing_ok=True)
+            (self._plans / f"{_name(sequence)}.done").unlink(missing_ok=True)
+            self._done.discard(sequence)
+            del self._entries[sequence]
+
+    def mark_done(self, entry: PlanEntry) -> None:
+        """All rows of the entry are durable in their topics."""
+        create_if_absent(self._plans / f"{_name(entry.sequence)}.done", b"")
+        self._done.add(entry.sequence)
+
+    # ------------------------------------------------------------------------------------------- contexts
+
+    def put_context(self, context: Mapping[str, Any]) -> str:
+        """Store what parts are decided with; see there."""
+        data = canonical(context)
+        name = context_name(data)
+        if name not in self._known:
+            create_if_absent(self._contexts / f"{name}.json", data)
+            self._known[name] = dict(context)
+        return name
+
+    def context(self, name: str) -> dict[str, Any]:
+        """The context stored under ``name``; raises ChainBroken if it is missing or differs from its digest."""
+        if name in self._known:
+            return self._known[name]
+        try:
+            data = (self._contexts / f"{name}.json").read_bytes()
+        except FileNotFoundError as error:
+            raise ChainBroken(f"context {name} is missing") from error
+        if context_name(data) != name:
+            raise ChainBroken(f"context {name} was changed")
+        self._known[name] = json.loads(data)
+        return self._known[name]
+
+
+def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partitions: int, registered: bool) -> bool:
+    """Tie a checkpoint to one cluster, writer and number of partitions of the CDC topic for ever; True if it is new.
+
+    ``registered``: the metadata log knows this writer already. Then a checkpoint without a claim is a lost one: its
+    plans would be decided anew and rows written twice under other generations. With another number of partitions a
+    stream would go on in another partition, and its rows would have no order any more. Raises CdcError
+    ``checkpoint_lost``, ``checkpoint_of_another`` or ``partitions_changed``.
+    """
+    checkpoint.mkdir(parents=True, exist_ok=True)
+    path = checkpoint / CLAIM
+    claim = {"cdc_partitions": cdc_partitions, "cluster_id": cluster_id, "writer": writer}
+    is_new = False
+    if not path.exists():
+        if registered:
+            raise checkpoint_lost(writer)
+        is_new = create_if_absent(path, json.dumps(claim, sort_keys=True).encode() + b"\n")
+    stored = decode_claim(path.read_bytes())
+    if (stored["cluster_id"], stored["writer"]) != (cluster_id, writer):
+        raise CdcError(
+            "checkpoint_of_another",
+            f"the checkpoint belongs to {path.read_text(encoding='utf-8').strip()}",
+            "use another checkpoint folder, or the cluster and writer it belongs to",
+        )
+    if stored["cdc_partitions"] != cdc_partitions:
+        raise CdcError(
+            "partitions_changed",
+            f"the CDC topic has {cdc_partitions} partitions and had {stored['cdc_partitions']} when the job began",
+            "a stream never changes its partition: found the cluster anew under another name",
+        )
+    return is_new
+
+
+def decode_claim(data: bytes) -> dict[str, Any]:
+    """``cluster_id``, ``writer`` and ``cdc_partitions`` of a stored claim; raises ChainBroken for other bytes."""
+    try:
+        found = json.loads(data)
+        if sorted(found) != ["cdc_partitions", "cluster_id", "writer"]:
+            raise ValueError("its fields are others")
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ChainBroken(f"{CLAIM} of the checkpoint is unreadable: {error}") from error
+    return dict(found)
+
+
+def give_up_claim(checkpoint: Path) -> None:
+    """Take back a claim that was made a moment ago and that nothing was done under."""
+    (checkpoint / CLAIM).unlink()
+    sync_folder(checkpoint)
+
+
+def _name(sequence: int) -> str:
+    return f"{sequence:012d}"

@@ -1,0 +1,1 @@
+"""Progress lines and metrics of the job."""

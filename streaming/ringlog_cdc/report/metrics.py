@@ -1,0 +1,98 @@
+"""The job's figures for Prometheus: the lines of ``progress`` as counters and gauges at ``/metrics``.
+
+Whatever a line says is all that is known here, so the numbers agree with ``progress.jsonl``. Counters begin at zero
+with each start of the job, as Prometheus expects it. Names and meanings are those of
+``ringlog.runtime.monitoring.metrics``.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
+
+from ringlog.kernel.values import SECOND_US
+from ringlog.runtime.monitoring.metrics import FIGURES
+from ringlog.runtime.monitoring.scrape import JSON, METRICS, NO_TOKEN, TEXT, HttpAnswer
+from ringlog.runtime.monitoring.server import POLL_S, FiguresServer
+from ringlog.runtime.settings import ProcessSettings
+from ringlog.runtime.trust import current, guard
+
+PREFIX = "ringlog_cdc_"
+
+
+class Metrics:
+    """One endpoint. ``port`` 0 takes a free one; ``port`` of the object is the one in use. Raises OSError where it is
+    taken, BadTrustConfig where other machines would reach it unasked (``ringlog.runtime.trust``).
+    """
+
+    def __init__(self, port: int) -> None:
+        settings = ProcessSettings()
+        guard(settings.metrics_host, current(), insecure=settings.insecure)
+        self._registry = CollectorRegistry()
+        self._mutations = self._counter("mutations")
+        self._rows = self._counter("rows")
+        self._rejected = self._counter("rejected")
+        self._skipped = self._counter("skipped")
+        self._batches = self._counter("batches")
+        self._held = self._counter("held_seconds")
+        self._rate = self._gauge("rows_per_second")
+        self._behind = self._gauge("behind")
+        self._waiting = self._gauge("waiting_seconds")
+        self._epoch = self._gauge("epoch")
+        self._generation = self._gauge("generation_seconds")
+        self._start = 0
+        self._server = FiguresServer(settings.metrics_host, port, self._answer)
+        self.port: int = self._server.server_address[1]
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="figures", daemon=True)
+        self._thread.start()
+
+    def _answer(self, path: str, *, is_admitted: bool) -> HttpAnswer:
+        if not is_admitted:
+            return HttpAnswer(401, JSON, NO_TOKEN)
+        if path != METRICS:
+            return HttpAnswer(404, JSON, b'{"detail": "there is /metrics"}\n')
+        return HttpAnswer(200, TEXT, generate_latest(self._registry))
+
+    def _counter(self, name: str) -> Counter:
+        figure = FIGURES[PREFIX + name]
+        return Counter(figure.name, figure.meaning, figure.labels, registry=self._registry)
+
+    def _gauge(self, name: str) -> Gauge:
+        figure = FIGURES[PREFIX + name]
+        return Gauge(figure.name, figure.meaning, figure.labels, registry=self._registry)
+
+    def watch(self, low_watermark: Callable[[], int], horizon: Callable[[], int]) -> None:
+        """Show the writer's promises; both in microseconds, asked for at each scrape."""
+        self._gauge("low_watermark_seconds").set_function(lambda: low_watermark() / SECOND_US)
+        self._gauge("horizon_seconds").set_function(lambda: horizon() / SECOND_US)
+
+    def observe(self, event: str, fields: Mapping[str, Any]) -> None:
+        """Take in one line of the progress."""
+        if event == "held":
+            self._waiting.set(fields["seconds"])
+        if event != "batch":
+            return
+        self._batches.inc()
+        self._mutations.inc(fields["rows"] - fields["repeated"])
+        self._skipped.inc(fields["skipped"])
+        self._held.inc(fields["held_ms"] / 1_000)
+        for generation, count in fields["generations"].items():
+            self._rows.labels(generation).inc(count)
+            self._start = max(self._start, int(generation))
+        for reason, count in fields["rejected"].items():
+            self._rejected.labels(reason).inc(count)
+        self._rate.set(fields["rows_per_second"])
+        self._epoch.set(fields["epoch"])
+        self._waiting.set(0)
+        self._generation.set(self._start / SECOND_US)
+        if fields.get("behind") is not None:
+            self._behind.set(fields["behind"])
+
+    def close(self) -> None:
+        """Stop answering."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

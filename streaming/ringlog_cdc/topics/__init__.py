@@ -1,0 +1,1 @@
+"""Topics as Spark frames: sources, sinks, retention."""

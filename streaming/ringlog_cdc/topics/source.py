@@ -1,0 +1,139 @@
+"""Looking at the ends of topics: how far the mutations are processed, where the CDC log ends.
+
+Append times are those of the broker (``LogAppendTime``) in milliseconds; everywhere else they count as that many whole
+milliseconds in microseconds.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
+
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka.adapter import MISBELIEFS
+from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.logs import get_logger
+from ringlog_cdc.errors import CdcError, StopRequested
+
+REQUEST_TIMEOUT_S = 10.0
+PATIENCE_S = 60.0
+"""As long as Spark's own source asks for the ends of topics."""
+LOOK_AGAIN_S = 0.2
+
+T = TypeVar("T")
+log = get_logger(__name__)
+
+
+class Offsets:
+    """Asks the broker about offsets; reads no records. One thread at a time.
+
+    A broker that is away, or a partition without a leader, is waited for: after ``patience_s`` every question raises
+    LogUnavailable, and StopRequested once ``stopping`` is set.
+    """
+
+    def __init__(
+        self, bootstrap_servers: str, stopping: threading.Event | None = None, patience_s: float = PATIENCE_S
+    ) -> None:
+        self._bootstrap = bootstrap_servers
+        self._stopping = stopping or threading.Event()
+        self._patience_s = patience_s
+        self._consumer = self._made()
+
+    def _made(self) -> Consumer:
+        return Consumer(
+            {
+                **connection(self._bootstrap),
+                "group.id": "ringlog-cdc-offsets",
+                "enable.auto.commit": False,
+                "isolation.level": "read_committed",  # a transaction that is open, or was given up, is not there
+            }
+        )
+
+    def close(self) -> None:
+        """Give up the connection."""
+        self._consumer.close()
+
+    def _ask(self, topic: str, question: Callable[[Consumer], T]) -> T:
+        """The broker's answer, however often it takes."""
+        began = time.monotonic()
+        waits = False
+        while True:
+            try:
+                answer = question(self._consumer)
+            except KafkaException as error:
+                why, code = error.args[0].str(), error.args[0].code()
+            else:
+                if waits:
+                    log.info("broker_answers_again", waited_for=f"offsets of {topic}")
+                return answer
+            if not waits:
+                log.warning("broker_away", waits_for=f"offsets of {topic}", at_most_s=self._patience_s, why=why)
+            waits = True
+            if self._stopping.wait(LOOK_AGAIN_S):
+                raise StopRequested
+            if time.monotonic() - began >= self._patience_s:
+                raise LogUnavailable(f"offsets of {topic} are unknown: {why}", "is the broker up? Then start again")
+            if code in MISBELIEFS:
+                self._consumer.close()
+                self._consumer = self._made()
+
+    def partitions(self, topic: str) -> int:
+        """How many partitions a topic has; raises CdcError ``topic_missing``."""
+
+        def asked(consumer: Consumer) -> int:
+            found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
+            if found.error is not None and found.error.code() != KafkaError.UNKNOWN_TOPIC_OR_PART:
+                raise KafkaException(found.error)
+            return len(found.partitions)
+
+        count = self._ask(topic, asked)
+        if not count:
+            raise CdcError("topic_missing", f"topic {topic} does not exist", "run ringlog cluster repair-topics")
+        return count
+
+    def ends(self, topic: str) -> dict[int, int]:
+        """Partition to the offset that its next record gets."""
+        return {partition: self._bounds(topic, partition)[1] for partition in range(self.partitions(topic))}
+
+    def begins(self, topic: str) -> dict[int, int]:
+        """Partition to the offset of its first record."""
+        return {partition: self._bounds(topic, partition)[0] for partition in range(self.partitions(topic))}
+
+    def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        def asked(consumer: Consumer) -> tuple[int, int]:
+            found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)
+            if found is None:
+                raise KafkaException(KafkaError(KafkaError._TIMED_OUT))
+            return int(found[0]), int(found[1])
+
+        return self._ask(topic, asked)
+
+    def begins_at(self, topic: str, time: int) -> dict[int, int]:
+        """Partition to the offset of its first record that was appended at ``time`` (microseconds) or later, its end if
+        there is none.
+        """
+        ends = self.ends(topic)
+        found = self.later(topic, time // 1000)
+        return {partition: end if (offset := found[partition]) is None else offset for partition, end in ends.items()}
+
+    def later(self, topic: str, limit: int) -> dict[int, int | None]:
+        """Partition to the first offset appended at ``limit`` (milliseconds) or later; None if there is none.
+
+        A writer that has promised nothing yet asks for times before 1970. A broker takes those for signs, and refuses
+        the ones that it does not know as it does a version of the protocol.
+        """
+        places = [TopicPartition(topic, partition, max(limit, 0)) for partition in range(self.partitions(topic))]
+
+        def asked(consumer: Consumer) -> dict[int, int | None]:
+            later: dict[int, int | None] = {}
+            for place in consumer.offsets_for_times(places, timeout=REQUEST_TIMEOUT_S):
+                if place.error is not None:
+                    raise KafkaException(place.error)
+                later[place.partition] = place.offset if place.offset >= 0 else None
+            return later
+
+        return self._ask(topic, asked)

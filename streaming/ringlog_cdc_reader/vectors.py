@@ -1,0 +1,284 @@
+"""CDC rows of one table as an Arrow batch, made from the bytes of the records by columns.
+
+A record is read here as in ``ringlog_cdc_reader.heads``, to its end: keys, cells and names of deleted columns. Values
+of fixed size and texts are taken from where they lie; those of other types are deserialised one by one, and a record
+that is doubtful, takes elements out of a collection or has a value of a wrong size goes the way of the definition,
+``LogColumns.batch``, as a whole. Both give the same columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from ringlog.client.cdc.rows import DELETED, TableTypes
+from ringlog.wire.records import CdcRow
+from ringlog_cdc.columnar.mutations import ITEMS_MAX, grouped
+from ringlog_cdc.columnar.scan import ByteSpan, Cursor
+from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
+from ringlog_cdc_reader.columns import EPOCH, TIMESTAMP_MAX, LogColumns, read_value, reader_of
+from ringlog_cdc_reader.heads import NAMES_MAX, Front, RowHead, front
+
+NUMBERS = {
+    "tinyint": ">i1",
+    "smallint": ">i2",
+    "int": ">i4",
+    "bigint": ">i8",
+    "timestamp": ">i8",
+    "float": ">f4",
+    "double": ">f8",
+}
+TEXTS = ("ascii", "text", "blob")
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """The k-th item of each record's array: is it ``there``, its name if it has one, its value if it is not null."""
+
+    there: Flags
+    name: ByteSpan
+    value: ByteSpan
+    has_value: Flags
+
+
+@dataclass(slots=True)
+class Values:
+    """A column's value of each record: where its bytes are, and whether there are any."""
+
+    start: I64
+    length: I64
+    has: Flags
+
+    def put(self, rows: I64, span: ByteSpan, has: Flags) -> None:
+        """The value of some records; what was there before is gone."""
+        self.start[rows], self.length[rows], self.has[rows] = span.start[rows], span.length[rows], has[rows]
+
+
+def batch_of(columns: LogColumns, heads: Sequence[RowHead], partition: int) -> pa.RecordBatch:
+    """Rows of the table, in their order. Raises Unreadable."""
+    return batch_behind(columns, front([head.value for head in heads]), lambda number: heads[number].row(partition))
+
+
+def batch_behind(columns: LogColumns, found: Front, whole: Callable[[int], CdcRow]) -> pa.RecordBatch:
+    """The rows whose front was read that are the table's, in their order; reads on to their end. ``whole``: the row of
+    that number, by the definition.
+    """
+    fast = _fast(columns, found)
+    if fast is None:
+        return columns.batch([whole(number) for number in range(len(found.stream))])
+    rows, made = fast
+    doubtful = [(number, whole(number)) for number in np.flatnonzero(~found.cursor.sound).tolist()]
+    mine = [(number, row) for number, row in doubtful if columns.is_mine(row.epoch)]
+    if not mine:
+        return made
+    slow = columns.batch([row for _, row in mine])
+    order = np.argsort(np.concatenate((rows, [number for number, _ in mine])), kind="stable")
+    return pa.Table.from_batches([made, slow]).take(pa.array(order)).combine_chunks().to_batches()[0]
+
+
+def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | None:
+    """(numbers of the table's rows that stay sound, these as a batch); None: there are none, a text is no UTF-8, or
+    columns of the table lie under other names.
+    """
+    if columns.table.stored:
+        return None
+    types, schema = TableTypes(columns.table), columns.schema()
+    cursor = found.cursor
+    values, deleted, epochs = _named(cursor, types, columns.out)
+    kept = {name: kind for name, kind in types.columns.items() if name not in columns.out}
+    for name, kind in kept.items():
+        _check(cursor, kind, values[name])
+    cursor.expect((found.operation >= -128) & (found.operation < 128) & (abs(found.number) < 2**31))
+    rows = np.flatnonzero(cursor.sound)
+    rows = rows[_mine(columns, epochs[rows])]
+    if not len(rows):
+        return None
+    data = cursor.data
+    undecoded: list[dict[str, bytes]] = [{} for _ in rows]
+    made: dict[str, pa.Array] = {
+        "cdc$stream_id": pa.array(_sixteen(data, found.stream[rows])).cast(pa.binary()),
+        "cdc$time": _uuids(data, found.time[rows]),
+        "cdc$batch_seq_no": pa.array(found.number[rows], pa.int32()),
+        "cdc$operation": pa.array(found.operation[rows], pa.int8()),
+        "cdc$ttl": pa.array(found.ttl[rows], mask=~found.has_ttl[rows]),
+        "cdc$end_of_batch": pa.array(found.last[rows]),
+        "cdc$timestamp": pa.array(found.timestamp[rows]),
+        "cdc$generation": pa.array(found.generation[rows]),
+        EPOCH: pa.array(epochs[rows], mask=epochs[rows] == 0),
+    }
+    try:
+        for name, kind in kept.items():
+            one = Values(values[name].start[rows], values[name].length[rows], values[name].has[rows])
+            made[name] = _typed(data, kind, one, schema.field(name).type, name, undecoded)
+    except pa.ArrowInvalid:
+        return None
+    for name, flags in deleted.items():
+        made[DELETED + name] = pa.array(np.ones(len(rows), dtype=bool), mask=~flags[rows])
+    odd = schema.field("cdc$undecoded").type
+    made["cdc$undecoded"] = pa.array([list(some.items()) or None for some in undecoded], odd)
+    arrays = [made[field.name] if field.name in made else pa.nulls(len(rows), field.type) for field in schema]
+    return rows, pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _mine(columns: LogColumns, epochs: I64) -> Flags:
+    """Which records are the table's; those of one batch have few epochs."""
+    found: Flags = np.zeros(len(epochs), dtype=bool)
+    for epoch in np.unique(epochs).tolist():
+        if columns.is_mine(epoch):
+            found |= epochs == epoch
+    return found
+
+
+# ---------------------------------------------------------------------------------------------------- scanning
+
+
+def _named(cursor: Cursor, types: TableTypes, out: frozenset[str]) -> tuple[dict[str, Values], dict[str, Flags], I64]:
+    """Read on to the end: the value of each column, in which records a column is deleted, and their epochs. What has no
+    column, or one that is left ``out``, makes a record doubtful.
+    """
+    count = len(cursor.at)
+
+    def none() -> Values:
+        zeros = np.zeros(count, dtype=np.int64)
+        return Values(zeros, zeros.copy(), np.zeros(count, dtype=bool))
+
+    found = {name: none() for name in types.columns}
+    for names, items in (
+        (types.partition_key, _items(cursor, nullable=False)),
+        (types.clustering_key, _items(cursor, nullable=True)),
+    ):
+        for place, item in enumerate(items):
+            if place < len(names) and names[place] not in out:
+                found[names[place]].put(np.flatnonzero(item.there), item.value, item.has_value)
+            else:
+                cursor.expect(~item.there)
+    deleted = {name: np.zeros(count, dtype=bool) for name in types.data}
+    for item in _items(cursor, named=True, nullable=True):
+        for name, rows in _rows_by_name(cursor, item.there, item.name):
+            if name in deleted and name not in out:
+                found[name].put(rows, item.value, item.has_value)
+            else:
+                _doubt(cursor, rows)
+    for item in _items(cursor, nullable=False):
+        for name, rows in _rows_by_name(cursor, item.there, item.value):
+            if name in deleted and DELETED + name not in out:
+                deleted[name][rows] = True
+            else:
+                _doubt(cursor, rows)
+    cursor.expect(cursor.byte() == 0)  # elements of collections are for the definition
+    epochs = cursor.number()
+    cursor.expect(cursor.at == cursor.end)
+    return found, deleted, epochs
+
+
+def _doubt(cursor: Cursor, rows: I64) -> None:
+    clear = np.ones(len(cursor.at), dtype=bool)
+    clear[rows] = False
+    cursor.expect(clear)
+
+
+def _items(cursor: Cursor, *, nullable: bool, named: bool = False) -> list[Item]:
+    """An array of bytes or text, each ``nullable`` or behind a name."""
+    count = cursor.number()
+    cursor.expect((count >= 0) & (count <= ITEMS_MAX))
+    found = []
+    for place in range(int(count[cursor.sound].max(initial=0))):
+        there = (count > place) & cursor.sound
+        part = cursor.where(there)
+        name = part.sized() if named else part.skip(0)
+        if nullable:
+            has_value = part.null_or()
+            inner = part.where(has_value)
+            text = inner.sized()
+            inner.give_back()
+            value = inner.spread_span(text)
+        else:
+            value = part.sized()
+            has_value = np.ones(len(part.at), dtype=bool)
+        part.give_back()
+        found.append(Item(there, part.spread_span(name), part.spread_span(value), part.spread(has_value)))
+    part = cursor.where(count > 0)
+    part.expect(part.byte() == 0)
+    part.give_back()
+    return found
+
+
+def _rows_by_name(cursor: Cursor, there: Flags, name: ByteSpan) -> list[tuple[str, I64]]:
+    """The records that have an item of each name; those with other names than ASCII ones become doubtful."""
+    cursor.expect(~there | is_ascii(cursor.data, name.start, name.length))
+    rows = np.flatnonzero(there & cursor.sound)
+    codes, contents = grouped(cursor.data, name, rows, NAMES_MAX)
+    known = np.ones(len(there), dtype=bool)
+    known[rows] = codes >= 0
+    cursor.expect(known)
+    return [(content.decode(), rows[codes == code]) for code, content in enumerate(contents)]
+
+
+def _check(cursor: Cursor, kind: str, values: Values) -> None:
+    """Records with a value that a column of this type cannot have become doubtful."""
+    if kind in NUMBERS:
+        cursor.expect(~values.has | (values.length == np.dtype(NUMBERS[kind]).itemsize))
+    elif kind == "boolean":
+        cursor.expect(~values.has | (values.length == 1))
+        cursor.expect(~values.has | (cursor.data.take(values.start) <= 1))
+    elif kind == "ascii":
+        cursor.expect(~values.has | is_ascii(cursor.data, values.start, values.length))
+
+
+# ------------------------------------------------------------------------------------------------------ arrays
+
+
+def _typed(data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, odd: list[dict[str, bytes]]) -> pa.Array:
+    if kind in NUMBERS:
+        return _numbers(data, kind, values, arrow)
+    if kind == "boolean":
+        return pa.array(data.take(np.where(values.has, values.start, 0)) == 1, mask=~values.has)
+    if kind in TEXTS:
+        return _bytes(data, values).cast(arrow)
+    read = reader_of(kind)
+    listed = zip(values.start.tolist(), values.length.tolist(), values.has.tolist(), odd, strict=True)
+    whole = data.tobytes()
+    found = [read_value(read, name, whole[at : at + size] if has else None, some) for at, size, has, some in listed]
+    return pa.array(found, arrow)
+
+
+def _numbers(data: U8, kind: str, values: Values, arrow: pa.DataType) -> pa.Array:
+    dtype = np.dtype(NUMBERS[kind])
+    start = np.where(values.has, values.start, 0)
+    found: NDArray[Any] = rows_of(data, start, dtype.itemsize).view(dtype).reshape(-1).astype(dtype.newbyteorder("="))
+    if kind == "timestamp":
+        limit = TIMESTAMP_MAX // 1_000
+        micros = np.clip(found, -limit, limit) * 1_000
+        micros[found > limit], micros[found < -limit] = TIMESTAMP_MAX, -TIMESTAMP_MAX
+        return pa.array(micros, mask=~values.has).view(arrow)
+    return pa.array(found, arrow, mask=~values.has, from_pandas=False)
+
+
+def _bytes(data: U8, values: Values) -> pa.Array:
+    lengths = np.where(values.has, values.length, 0)
+    offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
+    np.cumsum(lengths, out=offsets[1:])
+    places = np.repeat(values.start - offsets[:-1], lengths) + np.arange(offsets[-1])
+    valid = pa.array(values.has).buffers()[1]
+    buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data.take(places))]
+    return pa.Array.from_buffers(pa.binary(), len(lengths), buffers)
+
+
+def _sixteen(data: U8, start: I64) -> pa.Array:
+    found = pa.py_buffer(rows_of(data, start, 16))
+    return pa.Array.from_buffers(pa.binary(16), len(start), [None, found])
+
+
+def _uuids(data: U8, start: I64) -> pa.Array:
+    """The canonical text of UUIDs."""
+    digits = np.frombuffer(rows_of(data, start, 16).tobytes().hex().encode(), dtype=np.uint8).reshape(-1, 32)
+    text = np.full((len(start), 36), ord("-"), dtype=np.uint8)
+    for at, begin, end in ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32)):
+        text[:, at : at + end - begin] = digits[:, begin:end]
+    offsets = np.arange(0, 36 * len(start) + 1, 36, dtype=np.int32)
+    return pa.Array.from_buffers(pa.string(), len(start), [None, pa.py_buffer(offsets), pa.py_buffer(text)])

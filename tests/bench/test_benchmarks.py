@@ -1,0 +1,69 @@
+"""Each benchmark runs to its end on a small input and prints its measurements."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from ringlog.kernel.operations.stages import FINISHED, JOIN_STAGES
+from tests.tidy.files import ROOT
+
+
+def test_the_small_version_prints_every_figure(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "bench" / "registers.py"), str(tmp_path), "3000", "0.1"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert "MISSED" not in done.stdout or done.returncode == 1
+    lines = done.stdout.splitlines()
+    assert lines[0].startswith("plain syncs: ")
+    assert [line.split("|")[1].strip() for line in lines[3:7]] == ["1", "4", "16", "64"]
+    assert lines[8].startswith("3,000 registers, ")
+    told = [line.split("|")[1].strip() for line in lines[12:17]]
+    assert told[0] == "nothing else happens"
+    assert told[1].startswith("a thread counts")
+    assert told[2].startswith("the journal grows and an image is written")
+    assert "registers are streamed in" in told[3]
+    assert told[4].startswith("the epoch comes by which 1,")
+
+
+# The life of a log in small: entries, snapshots, archive and truncations, with nothing that grows but the archive.
+
+
+@pytest.mark.soak(
+    "tests/log/test_truncation.py, tests/node/test_log_copy.py and tests/log/test_archive.py, each for its part"
+)
+def test_nothing_but_the_archive_grows(tmp_path: Path) -> None:
+    command = [sys.executable, str(ROOT / "bench" / "years.py"), "10000", str(tmp_path), "--every", "500"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, ""), done.stdout
+    *table, end = done.stdout.splitlines()
+    assert end.endswith("; flat")
+    assert len(table) == 11
+    archive = [float(line.split(" | ")[3]) for line in table[1:]]
+    assert archive == sorted(archive)
+    assert archive[-1] > archive[0]
+
+
+# The benchmark of a join on the real stack, in a small cluster: it passes every stage and says what each took.
+
+
+@pytest.mark.system
+def test_a_small_cluster_is_made_and_joined() -> None:
+    command = [sys.executable, str(ROOT / "bench" / "join.py"), "9", "--json"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "invariant_broken" not in done.stderr + done.stdout
+    assert "the goal is 5.0 s" in done.stdout
+    found = json.loads(done.stdout.splitlines()[-1])
+    before, *stages = (name for name in found["stages"] if name != "request")
+    assert (before, stages) == ("tokens chosen", [stage for stage in JOIN_STAGES if stage != FINISHED])
+    assert found["whole_s"] == pytest.approx(sum(found["stages"].values()))
+    assert 0 < found["kernel_s"] < found["whole_s"]
+    assert found["entries"] == 10
+    # Nobody leaves a gate before it has spoken: each of the nodes, old and new, at three of them.
+    assert found["acks"] >= 3 * 9
+    assert found["processors"]["coordinator"] > 0

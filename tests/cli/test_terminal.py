@@ -1,0 +1,123 @@
+"""Text of others reaches a terminal without its control characters, whatever prints it."""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import typer
+from rich.table import Table
+from rich.text import Text
+
+import ringlog.cli.main as cli
+from ringlog.cli.shared import options as verbs
+from ringlog.cli.shared.connection import SafeConsole, errors, fail, out
+from ringlog.runtime.logs import get_logger, setup_logs
+from tests.tidy.files import ROOT
+
+HOSTILE = "a\x1b]52;c;ZXZpbA==\x07b\x1b[8mc\x9bd\u202e\r\x08"
+
+
+def table() -> Table:
+    made = Table("name", HOSTILE)
+    made.add_row(HOSTILE, Text(HOSTILE, "red"))
+    return made
+
+
+@pytest.mark.parametrize(
+    "shown",
+    [HOSTILE, Text(HOSTILE), Text.assemble((HOSTILE, "red"), f": {HOSTILE}"), table()],
+    ids=lambda one: type(one).__name__,
+)
+@pytest.mark.parametrize("is_terminal", [False, True])
+def test_no_control_character_of_a_text_is_printed(shown: object, is_terminal: bool) -> None:
+    stream = io.StringIO()
+    SafeConsole(file=stream, force_terminal=is_terminal, no_color=True, width=400).print(shown)
+    printed = re.sub(r"\x1b\[[0-9;]*m", "", stream.getvalue()) if is_terminal else stream.getvalue()
+    assert [each for each in printed if not each.isprintable() and each != "\n"] == []
+    assert "\N{REPLACEMENT CHARACTER}" in printed
+
+
+def test_lines_and_styles_stay() -> None:
+    stream = io.StringIO()
+    SafeConsole(file=stream, force_terminal=True, color_system="standard").print(Text("one\ntwo", "red"))
+    assert stream.getvalue() == "\x1b[31mone\x1b[0m\n\x1b[31mtwo\x1b[0m\n"
+
+
+def test_a_log_for_people_escapes_them() -> None:
+    stream = io.StringIO()
+    setup_logs(stream=stream)
+    get_logger("ringlog").warning("refused", why=HOSTILE)
+    line = stream.getvalue()
+    assert "\x1b" not in line
+    assert r"\x1b]52" in line
+
+
+def test_every_command_prints_by_it() -> None:
+    """The stack's own commands show nothing of others."""
+    made = [path for path in (ROOT / "services").rglob("*.py") if " Console(" in path.read_text(encoding="utf-8")]
+    assert made == [Path(ROOT, "services/ringlog/stack/cli.py")]
+
+
+# What others wrote is shown as it is: brackets are no markup, and a terminal that lacks a sign gets its number.
+
+
+@pytest.mark.parametrize("text", ["[fe80::1]:7000", "[red]", "[/x] is no end", "[bold]n1[/bold]"])
+def test_brackets_are_shown(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    verbs.show_table(("address",), [(text,)])
+    out.print(f"at {text}")
+    errors.print(f"at {text}")
+    with pytest.raises(typer.Exit):
+        fail("bad_usage", text)
+    shown = capsys.readouterr()
+    assert shown.out.count(text) == 2
+    assert shown.err == f"at {text}\nbad_usage: {text}\n"
+
+
+def run(*words: str, alphabet: str) -> subprocess.CompletedProcess[str]:
+    environment = {**os.environ, "PYTHONIOENCODING": alphabet, "PYTHONUTF8": "0"}
+    command = [sys.executable, "-m", "ringlog.cli", *words]
+    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_terminal_that_lacks_a_sign_shows_its_number() -> None:
+    ended = run("status", "--help", alphabet="ascii")
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "host:port,\\u2026" in ended.stdout
+
+
+def test_bytes_that_are_no_text_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """They come as halves of signs; Kafka's client, to name one, is ended by them."""
+    monkeypatch.setattr(sys, "argv", ["ringlog", "rehearse", os.fsdecode(b"w\xff")])
+    with pytest.raises(SystemExit) as ended:
+        cli.main()
+    assert ended.value.code == 2
+    assert capsys.readouterr() == ("", "bad_text: 'w\\udcff' is no text: give it in UTF-8\n")
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
+def test_a_stream_that_is_closed_is_none_of_its_files(closed: str) -> None:
+    """The file that a command opens next does not get its number."""
+    code = "import os, sys; from ringlog.cli import main; main._streams(); sys.exit(os.open(os.devnull, os.O_RDONLY))"
+    command = f'exec "$0" -c "{code}" {closed}'
+    ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3, ended.stderr
+    child = "[sys.executable, '-c', 'import os; os._exit(os.open(os.devnull, os.O_RDONLY))']"
+    code = f"import subprocess, sys; from ringlog.cli import main; main._streams(); sys.exit(subprocess.call({child}))"
+    command = f'exec "$0" -c "{code}" {closed}'
+    ended = subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+    assert ended.returncode == 3, "nor does one that a process opens which it starts"
+    ended = subprocess.run(
+        ["sh", "-c", f'exec "$0" -m ringlog.cli cluster --help {closed}', sys.executable],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ended.returncode, ended.stderr) == (0, "")

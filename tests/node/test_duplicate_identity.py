@@ -1,0 +1,226 @@
+"""A node's folder that was copied: the older copy does not start, and of two runs only the latest is the node."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+
+from ringlog.log.memory import MemoryLog
+from ringlog.node.duplicate_identity import DuplicateCheck
+from ringlog.node.errors import NodeFailed
+from ringlog.node.identity import NodeFolder, NodeOptions
+from ringlog.wire.acks import coded, digest_of_key
+from ringlog.wire.records import NodeAck, encode_node_ack
+from tests.node.data_world import until
+
+CLUSTER = "00000000-0000-7000-8000-0000000000c1"
+OTHER = "00000000-0000-7000-8000-0000000000c2"
+STATE = "00000000-0000-7000-8000-000000000007"
+
+
+KEY, LATER = "the-key-of-this-node", "its-key-from-now-on"
+
+
+def said(node: str, name: str, epoch: int, cluster_id: str = CLUSTER) -> bytes:
+    return encode_node_ack(NodeAck(cluster_id, node, name, epoch, epoch, (), 0, 0))
+
+
+class Run:
+    """One run of the node of a folder, as far as its acknowledgements go."""
+
+    def __init__(self, folder: Path, acks: MemoryLog, keys: tuple[str, ...] = ()) -> None:
+        self.acks, self.keys = acks, keys
+        self.folder = NodeFolder(NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 2, folder), CLUSTER)
+        self.duplicate_check = DuplicateCheck(
+            acks, self.folder.node, self.folder.incarnation, lambda: self.keys, self.folder.ack_keys
+        )
+        self.duplicate_check.keep = self.folder.keep_ack_keys
+
+    def begin(self) -> Run:
+        self.duplicate_check.check(CLUSTER, self.folder.acknowledged)
+        self.duplicate_check.start()
+        return self
+
+    def acknowledge(self, epoch: int, cluster_id: str = CLUSTER) -> None:
+        if cluster_id == CLUSTER:
+            self.folder.keep(cluster_id, epoch, STATE)
+        data = said(self.folder.node, self.folder.incarnation, epoch, cluster_id)
+        self.acks.append([coded(data, self.keys[0]) if self.keys else data])
+
+    def notes(self, keys: tuple[str, ...]) -> None:
+        """Until the folder has these keys."""
+        wanted = tuple(map(digest_of_key, keys))
+        until(lambda: self.folder.kept_ack_keys() == wanted, "it to note its keys")
+
+    def ends(self) -> str:
+        until(lambda: self.duplicate_check.failure is not None, "it to end")
+        return str(self.duplicate_check.failure)
+
+    def end(self) -> None:
+        self.duplicate_check.stop()
+        self.folder.close()
+
+
+def copy_of(folder: Path) -> Path:
+    """As on a second machine, where the port is free."""
+    copy = Path(shutil.copytree(folder, folder.with_name("copy")))
+    kept = json.loads((copy / "identity.json").read_text())
+    (copy / "identity.json").write_text(json.dumps(kept | {"port": 0}))
+    return copy
+
+
+@pytest.fixture
+def acks() -> MemoryLog:
+    return MemoryLog("shop.acks")
+
+
+def test_a_node_that_is_started_again_is_itself(tmp_path: Path, acks: MemoryLog) -> None:
+    for epoch in (3, 3, 5):
+        run = Run(tmp_path / "n1", acks).begin()
+        run.acknowledge(epoch)
+        run.end()
+        assert run.duplicate_check.failure is None
+
+
+def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path, acks: MemoryLog) -> None:
+    first = Run(tmp_path / "n1", acks).begin()
+    first.end()
+    copy = copy_of(tmp_path / "n1")
+    second = Run(tmp_path / "n1", acks).begin()
+    second.acknowledge(1)
+    other = Run(copy, acks)
+    with pytest.raises(NodeFailed, match="in its start 2, and this folder knows of epoch 0 and begins start 2"):
+        other.begin()
+    other.end()
+    second.end()
+
+
+def test_a_copy_that_lacks_what_was_acknowledged_is_refused(tmp_path: Path, acks: MemoryLog) -> None:
+    """A folder that was restored from a copy, or the disk of a machine that was."""
+    run = Run(tmp_path / "n1", acks).begin()
+    run.acknowledge(4)
+    copy = copy_of(tmp_path / "n1")
+    run.acknowledge(5)
+    run.end()
+    other = Run(copy, acks)
+    with pytest.raises(NodeFailed, match=r"acknowledged epoch 5 .* this folder knows of epoch 4 .* an older copy"):
+        other.begin()
+    other.end()
+
+
+def test_of_two_runs_at_one_time_the_latest_is_the_node(tmp_path: Path, acks: MemoryLog) -> None:
+    one = Run(tmp_path / "n1", acks).begin()
+    one.acknowledge(4)
+    two = Run(copy_of(tmp_path / "n1"), acks).begin()
+    two.acknowledge(5)
+    assert "another process has become this node" in one.ends()
+    one.acknowledge(6)
+    assert two.duplicate_check.failure is None
+    one.end()
+    two.end()
+
+
+def test_acks_of_others_and_of_another_cluster_are_none_of_its_own(tmp_path: Path, acks: MemoryLog) -> None:
+    run = Run(tmp_path / "n1", acks)
+    run.acknowledge(9, cluster_id=OTHER)
+    acks.append([b"no acknowledgement", run.folder.node.encode()])
+    run.begin()
+    assert run.duplicate_check.failure is None
+    run.end()
+
+
+def test_acks_that_were_made_again_are_read_from_their_beginning(tmp_path: Path, acks: MemoryLog) -> None:
+    one = Run(tmp_path / "n1", acks).begin()
+    one.acknowledge(4)
+    copy = copy_of(tmp_path / "n1")
+    acks.truncate(0)
+    two = Run(copy, acks).begin()
+    two.acknowledge(5)
+    assert "another process has become this node" in one.ends()
+    one.end()
+    two.end()
+
+
+def test_who_lacks_its_key_cannot_end_a_node_that_has_one(tmp_path: Path, acks: MemoryLog) -> None:
+    """Neither while it runs nor when it starts again, whatever start and epoch somebody claims in its name."""
+    forged = ("99@thief", 99)
+    run = Run(tmp_path / "n1", acks, (KEY,)).begin()
+    run.acknowledge(4)
+    acks.append([said(run.folder.node, *forged), coded(said(run.folder.node, *forged), "the-key-of-another-node")])
+    run.acknowledge(5)
+    run.end()
+    assert run.duplicate_check.failure is None
+    again = Run(tmp_path / "n1", acks, (LATER, KEY)).begin()
+    assert again.duplicate_check.failure is None
+    acks.append([coded(said(again.folder.node, "99@copy", 9), KEY)])
+    assert "another process has become this node" in again.ends(), "who has its key is believed"
+    again.end()
+
+
+def test_an_older_copy_is_found_out_by_what_came_before_there_was_a_key(tmp_path: Path, acks: MemoryLog) -> None:
+    run = Run(tmp_path / "n1", acks).begin()
+    run.acknowledge(4)
+    copy = copy_of(tmp_path / "n1")
+    run.acknowledge(5)
+    run.end()
+    other = Run(copy, acks, (KEY,))
+    with pytest.raises(NodeFailed, match=r"acknowledged epoch 5 .* an older copy"):
+        other.begin()
+    other.end()
+    assert Run(tmp_path / "n1", acks, (KEY,)).begin().end() is None
+
+
+def test_a_node_whose_key_was_taken_away_hears_everything_again(tmp_path: Path, acks: MemoryLog) -> None:
+    Run(tmp_path / "n1", acks, (KEY,)).begin().end()
+    run = Run(tmp_path / "n1", acks).begin()
+    acks.append([said(run.folder.node, "99@thief", 99)])
+    assert "another process has become this node" in run.ends()
+    run.end()
+
+
+def test_an_older_copy_is_found_out_after_its_key_was_changed(tmp_path: Path, acks: MemoryLog) -> None:
+    """What was said by the key that is gone looks like anybody's: all is looked at."""
+    run = Run(tmp_path / "n1", acks, (KEY,)).begin()
+    run.acknowledge(5)
+    run.end()
+    copy = copy_of(tmp_path / "n1")
+    run = Run(tmp_path / "n1", acks, (KEY,)).begin()
+    run.acknowledge(50)
+    run.end()
+    for keys in ((KEY,), (LATER, KEY), (LATER,), ()):
+        other = Run(copy, acks, keys)
+        with pytest.raises(NodeFailed, match=r"acknowledged epoch 50 .* an older copy"):
+            other.begin()
+        other.end()
+    Run(tmp_path / "n1", acks, (LATER,)).begin().end()
+
+
+@pytest.mark.parametrize("others", [(LATER, KEY), (LATER,)])
+def test_a_key_that_is_given_while_the_node_runs_protects_its_next_start(
+    tmp_path: Path, acks: MemoryLog, others: tuple[str, ...]
+) -> None:
+    run = Run(tmp_path / "n1", acks).begin()
+    for keys in ((KEY,), others):
+        run.keys = keys
+        run.notes(keys)
+    run.acknowledge(5)
+    acks.append([said(run.folder.node, "999@thief", 99)])
+    run.acknowledge(6)
+    run.end()
+    assert run.duplicate_check.failure is None
+    Run(tmp_path / "n1", acks, others).begin().end()
+
+
+def test_a_forged_record_from_before_there_was_a_key_is_named(tmp_path: Path, acks: MemoryLog) -> None:
+    node = Run(tmp_path / "n1", acks)
+    node.end()
+    acks.append([b"", said(node.folder.node, "999@thief", 99)])
+    other = Run(tmp_path / "n1", acks, (KEY,))
+    with pytest.raises(NodeFailed, match=r"at offset 1 of shop.acks, in a record without a code .* made again"):
+        other.begin()
+    other.end()
+    acks.truncate(0)
+    Run(tmp_path / "n1", acks, (KEY,)).begin().end()

@@ -1,0 +1,163 @@
+"""A node that finds no broker waits and says so; one that finds a broker without its log does not wait for ever."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import pytest
+from structlog.testing import capture_logs
+
+from ringlog.client.errors import NotFounded
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import FailOperation, RetryOperation
+from ringlog.kernel.operations.gates import counts_from
+from ringlog.log.errors import LogUnavailable, TopicMissing
+from ringlog.node import retry as retry
+from ringlog.node.retry import BrokerRetry, retry_until_answered
+from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, newsworthy_counts
+from tests.kernel.movements.clusters import placed, simple
+from tests.kernel.operations.drive import SEED, applied, begun, driven
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "RETRY_S", 0.01)
+    monkeypatch.setattr(retry, "MISSING_S", 0.05)
+
+
+def begin(*fails: Exception) -> str | None:
+    """A start that fails in these ways, one after the other, and then succeeds."""
+    left = iter(fails)
+
+    def step(_: Callable[[], None]) -> str:
+        for error in left:
+            raise error
+        return "begun"
+
+    return retry_until_answered(step, threading.Event())
+
+
+def test_a_wait_is_one_line_and_its_end_another() -> None:
+    fails = iter([LogUnavailable("no answer")] * 20)
+
+    def step() -> str:
+        for error in fails:
+            raise error
+        return "found"
+
+    with capture_logs() as lines:
+        assert BrokerRetry("the log", threading.Event()).until_answered(step) == "found"
+    assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"]
+    assert lines[0]["waits_for"] == "the log"
+
+
+def test_a_start_outlives_an_outage_after_which_the_topic_is_unknown_for_a_moment() -> None:
+    assert begin(LogUnavailable("no answer"), TopicMissing("c.metadata")) == "begun"
+
+
+def test_a_log_that_was_never_there_ends_the_start_at_once() -> None:
+    with pytest.raises(TopicMissing):
+        begin(TopicMissing("c.metadata"))
+
+
+def test_a_log_that_stays_missing_after_an_outage_ends_the_start() -> None:
+    with pytest.raises(TopicMissing):
+        begin(LogUnavailable("no answer"), *[TopicMissing("c.metadata")] * 1_000)
+
+
+def test_other_errors_pass() -> None:
+    with pytest.raises(NotFounded):
+        begin(LogUnavailable("no answer"), NotFounded("c.metadata"))
+
+
+def test_a_node_that_waits_for_its_first_broker_can_be_stopped() -> None:
+    stopping = threading.Event()
+
+    def step() -> None:
+        stopping.set()
+        raise LogUnavailable("no answer")
+
+    assert BrokerRetry("the log", stopping).until_answered(step) is None
+
+
+def test_a_step_that_gets_on_can_be_stopped_and_says_nothing_of_a_broker() -> None:
+    stopping = threading.Event()
+
+    def step(look: Callable[[], None]) -> str:
+        look()
+        stopping.set()
+        look()
+        return "too late"
+
+    with capture_logs() as lines:
+        assert retry_until_answered(step, stopping) is None
+    assert lines == []
+
+
+# Tries that were in vain: counted from where the operation is, told when it is news, bounded.
+
+
+TWO = {"n1": ("dc1/r1", (100,)), "n2": ("dc1/r1", (200,)), "x": ("dc1/r1", ())}
+
+
+def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
+    state = applied(placed(TWO, simple(1)), ChangeSettings((("stream_tries_max", 3),)))
+    state, operation = begun(state, Join("x", (150,), SEED))
+    state = driven(state, operation, "write_both_read_old")
+    tries = StreamAttempts()
+    waits = []
+    while tries.may_try("stream", operation, state):
+        waits.append(tries.failed("stream", operation, "n2", state, f"refused {len(waits)}", 7 + len(waits)))
+    assert waits == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
+    (failed_tries,) = tries.failed_tries()
+    since = counts_from(state.operations[operation])
+    assert (failed_tries.operation, failed_tries.source, failed_tries.count, failed_tries.since, failed_tries.at) == (
+        operation,
+        "n2",
+        3,
+        since,
+        7,
+    )
+    assert failed_tries.reason == "refused 2"
+
+    state = applied(state, FailOperation(operation, failed_tries.reason, "x", failed_tries.count, failed_tries.since))
+    assert not tries.may_try("stream", operation, state)
+    state = applied(state, RetryOperation(operation, "n2 is back"))
+    assert tries.may_try("stream", operation, state)
+    tries.failed("stream", operation, "n2", state, "refused again", 99)
+    (failed_tries,) = tries.failed_tries()
+    assert (failed_tries.count, failed_tries.since, failed_tries.at) == (1, state.epoch, 99)
+    tries.over("stream")
+    assert tries.failed_tries() == ()
+
+
+def test_the_streams_of_a_session_are_asked_for_so_often() -> None:
+    state = applied(placed(TWO, simple(1)), ChangeSettings((("stream_tries_max", 2),)))
+    tries, session = StreamAttempts(), "ks.t/0@9"
+    for _ in range(2):
+        assert tries.may_try("stream", session, state)
+        tries.failed("stream", session, "n2", state, "away", 0)
+    assert not tries.may_try("stream", session, state)
+    assert tries.may_try("that of the next session", "ks.t/0@12", state)
+
+
+def test_news_are_few_and_the_last_one_is_among_them() -> None:
+    state = placed(TWO, simple(1))
+    tries, news = StreamAttempts(), set()
+    for _ in range(200):
+        assert tries.failed("stream", "join-1", "n2", state, "away", 0) <= AGAIN_MOST_S
+        news.add(newsworthy_counts(tries.failed_tries(), 200))
+    assert len(news) == 9
+    assert len(newsworthy_counts(tries.failed_tries(), 200)) == 2
+
+
+def test_of_many_streams_those_are_told_that_were_tried_most_often(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are the next to be decided about; an acknowledgement with all of them might be too large for its topic."""
+    monkeypatch.setattr("ringlog.node.stream_attempts.TRIES_REPORTED_MAX", 2)
+    state, tries = placed(TWO, simple(1)), StreamAttempts()
+    for number in range(4):
+        for _ in range(1 + number % 3):
+            tries.failed(number, f"ks.t/{number}@9", "n2", state, "away", 0)
+    assert [(one.operation, one.count) for one in tries.failed_tries()] == [("ks.t/1@9", 2), ("ks.t/2@9", 3)]

@@ -1,0 +1,147 @@
+"""Who asks for streams and does not read them holds nobody up for long. Over real gRPC."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+
+from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
+from ringlog.node.hosts.register_host import RegisterHost
+from ringlog.node.rows.replica import RowReplica
+from ringlog.node.servers.data_server import STREAMS_MAX, DataServer, SlowConsumerGuard
+from ringlog.wire.data import BUSY, SERVICE, RowsRequest, StreamPage, pack, unpack
+from ringlog.wire.records import Cell, encode_mutation
+from tests.node.data_world import until
+from tests.node.world import APPENDED, begin_join, cluster, name_of, step, write
+
+STATE = cluster((-(2**62),), (0,), (2**62,))
+
+
+@contextmanager
+def source(folder: Path, silence_s: float) -> Iterator[tuple[grpc.Channel, bytes]]:
+    """A channel to node 1, which has more rows than fit into any window, and the request for them."""
+    state, operation = begin_join(STATE, 4, (-(2**62) - 2**61, 2**61, -(2**61)))
+    while state.operations[operation].stage != WRITE_BOTH_READ_OLD:
+        state = step(state, operation)
+    row_replica = RowReplica(name_of(1))
+    row_replica.adopt(state)
+    row_replica.positions[0] = 40
+    for number in range(60):
+        mutation = write(f"c{number}", 1, cells=(Cell("note", b"x" * 500_000),))
+        row_replica.admit(mutation, APPENDED, encode_mutation(mutation))
+    found = state.operations[operation]
+    ranges = tuple(sorted((s.start, s.end) for s in found.plan.sources if s.source == name_of(1)))
+    request = RowsRequest(
+        state.cluster_id, name_of(1), 1, "", name_of(4), operation, "simple:2", ranges, ((0, 40),), None
+    )
+    host = RegisterHost(name_of(1), folder)
+    server = DataServer(host, row_replica, lambda: state.cluster_id, "127.0.0.1", silence_s=silence_s)
+    server.start()
+    try:
+        options = [("grpc.http2.bdp_probe", 0)]  # the window stays small
+        with grpc.insecure_channel(f"127.0.0.1:{server.port}", options=options) as channel:
+            yield channel, pack(request)
+    finally:
+        server.stop(0.1)
+        host.close()
+
+
+def asked(channel: grpc.Channel, request: bytes) -> Any:
+    """A stream without a deadline."""
+    return channel.unary_stream(f"/{SERVICE}/StreamRows")(request)
+
+
+def is_refused(stream: Any) -> bool:
+    """By its first page. One that was ended before anybody looked had a place: the machine may stand still so long."""
+    try:
+        return bool(unpack(StreamPage, next(stream)).refused)
+    except grpc.RpcError as ended:
+        if ended.code() is not grpc.StatusCode.CANCELLED:
+            raise
+        return False
+
+
+def test_streams_that_nobody_takes_give_their_places_back(tmp_path: Path) -> None:
+    with source(tmp_path, silence_s=0.5) as (channel, request):
+        lazy = [asked(channel, request) for _ in range(STREAMS_MAX)]
+        assert not any(map(is_refused, lazy))
+
+        def are_free() -> bool:
+            fresh = [asked(channel, request) for _ in range(STREAMS_MAX)]
+            refused = list(map(is_refused, fresh))
+            for stream in fresh:
+                stream.cancel()
+            return not any(refused)
+
+        until(are_free, "all places to be free again")
+        for stream in lazy:
+            with pytest.raises(grpc.RpcError) as ended:
+                list(stream)
+            assert ended.value.code() is grpc.StatusCode.CANCELLED
+
+        def is_read_whole() -> bool:
+            """Or refused: those that were just cancelled may have their places yet; or this test slept too long."""
+            try:
+                *_, last = asked(channel, request)
+            except grpc.RpcError as ended:
+                if ended.code() is not grpc.StatusCode.CANCELLED:
+                    raise
+                return False
+            return unpack(StreamPage, last).is_end
+
+        until(is_read_whole, "a stream that is taken to come to its end")
+
+
+def test_one_stream_too_many_is_refused(tmp_path: Path) -> None:
+    with source(tmp_path, silence_s=60.0) as (channel, request):
+        lazy = [asked(channel, request) for _ in range(STREAMS_MAX)]
+        assert not any(unpack(StreamPage, next(stream)).refused for stream in lazy)
+        assert unpack(StreamPage, next(asked(channel, request))).refused == BUSY
+        for stream in lazy:
+            stream.cancel()
+
+
+def test_a_stream_that_is_read_may_take_its_time(tmp_path: Path) -> None:
+    """Each page comes in time, all of them together do not. Where the machine slept between two, it is tried again."""
+    silence_s, tick = 3.0, threading.Event()
+    with source(tmp_path, silence_s) as (channel, request):
+
+        def is_read_whole() -> bool:
+            pages, is_end, taken = 0, False, time.monotonic()
+            try:
+                for page in asked(channel, request):
+                    pages, is_end, taken = pages + 1, unpack(StreamPage, page).is_end, time.monotonic()
+                    tick.wait(0.25)
+            except grpc.RpcError as ended:
+                if ended.code() is not grpc.StatusCode.CANCELLED:
+                    raise
+                if time.monotonic() - taken < silence_s / 2:  # its pages were taken
+                    raise
+                return False
+            assert is_end
+            assert pages * 0.25 > silence_s
+            return True
+
+        until(is_read_whole, "a stream to be read in its own time")
+
+
+def test_a_call_has_an_end_also_where_each_message_is_taken() -> None:
+    ended = threading.Event()
+    watched = SlowConsumerGuard(ended.set, silence_s=60.0, most_s=0.05)
+    assert list(watched.taken(iter([b"a", b"b"]))) == [b"a", b"b"]
+    assert ended.wait(60)
+    watched.close()
+
+
+def test_what_is_over_is_not_ended() -> None:
+    ended = threading.Event()
+    watched = SlowConsumerGuard(ended.set, silence_s=0.05, most_s=0.05)
+    watched.close()
+    assert not ended.wait(0.3)

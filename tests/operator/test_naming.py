@@ -1,0 +1,146 @@
+"""Refusals and explanations have the names that operators typed, not the ids that the log has."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.commands.placement.tablets import Shard
+from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown
+from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.operations.stages import in_flight
+from ringlog.operator.answers import dry_run, explained, ways_after
+from ringlog.operator.errors import Refused
+from ringlog.operator.intents.intents import named
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.operator.views import views
+from ringlog.operator.views.tablets import explanation, loads_view
+from ringlog.operator.views.waiting import waiting
+from ringlog.operator.views.words import with_names
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from ringlog.protocol.submission.results import AppliedResult, RejectedResult
+from ringlog.runtime.draw import SeededDraw
+from ringlog.wire.records import NodeAck
+from ringlog_sim.prefix import prefix_of
+from ringlog_sim.shape import ClusterShape
+from tests.kernel.entries import applied as folded
+from tests.kernel.movements.clusters import placed, simple
+from tests.kernel.operations.drive import applied, decided, refused
+from tests.kernel.tablets import lives
+from tests.operator.printed import followed
+from tests.operator.test_waiting import FIVE
+
+STATE = lives.with_table(lives.three_racks(), lives.factor(3), 4)
+
+
+def ids() -> set[str]:
+    return {*STATE.nodes, *STATE.table_ids}
+
+
+def test_ids_of_nodes_and_tables_become_names() -> None:
+    (node, *_), (table,) = sorted(STATE.nodes), STATE.table_ids
+    other = "ffffffff-0000-4000-8000-000000000000"
+    text = with_names(STATE, f"shard 0 of {node}, {table}: {other} and x{node}")
+    assert text == f"shard 0 of {STATE.nodes[node].name}, {lives.TABLE}: {other} and x{node}"
+
+
+def test_refusals_of_tablets_name_nodes() -> None:
+    one = lives.migration(STATE)
+    wrong = replace(one, from_=Shard(lives.free_node(STATE), 0))
+    rejected = lives.outcome(STATE, lives.MigrateTablets((wrong,)))
+    assert any(one in rejected.detail for one in ids()), "the log has ids"
+    shown = explained(STATE, rejected.code, rejected.detail)
+    assert not any(one in shown for one in ids())
+    assert STATE.nodes[wrong.from_.node].name in shown  # type: ignore[union-attr]
+
+
+def test_explanations_of_tablets_name_nodes() -> None:
+    for state in (STATE, folded(STATE, lives.register(9))):
+        for number in range(4):
+            view = explanation(state, advise(state, {}), state.tablets[lives.TABLE], number, {})
+            assert not any(one in str(view) for one in ids())
+
+
+def test_a_leave_that_a_keyspace_forbids_names_the_keyspace() -> None:
+    state = placed({name: place for name, place in FIVE.items() if name in ("n1", "n2", "n3")}, simple(3), simple(1))
+    found = refused(state, Leave("n3"))
+    assert found.code == "replication_impossible"
+    assert explained(state, found.code, found.detail).endswith("(keyspaces: ks0)")
+
+
+@pytest.mark.parametrize("command", [Remove("n2"), Replace("x", "n2")])
+def test_a_refused_departure_names_the_last_resort(command: Remove | Replace) -> None:
+    state = applied(placed(FIVE, simple(1)), DeclareDown("n2", "burnt"))
+    found = refused(state, command)
+    answer = RejectedResult("r", found.code, found.detail, state.epoch)
+    (way,) = ways_after(state, named(command), answer)
+    assert way.startswith("no other node has all rows of n2, as a last resort: ringlog node assassinate n2 (")
+    assert followed(state, way).nodes["n2"].state == "left"
+    assert ways_after(state, named(command), replace(answer, code="range_locked")) == ()
+    assert ways_after(state, named(command), AppliedResult("r", 1)) == ()
+    assert decided(state, command) == found
+
+
+def test_what_is_refused_before_it_is_asked_for_names_nodes() -> None:
+    node = min(STATE.nodes)
+    with pytest.raises(Refused) as error:
+        dry_run(STATE, named(Assassinate(node)), SeededDraw(b"x"))
+    assert not any(one in str(error.value) for one in ids())
+
+
+# What the displays say of an operation.
+
+
+CLUSTER = "11111111-1111-4111-8111-111111111111"
+
+
+def _joining(stage: str) -> ClusterState:
+    """A state in which a second node's join is in ``stage``."""
+    states = prefix_of(ClusterShape(2, 0, 1, 1, 10_000, old=False)).states
+    return next(state for state in states if [op.stage for op in in_flight(state)] == [stage] and len(state.nodes) == 2)
+
+
+def _moves_on(state: ClusterState, acks: dict[str, NodeAck]) -> bool:
+    """True if the coordinator would move the operation on."""
+    proposals = propose(CoordinatorView(state, acks, state.epoch, 0))
+    return any(isinstance(proposal.command, AdvanceOperation) for proposal in proposals)
+
+
+@pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
+def test_nobody_is_waited_for_who_has_acknowledged(stage: str) -> None:
+    state = _joining(stage)
+    (operation,) = in_flight(state)
+    assert waiting(state, operation, acknowledgements(state, 0)).text == "the coordinator"
+    assert _moves_on(state, acknowledgements(state, 0))
+
+
+@pytest.mark.parametrize("stage", ["prepared", "write_both_read_old"])
+def test_acknowledgements_of_another_cluster_count_for_nobody(stage: str) -> None:
+    state = _joining(stage)
+    (operation,) = in_flight(state)
+    acks = {node: replace(ack, cluster_id=CLUSTER) for node, ack in acknowledgements(state, 0).items()}
+    assert "n2" in waiting(state, operation, acks).text
+    assert not _moves_on(state, acks)
+
+
+def test_a_report_of_a_node_that_gains_nothing_does_not_count() -> None:
+    state = _joining("write_both_read_old")
+    (operation,) = in_flight(state)
+    acks: dict[str, NodeAck] = acknowledgements(state, 0)
+    other = next(node for node in acks if node != operation.node)
+    report = acks[operation.node].reports[0]
+    acks[other] = replace(acks[other], reports=(replace(report, node=other),))
+    acks[operation.node] = replace(acks[operation.node], reports=())
+    assert waiting(state, operation, acks).text == "n2 to stream its rows"
+    assert not _moves_on(state, acks)
+
+
+def test_a_node_has_one_state_in_every_view() -> None:
+    state = _joining("prepared")
+    shown = {row["node"]: row["state"] for row in loads_view(state, {})}
+    assert "bootstrapping" in shown.values()
+    assert shown == {row["name"]: row["state"] for row in views.nodes(state)}

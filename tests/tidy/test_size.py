@@ -1,0 +1,157 @@
+"""The size and shape of the code base: budgets of code lines, folders that can be read, names of the field.
+
+Code lines are lines with code: no blank line, comment or docstring. A budget that is too small is raised in the commit
+that needs it, where a reviewer sees it.
+"""
+
+from __future__ import annotations
+
+import ast
+import io
+import re
+import tokenize
+from collections import Counter
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from tests.tidy.files import ROOT, python_files, shown
+
+MODULES_MAX = 15
+SHORT_LINES, SHORT_MODULES_MAX = 60, 30
+BUDGETS = {
+    "ringlog/agents": 2_600,
+    "ringlog/cache": 660,
+    "ringlog/cli": 4_100,
+    "ringlog/client": 4_700,
+    "ringlog/kernel": 16_900,
+    "ringlog/log": 4_500,
+    "ringlog/node": 6_500,
+    "ringlog/operator": 4_300,
+    "ringlog/protocol": 3_000,
+    "ringlog/runtime": 1_850,
+    "ringlog/stack": 1_640,
+    "ringlog/wire": 1_800,
+    "ringlog_audit": 2_350,
+    "ringlog_cdc": 7_500,
+    "ringlog_cdc_reader": 1_050,
+    "ringlog_debezium": 560,
+    "ringlog_demo": 970,
+    "ringlog_schemas": 300,
+    "ringlog_sim": 13_700,
+    "ringlog_testing": 2_600,
+    "tests": 74_000,
+}
+"""The most code lines of a package."""
+PRIVATE_WORDS = frozenset(
+    {
+        "beside",
+        "doorkeeper",
+        "fate",
+        "fates",
+        "foreseen",
+        "foretold",
+        "hearer",
+        "hearsay",
+        "peek",
+        "rivals",
+        "soundness",
+    }
+    | {"standin", "swift", "untold"}
+)
+"""Words of this project alone. Names use the terms of the field (docs/glossary.md)."""
+
+_NO_CODE = frozenset(
+    {tokenize.COMMENT, tokenize.NL, tokenize.NEWLINE, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER}
+)
+
+
+def code_lines(source: str) -> int:
+    """The number of lines with code."""
+    docstrings: set[int] = set()
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str):
+            docstrings |= {*range(node.lineno, (node.end_lineno or node.lineno) + 1)}
+    lines: set[int] = set()
+    for token in tokenize.generate_tokens(io.StringIO(source).readline):
+        if token.type not in _NO_CODE:
+            lines |= {*range(token.start[0], token.end[0] + 1)}
+    return len(lines - docstrings)
+
+
+def package_of(path: Path) -> str:
+    """The budget that a file counts for."""
+    top, *rest = path.relative_to(ROOT).parts
+    if top not in ("services", "streaming", "schemas"):
+        return top
+    return "/".join(rest[:2]) if rest[0] == "ringlog" else rest[0]
+
+
+def identifiers(tree: ast.AST) -> Iterator[str]:
+    """The names that a module defines: classes, functions, arguments, variables."""
+    for node in ast.walk(tree):
+        match node:
+            case ast.FunctionDef(name=name) | ast.ClassDef(name=name) | ast.arg(arg=name):
+                yield name
+            case ast.Name(id=name, ctx=ast.Store()):
+                yield name
+
+
+def words_of(name: str) -> list[str]:
+    """The words of an identifier in either style, in lower case."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower().strip("_").split("_")
+
+
+@cache
+def product() -> tuple[Path, ...]:
+    return python_files("services", "streaming", "schemas")
+
+
+@pytest.mark.parametrize("package", BUDGETS)
+def test_a_package_keeps_its_budget(package: str) -> None:
+    files = [path for path in python_files() if package_of(path) == package]
+    lines = sum(code_lines(path.read_text(encoding="utf-8")) for path in files)
+    assert 0 < lines <= BUDGETS[package]
+
+
+def test_each_package_has_a_budget() -> None:
+    folders = {package_of(path) for path in product() if path.parent.name != "ringlog"}
+    assert folders <= set(BUDGETS)
+
+
+def test_a_folder_has_few_modules() -> None:
+    modules = Counter(shown(path.parent) for path in product() if path.name != "__init__.py")
+    assert {folder: count for folder, count in modules.items() if count > MODULES_MAX} == {}
+
+
+def test_few_modules_are_short() -> None:
+    own = (path for path in product() if path.name not in ("__init__.py", "__main__.py"))
+    short = [shown(path) for path in own if path.read_text(encoding="utf-8").count("\n") < SHORT_LINES]
+    assert len(short) <= SHORT_MODULES_MAX, short
+
+
+def test_a_name_is_imported_from_the_module_that_defines_it() -> None:
+    again = re.compile(r"^\s*from \S+ import (\w+) as \1$", re.MULTILINE)
+    files = (path for path in product() if path.name != "__init__.py")
+    assert [shown(path) for path in files if again.search(path.read_text(encoding="utf-8"))] == []
+
+
+def test_names_are_terms_of_the_field() -> None:
+    found = {
+        shown(path): sorted({name for name in names if not PRIVATE_WORDS.isdisjoint(words_of(name))})
+        for path in product()
+        for names in [[path.stem, *identifiers(ast.parse(path.read_text(encoding="utf-8")))]]
+    }
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_these_checks_see_what_they_look_for() -> None:
+    source = (
+        '"""Text."""\n\n# why\nclass SwiftThing:\n    """Text."""\n\n    def f(self, hearsay):\n        x = (\n1)\n'
+    )
+    assert code_lines(source) == 4
+    assert {*identifiers(ast.parse(source))} == {"SwiftThing", "f", "x", "self", "hearsay"}
+    assert words_of("SwiftThing") == ["swift", "thing"]
+    assert package_of(ROOT / "services/ringlog/kernel/model/state.py") == "ringlog/kernel"
