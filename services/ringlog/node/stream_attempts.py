@@ -2,9 +2,10 @@
 
 A gaining node asks a source again and again, less and less often. The cluster's setting ``stream_tries_max`` bounds how
 often; then the node stops. An operation waits for an operator then: the coordinator puts the count into the log; a
-tablet is turned back. Tries count from the operation's present stage, or from the last time that an operator had it
-tried again, so either begins with a fresh count; those of a tablet from the beginning of its session. A node that is
-started again counts anew: somebody did something.
+tablet is turned back. A salvage has no way back, so its streams are tried without an end. Tries count from the
+operation's present stage, or from the last time that an operator had it tried again, so either begins with a fresh
+count; those of a tablet from the beginning of its session. A node that is started again counts anew: somebody did
+something.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ from heapq import nlargest
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.gates import counts_from
+from ringlog.kernel.tablets.mutual_exclusion import transitions
+from ringlog.kernel.tablets.stages import STAGES, session
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.wire.records import FailedTries
 
@@ -35,11 +38,11 @@ class StreamAttempts:
         self._failed: dict[Hashable, FailedTries] = {}
 
     def may_try(self, stream: Hashable, operation: OperationId, state: ClusterState) -> bool:
-        """False if the stream was asked for in vain as often as it may be."""
+        """Return False if the stream failed as often as it may, and somebody acts on that."""
         found = self._failed.get(stream)
         if found is None or found.since != _counts_from(operation, state):
             return True
-        return found.count < setting(state, "stream_tries_max")
+        return found.count < setting(state, "stream_tries_max") or _has_no_way_back(operation, state)
 
     def failed(
         self, stream: Hashable, operation: OperationId, source: NodeId, state: ClusterState, why: str, now: Micros
@@ -72,6 +75,14 @@ def _counts_from(operation: OperationId, state: ClusterState) -> Epoch:
     """The epoch from which tries count; 0 of a session, which is of one stage."""
     present = state.operations.get(operation)
     return 0 if present is None else counts_from(present)
+
+
+def _has_no_way_back(operation: OperationId, state: ClusterState) -> bool:
+    """Return whether ``operation`` is the session of a tablet that cannot be turned back, as in a salvage."""
+    for tablets, transition in transitions(state):
+        if session(tablets.table, transition.tablet, transition) == operation:
+            return not STAGES[transition.stage].back
+    return False
 
 
 def newsworthy_counts(tries: tuple[FailedTries, ...], most: int) -> tuple[tuple[str, str, int, int], ...]:

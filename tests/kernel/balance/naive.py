@@ -218,7 +218,8 @@ class Naive:
             assert target in self.at[table, tablet ^ 1]
         else:
             pair = self.bundle(min(units), source)
-            divided = row.why in ("drain", "rebuild_lost") and pair is not None and not self._has_place(pair, source)
+            gone = source[1] >= giver.shards or row.why in ("drain", "rebuild_lost")
+            divided = gone and pair is not None and not (self._has_place(pair, source) and self._may_stream(pair))
             assert units == pair or divided, "siblings that have met move together"
         if row.kind == "intranode_migration":
             assert giver.id == getter.id
@@ -242,6 +243,12 @@ class Naive:
         nodes = [one.id for one in self.world.hosts.values() if one.alive and not one.draining]
         return any(all(self.allowed(unit, source, node, strict=False) for unit in units) for node in nodes)
 
+    def _may_stream(self, units: set[Unit]) -> bool:
+        """Whether limits ever let them all stream at once."""
+        limits = self.world.limits
+        most = (limits.reads_per_shard, limits.writes_per_shard, limits.reads_per_node, limits.writes_per_node)
+        return len(units) == 1 or all(not at or len(units) <= at for at in (*most, limits.per_cluster))
+
     def _evens_shards(self, units: set[Unit], source: Place, target: Place) -> bool:
         size = sum(self.size(unit, source[0]) for unit in units)
         return self.shard_load(source) - size >= self.shard_load(target) + size
@@ -260,7 +267,7 @@ class Naive:
 
     def _within_limits(self, units: set[Unit], row: Migration) -> None:
         """Nothing is above its limit, but for what streams there alone."""
-        limits, alone = self.world.limits, WEIGHTS[row.kind] * len(units)
+        limits, alone = self.world.limits, WEIGHTS[row.kind]
         reads, writes = Counter(self.reads), Counter(self.writes)
         for unit in units:
             self._stream(unit, row.source, row.target, row.kind)
@@ -298,12 +305,12 @@ class Naive:
         return drained, apart, excess, squares, inside
 
     def possible(self) -> Iterator[str]:
-        """Every move that the rules allow and that lowers something, limits left aside."""
+        """Every move that the rules allow and that lowers something, and that limits allow at some time."""
         nodes = [node for node in self.world.hosts if self.movable(node)]
         for (table, tablet), places in self.at.items():
             for place in places:
                 units = self.bundle((table, tablet), place)
-                if units is None or place[0] not in nodes:
+                if units is None or place[0] not in nodes or not self._may_stream(units):
                     continue
                 for node in nodes:
                     if all(self.allowed(unit, place, node) for unit in units):

@@ -44,7 +44,7 @@ def _beside_a_replica(patch: pytest.MonkeyPatch) -> None:
 
 
 def _siblings_part(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Ledger, "bundle", lambda self, unit, shard: None if unit in self.busy else (unit,))
+    patch.setattr(Ledger, "bundle", lambda self, unit, shard, must_go=False: None if unit in self.busy else (unit,))
 
 
 PLANTED: dict[str, Planted] = {

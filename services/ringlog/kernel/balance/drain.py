@@ -77,17 +77,17 @@ def _drain_shard(
 def _bundle(
     ledger: Ledger, unit: int, shard: LedgerShard, targets: list[LedgerHost], impossible: set[tuple[str, int]]
 ) -> tuple[int, ...] | None:
-    """What leaves with the unit, as ``Ledger.bundle`` has it; siblings that no host may have both leave one by one.
+    """What leaves with the unit, as ``Ledger.bundle`` has it. Siblings leave one by one if no host may have both.
 
     Their other replicas may lie on different hosts, and all hosts have one of the two. They meet again afterwards.
     """
     pair = ledger.pair(unit, shard)
     if len(pair) == 1 or any(one in ledger.busy for one in pair):
-        return ledger.bundle(unit, shard)
+        return ledger.bundle(unit, shard, must_go=True)
     table = ledger.tables[ledger.group[unit]].table
     held = any((table, ledger.number[one]) in impossible for one in pair)
     both = (not any(forbidden(ledger, one, shard.node, node, drain=True) for one in pair) for node in targets)
-    return ledger.bundle(unit, shard) if not held and any(both) else (unit,)
+    return ledger.bundle(unit, shard, must_go=True) if not held and any(both) else (unit,)
 
 
 def _may_read(ledger: Ledger, units: tuple[int, ...], shard: LedgerShard) -> bool:
@@ -96,7 +96,7 @@ def _may_read(ledger: Ledger, units: tuple[int, ...], shard: LedgerShard) -> boo
         return ledger.may_read(shard, len(units))
     holders = (other for unit in units for other in ledger.shards_of(unit) if other is not shard)
     reads = Counter(other for other in holders if other.node.host.alive)
-    return all(ledger.may_read(other, weight) for other, weight in reads.items())
+    return all(ledger.may_read(other, count) for other, count in reads.items())
 
 
 def _target(

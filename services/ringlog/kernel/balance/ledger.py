@@ -2,7 +2,7 @@
 
 A *unit* is one tablet of a group of co-located tables; it counts once in the limits, however many tables the group
 has. Two units that are to be merged and have the same place move together from there (``Ledger.bundle``), so siblings
-that have met never part.
+that have met do not part. Limits that allow one stream keep them where they are, unless they must go.
 
 Loads are integers; who is more loaded is decided by cross multiplication with capacities, never by a quotient.
 ``Node.key`` is a rounded quotient, good enough to choose in which order hosts are tried.
@@ -186,32 +186,32 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------------- limits
 
-    def cluster_full(self, weight: int = 1) -> bool:
-        """Whether the cluster streams as much as it may."""
-        return exceeds(self.streams, weight, self.limits.per_cluster)
+    def cluster_full(self, count: int = 1) -> bool:
+        """Whether the cluster may not stream ``count`` units more. All that a plan begins weighs 1."""
+        return exceeds(self.streams, 1, self.limits.per_cluster, count)
 
-    def may_read(self, shard: LedgerShard, weight: int = 1) -> bool:
-        """Whether one more may be read from the shard."""
-        is_full = exceeds(shard.node.reads, weight, self.limits.reads_per_node)
-        return not is_full and not exceeds(shard.reads, weight, self.limits.reads_per_shard)
+    def may_read(self, shard: LedgerShard, count: int = 1) -> bool:
+        """Whether ``count`` units more may be read from the shard."""
+        is_full = exceeds(shard.node.reads, 1, self.limits.reads_per_node, count)
+        return not is_full and not exceeds(shard.reads, 1, self.limits.reads_per_shard, count)
 
-    def may_write(self, shard: LedgerShard, weight: int = 1) -> bool:
-        """Whether one more may be written to the shard."""
-        is_full = exceeds(shard.node.writes, weight, self.limits.writes_per_node)
-        return not is_full and not exceeds(shard.writes, weight, self.limits.writes_per_shard)
+    def may_write(self, shard: LedgerShard, count: int = 1) -> bool:
+        """Whether ``count`` units more may be written to the shard."""
+        is_full = exceeds(shard.node.writes, 1, self.limits.writes_per_node, count)
+        return not is_full and not exceeds(shard.writes, 1, self.limits.writes_per_shard, count)
 
-    def may_move(self, source: LedgerShard, target: LedgerShard, weight: int) -> bool:
-        """Whether ``weight`` more may stream from one to the other."""
-        may = self.may_read(source, weight) and self.may_write(target, weight)
-        return may and not self.cluster_full(weight)
+    def may_move(self, source: LedgerShard, target: LedgerShard, count: int) -> bool:
+        """Whether ``count`` units more may stream from one to the other."""
+        may = self.may_read(source, count) and self.may_write(target, count)
+        return may and not self.cluster_full(count)
 
-    def target_shard(self, node: LedgerHost, weight: int = 1) -> LedgerShard | None:
-        """The least loaded shard of the node that may be written to."""
-        return min((one for one in node.present if self.may_write(one, weight)), key=_lightest, default=None)
+    def target_shard(self, node: LedgerHost, count: int = 1) -> LedgerShard | None:
+        """The least loaded shard of the node to which ``count`` units may be written."""
+        return min((one for one in node.present if self.may_write(one, count)), key=_lightest, default=None)
 
-    def best_shard(self, place: LedgerShard, group: int, weight: int) -> LedgerShard:
+    def best_shard(self, place: LedgerShard, group: int, count: int) -> LedgerShard:
         """Of the shards as light as ``place`` that may be written to, one with the fewest tablets of the group."""
-        alike = [one for one in place.node.present if one.load == place.load and self.may_write(one, weight)]
+        alike = [one for one in place.node.present if one.load == place.load and self.may_write(one, count)]
         return min(alike, key=lambda one: (self.count_at(one, group), one.number))
 
     def count_at(self, shard: LedgerShard, group: int) -> int:
@@ -221,12 +221,23 @@ class Ledger:
 
     # ------------------------------------------------------------------------------------------------ changes
 
-    def bundle(self, unit: int, shard: LedgerShard) -> tuple[int, ...] | None:
-        """What moves with the unit from there, itself included; None if it cannot move now, or its sibling leads."""
+    def bundle(self, unit: int, shard: LedgerShard, must_go: bool = False) -> tuple[int, ...] | None:
+        """What moves with the unit from there, itself included; None if it cannot move now, or its sibling leads.
+
+        ``must_go``: the shard is given up, so siblings part if limits never let both move at once.
+        """
         if unit in self.busy:
             return None
+        if must_go and not self._pairs_may_move():
+            return (unit,)
         pair = self.pair(unit, shard)
         return pair if unit == pair[0] and pair[-1] not in self.busy else None
+
+    def _pairs_may_move(self) -> bool:
+        """Whether the limits let two units stream together when nothing else does."""
+        limits = self.limits
+        of_all = (limits.reads_per_shard, limits.writes_per_shard, limits.reads_per_node, limits.writes_per_node)
+        return not any(exceeds(0, 1, most, 2) for most in (*of_all, limits.per_cluster))
 
     def pair(self, unit: int, shard: LedgerShard) -> tuple[int, ...]:
         """The unit and the sibling that it has met there, the even one first; the unit alone if there is none."""

@@ -45,7 +45,7 @@ def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size:
     best: tuple[int, int, int] | None = None
     chosen: tuple[int, ...] = ()
     for unit in source.items:
-        units = ledger.bundle(unit, source)
+        units = ledger.bundle(unit, source, must_go=gone)
         if units is None:
             continue
         size = sum(source.items[one] for one in units)

@@ -57,9 +57,10 @@ def uses_in(state: ClusterState) -> Iterator[StreamUse]:
             yield use_of(state, tablets.tablet(transition.tablet))
 
 
-def exceeds(now: int, weight: int, most: int) -> bool:
-    """Return whether ``weight`` more passes the limit ``most``. 0 means unlimited."""
-    return bool(most and now and now + weight > most)
+def exceeds(now: int, weight: int, most: int, count: int = 1) -> bool:
+    """Return whether ``count`` transitions more of ``weight`` each pass the limit ``most``. 0 means unlimited."""
+    before = now + (count - 1) * weight
+    return bool(most and before and before + weight > most)
 
 
 class Streams:

@@ -6,9 +6,11 @@ have the load reports that the planner used, so a move must be right under one o
 
 *To and fro.* The model remembers for each replica the shards that the balancer took it from. As long as nobody else
 changes what it plans with, it never puts it back onto one of them; another replica of the tablet may go there, since a
-node whose report was late comes into play late. What others change (nodes, sizes, other moves, other
-tablets) begins a new chapter. So does a copy that comes or goes to reach the replication factor. So does, for all other
-tablets, a pair of siblings that meets for its merge: siblings meet however even the loads are, each pair once.
+node whose report was late comes into play late. For the same reason a move between the shards of a host does not count
+while a node of the datacenter has not reported all its tablets: the host may give to that node later. What others
+change (nodes, sizes, other moves, other tablets) begins a new chapter. So does a copy that comes or goes to reach the
+replication factor. So does, for all other tablets, a pair of siblings that meets for its merge: siblings meet however
+even the loads are, each pair once.
 
 *Each plan.* Its instance acts. On the state of the epoch that it was made on, with what ran done: nothing was paused
 and no operation waited, no replica leaves its datacenter or fills a rack, and a host or shard that gives one stays as
@@ -73,6 +75,8 @@ class ModelledPlacement:
         self.state = state
         self.by = by
         self.rooms = {node.id: _room(node, reported) for node in state.nodes.values()}
+        waiting = (one for one in state.operations.values() if one.stage == "requested" and one.replaced)
+        self._replacing = {one.node for one in waiting if not state.nodes[one.node].down}
         self.places: dict[tuple[str, int], list[Place]] = {}
         self.hosts: Counter[str] = Counter()
         self.shards: Counter[Place] = Counter()
@@ -144,7 +148,7 @@ class ModelledPlacement:
         """At least this number of tablets of the table the node may have, by the part of its rack that it is."""
         racks: Counter[str] = Counter()
         for one in self.state.nodes.values():
-            if one.datacenter == node.datacenter and _serves(one):
+            if one.datacenter == node.datacenter and (_serves(one) or one.id in self._replacing):
                 racks[one.rack] += self.rooms[one.id]
         there = [node_ for (name, _), places in self.places.items() if name == table for node_, _ in places]
         replicas = sum(self.state.nodes[one].datacenter == node.datacenter for one in there)
@@ -187,9 +191,9 @@ class BalancerCheck(Check):
             elif pairs:
                 self._left = {key: left for key, left in self._left.items() if (key[0], key[1] // 2) in pairs}
             for move in command.migrations:
-                self._come_back(move)
+                self._come_back(planned_on, move)
 
-    def _come_back(self, move: TabletMigration) -> None:
+    def _come_back(self, state: ClusterState, move: TabletMigration) -> None:
         if move.from_ is None or move.to is None:
             return
         source, target = (move.from_.node, move.from_.shard), (move.to.node, move.to.shard)
@@ -197,7 +201,23 @@ class BalancerCheck(Check):
         left = replicas.pop(source, frozenset())
         if target in left:
             self.sim.broken("to_and_fro", f"{move.table}/{move.tablet} comes back to {target}, by {source}")
-        replicas[target] = left | {source}
+        is_premature = source[0] == target[0] and self._is_late(state, state.nodes[source[0]].datacenter)
+        replicas[target] = left if is_premature else left | {source}
+
+    def _is_late(self, state: ClusterState, datacenter: str) -> bool:
+        """True if one of the last two reports of a node there lacks a settled tablet that it has. The plan was made on
+        either.
+        """
+        settled = [
+            (one.node, (name, tablet.index))
+            for name, tablets in state.tablets.items()
+            for tablet in tablets
+            if tablet.transition is None
+            for one in tablet.replicas
+            if state.nodes[one.node].datacenter == datacenter
+        ]
+        known = self._sizes_reported(state)
+        return any(tablet not in sizes for node, tablet in settled for sizes in known.get(node, ())[-2:])
 
     # --------------------------------------------------------------------------------------------- each plan
 
@@ -317,12 +337,17 @@ class BalancerCheck(Check):
 
     def _sizes_known(self, state: ClusterState) -> dict[str, set[tuple[str, int]]]:
         """Node to the tablets in its last report that counts."""
-        found: dict[str, set[tuple[str, int]]] = {}
+        return {node: sizes[-1] for node, sizes in self._sizes_reported(state).items()}
+
+    def _sizes_reported(self, state: ClusterState) -> dict[str, list[set[tuple[str, int]]]]:
+        """Node to the tablets in each of its reports that count, in their order."""
+        found: dict[str, list[set[tuple[str, int]]]] = {}
         for record in self.sim.broker.partition(LOAD).records:
             load = cached_load(record.value)
             if load is not None and load.at <= record.time + CLOCK_AHEAD_US:
                 present = [one for one in load.tables if _is_present(state, one)]
-                found[load.node] = {(one.table, number) for one in present for number in one.tablets}
+                sizes = {(one.table, number) for one in present for number in one.tablets}
+                found.setdefault(load.node, []).append(sizes)
         return found
 
     def _unknown(self, state: ClusterState) -> frozenset[tuple[str, int]]:
