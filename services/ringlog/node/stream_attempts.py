@@ -2,10 +2,10 @@
 
 A gaining node asks a source again and again, less and less often. The cluster's setting ``stream_tries_max`` bounds how
 often; then the node stops. An operation waits for an operator then: the coordinator puts the count into the log; a
-tablet is turned back. A salvage has no way back, so its streams are tried without an end. Tries count from the
-operation's present stage, or from the last time that an operator had it tried again, so either begins with a fresh
-count; those of a tablet from the beginning of its session. A node that is started again counts anew: somebody did
-something.
+tablet is turned back. A salvage has no way back, so its streams are tried without an end.
+
+The count of an operation begins with its present stage and with each retry by an operator. The count of a tablet begins
+with its session. A restarted node counts anew.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class StreamAttempts:
         self._failed: dict[Hashable, FailedTries] = {}
 
     def may_try(self, stream: Hashable, operation: OperationId, state: ClusterState) -> bool:
-        """Return False if the stream failed as often as it may, and somebody acts on that."""
+        """Return False if the stream failed as often as it may and its operation can wait or turn back."""
         found = self._failed.get(stream)
         if found is None or found.since != _counts_from(operation, state):
             return True
@@ -78,7 +78,7 @@ def _counts_from(operation: OperationId, state: ClusterState) -> Epoch:
 
 
 def _has_no_way_back(operation: OperationId, state: ClusterState) -> bool:
-    """Return whether ``operation`` is the session of a tablet that cannot be turned back, as in a salvage."""
+    """Return whether ``operation`` is the session of a tablet without a way back, as in a salvage."""
     for tablets, transition in transitions(state):
         if session(tablets.table, transition.tablet, transition) == operation:
             return not STAGES[transition.stage].back

@@ -77,7 +77,8 @@ def _drain_shard(
 def _bundle(
     ledger: Ledger, unit: int, shard: LedgerShard, targets: list[LedgerHost], impossible: set[tuple[str, int]]
 ) -> tuple[int, ...] | None:
-    """What leaves with the unit, as ``Ledger.bundle`` has it. Siblings leave one by one if no host may have both.
+    """Return the units that leave together, as ``Ledger.bundle`` does. Siblings leave one by one if no host may have
+    both.
 
     Their other replicas may lie on different hosts, and all hosts have one of the two. They meet again afterwards.
     """

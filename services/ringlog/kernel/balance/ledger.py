@@ -206,7 +206,7 @@ class Ledger:
         return may and not self.cluster_full(count)
 
     def target_shard(self, node: LedgerHost, count: int = 1) -> LedgerShard | None:
-        """The least loaded shard of the node to which ``count`` units may be written."""
+        """Return the least loaded shard of the node that takes ``count`` units more."""
         return min((one for one in node.present if self.may_write(one, count)), key=_lightest, default=None)
 
     def best_shard(self, place: LedgerShard, group: int, count: int) -> LedgerShard:
@@ -222,7 +222,7 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------ changes
 
     def bundle(self, unit: int, shard: LedgerShard, must_go: bool = False) -> tuple[int, ...] | None:
-        """What moves with the unit from there, itself included; None if it cannot move now, or its sibling leads.
+        """Return the units that move together, ``unit`` included. None if it cannot move now, or its sibling leads.
 
         ``must_go``: the shard is given up, so siblings part if limits never let both move at once.
         """

@@ -5,12 +5,12 @@ have the load reports that the planner used, so a move must be right under one o
 ``tests/kernel/balance/naive.py`` has the input of one call of the planner, and applies each rule exactly.
 
 *To and fro.* The model remembers for each replica the shards that the balancer took it from. As long as nobody else
-changes what it plans with, it never puts it back onto one of them; another replica of the tablet may go there, since a
-node whose report was late comes into play late. For the same reason a move between the shards of a host does not count
-while a node of the datacenter has not reported all its tablets: the host may give to that node later. What others
-change (nodes, sizes, other moves, other tablets) begins a new chapter. So does a copy that comes or goes to reach the
-replication factor. So does, for all other tablets, a pair of siblings that meets for its merge: siblings meet however
-even the loads are, each pair once.
+changes what it plans with, it never puts it back onto one of them. Another replica of the tablet may go there, since a
+node whose report was late comes into play late. A move between the shards of a host does not count while a node of the
+datacenter has not reported all its tablets: the host may give to that node later. Other changes (nodes, sizes, other
+moves, other tablets) begin a new chapter. So does a copy that comes or goes to reach the replication factor. A pair of
+siblings that meets for its merge begins a new chapter for all other tablets: siblings meet however even the loads are,
+each pair once.
 
 *Each plan.* Its instance acts. On the state of the epoch that it was made on, with what ran done: nothing was paused
 and no operation waited, no replica leaves its datacenter or fills a rack, and a host or shard that gives one stays as
