@@ -14,6 +14,7 @@ from ringlog.kernel.values import Column, Position
 from ringlog.log.port import LogRecord
 from ringlog.node.rows.replica import KEPT, RowReplica
 from ringlog.protocol.coordinator.pruning import SLACK_US, TopicBeginning, judged_by_nodes, next_pruning
+from ringlog.protocol.validator.limits import too_far_ahead
 from ringlog.runtime.logs import Seldom, get_logger
 from ringlog.runtime.trust import Trust
 from ringlog.wire.acks import coded_load, key_of
@@ -67,6 +68,15 @@ def test_who_is_no_member_is_not_asked(altered: ClusterState) -> None:
 
 def test_what_counts_for_records_that_are_there_is_kept(altered: ClusterState) -> None:
     assert next_pruning(altered, TopicBeginning(BEGINS.offsets, APPENDED + HOUR), ALL) is None
+
+
+def test_the_validator_refuses_to_prune_the_last_hour(altered: ClusterState) -> None:
+    """Anybody may send the command; a node that is a little behind must still be able to validate."""
+    now = APPENDED + 3 * DAY
+    assert too_far_ahead(altered, SettleVerdicts(1, forget_below=now - SLACK_US), now) is None
+    refused = too_far_ahead(altered, SettleVerdicts(1, forget_below=now - SLACK_US + 1), now)
+    assert refused is not None
+    assert refused.code == "verdicts_needed"
 
 
 def test_the_time_of_an_empty_topic_comes_from_the_broker(altered: ClusterState) -> None:

@@ -19,6 +19,7 @@ from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import MICROS_MAX, Command, Micros
+from ringlog.protocol.coordinator.pruning import SLACK_US
 
 ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
 """The setting for timestamps may be raised past what a wrong clock left; it must not take kept rows' streams away."""
@@ -60,6 +61,9 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
         time, latest = getattr(command, limit.field), now + min(setting(state, limit.setting), limit.most)
         if time > latest:
             return Rejected(limit.code, f"{limit.field}: {time} is above {latest}")
+    if isinstance(command, SettleVerdicts) and command.forget_below > now - SLACK_US:
+        text = f"{command.forget_below} is above {now - SLACK_US}: nodes may still validate writes of the last hour"
+        return Rejected("verdicts_needed", f"forget_below: {text}")
     if isinstance(command, WithdrawCdcGeneration):
         return _operates(state, command, now + WITHDRAWN_AHEAD_MIN_US)
     if isinstance(command, LowerSettledTime):
