@@ -8,11 +8,11 @@ affects it. Without it only one run in a hundred skipped a node because of its r
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
-from ringlog.kernel.values import Column, Command, DatacenterReplication, Micros, Replication
-from ringlog_sim.devices.world import MS, Chance
+from ringlog.kernel.values import Column, Command, DatacenterReplication, Replication
+from ringlog_sim.devices.world import Chance
 
 COLUMNS = (Column("k", "text"), Column("c", "int"), Column("v", "text"))
 """Of every table: partition key k, clustering key c."""
@@ -62,13 +62,6 @@ RACK_SHARE: Final = 0.2
 def two_racks_each(seed: int, profile: str) -> bool:
     """True if each datacenter of a run has two racks, where there are two of them."""
     return profile in RACK_PROFILES and Chance(seed, "racks of two datacenters").happens(RACK_SHARE)
-
-
-def in_racks(chance: Chance, profile: str) -> list[tuple[Micros, str, tuple[Any, ...]]]:
-    """(time, what happens, with which arguments); nothing in most runs."""
-    if profile not in RACK_PROFILES or not chance.happens(RACK_SHARE):
-        return []
-    return [(chance.between(0, 2_000) * MS, "in_racks", (chance.pick([2, 2, 3]),))]
 
 
 def keyspace_in_racks(factor: int) -> Command:

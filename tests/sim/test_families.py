@@ -18,13 +18,14 @@ from ringlog_sim.families.schema import batched
 from ringlog_sim.mutants.plant import Mutant, planted
 from ringlog_sim.prefix import cluster_id_of, registration
 from ringlog_sim.runner.run import RunReport, run_script
-from ringlog_sim.runner.script import AGENT_HOSTS, PROFILES, Action, Script, draw_script, from_json, to_json
+from ringlog_sim.runner.script import PROFILES, Action, Script, draw_script, from_json, to_json
 from ringlog_sim.runner.search import SearchResult, reports, run_seed
 from ringlog_sim.shape import RACK_SHARE, ClusterShape
 from ringlog_sim.stories.column_rename import PROFILE as COLUMNS
 from ringlog_sim.stories.members import ASKED, SIZES, STEP
 from ringlog_sim.stories.members import PROFILE as MEMBERS
 from ringlog_sim.stories.peer_logs import LIES
+from ringlog_sim.stories.story import AGENT_HOSTS
 from ringlog_sim.stories.zones import PROFILE as ZONES
 from ringlog_sim.stories.zones import STEPS
 from tests.kernel.entries import TABLE, applied, entry, founded, with_normal_nodes

@@ -24,8 +24,6 @@ from ringlog_sim.runner.coverage import tables
 from ringlog_sim.runner.run import RunReport, run_script
 from ringlog_sim.runner.script import (
     ALL,
-    FIRST_OF_IMAGES,
-    FIRST_OF_TABLETS,
     PROFILES,
     SHARES,
     Script,
@@ -37,6 +35,7 @@ from ringlog_sim.runner.script import (
 from ringlog_sim.runner.search import SearchResult, reports, run_seed
 from ringlog_sim.runner.shrink import NoScript, load, save, shrink
 from ringlog_sim.shape import ClusterShape
+from ringlog_sim.stories.table import STORIES, stories_of
 
 REGRESSIONS = sorted((Path(__file__).parent / "regressions").glob("*.json"))
 ALLOWED = sorted((Path(__file__).parent / "allowed").glob("*.json"))
@@ -105,11 +104,19 @@ def test_scripts_survive_json() -> None:
         assert from_json(json.loads(json.dumps(to_json(script)))) == script
 
 
-@pytest.mark.parametrize(("profile", "first"), [("tablets", FIRST_OF_TABLETS), ("images", FIRST_OF_IMAGES)])
-def test_each_run_of_a_profile_has_what_it_is_about(profile: str, first: int) -> None:
+@pytest.mark.parametrize("profile", [profile for profile, stories in STORIES.items() if stories])
+def test_each_run_of_a_profile_has_one_of_its_stories(profile: str) -> None:
     for seed in range(20):
         numbers = {action.number for action in draw_script(seed, PROFILES[profile]).actions}
-        assert first in numbers, seed
+        assert numbers & {story.first for story in stories_of(profile, seed)}, seed
+
+
+def test_numbers_of_stories_do_not_meet() -> None:
+    """An action draws from its number, so two stories of one run must not share any."""
+    for name, profile in PROFILES.items():
+        for seed in range(10):
+            actions = draw_script(seed, profile).actions
+            assert len({action.number for action in actions}) == len(actions), (name, seed)
 
 
 @pytest.mark.parametrize("founded", [1, 3])

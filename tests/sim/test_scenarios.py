@@ -15,7 +15,7 @@ from ringlog_sim.stories.moments import DAWDLE, HERE, Moments
 from ringlog_sim.stories.rarities import RARITIES, rarity
 from ringlog_sim.stories.scenarios import PROFILE, SCENARIOS, Scenario, ScenarioSetting, choose
 
-SETTING = ScenarioSetting(SECOND, "n3", ("n1", "n2"), "spark", ("agents-1", "agents-2"), ("app-1", "app-2"))
+SETTING = ScenarioSetting(SECOND, "n3", ("n1", "n2"))
 
 SELDOM = ("FenceCdcWriter", "RetryOperation", "Remove", "Assassinate", "DropTable")
 ENOUGH = 7

@@ -27,13 +27,14 @@ from ringlog_sim.devices.world import Chance
 from ringlog_sim.families.zones import DRAWN, PLACING
 from ringlog_sim.prefix import spread_commands
 from ringlog_sim.runner import faults
-from ringlog_sim.runner.script import APPLICATIONS, WRITER, Action
+from ringlog_sim.runner.script import Action
 from ringlog_sim.shape import keyspace_in_racks
 from ringlog_sim.stories import column_rename, truncation
 from ringlog_sim.stories.images import changes
 from ringlog_sim.stories.members import asked
 from ringlog_sim.stories.moving_tablets import KEYSPACE as IN_TABLETS
 from ringlog_sim.stories.moving_tablets import table_in_tablets
+from ringlog_sim.stories.story import APPLICATIONS, WRITER
 from ringlog_sim.stories.zones import (
     BURST,
     OUTAGE,

@@ -65,19 +65,9 @@ from ringlog_sim.runner.rest import (
     waits_for_lost,
     waits_for_tablets,
 )
-from ringlog_sim.runner.script import (
-    AGENT_HOSTS,
-    APPLICATIONS,
-    CONSUMER,
-    OPERATOR,
-    OUTSIDER,
-    PRODUCER,
-    WRITER,
-    Action,
-    Script,
-    told,
-)
+from ringlog_sim.runner.script import Action, Script, told
 from ringlog_sim.simulation import Simulation
+from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, CONSUMER, OPERATOR, OUTSIDER, PRODUCER, WRITER
 from ringlog_sim.stories.truncation import unarchived, unended_snapshots
 
 REST_US: Micros = 120 * SECOND

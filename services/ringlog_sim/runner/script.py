@@ -15,54 +15,33 @@ from ringlog.kernel.values import Micros
 from ringlog.protocol.roles import ROLES
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.families import FAMILIES
-from ringlog_sim.shape import ClusterShape, in_racks, two_racks_each
-from ringlog_sim.stories.added_partitions import draw_added_partitions
-from ringlog_sim.stories.balancing import LASTS as BALANCES
-from ringlog_sim.stories.balancing import balancing
-from ringlog_sim.stories.column_rename import LASTS as COLUMN_RENAME_LASTS
-from ringlog_sim.stories.column_rename import PROFILE as COLUMN_RENAME
-from ringlog_sim.stories.column_rename import SHARE as RESPELLS
-from ringlog_sim.stories.column_rename import draw_column_rename, used_again
-from ringlog_sim.stories.disk_rows import LASTS as DISK_ROWS_LASTS
-from ringlog_sim.stories.disk_rows import LASTS_AHEAD, ahead, draw_disk_rows, one_is_ahead
-from ringlog_sim.stories.disk_rows import PROFILE as DISK_ROWS
-from ringlog_sim.stories.images import LASTS, draw_images, other_columns, stood_still
-from ringlog_sim.stories.images import PROFILE as IMAGES
-from ringlog_sim.stories.members import CUTS, draw_member_changes
-from ringlog_sim.stories.members import LASTS as RECONFIGURES
-from ringlog_sim.stories.members import PROFILE as MEMBERS
-from ringlog_sim.stories.moving_tablets import LASTS as MOVES
-from ringlog_sim.stories.moving_tablets import PROFILE as MOVING
-from ringlog_sim.stories.moving_tablets import moving_tablets, turning_back, with_log
-from ringlog_sim.stories.peer_logs import LASTS as PEER_LOGS_LASTS
-from ringlog_sim.stories.peer_logs import PROFILE as PEER_LOGS
-from ringlog_sim.stories.peer_logs import draw_peer_logs
-from ringlog_sim.stories.pipeline_faults import LASTS as LOSES
-from ringlog_sim.stories.pipeline_faults import draw_lost_checkpoint, switches
-from ringlog_sim.stories.rarities import RARITIES, rarity
-from ringlog_sim.stories.scenarios import PROFILE as SITUATIONS
-from ringlog_sim.stories.scenarios import SCENARIOS, Drawn, Scenario, ScenarioSetting, choose
-from ringlog_sim.stories.truncation import LASTS as TRUNCATION_LASTS
-from ringlog_sim.stories.truncation import PROFILE as TRUNCATION
-from ringlog_sim.stories.truncation import SHARE as TRUNCATES
-from ringlog_sim.stories.truncation import truncating
-from ringlog_sim.stories.zones import LASTS as REBALANCES
-from ringlog_sim.stories.zones import (
-    LOSERS,
-    WIDE,
-    draw_lost_majority,
-    draw_lost_voters,
-    loses_majority,
-    loses_voters,
-    placing,
-    rebalancing,
+from ringlog_sim.shape import ClusterShape, two_racks_each
+from ringlog_sim.stories import (
+    column_rename,
+    disk_rows,
+    images,
+    members,
+    moving_tablets,
+    peer_logs,
+    scenarios,
+    truncation,
+    zones,
 )
-from ringlog_sim.stories.zones import PROFILE as ZONES
+from ringlog_sim.stories.balancing import has_balancer
+from ringlog_sim.stories.pipeline_faults import switches
+from ringlog_sim.stories.rarities import RARITIES, rarity
+from ringlog_sim.stories.scenarios import SCENARIOS, Scenario, ScenarioSetting, choose
+from ringlog_sim.stories.story import (
+    AGENT_HOSTS,
+    APPLICATIONS,
+    CONSUMER,
+    OPERATOR,
+    PRODUCER,
+    WRITER,
+    StorySetting,
+)
+from ringlog_sim.stories.table import STORIES, drawn_stories, stories_of
 
-AGENT_HOSTS = ("agents-1", "agents-2")
-OPERATOR, PRODUCER, WRITER, CONSUMER = "operator", "producer", "spark", "consumer"
-OUTSIDER = "outsider"
-APPLICATIONS = ("app-1", "app-2")
 BUSY_ROLES = tuple(name for name, row in ROLES.items() if not row.is_optional)
 
 
@@ -108,15 +87,15 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile(MOVING, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 3), 1, (2, 3), (0, 0), 2, 3),
-        Profile(TRUNCATION, 2 * SECOND, 1_000, (1, 4), (0, 2), (1, 1), (1, 2), 1, (1, 3), (0, 1), 2, 0),
-        Profile(COLUMN_RENAME, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
-        Profile(ZONES, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
-        Profile(DISK_ROWS, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
-        Profile(PEER_LOGS, 2 * SECOND, 1_000, (1, 3), (0, 2), (0, 1), (1, 2), 1, (2, 4), (0, 1), 2, 3),
-        Profile(MEMBERS, 2 * SECOND, 1_000, (0, 1), (0, 2), (0, 1), (1, 2), 1, (2, 6), (0, 1), 2, 0),
-        Profile(IMAGES, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
-        Profile(SITUATIONS, 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
+        Profile(moving_tablets.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 3), 1, (2, 3), (0, 0), 2, 3),
+        Profile(truncation.PROFILE, 2 * SECOND, 1_000, (1, 4), (0, 2), (1, 1), (1, 2), 1, (1, 3), (0, 1), 2, 0),
+        Profile(column_rename.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
+        Profile(zones.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
+        Profile(disk_rows.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
+        Profile(peer_logs.PROFILE, 2 * SECOND, 1_000, (1, 3), (0, 2), (0, 1), (1, 2), 1, (2, 4), (0, 1), 2, 3),
+        Profile(members.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (0, 1), (1, 2), 1, (2, 6), (0, 1), 2, 0),
+        Profile(images.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
+        Profile(scenarios.PROFILE, 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
         Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
@@ -128,16 +107,16 @@ ALL: Final = "all"
 
 SHARES: Mapping[str, int] = {
     "small": 34,
-    MOVING: 12,
-    ZONES: 8,
-    IMAGES: 10,
+    moving_tablets.PROFILE: 12,
+    zones.PROFILE: 8,
+    images.PROFILE: 10,
     "medium": 8,
-    SITUATIONS: 8,
-    DISK_ROWS: 5,
-    MEMBERS: 5,
-    TRUNCATION: 4,
-    COLUMN_RENAME: 3,
-    PEER_LOGS: 2,
+    scenarios.PROFILE: 8,
+    disk_rows.PROFILE: 5,
+    members.PROFILE: 5,
+    truncation.PROFILE: 4,
+    column_rename.PROFILE: 3,
+    peer_logs.PROFILE: 2,
     "large": 1,
 }
 """Of 100 runs of ``ALL``, how many have each profile. Profiles that have found defects lately get more runs, profiles
@@ -150,23 +129,12 @@ def profile_of(seed: int) -> str:
     return Chance(seed, "profile").weighted([*SHARES.items()])
 
 
-FIRST_SWITCH, FIRST_OF_SCENARIO = 1_000, 2_000
-"""Number of the first action of a switch under load, and of a scenario, beyond those of all others."""
+FIRST_SWITCH, FIRST_OF_SCENARIO, FIRST_REPLACEMENT = 1_000, 2_000, 3_000
+"""Number of the first action of a switch under load, of a scenario, and about a newcomer that replaces another node.
+Numbers of stories begin above (``stories.table``)."""
 
-LOST, STAND_STILL = 0.3, 0.3
-"""How many runs of the profile with images lose a checkpoint; in how many others a driver stands still."""
 STAY_OUT = 0.55
 """The share of runs without a scenario in which as few nodes join as the profile allows: those with one have more."""
-
-
-FIRST_REPLACEMENT, FIRST_OF_IMAGES, FIRST_OF_LOSS, FIRST_OF_TABLETS = 3_000, 4_000, 5_000, 6_000
-FIRST_OF_BALANCING, FIRST_OF_TRUNCATION, FIRST_OF_COLUMNS, FIRST_OF_ZONES = 7_000, 8_000, 9_000, 10_000
-FIRST_OF_DISK_ROWS, FIRST_OF_PEER_LOGS, FIRST_OF_MEMBERS, FIRST_OF_RACKS = 11_000, 12_000, 13_000, 14_000
-FIRST_OF_PARTITIONS = 15_000
-"""Number of the first action about a newcomer that replaces another node, about tables that keep images, about a
-checkpoint that is lost, about a table in tablets, about the balancer, about snapshots, about columns, about
-zones, about rows on disk, about what peers say, about members of the metadata service, about racks, and about
-partitions that are added."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
@@ -174,15 +142,15 @@ def draw_script(seed: int, profile: Profile) -> Script:
     chance, special = Chance(seed, f"script/{profile.name}"), Chance(seed, f"scenario/{profile.name}")
     chosen = _chosen(seed, profile.name, special)
     founded, joining, factor = _cluster(seed, chance, profile, chosen, special)
-    balanced = balancing(Chance(seed, "balancing"), founded) if profile.name == MOVING else []
-    joining = max(joining, len(balanced[:1]))
+    is_balanced = has_balancer(seed, profile.name, founded)
+    joining = max(joining, int(is_balanced))
     history = chance.pick([10_000, 10_000, 100])
     # Few shapes for short runs, since each costs as much as a run to prepare.
     shape = ClusterShape(
         founded=founded,
         joining=joining,
         factor=factor,
-        tokens=chance.between(1, profile.tokens) if profile.tokens > 2 else _few_tokens(seed, founded, bool(balanced)),
+        tokens=chance.between(1, profile.tokens) if profile.tokens > 2 else _few_tokens(seed, founded, is_balanced),
         history=history,
         old=founded > 0 and history == 100 and chance.happens(0.7),
         racked=two_racks_each(seed, profile.name),
@@ -208,22 +176,22 @@ def draw_script(seed: int, profile: Profile) -> Script:
         for number, (what, arguments) in enumerate(drawn)
     ]
     starts = [at for _, at in sorted(moments.items())]
-    switching = switches(Chance(seed, f"switches/{profile.name}"), starts, WRITER) if chosen is None else []
+    switching = switches(Chance(seed, f"switches/{profile.name}"), starts) if chosen is None else []
     actions += [Action(FIRST_SWITCH + n, at, what, arguments) for n, (at, what, arguments) in enumerate(switching)]
     actions += _replacements(Chance(seed, f"lost/{profile.name}"), actions, replaced)
     if chosen is None or (not chosen.factors and special.happens(0.5)):
         actions += _registers(Chance(seed, f"registers/{profile.name}"), len(drawn), moments, profile)
     calm = profile.length + profile.fault * MS
     if chosen is None:
-        besides, lasts = _besides(seed, profile, founded, hosts[2 * len(AGENT_HOSTS) :])
-        actions += besides
-        actions += [Action(FIRST_OF_BALANCING + n, *befalls) for n, befalls in enumerate(balanced)]
-        calm = max(calm, lasts, BALANCES if balanced else 0)
+        nodes = tuple(f"n{number + 1}" for number in range(founded + joining))
+        for story, made in drawn_stories(StorySetting(seed, profile.name, founded, nodes)):
+            actions += [Action(story.first + n, *one) for n, one in enumerate(made)]
+            calm = max(calm, story.lasts + (profile.fault * MS if story.faults_after else 0))
     if chosen is not None:
         number = special.pick(sorted(moments)) if moments else -1
         start, name = (moments[number], drawn[number][1][0]) if moments else (0, "")
         nodes = tuple(f"n{number + 1}" for number in range(founded))
-        befalls = chosen.draw(special, ScenarioSetting(start, name, nodes, WRITER, AGENT_HOSTS, APPLICATIONS))
+        befalls = chosen.draw(special, ScenarioSetting(start, name, nodes))
         actions += [
             Action(FIRST_OF_SCENARIO + n, at, what, arguments) for n, (at, what, arguments) in enumerate(befalls)
         ]
@@ -234,86 +202,14 @@ def draw_script(seed: int, profile: Profile) -> Script:
 def _chosen(seed: int, profile: str, special: Chance) -> Scenario | None:
     """The scenario or the rarity of a run; none where every run of the profile has something else."""
     chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile}"))
-    if profile == SITUATIONS:
+    if profile == scenarios.PROFILE:
         return special.weighted([(made, made.weight) for made in (*SCENARIOS, *RARITIES)])
-    return (
-        None if profile in (MOVING, TRUNCATION, COLUMN_RENAME, ZONES, DISK_ROWS, PEER_LOGS, MEMBERS, IMAGES) else chosen
-    )
+    return None if profile in STORIES else chosen
 
 
 def _few_tokens(seed: int, founded: int, balanced: bool) -> int:
     """The tokens of each node of a short run; an odd number lies in one datacenter."""
     return 1 if balanced and Chance(seed, "balancing/shape").happens(0.5) else 1 + founded % 2
-
-
-def _besides(seed: int, profile: Profile, founded: int, readers: list[str]) -> tuple[list[Action], Micros]:
-    """What a run without a scenario may have: a table whose columns change, tables with images, a checkpoint that is
-    lost, or a table in tablets; snapshots with truncations; and a keyspace in racks; and when it is over. Each run of
-    the profile of one of these has that.
-    """
-    share = {TRUNCATION: 1.0, MEMBERS: CUTS}.get(profile.name, TRUNCATES)
-    cut = truncating(Chance(seed, "truncating"), AGENT_HOSTS, readers, share)
-    others = [Action(FIRST_OF_TRUNCATION + n, *one) for n, one in enumerate(cut)]
-    others += [Action(FIRST_OF_RACKS + n, *one) for n, one in enumerate(in_racks(Chance(seed, "racks"), profile.name))]
-    ends = TRUNCATION_LASTS if cut else 0
-    if profile.name == TRUNCATION:
-        return others, ends
-    if profile.name == ZONES:
-        nodes = [name for name in readers if name.startswith("n")]
-        moves = rebalancing(Chance(seed, "zones"), nodes, AGENT_HOSTS)
-        data = placing(Chance(seed, "placing"), nodes, APPLICATIONS)
-        if loses_majority(seed):
-            data = draw_lost_majority(Chance(seed, "outage"), nodes, APPLICATIONS, data)
-        elif loses_voters(seed):
-            data = draw_lost_voters(Chance(seed, "outage of voters"), nodes, APPLICATIONS, data)
-        moves += data
-        return [Action(FIRST_OF_ZONES + n, *one) for n, one in enumerate(moves)], REBALANCES
-    if profile.name == DISK_ROWS:
-        nodes = [name for name in readers if name.startswith("n")]
-        kept, lasts = draw_disk_rows(Chance(seed, "rows"), nodes), DISK_ROWS_LASTS
-        if one_is_ahead(seed):
-            kept, lasts = kept + ahead(Chance(seed, "rows/ahead/drawn"), nodes), LASTS_AHEAD
-        return [Action(FIRST_OF_DISK_ROWS + n, *one) for n, one in enumerate(kept)], lasts
-    if profile.name == PEER_LOGS:
-        lies = draw_peer_logs(Chance(seed, "hearsay"), [name for name in readers if name.startswith("n")])
-        return [Action(FIRST_OF_PEER_LOGS + n, *one) for n, one in enumerate(lies)], PEER_LOGS_LASTS
-    if profile.name == MEMBERS:
-        changes = draw_member_changes(
-            Chance(seed, "members"), [name for name in readers if name.startswith("n")], AGENT_HOSTS
-        )
-        return others + [Action(FIRST_OF_MEMBERS + n, *one) for n, one in enumerate(changes)], RECONFIGURES
-    respelled = draw_column_rename(Chance(seed, "columns"), founded, 1.0 if profile.name == COLUMN_RENAME else RESPELLS)
-    if profile.name == COLUMN_RENAME and respelled:
-        respelled += used_again(Chance(seed, "columns/again"), APPLICATIONS)
-    if respelled:
-        columns = [Action(FIRST_OF_COLUMNS + n, *one) for n, one in enumerate(respelled)]
-        return columns + others, max(COLUMN_RENAME_LASTS + profile.fault * MS, ends)
-    moving, in_tablets = profile.name == MOVING, Chance(seed, f"tablets/{profile.name}")
-    always = moving_tablets(in_tablets, founded, APPLICATIONS, 1.0) if moving else []
-    always += turning_back(Chance(seed, "tablets/back")) if always else []
-    if profile.name == IMAGES:
-        images = [Action(FIRST_OF_IMAGES + n, *one) for n, one in enumerate(_of_images(seed, founded))]
-        return images, max(LASTS, LOSES) + profile.fault * MS
-    for first, lasts, drawn in (
-        (FIRST_OF_TABLETS, MOVES, with_log(Chance(seed, "tablets/log"), always)),
-        (FIRST_OF_IMAGES, LASTS, draw_images(Chance(seed, f"images/{profile.name}"), founded, WRITER)),
-        (FIRST_OF_LOSS, LOSES, draw_lost_checkpoint(Chance(seed, f"checkpoint/{profile.name}"), founded, WRITER)),
-        (FIRST_OF_TABLETS, MOVES, moving_tablets(in_tablets, founded, APPLICATIONS)),
-    ):
-        if drawn:
-            actions = [Action(first + n, at, what, arguments) for n, (at, what, arguments) in enumerate(drawn)]
-            return actions + others, max(lasts + profile.fault * MS, ends)
-    added = draw_added_partitions(Chance(seed, "added partitions"), profile.name)
-    return others + [Action(FIRST_OF_PARTITIONS + n, *one) for n, one in enumerate(added)], ends
-
-
-def _of_images(seed: int, founded: int) -> list[Drawn]:
-    """What a run of the profile with images has: they are switched under load, or a checkpoint is lost."""
-    if loses := draw_lost_checkpoint(Chance(seed, "checkpoint"), founded, WRITER, LOST):
-        return loses
-    drawn, still = draw_images(Chance(seed, "images"), founded, WRITER, 1.0), Chance(seed, "images/still")
-    drawn += other_columns(Chance(seed, "images/columns"))
-    return [*drawn, *stood_still(still)] if still.happens(STAND_STILL) else drawn
 
 
 def _replaced(chance: Chance, founded: int, newcomers: range, places: int) -> dict[str, str]:
@@ -346,12 +242,8 @@ def _cluster(
         joining = max(joining, int(chosen.joins))
     elif special.happens(STAY_OUT):
         joining = profile.joining[0]
-    if profile.name == DISK_ROWS and one_is_ahead(seed):
-        founded = factor = 3
-    if profile.name == ZONES and loses_majority(seed):
-        founded = LOSERS
-    if profile.name == ZONES and loses_voters(seed):
-        founded = WIDE
+    for story in stories_of(profile.name, seed)[:1]:
+        founded, factor = story.founded or founded, story.factor or factor
     return founded, joining if founded else max(joining, 1), factor
 
 

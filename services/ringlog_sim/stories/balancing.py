@@ -10,8 +10,9 @@ from __future__ import annotations
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.protocol.balancer.balancer import ROLE
 from ringlog_sim.devices.world import MS, SECOND, Chance
-from ringlog_sim.stories.moving_tablets import KEYSPACE
-from ringlog_sim.stories.scenarios import Befalling, Drawn, when
+from ringlog_sim.stories.moving_tablets import KEYSPACE, PROFILE
+from ringlog_sim.stories.scenarios import Befalling, when
+from ringlog_sim.stories.story import Drawn, StorySetting
 
 SHARE = 0.5
 """How many of the runs of the profile have a balancer."""
@@ -29,9 +30,15 @@ SPREAD = "spread"
 """The keyspace of the second table."""
 
 
-def balancing(chance: Chance, founded: int) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in the runs that have none."""
-    if founded < 2 or not chance.happens(SHARE):
+def has_balancer(seed: int, profile: str, founded: int) -> bool:
+    """Return whether a run has a balancer, and so a node that joins."""
+    return profile == PROFILE and founded >= 2 and Chance(seed, "balancing").happens(SHARE)
+
+
+def draw_balancing(setting: StorySetting) -> list[Drawn]:
+    """Draw a balancer with a second table, and faults, for a part of the runs of the profile."""
+    chance, founded = setting.chance("balancing"), setting.founded
+    if setting.profile != PROFILE or founded < 2 or not chance.happens(SHARE):
         return []
     # Only with three replicas and a fourth node may somebody be behind, or dead, while a tablet goes its way.
     factor = founded if chance.happens(0.5) else chance.between(1, founded)

@@ -17,6 +17,7 @@ from ringlog_sim.actors.cdc.producer import KEYSPACE, RESPELLED, REUSED, SimProd
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.shape import COLUMNS
 from ringlog_sim.stories.moments import DAWDLE
+from ringlog_sim.stories.story import APPLICATIONS, Drawn, StorySetting
 
 if TYPE_CHECKING:
     from ringlog_sim.operator import SimOperator
@@ -32,27 +33,27 @@ LASTS: Micros = 5 * SECOND
 ACTIONS: Final = ("columns", "columns_burst")
 NAMES: Final = ("v", "w", "x")
 KINDS: Final = (("rename", 3), ("drop", 2), ("add", 3), ("anew", 2), ("back", 1))
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def draw_column_rename(chance: Chance, founded: int, share: float) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something."""
-    if not founded or not chance.happens(share):
+def draw_column_rename(setting: StorySetting) -> list[Drawn]:
+    """Draw the story for every run of its profile, and for a part of the others."""
+    chance, is_own = setting.chance("columns"), setting.profile == PROFILE
+    if not setting.founded or not chance.happens(1.0 if is_own else SHARE):
         return []
     drawn: list[Drawn] = [(chance.between(300, 500) * MS, "columns", ("create",))]
     for _ in range(chance.between(3, 7)):
         at = chance.between(700, 4_000)
         drawn.append((at * MS, "columns", (chance.weighted(KINDS),)))
         drawn.append(((at + chance.between(-100, 600)) * MS, "columns_burst", (chance.between(2, 4),)))
-    return drawn
+    return drawn + _used_again(setting.chance("columns/again")) if is_own else drawn
 
 
-def used_again(chance: Chance, applications: tuple[str, ...]) -> list[Drawn]:
+def _used_again(chance: Chance) -> list[Drawn]:
     """Use names again in a part of the runs, while a node streams the data of their first owners."""
     if not chance.happens(USED_AGAIN):
         return []
     drawn: list[Drawn] = [(chance.between(0, 60) * MS, "columns", ("reuse",))]
-    for register, name in enumerate(applications):
+    for register, name in enumerate(APPLICATIONS):
         drawn += [(after * MS, "register", (name, register, "write-QUORUM")) for after in (250, 500, 800)]
     drawn += [(after * MS, "columns_burst", (3,)) for after in (550, 750)]
     moment = chance.pick(["streamed", "registers streamed"])

@@ -13,17 +13,18 @@ from typing import Any, Final
 from ringlog.kernel.values import Micros
 from ringlog_sim.actors.nodes.row_reads import AGAIN, POSITION
 from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.stories.story import Drawn, StorySetting
 
 PROFILE: Final = "rows"
 """The profile of which every run has them; others have none."""
 LASTS: Micros = 6 * SECOND
 LASTS_AHEAD: Micros = 8 * SECOND
 AHEAD: Final = 0.25
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def draw_disk_rows(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
-    """(time, what happens, with which arguments)."""
+def draw_disk_rows(setting: StorySetting) -> list[Drawn]:
+    """Draw crashes, writes, reads, and deletions at the head of the topic."""
+    chance, nodes = setting.chance("rows"), setting.nodes
     drawn: list[Drawn] = [(0, "keep_rows", ())]
 
     def add(count: int, low: int, high: int, what: str, *drawers: Any) -> None:
@@ -50,8 +51,12 @@ def one_is_ahead(seed: int) -> bool:
     return Chance(seed, "rows/ahead").happens(AHEAD)
 
 
-def ahead(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
-    """What such a run has beside: when all nodes are there again, there are writes, and reads while they spread."""
+def draw_one_ahead(setting: StorySetting) -> list[Drawn]:
+    """Draw the same, and then, when all nodes are back, writes, and reads while those replicate."""
+    return draw_disk_rows(setting) + _ahead(setting.chance("rows/ahead/drawn"), setting.nodes)
+
+
+def _ahead(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
     fast = chance.pick(nodes)
     drawn: list[Drawn] = [(0, "slow_reader", (name, chance.between(2_000, 3_500))) for name in nodes if name != fast]
     drawn += [(chance.between(6_600, 7_800) * MS, "burst", (chance.between(2, 4),)) for _ in range(3)]

@@ -7,7 +7,7 @@ tasks that come when all is over.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
 from ringlog.kernel.values import CdcOptions, Column, Command, Micros
@@ -16,13 +16,17 @@ from ringlog_sim.actors.cdc.producer import IMAGED, KEYSPACE
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.shape import COLUMNS
 from ringlog_sim.stories.moments import HERE
+from ringlog_sim.stories.pipeline_faults import lost_checkpoint
+from ringlog_sim.stories.story import WRITER, Drawn, StorySetting
 
 PROFILE: Final = "images"
-"""The profile of which every run has them, or loses a checkpoint (``losing``)."""
+"""The profile of which every run has them, or loses a checkpoint (``pipeline_faults``)."""
 SHARE = 0.12
 """How many of the other runs have images, of those that begin with nodes and have no scenario."""
 OTHER_COLUMNS: Final = 0.35
 """How many runs of the profile change columns of the tables."""
+LOST, STAND_STILL = 0.3, 0.3
+"""How many runs of the profile lose a checkpoint; in how many others a driver stands still."""
 LASTS: Micros = 4 * SECOND
 OFF, ON = (
     CdcOptions(True, ttl=1),
@@ -33,15 +37,25 @@ OFF, ON = (
         if preimage != "false" or postimage
     ),
 )
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def draw_images(chance: Chance, founded: int, writer: str, share: float = SHARE) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
+def draw_images(setting: StorySetting) -> list[Drawn]:
+    """Draw tables with images for a part of the runs."""
+    return _images(setting.chance(f"images/{setting.profile}"), SHARE) if setting.founded else []
 
-    ``writer``: host of the job.
-    """
-    if not founded or not chance.happens(share):
+
+def draw_images_or_loss(setting: StorySetting) -> list[Drawn]:
+    """Draw for the profile: images are switched under load, or a checkpoint is lost."""
+    if loses := lost_checkpoint(setting.chance("checkpoint"), setting.founded, LOST):
+        return loses
+    drawn = _images(setting.chance("images"), 1.0) if setting.founded else []
+    drawn += _other_columns(setting.chance("images/columns"))
+    still = setting.chance("images/still")
+    return [*drawn, *_stood_still(still)] if still.happens(STAND_STILL) else drawn
+
+
+def _images(chance: Chance, share: float) -> list[Drawn]:
+    if not chance.happens(share):
         return []
     drawn: list[Drawn] = [(chance.between(0, 100) * MS, "images", ("create", table)) for table in IMAGED]
     moments = [chance.between(300, 3_800) * MS for _ in range(chance.between(2, 4))]
@@ -57,11 +71,11 @@ def draw_images(chance: Chance, founded: int, writer: str, share: float = SHARE)
             moments.append(at + 1_000 * MS)
     drawn += [(at, "imaged_burst", (chance.between(2, 5),)) for at in moments]
     for _ in range(chance.between(1, 3)):
-        drawn += _befalls(chance, moments, writer)
+        drawn += _befalls(chance, moments)
     return drawn
 
 
-def stood_still(chance: Chance) -> list[Drawn]:
+def _stood_still(chance: Chance) -> list[Drawn]:
     """A driver stands still before a part without images and is replaced; its successor begins to keep some."""
     at, keeps = chance.between(700, 1_400), chance.between(250, 500)
     drawn: list[Drawn] = [(at * MS, "images", ("off", table)) for table in IMAGED]
@@ -70,7 +84,7 @@ def stood_still(chance: Chance) -> list[Drawn]:
     return drawn + [((at + after) * MS, "imaged_burst", (4,)) for after in (-300, 100, keeps + 100, keeps + 500)]
 
 
-def other_columns(chance: Chance) -> list[Drawn]:
+def _other_columns(chance: Chance) -> list[Drawn]:
     """In a part of the runs tables lose and get a column while writes come in, which an earlier version may read."""
     if not chance.happens(OTHER_COLUMNS):
         return []
@@ -82,7 +96,7 @@ def other_columns(chance: Chance) -> list[Drawn]:
     return drawn
 
 
-def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
+def _befalls(chance: Chance, moments: list[Micros]) -> list[Drawn]:
     """What the job must stand: mostly at a point of a part where it matters, else while writes come in."""
     at, lasts = chance.pick(moments) + chance.between(-50, 150) * MS, chance.between(200, 1_500)
     if chance.happens(0.25):
@@ -96,8 +110,8 @@ def _befalls(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
                 ((at, "mid_batch", (chance.between(1, 9), lasts)), 4),
                 ((at, "straggle", (chance.between(10, 150),)), 4),
                 ((at, "second_writer", (lasts,)), 1),
-                ((at, "crash", (writer, lasts)), 1),
-                ((at, "pause", (writer, lasts)), 1),
+                ((at, "crash", (WRITER, lasts)), 1),
+                ((at, "pause", (WRITER, lasts)), 1),
             ]
         )
     ]

@@ -30,7 +30,8 @@ from ringlog.kernel.values import Command, Micros, NodeId
 from ringlog.protocol.coordinator.core import ROLE
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.stories.moments import HERE
-from ringlog_sim.stories.scenarios import Befalling, Drawn, when
+from ringlog_sim.stories.scenarios import Befalling, when
+from ringlog_sim.stories.story import AGENT_HOSTS, Drawn, StorySetting
 
 PROFILE: Final = "members"
 """The profile of which every run has them; others have none."""
@@ -142,8 +143,9 @@ def asked(kind: str, state: ClusterState, chance: Chance) -> list[Command]:
     return ASKED[kind][1](state, chance)
 
 
-def draw_member_changes(chance: Chance, nodes: Sequence[str], agents: Sequence[str]) -> list[Drawn]:
-    """(time, what happens, with which arguments). ``nodes``: all that there will be; ``agents``: hosts of agents."""
+def draw_member_changes(setting: StorySetting) -> list[Drawn]:
+    """Draw requests of operators, and faults at the steps that follow."""
+    chance = setting.chance("members")
     drawn: list[Drawn] = [(0, "keep_log", ())]
     drawn.append((chance.between(0, 300) * MS, "service", (chance.pick(["size", "size", "automatic", "add"]),)))
     kinds = [(kind, weight) for kind, (weight, _) in ASKED.items()]
@@ -152,17 +154,17 @@ def draw_member_changes(chance: Chance, nodes: Sequence[str], agents: Sequence[s
     if any(one[1:] == ("service", ("recover",)) for one in drawn):
         drawn.append((LASTS - SECOND, "service", ("recovered",)))
     for _ in range(chance.between(2, 4)):
-        drawn += _befalls(chance, nodes, agents)
+        drawn += _befalls(chance, setting.nodes)
     return drawn
 
 
-def _befalls(chance: Chance, nodes: Sequence[str], agents: Sequence[str]) -> list[Drawn]:
+def _befalls(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
     """Something that happens at a step, or to who takes part in it."""
     name, long, nth = chance.pick(nodes), chance.between(100, 2_000), chance.between(1, 8)
     at = chance.between(300, 6_000) * MS
     match what := chance.weighted(_BEFALLS):
         case "agent dies":
-            return [when(STEP, "crash", chance.pick(agents), long, nth=nth, delay=chance.pick([0, 0, 5, 50]))]
+            return [when(STEP, "crash", chance.pick(AGENT_HOSTS), long, nth=nth, delay=chance.pick([0, 0, 5, 50]))]
         case "node dies":
             return [when(STEP, "crash", name, long, nth=nth, delay=chance.pick([0, 1, 20, 200]))]
         case "dies with its word":

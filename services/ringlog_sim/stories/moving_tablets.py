@@ -5,14 +5,13 @@ Drawn by themselves the commands hardly ever find a tablet. Faults are those of 
 
 from __future__ import annotations
 
-from typing import Any
-
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Command, Micros, Replication, TabletOptions
 from ringlog.runtime.draw import draw_uuid
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.shape import COLUMNS
+from ringlog_sim.stories.story import APPLICATIONS, Drawn, StorySetting
 
 SHARE = 0.12
 """How many of the runs have them, of those that begin with two nodes or more and have nothing else on top."""
@@ -23,11 +22,19 @@ LOGGED, TURNS_BACK = 0.4, 0.3
 LASTS: Micros = 4 * SECOND
 KEYSPACE = "in_tablets"
 KINDS = (("MigrateTablets", 8), ("RevertTablets", 1), ("AdvanceTablets", 1), ("DecideResize", 1))
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def moving_tablets(chance: Chance, founded: int, applications: tuple[str, ...], share: float = SHARE) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something."""
+def draw_moving_tablets(setting: StorySetting) -> list[Drawn]:
+    """Draw a table in tablets for every run of the profile, and for a part of the others."""
+    chance = setting.chance(f"tablets/{setting.profile}")
+    if setting.profile != PROFILE:
+        return _moving_tablets(chance, setting.founded, SHARE)
+    drawn = _moving_tablets(chance, setting.founded, 1.0)
+    drawn += _turning_back(setting.chance("tablets/back")) if drawn else []
+    return _with_log(setting.chance("tablets/log"), drawn)
+
+
+def _moving_tablets(chance: Chance, founded: int, share: float) -> list[Drawn]:
     if founded < 2 or not chance.happens(share):
         return []
     drawn: list[Drawn] = [
@@ -38,14 +45,14 @@ def moving_tablets(chance: Chance, founded: int, applications: tuple[str, ...], 
         drawn.append((at, "command", (chance.weighted(KINDS), "validator")))
         for wish in ("write", "read", "read"):
             register, moment = chance.below(2), at + chance.between(-100, 400) * MS
-            application = applications[register] if wish == "write" else chance.pick(applications)
+            application = APPLICATIONS[register] if wish == "write" else chance.pick(APPLICATIONS)
             drawn.append(
                 (moment, "register", (application, register, f"{wish}-{chance.pick(['QUORUM', 'QUORUM', 'ALL'])}"))
             )
     return drawn
 
 
-def with_log(chance: Chance, drawn: list[Drawn]) -> list[Drawn]:
+def _with_log(chance: Chance, drawn: list[Drawn]) -> list[Drawn]:
     """The same, in a part of the runs with a CDC log of the table, which is written to while it is cut."""
     if not drawn or not chance.happens(LOGGED):
         return drawn
@@ -55,7 +62,7 @@ def with_log(chance: Chance, drawn: list[Drawn]) -> list[Drawn]:
     return [*logged, *bursts, *cuts]
 
 
-def turning_back(chance: Chance) -> list[Drawn]:
+def _turning_back(chance: Chance) -> list[Drawn]:
     """In a part of the runs operators want tablets back that are on their way, early or too late."""
     if not chance.happens(TURNS_BACK):
         return []

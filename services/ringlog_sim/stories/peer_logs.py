@@ -11,7 +11,6 @@ gives its peers, and nothing else about it::
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Final
 
@@ -24,16 +23,17 @@ from ringlog.wire.data import EntriesReply
 from ringlog.wire.entries import author_entry, decode_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_state_id
 from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.stories.story import Drawn, StorySetting
 
 PROFILE: Final = "peers"
 """The profile of which every run has them; others have none."""
 LASTS: Micros = 9 * SECOND
 LIES: Final = ("gap", "swapped", "foreign", "copied", "ahead")
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def draw_peer_logs(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
-    """(time, what happens, with which arguments)."""
+def draw_peer_logs(setting: StorySetting) -> list[Drawn]:
+    """Draw nodes that are cut off, and lies."""
+    chance, nodes = setting.chance("hearsay"), setting.nodes
     drawn: list[Drawn] = [(0, "ask_peers", ())]
 
     def add(low: int, high: int, what: str, *arguments: Any) -> None:

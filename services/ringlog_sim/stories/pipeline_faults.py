@@ -1,4 +1,4 @@
-"""Faults of the CDC pipeline: failing drivers during a generation switch, and lost checkpoints.
+"""Faults of the CDC pipeline: failing drivers during a generation switch, lost checkpoints, added partitions.
 
 A generation switch lasts only moments, and randomly placed faults rarely hit it. So writes and driver failures are
 placed around it. A checkpoint is lost in the middle of a part, followed by a fence and a new checkpoint of the same
@@ -7,23 +7,25 @@ name; some rows of that part arrive late or never.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Final
 
 from ringlog.kernel.values import Micros
 from ringlog_sim.actors.cdc.producer import IMAGED
 from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.stories.story import WRITER, Drawn, StorySetting
 
 LOSS_SHARE = 0.05
 """How many of the runs lose a checkpoint like this, of those that begin with nodes and have nothing else special."""
 LASTS: Micros = 6 * SECOND
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def draw_lost_checkpoint(chance: Chance, founded: int, writer: str, share: float = LOSS_SHARE) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
+def draw_lost_checkpoint(setting: StorySetting) -> list[Drawn]:
+    """Draw the loss of a checkpoint for a part of the runs."""
+    return lost_checkpoint(setting.chance(f"checkpoint/{setting.profile}"), setting.founded, LOSS_SHARE)
 
-    ``writer``: host of the job.
-    """
+
+def lost_checkpoint(chance: Chance, founded: int, share: float) -> list[Drawn]:
+    """Draw the loss of a checkpoint; an empty list in all but ``share`` of the runs."""
     if not founded or not chance.happens(share):
         return []
     start, with_images = chance.between(200, 1_200), chance.happens(0.5)
@@ -31,8 +33,8 @@ def draw_lost_checkpoint(chance: Chance, founded: int, writer: str, share: float
     drawn: list[Drawn] = [(at * MS, "burst", (chance.between(4, 8),)) for at in (100, start, start + 2_500)]
     nth, delay = chance.between(2, 8), chance.between(0, 6)
     if chance.happens(0.6):
-        drawn.append((100 * MS, "when", (moment, nth, 0, "late", writer, 80, 60)))
-    drawn.append((100 * MS, "when", (moment, nth, delay, "wipe", writer, chance.between(50, 500))))
+        drawn.append((100 * MS, "when", (moment, nth, 0, "late", WRITER, 80, 60)))
+    drawn.append((100 * MS, "when", (moment, nth, delay, "wipe", WRITER, chance.between(50, 500))))
     away, closes = chance.between(100, 1_000), chance.happens(0.3)
     drawn.append((100 * MS, "when", (moment, nth, delay + chance.between(50, 800), "fence", away, closes)))
     if with_images:
@@ -56,8 +58,8 @@ SWITCH_SHARE = 0.5
 """How many of the runs in which a node starts have a switch under load."""
 
 
-def switches(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
-    """(time, what happens, with which arguments); ``moments``: when nodes start, ``writer``: host of the job."""
+def switches(chance: Chance, moments: list[Micros]) -> list[Drawn]:
+    """Draw faults around a generation switch. ``moments``: when nodes start."""
     if not moments or not chance.happens(SWITCH_SHARE):
         return []
     start = chance.pick(moments)
@@ -66,11 +68,11 @@ def switches(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
     what, arguments = chance.weighted(
         [
             (("mid_batch", (chance.between(1, 12), duration)), 4),
-            (("pause", (writer, duration)), 2),
-            (("crash", (writer, duration)), 2),
-            (("slow", (writer, chance.between(50, 400), duration)), 2),
+            (("pause", (WRITER, duration)), 2),
+            (("crash", (WRITER, duration)), 2),
+            (("slow", (WRITER, chance.between(50, 400), duration)), 2),
             (("second_writer", (duration,)), 2),
-            (("cut", (writer, "broker", chance.pick(["both", "there", "back"]), duration)), 1),
+            (("cut", (WRITER, "broker", chance.pick(["both", "there", "back"]), duration)), 1),
         ]
     )
     drawn.append((start + chance.between(0, 3 * SECOND), what, arguments))
@@ -81,4 +83,28 @@ def switches(chance: Chance, moments: list[Micros], writer: str) -> list[Drawn]:
     # A generation begins some two seconds after it was committed: writes come from before that until after it.
     for delay in (1_300, 1_700, 2_100):
         drawn.append((0, "when", ("CommitCdcGeneration", 1, delay + chance.below(300), "burst", 2)))
+    return drawn
+
+
+PARTITION_RUNS: Final = ("medium", "large")
+"""The profiles whose runs may get partitions."""
+PARTITION_SHARE: Final = 0.3
+"""In how many of their runs without another story."""
+
+
+def draw_added_partitions(setting: StorySetting) -> list[Drawn]:
+    """Draw partitions that an operator adds to the mutations topic, for a part of the longer runs.
+
+    Producers use a new partition at once. The writes of one key then lie in two partitions. Nodes find it while they
+    run or when they start, and the CDC job starts again to read it. No table of these runs keeps images, since images
+    follow the order of a partition.
+    """
+    chance = setting.chance("added partitions")
+    if setting.profile not in PARTITION_RUNS or not chance.happens(PARTITION_SHARE):
+        return []
+    drawn: list[Drawn] = []
+    for _ in range(chance.between(1, 2)):
+        at = chance.between(500, 15_000)
+        drawn.append((at * MS, "add_partition", ()))
+        drawn += [((at + chance.between(0, 3_000)) * MS, "burst", (chance.between(3, 6),)) for _ in range(2)]
     return drawn

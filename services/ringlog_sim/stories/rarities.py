@@ -8,7 +8,8 @@ like others, in runs that have none; all other runs are as they were.
 from __future__ import annotations
 
 from ringlog_sim.devices.world import MS, SECOND, Chance
-from ringlog_sim.stories.scenarios import Drawn, Scenario, ScenarioSetting, ask, when
+from ringlog_sim.stories.scenarios import Scenario, ScenarioSetting, ask, when
+from ringlog_sim.stories.story import Drawn
 
 SHARE = 0.06
 """How many of the runs without a scenario have a rarity."""

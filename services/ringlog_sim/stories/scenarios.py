@@ -14,12 +14,12 @@ from typing import Any, Final
 from ringlog.kernel.values import Micros
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.stories.moments import DAWDLE, HERE
+from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, WRITER, Drawn
 
 PROFILE: Final = "scenarios"
 """The profile of which every run has one, or a rarity."""
 SHARE = 0.2
 """How many of the other runs have a scenario."""
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,9 +29,6 @@ class ScenarioSetting:
     start: Micros
     joins: str
     nodes: tuple[str, ...]
-    writer: str
-    agents: tuple[str, ...]
-    applications: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,14 +157,14 @@ def _hit(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 def _lowered_under_load(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """Writes come in while a lowering of the horizon is on its way."""
     drawn: list[Drawn] = [(setting.start + after * MS, "burst", (2,)) for after in (0, 150, 300, 450)]
-    drawn += [when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in setting.agents]
+    drawn += [when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in AGENT_HOSTS]
     drawn += [when("lowering", "burst", 4, delay=delay) for delay in (0, 40, 80)]
     return drawn
 
 
-def _late_job(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
+def _late_job(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     """The job is not there yet while writes come in and generations follow each other."""
-    drawn: list[Drawn] = [(0, "crash", (setting.writer, chance.between(800, 5_000)))]
+    drawn: list[Drawn] = [(0, "crash", (WRITER, chance.between(800, 5_000)))]
     return drawn + [(after * MS, "burst", (2,)) for after in (50, 600)]
 
 
@@ -182,14 +179,14 @@ def _slow_rows(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
     return drawn
 
 
-def _one_after_another(_: Chance, setting: ScenarioSetting) -> list[Drawn]:
+def _one_after_another(_: Chance, __: ScenarioSetting) -> list[Drawn]:
     """A second generation is prepared before the first one has begun, and somebody commits it where it likes."""
     drawn: list[Drawn] = [
-        when("CommitCdcGeneration", "crash", setting.writer, 6_000),
+        when("CommitCdcGeneration", "crash", WRITER, 6_000),
         when("PublishCdcGeneration", "call_off", delay=2),
         when("CancelOperation", "command", "RequestCdcGeneration", "validator", delay=1),
     ]
-    hastes: list[tuple[Any, ...]] = [("pause", name, 400) for name in setting.agents]
+    hastes: list[tuple[Any, ...]] = [("pause", name, 400) for name in AGENT_HOSTS]
     hastes += [("command", "CommitCdcGeneration", "direct")] * 3
     for delay, haste in enumerate(hastes):
         drawn.append((0, "when", ("RequestCdcGeneration", 1, 0, "when", "PutCdcGenerationData", 1, delay, *haste)))
@@ -243,7 +240,7 @@ def _registers_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Dra
     Few writes, for a later one that gets everywhere makes up for an earlier one that is lost.
     """
     drawn: list[Drawn] = [(0, "slow_disk", (name, chance.pick([100, 400, 1_500]))) for name in setting.nodes]
-    for register, name in enumerate(setting.applications):
+    for register, name in enumerate(APPLICATIONS):
         drawn.append((0, "slow", (name, 0, 1)))
         # From here on the application hears late of epochs: it takes its writes to be done by the old group alone.
         drawn.append(when("PublishCdcGeneration", "slow", name, chance.between(1_000, 4_000), 9_000))
@@ -257,7 +254,7 @@ def _registers_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Dra
 
 def _read_between(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
     """A write that the new replica does not get, and a read that finds it all the same while both are written."""
-    (one, other), stage = setting.applications, "stage write_both_read_old"
+    (one, other), stage = APPLICATIONS, "stage write_both_read_old"
     drawn = [when("streamed", DAWDLE, chance.between(600, 1_500))]
     drawn.append(when(stage, "cut", one, setting.joins, "there", 4_000))
     for _ in range(4):

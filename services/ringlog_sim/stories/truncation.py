@@ -8,7 +8,6 @@ and only the keeper's own look at the archive is in its way.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
@@ -32,6 +31,9 @@ from ringlog.wire.records import (
 from ringlog_sim.devices.at_once import IDENTITY, PlaceAtOnce
 from ringlog_sim.devices.broker import METADATA, SNAPSHOTS
 from ringlog_sim.devices.world import MS, SECOND, Chance
+from ringlog_sim.stories.members import CUTS
+from ringlog_sim.stories.members import PROFILE as MEMBERS
+from ringlog_sim.stories.story import AGENT_HOSTS, Drawn, StorySetting
 
 if TYPE_CHECKING:
     from ringlog_sim.operator import SimOperator
@@ -55,15 +57,12 @@ ACTIONS: Final = (
 )
 BY_SIZE: Final = (600, 1_200, 2_500)
 """Bytes of entries after which a snapshot is to be taken; an entry has some hundred and fifty."""
-Drawn = tuple[Micros, str, tuple[Any, ...]]
 
 
-def truncating(chance: Chance, agents: Sequence[str], readers: Sequence[str], share: float) -> list[Drawn]:
-    """(time, what happens, with which arguments); nothing in most runs: ``share`` of them have something.
-
-    ``agents``, ``readers``: hosts that look after the log, and others that read it.
-    """
-    if not chance.happens(share):
+def draw_truncations(setting: StorySetting) -> list[Drawn]:
+    """Draw snapshots and truncations for every run of the profile, and for a part of the others."""
+    chance, agents, readers = setting.chance("truncating"), AGENT_HOSTS, setting.readers
+    if not chance.happens({PROFILE: 1.0, MEMBERS: CUTS}.get(setting.profile, SHARE)):
         return []
     drawn: list[Drawn] = [(0, "archive", ())] if chance.happens(0.7) else []
 

@@ -10,6 +10,7 @@ that comes fails. All other faults are those of every run.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Final
 
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
@@ -28,7 +29,8 @@ from ringlog.runtime.draw import draw_uuid
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.shape import COLUMNS
 from ringlog_sim.stories.moments import HERE
-from ringlog_sim.stories.scenarios import Befalling, Drawn, when
+from ringlog_sim.stories.scenarios import Befalling, when
+from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, Drawn, StorySetting
 
 PROFILE: Final = "zones"
 """The profile of which every run has them."""
@@ -97,18 +99,35 @@ def loses_majority(seed: int) -> bool:
 
 def loses_voters(seed: int) -> bool:
     """True of the runs in which a wide zone places a keyspace, and loses voters."""
-    placing_ = Chance(seed, "placing").happens(PLACES) and not loses_majority(seed)
-    return placing_ and Chance(seed, "losing voters").happens(LOSES_VOTERS)
+    is_placing = Chance(seed, "placing").happens(PLACES) and not loses_majority(seed)
+    return is_placing and Chance(seed, "losing voters").happens(LOSES_VOTERS)
 
 
-def draw_lost_voters(
-    chance: Chance, nodes: list[str], applications: tuple[str, ...], placing_: list[Drawn]
-) -> list[Drawn]:
-    """What such a run has beside ``placing_``: twice two of three voters are declared down, whether they sleep or not,
-    and an operator resets; just then one more may be declared down. Registers are written and read all the while;
-    later all are back.
+def draw_zones(setting: StorySetting) -> list[Drawn]:
+    """Draw changes of zones, and a keyspace that a zone places."""
+    return _rebalancing(setting.chance("zones"), setting.nodes) + _placing(setting.chance("placing"), setting.nodes)
+
+
+def draw_lost_voters(setting: StorySetting) -> list[Drawn]:
+    """Draw the same, and losses of voters in a wide zone."""
+    data = _placing(setting.chance("placing"), setting.nodes)
+    lost = _lost_voters(setting.chance("outage of voters"), setting.nodes, data)
+    return _rebalancing(setting.chance("zones"), setting.nodes) + lost
+
+
+def draw_lost_majority(setting: StorySetting) -> list[Drawn]:
+    """Draw the same, and losses of a majority in a highly available zone."""
+    data = _placing(setting.chance("placing"), setting.nodes)
+    lost = _lost_majority(setting.chance("outage"), setting.nodes, data)
+    return _rebalancing(setting.chance("zones"), setting.nodes) + lost
+
+
+def _lost_voters(chance: Chance, nodes: Sequence[str], placing: list[Drawn]) -> list[Drawn]:
+    """Draw ``placing`` and two outages: two of three voters are declared down, whether they sleep or not, and an
+    operator resets. Just then one more may be declared down. Registers are written and read all the while. Later all
+    nodes return.
     """
-    drawn: list[Drawn] = [(at, what, (WIDE_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing_]
+    drawn: list[Drawn] = [(at, what, (WIDE_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing]
     for at in (chance.between(1_200, 2_500), chance.between(4_800, 6_000)):
         for name in nodes:
             if chance.happens(0.3):
@@ -120,8 +139,8 @@ def draw_lost_voters(
             drawn.append(when("ResetPartitions", "zone", STRIKE, nth=1, delay=chance.pick([0, 5, 30, 150, 400])))
         drawn.append(((gone + chance.between(900, 2_300)) * MS, "zone", (RETURN,)))
         for turn in range(12):
-            application, register = chance.pick(applications), chance.below(2)
-            wish = "write" if application == applications[register] else "read"
+            application, register = chance.pick(APPLICATIONS), chance.below(2)
+            wish = "write" if application == APPLICATIONS[register] else "read"
             drawn.append(((at + 120 * turn) * MS, "register", (application, register, f"{wish}-QUORUM")))
     return drawn
 
@@ -150,26 +169,24 @@ def struck(state: ClusterState, chance: Chance) -> list[Command]:
     return [DeclareDown(chance.pick(sorted(found)), "struck")] if found else []
 
 
-def draw_lost_majority(
-    chance: Chance, nodes: list[str], applications: tuple[str, ...], placing_: list[Drawn]
-) -> list[Drawn]:
-    """What such a run has beside ``placing_``: twice half of a partition's nodes, or one more, are declared down,
+def _lost_majority(chance: Chance, nodes: Sequence[str], placing: list[Drawn]) -> list[Drawn]:
+    """Draw what such a run has beside ``placing``: twice half of a partition's nodes, or one more, are declared down,
     whether they sleep or not, while registers are written and read; later they are back.
     """
-    drawn: list[Drawn] = [(at, what, (HIGH_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing_]
+    drawn: list[Drawn] = [(at, what, (HIGH_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing]
     if chance.happens(0.7):
         drawn.append((chance.between(100, 1_000) * MS, "zone", (WIDEN,)))
     for at in (chance.between(1_200, 2_500), chance.between(4_800, 6_000)):
         for name in nodes:
             if chance.happens(0.4):  # what is written now it lacks
                 drawn.append((at * MS, "pause", (name, chance.between(300, 1_500))))
-        for turn, application in enumerate(applications):
+        for turn, application in enumerate(APPLICATIONS):
             drawn.append(((at + 60 * turn + 50) * MS, "register", (application, turn, "write-QUORUM")))
         drawn.append(((at + chance.between(300, 600)) * MS, "zone", (OUTAGE,)))
         drawn.append(((at + chance.between(900, 2_800)) * MS, "zone", (RETURN,)))
         for _ in range(6):
-            application, register = chance.pick(applications), chance.below(2)
-            wish = "write" if application == applications[register] else "read"
+            application, register = chance.pick(APPLICATIONS), chance.below(2)
+            wish = "write" if application == APPLICATIONS[register] else "read"
             drawn.append(((at + chance.between(0, 1_500)) * MS, "register", (application, register, f"{wish}-QUORUM")))
     return drawn
 
@@ -194,7 +211,7 @@ def returning(state: ClusterState) -> list[Command]:
     return [DeclareUp(node, "it is over") for node in down]
 
 
-def placing(chance: Chance, nodes: list[str], applications: tuple[str, ...]) -> list[Drawn]:
+def _placing(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
     """Nothing in a part of the runs; else a keyspace in a zone, tables that are written to, and registers that are
     used, while nodes die at any step.
     """
@@ -206,7 +223,7 @@ def placing(chance: Chance, nodes: list[str], applications: tuple[str, ...]) -> 
     for _ in range(chance.between(6, 14)):
         at, register = chance.between(600, 7_000) * MS, chance.below(2)
         for wish in ("write", "read", "read"):
-            application = applications[register] if wish == "write" else chance.pick(applications)
+            application = APPLICATIONS[register] if wish == "write" else chance.pick(APPLICATIONS)
             drawn.append(
                 (at, "register", (application, register, f"{wish}-{chance.pick(['QUORUM', 'QUORUM', 'ALL'])}"))
             )
@@ -235,8 +252,8 @@ def placed(state: ClusterState, chance: Chance) -> list[Command]:
     return [*made, table]
 
 
-def rebalancing(chance: Chance, nodes: list[str], agents: tuple[str, ...]) -> list[Drawn]:
-    """(time, what happens, with which arguments). ``nodes``: all that there will be; ``agents``: hosts of agents."""
+def _rebalancing(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
+    """Draw changes of zones, and faults at the steps that follow. ``nodes``: all that there will be."""
     drawn: list[Drawn] = [(0, "with_role", (ROLE,))]
     drawn += [(chance.between(0, 60) * MS, "zone", ("CreateZone",)) for _ in range(2)]
     for _ in range(chance.between(3, 8)):
@@ -246,7 +263,7 @@ def rebalancing(chance: Chance, nodes: list[str], agents: tuple[str, ...]) -> li
         nth, delay = chance.between(1, 4), chance.pick([0, 5, 50, 400])
         drawn.append(when("TriggerRebalance", "zone", "CancelRebalance", nth=nth, delay=delay))
     for _ in range(chance.between(1, 4)):
-        drawn += _befalls(chance, nodes, agents)
+        drawn += _befalls(chance, nodes)
     if chance.happens(ROWS_FAIL_IN):
         drawn.append(
             when("TriggerRebalance", "zone", ROWS_FAIL, nth=chance.between(1, 4), delay=chance.pick([0, 20, 200]))
@@ -261,7 +278,7 @@ def node_with_failing_rows(state: ClusterState, chance: Chance) -> str:
     return chance.pick(found) if found else ""
 
 
-def _befalls(chance: Chance, nodes: list[str], agents: tuple[str, ...]) -> list[Drawn]:
+def _befalls(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
     """Something that happens to the rebalancer, to what it hears, or to members of groups."""
     at, name, long = chance.between(300, 6_000) * MS, chance.pick(nodes), chance.between(300, 2_500)
     nth = chance.between(1, 5)
@@ -278,7 +295,7 @@ def _befalls(chance: Chance, nodes: list[str], agents: tuple[str, ...]) -> list[
                 (LASTS, "set", ("zone_moves_max", 100)),
             ]
         case "clock":
-            return [(at, "clock", (chance.pick(agents), chance.pick([-3_000, 3_000])))]
+            return [(at, "clock", (chance.pick(AGENT_HOSTS), chance.pick([-3_000, 3_000])))]
         case "down":
             return [(at, "bury", (name, "DeclareUp"))]
         case "removed":

@@ -60,6 +60,8 @@ class SimOutsider:
         for _ in range(TIMES):
             yield self._chance.between(100, 2_500) * MS
             key, node = self._chance.pick(keys), self._chance.pick(sorted(self.sim.shared["nodes"]))
+            if not self.sim.log.state.epoch:
+                continue  # no entry can follow: the cluster does not exist yet
             planned = self._lost(key.keyspace)
             if planned is not self.sim.log.state:
                 cell = RegisterCell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN)
