@@ -13,6 +13,7 @@ from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
 from ringlog.kernel.operations.stages import REQUESTED
 from ringlog.kernel.service import GATED, GONE, MEMBER, in_recovery, next_step
+from ringlog.kernel.tablets.groups import missed
 from ringlog.kernel.tablets.mutual_exclusion import is_draining, transitions
 from ringlog.kernel.tablets.stages import nodes_of
 from ringlog.kernel.zones.distribution import is_alive
@@ -53,12 +54,15 @@ def waits_for_tablets(state: ClusterState, operation: Operation, nodes: Mapping[
 
 
 def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
-    """The tablets in transition of which nobody is lost: what is tried in vain is turned back."""
+    """The tablets in transition without a lost node: failed attempts end with a revert. A salvage whose loss nobody has
+    admitted waits for a majority to be declared up, or for an operator.
+    """
     lost = {node for node, found in nodes.items() if not found.starts}
     return [
         f"{tablets.table}/{one.tablet} is in {one.stage}"
         for tablets, one in transitions(state)
         if not lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next)))
+        and not missed(tablets.tablet(one.tablet), state.nodes)
     ]
 
 
