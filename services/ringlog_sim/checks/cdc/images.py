@@ -123,7 +123,7 @@ class ImageRows(Check):
         found: dict[tuple[int, int], CdcRow],
     ) -> None:
         images = heaps.setdefault((place[0], table.full_name, table.id), Images())
-        write, columns, wanted = asdict(mutation), _columns(table), _wanted(table, counting)
+        write, columns, wanted = _in_stored_names(asdict(mutation), table), _columns(table), _wanted(table, counting)
         keys_only = table.cdc.delta == "keys"
         logged = log_rows(write, columns, keys_only) if is_compound(write, columns) else plain_row(write, keys_only)
         key = compose([part for part in mutation.partition_key if part is not None])
@@ -155,6 +155,14 @@ def _kept(state: ClusterState) -> set[tuple[str, str]]:
     }
 
 
+def _in_stored_names(write: dict[str, Any], table: Table) -> dict[str, Any]:
+    """Return the write as rows have it: a column added after a drop or a rename has a stored name of its own."""
+    places = dict(table.stored)
+    for part in (write, *write["more"]):
+        part["cells"] = tuple(cell | {"column": places.get(cell["column"], cell["column"])} for cell in part["cells"])
+    return write
+
+
 def _columns(table: Table) -> AuditColumns:
     """Columns of these tables are scalar, and none is static."""
     types = {column.name: column.type for column in table.columns}
@@ -168,8 +176,8 @@ def _columns(table: Table) -> AuditColumns:
 
 def _wanted(table: Table, counting: Table) -> Wanted:
     """Columns of one version, options of the other."""
-    keys = {*table.partition_key, *table.clustering_key}
-    regular = tuple(column.name for column in table.columns if column.name not in keys)
+    keys, places = {*table.partition_key, *table.clustering_key}, dict(table.stored)
+    regular = tuple(places.get(column.name, column.name) for column in table.columns if column.name not in keys)
     return Wanted(counting.cdc.preimage, counting.cdc.postimage, regular, ())
 
 
