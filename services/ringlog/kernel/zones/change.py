@@ -1,4 +1,4 @@
-"""How a zone and its partitions become parts of the next state: the one place that keeps count of what moves."""
+"""Writes of a zone and its partitions into the next state. Only this module counts the partitions that move."""
 
 from __future__ import annotations
 
@@ -15,17 +15,19 @@ from ringlog.kernel.values import Epoch, NodeId
 
 
 def zone_named(state: ClusterState, name: str) -> Zone | Rejected:
-    """The zone of that name."""
+    """Return the zone of that name, or ``unknown_zone``."""
     return state.zones.get(name) or Rejected("unknown_zone", f"zone: there is no zone {name}")
 
 
 def partitions_of(state: ClusterState, zone: Zone) -> Iterator[ZonePartition]:
-    """The partitions of a zone, by number."""
+    """Yield the partitions of a zone, by number."""
     return (state.zone_partitions[partition_key(zone.name, number)] for number in range(zone.partitions))
 
 
 def with_liveness(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, Zone]:
-    """The zones after a data node was declared down or up: those whose targets follow that have another cause."""
+    """Return the zones after a data node was declared down or up. A zone whose targets depend on liveness records
+    ``epoch`` as ``liveness``.
+    """
     concerned = [
         replace(zone, liveness=epoch)
         for zone in state.zones.values()
@@ -35,19 +37,21 @@ def with_liveness(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, Z
 
 
 def with_capacity(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, Zone]:
-    """The zones after a data node has another capacity, which their targets follow."""
+    """Return the zones after a data node's capacity changed. Targets depend on capacity, so its zones record ``epoch``
+    as ``changed``.
+    """
     concerned = [replace(zone, changed=epoch) for zone in state.zones.values() if has_data_node(zone, node)]
     return state.zones.update({zone.name: zone for zone in concerned}) if concerned else state.zones
 
 
 def has_data_node(zone: Zone, node: NodeId) -> bool:
-    """True if the node is a data node of the zone."""
+    """Return whether the node is a data node of the zone."""
     place = bisect_left(zone.nodes, node)
     return zone.nodes[place : place + 1] == (node,)
 
 
 def new_partition(zone: Zone, number: int, stable: ZoneStep | None, context: EntryContext) -> ZonePartition:
-    """A partition that begins on ``stable``; None: nobody has it yet."""
+    """Return a new partition whose configuration is ``stable``. None: no node has the partition yet."""
     fresh = ZonePartition(zone.name, number, stable, stable)
     if stable is None:
         return fresh
@@ -55,7 +59,7 @@ def new_partition(zone: Zone, number: int, stable: ZoneStep | None, context: Ent
 
 
 def with_chain(partition: ZonePartition, zone: Zone, context: EntryContext) -> ZonePartition:
-    """The partition with a chain exactly if its zone resets itself."""
+    """Return the partition with a chain if its zone resets partitions itself, without one otherwise."""
     wanted = mode_of(zone).resets_itself and partition.stable is not None
     if wanted == bool(partition.chain):
         return partition
@@ -70,7 +74,9 @@ def with_partitions(
     changed: Iterable[ZonePartition],
     removed: Iterable[str] = (),
 ) -> Accepted:
-    """The state with this zone and these partitions of it; without those under the keys ``removed``."""
+    """Return the state with this zone and these of its partitions, and without the partitions under the keys
+    ``removed``.
+    """
     moving, items = zone.moving, {}
     for one in changed:
         key = partition_key(one.zone, one.number)

@@ -1,25 +1,27 @@
-"""The data of a zone: tables whose tablets are its partitions.
+"""The data of a zone: tables whose tablets are the zone's partitions.
 
-A table of a keyspace that is placed by a zone has a tablet for each partition of it. A partition says where its tablets
-belong; they get there as all tablets do (``kernel.tablets``), one replica at a time, so requests, quorums, gates and
-CDC streams are those of tablets. A step of a partition counts as applied only when its tablets are there:
+A table in a keyspace that a zone places has one tablet for each partition of the zone. The partition decides where its
+tablets belong. Tablets move there like all tablets (``kernel.tablets``), one replica at a time, so requests, quorums,
+gates and CDC streams are those of tablets. A step of a partition counts as applied only when its tablets are on the
+step's nodes:
 
-=====================  =========================  =========================================  =======================
-a partition            must have its tablets      may keep them                              left when
-=====================  =========================  =========================================  =======================
-at rest                who has it                 nobody else
-has a step before it   who has the step           who has the last step of the queue, too,   all must have them
-                                                  and who had it at rest and is planned to
-is being cancelled     who had it before          nobody else                                the living must have them
-=====================  =========================  =========================================  =======================
+=====================  ===========================  =========================================  =======================
+a partition            nodes that must have its     nodes that may keep them                   condition to leave
+                       tablets
+=====================  ===========================  =========================================  =======================
+settled                its nodes                    no other nodes                             none
+has a pending step     the nodes of the step        also the nodes of the queue's last step,   all must have them
+                                                    and stable nodes that are planned again
+is being cancelled     the nodes before the step    no other nodes                             the living must have them
+=====================  ===========================  =========================================  =======================
 
-A node whose role changes is out of a group in between (``zones.queue``); it keeps its tablets meanwhile. So does one
-that goes and is planned to come back, unless its replica is to be made anew, or the step is a reset's. On the way back
-a dead node is not waited for: it may never return; when it does it gets its tablets, also those of tables that
-were created meanwhile.
+A node whose role changes is outside the group for one step (``zones.queue``) and keeps its tablets in that step. A node
+that leaves and is planned to return keeps its tablets, too, unless its replica must be made again or the step is a
+reset's. A cancel does not wait for dead nodes, because they may never return. A dead node that returns gets its
+tablets, including those of tables created in the meantime.
 
-Invariant: the replicas of a tablet, and those that it is to have, are on nodes that its partition has, had at rest, or
-goes to.
+Invariant: a tablet's current and future replicas are on nodes that its partition has, had when it was settled, or goes
+to.
 """
 
 from __future__ import annotations
@@ -41,9 +43,10 @@ Nodes = frozenset[NodeId]
 
 @dataclass(frozen=True, slots=True)
 class ZoneGoal:
-    """Where the tablets of a partition belong: on the nodes that ``must`` have them, and nobody but who ``may``.
+    """The nodes where the tablets of a partition belong. Nodes in ``must`` have to have them; only nodes in ``may`` are
+    allowed to have them.
 
-    ``forward``: every node must have them before the step is left; else only those that are alive.
+    ``forward``: every node in ``must`` needs them before the partition leaves the step; otherwise only the living ones.
     """
 
     must: Nodes
@@ -52,7 +55,7 @@ class ZoneGoal:
 
 
 def goal_of(partition: ZonePartition) -> ZoneGoal:
-    """Where the tablets of a partition belong now."""
+    """Return where the tablets of a partition belong now."""
     if partition.cancel is not None:
         return _back(partition)
     if partition.pending:
@@ -63,7 +66,7 @@ def goal_of(partition: ZonePartition) -> ZoneGoal:
 
 
 def _stays(partition: ZonePartition) -> Nodes:
-    """Who had a partition at rest, and is planned to have it again behind what is pending."""
+    """Return the stable nodes that are planned to have the partition again after the pending steps."""
     stable, planned = partition.stable, partition.planned
     if stable is None or planned is None or partition.reduce or partition.append or partition.pending[0].forced:
         return frozenset()
@@ -77,22 +80,22 @@ def _back(partition: ZonePartition) -> ZoneGoal:
 
 
 def keyspaces_in(state: ClusterState, zone: str) -> list[str]:
-    """The keyspaces that a zone places, by name."""
+    """Return the keyspaces that a zone places, by name."""
     return [name for name, one in in_order(state.keyspaces) if one.replication.zone == zone]
 
 
 def zone_of(state: ClusterState, table: str) -> str:
-    """The zone of a table that has tablets; empty if it is in none."""
+    """Return the zone of a table that has tablets. Empty: the table is in no zone."""
     return replication_of(state, table).zone
 
 
 def partition_of(state: ClusterState, table: str, number: int) -> ZonePartition:
-    """The partition that a tablet of a table is of; the table is in a zone."""
+    """Return the partition of a tablet. The table is in a zone."""
     return state.zone_partitions[partition_key(zone_of(state, table), number)]
 
 
 def maps_in(state: ClusterState, zone: str) -> Iterator[TabletMap]:
-    """The maps of the tables that a zone places, by table."""
+    """Yield the maps of the tables that a zone places, by table."""
     used = frozenset(keyspaces_in(state, zone))
     for name, tablets in in_order(state.tablets) if used else ():
         if state.tables[name].keyspace in used:
@@ -100,15 +103,17 @@ def maps_in(state: ClusterState, zone: str) -> Iterator[TabletMap]:
 
 
 def takers(state: ClusterState) -> Nodes:
-    """The nodes to which a tablet of a zone may be moved now. Who is asked to leave is one: his operation waits until
-    he has no tablets, and a partition that goes through him would else stand still.
+    """Return the nodes that may receive a tablet of a zone now.
+
+    A living node that is asked to leave is one of them. Its operation waits until it has no tablets, and a partition
+    whose steps include the node would otherwise be stuck.
     """
     leaving = (state.nodes[node] for node in drained_by(state))
     return frozenset(targets(state)).union(node.id for node in leaving if not node.down and node.state == "leaving")
 
 
 def holders(tablet: Tablet) -> Nodes:
-    """The nodes that have a tablet."""
+    """Return the nodes that have a tablet."""
     return frozenset(replica.node for replica in tablet.replicas)
 
 
@@ -116,21 +121,21 @@ def holders(tablet: Tablet) -> Nodes:
 
 
 def awaits_step(state: ClusterState, partition: ZonePartition) -> Rejected | None:
-    """Why the pending step may not count as applied yet, for the sake of data; None if it may."""
+    """Return why the tablets keep the pending step from counting as applied; None if they do not."""
     goal = goal_of(partition)
-    if partition.cancel is not None:  # the steps behind it go: nobody but its nodes is left
+    if partition.cancel is not None:  # its later steps are dropped: only the nodes of this step may keep data
         head = frozenset(partition.pending[0].nodes)
         goal = ZoneGoal(head, head, forward=True)
     return _awaits(state, partition, goal)
 
 
 def awaits_return(state: ClusterState, partition: ZonePartition) -> Rejected | None:
-    """Why a cancel may not count as done yet, for the sake of data; None if it may."""
+    """Return why the tablets keep a cancel from counting as finished; None if they do not."""
     return _awaits(state, partition, _back(partition))
 
 
 def elsewhere(state: ClusterState, partition: ZonePartition, goal: ZoneGoal) -> Iterator[tuple[TabletMap, Tablet]]:
-    """The tablets of a partition that are in transition, or not where ``goal`` has them, by table."""
+    """Yield the tablets of a partition, by table, that are in transition or not on the nodes that ``goal`` asks for."""
     must = goal.must if goal.forward else frozenset(node for node in goal.must if is_alive(state, node))
     for tablets in maps_in(state, partition.zone):
         tablet = tablets.tablet(partition.number)
@@ -157,7 +162,7 @@ def _names(state: ClusterState, nodes: Nodes) -> str:
 def refused_by_zone(
     state: ClusterState, partition: ZonePartition, tablet: Tablet, source: NodeId | None, target: NodeId | None
 ) -> Rejected | None:
-    """Why a replica of a tablet may not leave ``source``, or come to ``target``; None if it may."""
+    """Return why a replica of a tablet may not leave ``source`` or go to ``target``; None if it may."""
     goal, where = goal_of(partition), f"{partition.zone}/{partition.number}"
     if target is not None and target not in goal.must:
         text = f"to: partition {where} does not go to {state.nodes[target].name}"
@@ -172,8 +177,10 @@ def refused_by_zone(
 
 
 def may_shrink(state: ClusterState, goal: ZoneGoal, tablet: Tablet) -> bool:
-    """True if a tablet has all replicas that it must have, so that one too many may go. On the way back that is each
-    of the living, if they are a majority of those who may ever be there again.
+    """Return whether a tablet has all replicas that it must have, so that one extra replica may be removed.
+
+    During a cancel it needs a replica on each living node, and these must be a majority of the nodes that have not
+    left.
     """
     there = holders(tablet)
     missing = goal.must - there
@@ -187,9 +194,9 @@ def may_shrink(state: ClusterState, goal: ZoneGoal, tablet: Tablet) -> bool:
 
 
 def unplaced(state: ClusterState, zone: Zone) -> str:
-    """Why tablets of a new table have no place in a zone; empty if they have.
+    """Return why a zone cannot place the tablets of a new table; empty if it can.
 
-    Of the nodes of each partition a majority must be there; the others get theirs when they come back.
+    A majority of each partition's nodes must be normal and up. The others get their tablets when they return.
     """
     ready = frozenset(targets(state))
     for number in range(zone.partitions):
@@ -204,8 +211,9 @@ def unplaced(state: ClusterState, zone: Zone) -> str:
 
 
 def first_replicas(state: ClusterState, zone: Zone, held: dict[NodeId, int], epoch: int) -> list[list[TabletReplica]]:
-    """The replicas of the tablets of a new table, which have a place (``unplaced``). The shards of a node take turns;
-    ``held``: how many replicas each node has.
+    """Return the replicas of each tablet of a new table that the zone can place (``unplaced``).
+
+    The shards of a node take turns. ``held``: the number of replicas that each node has.
     """
     ready, turn, groups = targets(state), dict(held), []
     for number in range(zone.partitions):
@@ -222,5 +230,5 @@ def first_replicas(state: ClusterState, zone: Zone, held: dict[NodeId, int], epo
 
 
 def in_zone(state: ClusterState, table: str) -> bool:
-    """True if the tablets of a table are partitions of a zone."""
+    """Return whether the tablets of a table are partitions of a zone."""
     return strategy_of(replication_of(state, table)).by_zone

@@ -1,18 +1,18 @@
-"""Which nodes have a partition: rendezvous hashing, by capacity and over racks.
+"""Placement of partitions on nodes: rendezvous hashing, weighted by capacity and spread over racks.
 
-Each node has a score for each partition, and those with the best scores have it. A score is a function of zone,
-partition, name and capacity of the node, of nobody else: a node that comes takes what it scores best for, from all
-others alike, and nothing moves between these; a node that goes gives what it had to all others. With N nodes of one
-capacity and one rack, one more takes 1/(N+1) of the replicas.
+Each node has a score for each partition, and the nodes with the best scores have the partition. A score depends only on
+the zone, the partition, and the node's name and capacity. So a new node takes partitions from all other nodes alike,
+and a departing node gives its partitions to all others. Nothing moves between the other nodes. With N nodes of one
+capacity in one rack, one more node takes 1/(N+1) of the replicas.
 
-**Capacity**: a hash ``u`` between 0 and 1 makes ``-log(u) / capacity``, smallest first, so a node of twice the
-capacity is twice as often first (weighted rendezvous hashing, Mosharaf Chowdhury's name for Thaler and Ravishankar's
-HRW). Compared are the logarithms of that. They are integers, made of tables by integer arithmetic: every machine has
-the same.
+**Capacity**: a hash ``u`` between 0 and 1 gives the score ``-log(u) / capacity``, and the smallest score wins. So a
+node of twice the capacity wins twice as often. (Weighted rendezvous hashing, after Thaler and Ravishankar's HRW.) The
+code compares logarithms of the scores. They are integers, computed from tables in integer arithmetic, so every machine
+gets equal scores.
 
-**Racks**: of the nodes with the best scores the next one is always of a rack that has the fewest replicas so far.
+**Racks**: each next node is the one with the best score in a rack that has the fewest replicas so far.
 
-Of the chosen ones the first ``2 x quorum - 1`` vote, the others learn.
+The first ``2 x quorum - 1`` of the chosen nodes vote, the others are learners.
 """
 
 from __future__ import annotations
@@ -39,38 +39,38 @@ _GOLDEN: Final = 0x9E3779B97F4A7C15
 NAMES_KEPT_MAX: Final = 16_384
 
 _BLOCK_CELLS: Final = 1 << 17
-"""How many scores are in memory at once: a few MB."""
+"""The number of scores in memory at once: a few MB."""
 _PLACE_BITS: Final = 14
 _SCORE_OFFSET: Final = 64 << _FRACTION_BITS
-"""More than the logarithm of the largest capacity, so that no key is negative."""
+"""A number above the logarithm of the largest capacity, so that no key is negative."""
 _KEY_BITS: Final = _PLACE_BITS + 7 + _FRACTION_BITS
-"""A score with its offset is below 2^7; six more bits hold the rank within the rack."""
+"""The bits of a score with its offset (below 2^7) and a place. Six more bits hold the rank within the rack."""
 
 
 def consensus_size(zone: Zone) -> int:
-    """How many replicas of a partition vote."""
+    """Return how many replicas of a partition vote."""
     return min(2 * zone.quorum - 1, zone.replicas)
 
 
 def quorum_bounds(replicas: int) -> tuple[int, int]:
-    """The least and the greatest quorum of this number of replicas."""
+    """Return the least and the greatest quorum of this number of replicas."""
     least = min(replicas, 2)
     return least, max(least, (replicas + 1) // 2)
 
 
 def default_quorum(replicas: int) -> int:
-    """The quorum where none is asked for."""
+    """Return the quorum for a zone whose command gives none."""
     return min(replicas, 2) if replicas <= 4 else 3
 
 
 def data_nodes(state: ClusterState, zone: Zone) -> list[Node]:
-    """The data nodes that have not left, by name."""
+    """Return the data nodes that have not left, by name."""
     found = [state.nodes[node] for node in zone.nodes]
     return sorted((node for node in found if node.state != "left"), key=lambda node: node.name)
 
 
 def is_alive(state: ClusterState, node: str) -> bool:
-    """True unless a node was declared down, or has left: the only liveness that the log knows."""
+    """Return True unless a node was declared down or has left. The log knows no other liveness."""
     return not state.nodes[node].down and state.nodes[node].state != "left"
 
 
@@ -80,10 +80,9 @@ def is_alive(state: ClusterState, node: str) -> bool:
 def targets(
     state: ClusterState, zone: Zone, stable: Sequence[ZoneStep | None], numbers: Sequence[int]
 ) -> list[ZoneStep | None]:
-    """Where partitions ``numbers``, which have ``stable``, belong; None: there is no node to have it.
+    """Return where partitions ``numbers``, which have ``stable``, belong. None: no node can have the partition.
 
-    Where the mode asks the living, a node that is down does not come newly; one that has the partition keeps it: see
-    ``kept``.
+    In a mode that asks the living, a node that is down gets no new partitions and keeps those it has (see ``kept``).
     """
     chosen = _chosen(state, zone, numbers)
     if mode_of(zone).asks_the_living:
@@ -97,11 +96,13 @@ def targets(
 
 _Placement = tuple[Map[str, Node], tuple[str, int, int], list[list[str]]]
 _placements: Final = IdentityCache[tuple[str, ...], _Placement](8)
-"""Data nodes of a zone to all nodes, the values of the zone, and ``ranked`` of all of its partitions."""
+"""A cache by data nodes: all nodes, the zone's values, and ``ranked`` of all partitions of the zone."""
 
 
 def _chosen(state: ClusterState, zone: Zone, numbers: Sequence[int]) -> list[list[str]]:
-    """``ranked`` of these partitions. A trigger that waits for room, and each look at a zone, ask for all of them."""
+    """Return ``ranked`` of these partitions. Triggers that wait for room, and views of a zone, ask for all partitions,
+    so these are cached.
+    """
     of = (zone.name, zone.partitions, zone.replicas)
     known = _placements.get(zone.nodes)
     if known is None or known[0] is not state.nodes or known[1] != of:
@@ -113,8 +114,9 @@ def _chosen(state: ClusterState, zone: Zone, numbers: Sequence[int]) -> list[lis
 
 
 def kept(partition: ZonePartition) -> ZoneStep | None:
-    """Who has a partition, whatever becomes of what is pending: as ``targets`` takes it for stable. Between steps, and
-    after a reset, ``stable`` alone names nodes that are not in the group any more.
+    """Return the configuration that a partition keeps, even if its pending steps fail: the ``stable`` of ``targets``.
+
+    Between steps, and after a reset, ``stable`` alone names nodes that are not in the group.
     """
     if partition.stable is None or partition.reached is None or not partition.pending:
         return partition.stable
@@ -123,13 +125,13 @@ def kept(partition: ZonePartition) -> ZoneStep | None:
 
 
 def split(zone: Zone, order: Sequence[str]) -> ZoneStep | None:
-    """The first ones vote; None if there is nobody."""
+    """Return a configuration whose first nodes in ``order`` vote. None if ``order`` is empty."""
     size = consensus_size(zone)
     return step_of(set(order[:size]), set(order[size:])) if order else None
 
 
 def ranked(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[list[str]]:
-    """For each partition the ids of those who are to have it, the best first."""
+    """Return for each partition the ids of the nodes that are to have it, the best first."""
     if not nodes or not numbers:
         return [[] for _ in numbers]
     ids = [node.id for node in nodes]
@@ -139,11 +141,11 @@ def ranked(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[li
 
 
 def _best(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[list[int]]:
-    """For each partition the places of its nodes, the best first.
+    """Return for each partition the indexes of its nodes, the best first.
 
-    The next one is always of a rack that has the fewest so far: first the best of each rack, then the second of each.
-    So a node is ordered by its rank within its rack, then by its score. A key holds both and, since equal scores are
-    ordered by place, the place.
+    The next node is always in a rack that has the fewest so far: first the best node of each rack, then the second. So
+    nodes are ordered by their rank within their rack, then by score. Equal scores are ordered by index. A key holds
+    rank, score and index.
     """
     assert len(nodes) <= 1 << _PLACE_BITS, "a place fits into a key"
     assert zone.replicas <= REPLICAS_MAX <= 1 << 63 - _KEY_BITS, "a rank within a rack fits into a key"
@@ -171,7 +173,7 @@ def _best(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[lis
 
 
 def scores(zone: str, nodes: Sequence[Node], numbers: Sequence[int]) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """A row for each partition, a column for each node; smaller is better."""
+    """Return the scores, partitions x nodes. A smaller score is better."""
     seeds = np.array([_seed(node.name) for node in nodes], np.uint64)
     places = np.array([(_seed(zone) + number * _GOLDEN) % 2**64 for number in numbers], np.uint64)
     hashed = _mixed(_mixed(places)[:, None] ^ seeds[None, :]) >> np.uint64(64 - _HASH_BITS)
@@ -187,14 +189,14 @@ def _seed(name: str) -> int:
 
 
 def _mixed(value: Numbers) -> Numbers:
-    """The finalizer of SplitMix64: each bit of the argument changes half of the bits."""
+    """Return the finalizer of SplitMix64: each bit of the argument changes half of the bits."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))
 
 
 def _log2(value: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """The binary logarithm of numbers from 1 to 2^53, with 32 bits behind the point, rising with them.
+    """Return the binary logarithm of numbers from 1 to 2^53, with 32 fractional bits. It is monotonic.
 
     A float represents each of these numbers exactly, so the exponent is exact.
     """
@@ -212,14 +214,14 @@ def _log2(value: Numbers) -> np.ndarray[Any, np.dtype[np.int64]]:
 
 @lru_cache(NAMES_KEPT_MAX)
 def _log2_of(value: int) -> int:
-    """The same of one number of any size."""
+    """Return the binary logarithm of one number of any size, with 32 fractional bits."""
     beyond = max(0, value.bit_length() - _HASH_BITS)
     return int(_log2(np.array([value >> beyond], np.uint64))[0]) + (beyond << _FRACTION_BITS)
 
 
 @lru_cache(1)
 def _table() -> np.ndarray[Any, np.dtype[np.int64]]:
-    """log2(1 + row / 1024), by squaring: each time that the square reaches 2 the next binary digit is 1."""
+    """Return log2(1 + row / 1024), by squaring: each time the square reaches 2, the next binary digit is 1."""
     found = []
     for row in range(1 << _ROW_BITS):
         value, digits = ((1 << _ROW_BITS) + row) << (62 - _ROW_BITS), 0

@@ -1,4 +1,4 @@
-"""Which texts are filters of zones: a part of JSONPath (RFC 9535) with a grammar that never changes.
+"""The grammar of zone filters: a part of JSONPath (RFC 9535) that never changes.
 
     filter     = "$" *(child / descendant / bracket)
     child      = "." (name / "*")
@@ -10,8 +10,9 @@
     term       = ("@" / "$") path / string / number / "true" / "false" / "null"
     path       = *("." name / "[" (string / integer) "]")
 
-The state has the text, and the fold only checks it: what a library of a later release reads otherwise changes no state.
-Who authors a command evaluates it (``protocol.rebalancer.data_nodes``) and puts the nodes into the command.
+The state holds the text, and the fold only checks its grammar. So a later JSONPath library that reads a filter
+differently changes no state. The author of a command evaluates the filter (``protocol.rebalancer.data_nodes``) and puts
+the matching nodes into the command.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import Final
 
 LENGTH_MAX: Final = 2_000
 DEPTH_MAX: Final = 32
-"""Parentheses within each other."""
+"""The deepest nesting of parentheses."""
 
 _TOKEN: Final = re.compile(
     r"""[ \t\n\r]*(?:
@@ -38,11 +39,11 @@ _LITERALS: Final = ("true", "false", "null")
 
 
 class _Wrong(Exception):
-    """The text is no filter; the message says why."""
+    """A text that is not a filter; the message says why."""
 
 
 def broken_filter(text: str) -> str:
-    """Why a text is no filter, in words; empty if it is one. Never raises."""
+    """Return why a text is not a filter, in words; empty if it is one. Never raises."""
     if not 1 <= len(text) <= LENGTH_MAX:
         return f"must have 1 to {LENGTH_MAX:,} characters"
     try:
@@ -53,7 +54,7 @@ def broken_filter(text: str) -> str:
 
 
 class _Filter:
-    """A reader of one text, by recursive descent."""
+    """A recursive-descent parser of one text."""
 
     def __init__(self, text: str) -> None:
         self.tokens: list[tuple[str, str, int]] = []
@@ -70,7 +71,7 @@ class _Filter:
         self.at = 0
 
     def read(self) -> None:
-        """The whole text. Raises _Wrong."""
+        """Parse the whole text. Raises _Wrong."""
         self.need("$")
         while self.tokens[self.at][0] != "end":
             if self.take(".."):
@@ -82,7 +83,7 @@ class _Filter:
                 raise self.wrong("., .. or [")
 
     def bracket(self) -> bool:
-        """``[...]``, if there is one."""
+        """Parse ``[...]``, if it is next; return whether it was."""
         if not self.take("["):
             return False
         if self.take("?"):
@@ -93,7 +94,7 @@ class _Filter:
         return True
 
     def either(self, depth: int) -> None:
-        """Conditions, joined."""
+        """Parse conditions joined by ``&&`` or ``||``."""
         if depth > DEPTH_MAX:
             raise _Wrong(f"must have at most {DEPTH_MAX} parentheses within each other")
         self.basic(depth)
@@ -101,7 +102,7 @@ class _Filter:
             self.basic(depth)
 
     def basic(self, depth: int) -> None:
-        """One condition."""
+        """Parse one condition."""
         negated = self.take("!")
         if self.take("("):
             self.either(depth + 1)
@@ -117,7 +118,7 @@ class _Filter:
             raise self.wrong("a comparison")
 
     def term(self) -> bool:
-        """A path (true) or a literal."""
+        """Parse a path (return True) or a literal (return False)."""
         kind, text, _ = self.tokens[self.at]
         if self.take("@") or self.take("$"):
             while True:
@@ -134,32 +135,32 @@ class _Filter:
         raise self.wrong("@, $ or a value")
 
     def name(self, *, star: bool) -> None:
-        """The name of a member, or ``*``."""
+        """Parse the name of a member, or ``*``."""
         if self.tokens[self.at][0] == "name":
             self.at += 1
         elif not (star and self.take("*")):
             raise self.wrong("a name")
 
     def key(self) -> None:
-        """A member in quotes, or a place in a list."""
+        """Parse a member in quotes, or an index of a list."""
         kind, text, _ = self.tokens[self.at]
         if kind != "string" and (kind != "number" or "." in text or text == "-0"):
             raise self.wrong("a name in quotes or a whole number")
         self.at += 1
 
     def take(self, mark: str) -> bool:
-        """True, and past it, if this mark is next."""
+        """Skip this mark if it is next; return whether it was."""
         kind, text, _ = self.tokens[self.at]
         found = kind == "mark" and text == mark
         self.at += found
         return found
 
     def need(self, mark: str) -> None:
-        """This mark is next. Raises _Wrong."""
+        """Skip this mark. Raises _Wrong if another token is next."""
         if not self.take(mark):
             raise self.wrong(mark)
 
     def wrong(self, expected: str) -> _Wrong:
-        """What is wrong at this place."""
+        """Return the error for the present token."""
         _, text, at = self.tokens[self.at]
         return _Wrong(f"at character {at}: expected {expected}, found {text or 'the end'}")

@@ -1,18 +1,18 @@
-"""From one configuration of a group to another: the steps, since a role never changes in one step with the rest.
+"""The steps from one configuration of a group to another. A node that changes its role leaves the group for one step.
 
 ====================================  =================================================================================
 change                                steps
 ====================================  =================================================================================
-forced, or from a reset; first ever   the target
+forced, from a reset, or the first    the target
 no node changes its role              the target
-only learners that vote from now on   the target without them, the target
-only voters that learn from now on    the target without them, the target
-both                                  without the new voters and with the old ones voting as before (so that a majority
-                                      of the old group is kept), then with the new voters and without the others,
+only learners become voters           the target without them, the target
+only voters become learners           the target without them, the target
+both                                  without the new voters, while the old ones still vote (so that a majority of the
+                                      old group remains); then with the new voters and without the new learners;
                                       then the target
 ====================================  =================================================================================
 
-Invariants: the last step is the target; no node has another role in a step than in the one before it.
+Invariants: the last step is the target. No node has another role in a step than in the step before.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ STEPS_MAX: Final = 3
 
 
 def step_of(peers: frozenset[str] | set[str], learners: frozenset[str] | set[str] = frozenset()) -> ZoneStep:
-    """A configuration of these nodes."""
+    """Return a configuration of these nodes."""
     return ZoneStep(tuple(sorted(peers)), tuple(sorted(learners)))
 
 
 def is_same(one: ZoneStep | None, other: ZoneStep | None) -> bool:
-    """True if the nodes are the same, in the same roles; by what it came about does not count."""
+    """Return whether the nodes and their roles are the same. ``forced`` and ``from_reset`` do not count."""
     if one is None or other is None:
         return one is other
     return one.peers == other.peers and one.learners == other.learners
 
 
 def steps_between(have: ZoneStep | None, target: ZoneStep) -> tuple[ZoneStep, ...]:
-    """The queue that leads to ``target``; of one step even if it is what there is."""
+    """Return the queue that leads to ``target``. It has one step if ``target`` is the present configuration."""
     if have is None or target.forced or target.from_reset:
         return (target,)
     peers, learners = frozenset(target.peers), frozenset(target.learners)
@@ -57,5 +57,7 @@ def steps_between(have: ZoneStep | None, target: ZoneStep) -> tuple[ZoneStep, ..
 
 
 def _without_changed(peers: frozenset[str], learners: frozenset[str], target: ZoneStep) -> tuple[ZoneStep, ...]:
-    """First those whose role does not change. Where none of them votes, nobody could: then the target at once."""
+    """Return a step without the nodes whose role changes, then the target. Only the target if that step had no
+    voter.
+    """
     return (step_of(peers, learners), target) if peers else (target,)

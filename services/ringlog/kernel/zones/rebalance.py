@@ -1,38 +1,39 @@
-"""What a decision does to one partition: six pure functions from a partition to the next one.
+"""Transitions of one partition of a zone: pure functions from a partition to its next value.
 
-**trigger** (something asks for another target; ``cause``: the epoch of it). Strictly from the top:
+**trigger** (a change asks for another target; ``cause`` is its epoch). The first row that holds applies:
 
 =================================================================  =============================  ====================
 condition                                                          written                        status
 =================================================================  =============================  ====================
 change is not older than the cause                                 nothing                        outdated
-nothing pending, and stable (none: what the caller read) differs   pending = steps, change        pending_updated
+nothing pending, and stable (or else ``read``) differs             pending = steps, change        pending_updated
 pending leads elsewhere, or is being cancelled                     planned = target, change       planned_updated
-pending leads there                                                planned removed, change        planned_removed
+pending leads to the target                                        planned removed, change        planned_removed
 nothing pending: stable is the target                              planned removed, change        planned_removed
 =================================================================  =============================  ====================
 
-**switch** (the group has applied the next step). Of a queue with more steps the first is taken off, and the rest is
-made anew from what was reached; stable stays. After the last step, the first that holds:
+**switch** (the group has applied the next step). If the queue has more steps, the first is removed, and the others are
+computed again from the configuration reached; stable stays. After the last step, the first row that holds applies:
 
 =========  ===============================  ==========================================================================
-append     nodes are to be put back         pending = with them
-reduce     nodes are to be taken out        pending = without them
-planned    something is planned             pending = the steps to it
+append     nodes must be put back           pending = with them
+reduce     nodes must be taken out          pending = without them
+planned    a target is planned              pending = the steps to it
 idle       otherwise                        pending removed
 =========  ===============================  ==========================================================================
 
-**cancel** notes what is to be undone; **finish_cancel** has the group's answer: it has returned to the old
-configuration, it had it, or it had applied the new one already, which then counts as done. A switch that comes while a
-cancel is open says the latter. Of a queue that is cancelled the steps behind the present one go.
+**cancel** records the step to undo. **finish_cancel** records the group's answer. The group returned to the old
+configuration, or still had it, or had already applied the new one, which then counts as applied. A switch during an
+open cancel means the third answer. The later steps of a cancelled queue are dropped.
 
-**restart**: replicas are made anew. Their nodes are taken out (reduce), then put back (append).
-A cancel, or a reset, ends it.
+**restart** makes replicas again: their nodes are taken out (reduce), then put back (append). A cancel or a reset ends
+it.
 
-**reset**: the majority is lost; one survivor becomes the group (forced), then it grows to ``then`` (from a reset).
+**reset** follows the loss of a majority. One survivor becomes the group (forced), then the group grows to ``then``
+(from a reset).
 
-Each of these writes a partition as a whole with one entry, so the conditions on several keys need no guard but
-revisions. A planned target exists only beside something pending: else nothing would ever lead to it.
+Each function writes a whole partition with one entry, so conditions on several keys need no guard other than revisions.
+A planned target exists only while steps are pending: otherwise no switch would ever lead to it.
 """
 
 from __future__ import annotations
@@ -61,18 +62,20 @@ ROLLED_BACK: Final = "rolled_back"
 ALREADY_OLD: Final = "already_old"
 ALREADY_NEW: Final = "already_new"
 RESULTS: Final = (ROLLED_BACK, ALREADY_OLD, ALREADY_NEW)
-"""What a group answers to a cancel."""
+"""The answers of a group to a cancel."""
 
 CHAIN_MAX: Final = 16
-"""Links that are remembered; the oldest go first."""
+"""The most links of a chain; the oldest are removed first."""
 
 KEYS: Final = ("stable", "pending", "planned", "reduce", "append")
 _GIVEN_UP: Final[Mapping[str, Any]] = {"cancel": None, "reduce": (), "append": ()}
-"""What a cancel that is answered, and a reset, end."""
+"""The fields that an answered cancel, and a reset, clear."""
 
 
 def written(before: ZonePartition, epoch: Epoch, **keys: Any) -> ZonePartition:
-    """The partition with these fields. A key that differs has revision ``epoch``; so has stable if it is given."""
+    """Return the partition with these fields. A key that differs gets revision ``epoch``; stable does whenever it is
+    given.
+    """
     differs = {name for name in KEYS if name in keys and keys[name] != getattr(before, name)}
     revisions = dict.fromkeys(differs | ({"stable"} & keys.keys()), epoch)
     return replace(before, **keys, revisions=replace(before.revisions, **revisions))
@@ -84,7 +87,10 @@ def written(before: ZonePartition, epoch: Epoch, **keys: Any) -> ZonePartition:
 def triggered(
     before: ZonePartition, target: ZoneStep, cause: Epoch, epoch: Epoch, read: ZoneStep | None = None
 ) -> ZonePartition | None:
-    """The partition on its way to ``target``; None: outdated. ``read``: what a caller takes a missing stable for."""
+    """Return the partition with ``target`` pending or planned. None: the trigger is outdated.
+
+    ``read``: the configuration that replaces a missing stable.
+    """
     if before.change >= cause:
         return None
     have = before.stable if before.stable is not None else read
@@ -101,9 +107,9 @@ def triggered(
 
 
 def switched(before: ZonePartition, calculated: ZoneStep | None, epoch: Epoch) -> ZonePartition:
-    """The partition after its group has applied the first pending step.
+    """Return the partition after its group has applied the first pending step.
 
-    ``calculated``: where it belongs by now; asked for only where nodes are taken out or put back.
+    ``calculated``: the partition's target now. It is used only if nodes are taken out or put back.
     """
     assert before.pending, "something is pending"
     applied = before.pending[0]
@@ -136,7 +142,7 @@ def switched(before: ZonePartition, calculated: ZoneStep | None, epoch: Epoch) -
 
 
 def _next(before: ZonePartition, have: ZoneStep) -> dict[str, Any]:
-    """What follows when a group is settled on ``have``: what is planned, or nothing."""
+    """Return the fields after a group has settled on ``have``: the steps to the planned target, or nothing pending."""
     if before.planned is None:
         return {"pending": (), "status": IDLE}
     if is_same(have, before.planned):
@@ -149,9 +155,10 @@ def _within(step: ZoneStep, nodes: set[str]) -> ZoneStep:
 
 
 def _chained(before: ZonePartition, applied: ZoneStep, epoch: Epoch) -> tuple[ZoneLink, ...]:
-    """A forced change adds a link, the second phase of a reset replaces the last one, any other begins anew.
+    """Return the chain after a step. A forced step adds a link, the second phase of a reset replaces the last link, and
+    any other step starts a new chain.
 
-    Only a zone that is highly available has a chain: it begins when a partition gets one.
+    Only partitions of a highly available zone have a chain. ``with_chain`` starts it.
     """
     if not before.chain:
         return ()
@@ -162,7 +169,9 @@ def _chained(before: ZonePartition, applied: ZoneStep, epoch: Epoch) -> tuple[Zo
 
 
 def outdated_keys(before: ZonePartition, seen: ZoneRevisions) -> tuple[str, ...]:
-    """The keys that a switch depends on and that are not as they were ``seen``: of a step on the way only pending."""
+    """Return the keys that a switch depends on and that changed since they were ``seen``. A step before the last
+    depends on pending only.
+    """
     one_of_many = len(before.pending) > 1 and before.cancel is None
     keys = ("pending",) if one_of_many else KEYS
     return tuple(name for name in keys if getattr(before.revisions, name) != getattr(seen, name))
@@ -172,7 +181,7 @@ def outdated_keys(before: ZonePartition, seen: ZoneRevisions) -> tuple[str, ...]
 
 
 def cancelled(before: ZonePartition, reason: str = "") -> ZonePartition:
-    """The partition with the intent to undo the step that is pending."""
+    """Return the partition with the intent to undo its pending step."""
     assert before.pending, "something is pending"
     assert before.reached is not None, "there is a way back"
     intent = ZoneCancel(before.reached, before.pending[0], before.revisions.pending)
@@ -180,8 +189,10 @@ def cancelled(before: ZonePartition, reason: str = "") -> ZonePartition:
 
 
 def cancel_finished(before: ZonePartition, result: str, calculated: ZoneStep | None, epoch: Epoch) -> ZonePartition:
-    """The partition after the group has answered its cancel. What follows is a step of its own, with a revision of its
-    own, even if it is the one that was cancelled: no word on that one is about this one.
+    """Return the partition after the group has answered its cancel.
+
+    The next pending steps get a new revision, even if they equal the cancelled ones, so that messages about those do
+    not apply to them.
     """
     assert before.cancel is not None, "a cancel is open"
     if result == ALREADY_NEW:
@@ -197,8 +208,11 @@ def cancel_finished(before: ZonePartition, result: str, calculated: ZoneStep | N
 def restarted(
     before: ZonePartition, nodes: frozenset[str], target: ZoneStep | None, cause: Epoch, epoch: Epoch
 ) -> ZonePartition | None:
-    """The partition on its way to a group without these nodes, which are put back behind it; None: no voter would be
-    left. ``target``: where the partition belongs. If it is there, it has acted on each change up to ``cause``.
+    """Return the partition with steps to a group without ``nodes``, which are put back afterwards. None: no voter would
+    be left.
+
+    ``target``: the target of the partition. If its configuration is the target, each change up to ``cause`` counts as
+    acted on.
     """
     assert not before.pending, "it is at rest"
     assert before.stable is not None, "somebody has it"
@@ -222,11 +236,11 @@ def reset_to(
     cause: Epoch,
     epoch: Epoch,
 ) -> ZonePartition:
-    """The partition whose group is ``survivor`` alone, then goes through ``queue``, then to ``planned``. Without these
-    two it goes to ``then``.
+    """Return the partition with ``survivor`` as its whole group, followed by ``queue``, then ``planned``. Without these
+    two, ``then`` follows.
 
-    What was pending or being cancelled is overwritten: it waits for a majority that is lost. ``change`` is what it
-    was: a change on which no trigger has acted yet follows after the reset.
+    The reset overwrites pending steps and an open cancel, because they wait for the lost majority. ``change`` stays, so
+    a change without a trigger so far follows after the reset.
     """
     alone = ZoneStep((survivor,), (), forced=True)
     if planned is None and not queue:

@@ -1,28 +1,28 @@
-"""Partitions that have lost their majority: which may be reset, and to whom.
+"""Resets of partitions that have lost their majority: the partitions that may be reset, and their next groups.
 
 ===================  ===================  =========  ==================================================================
 voters alive         nodes alive          mode       result
 ===================  ===================  =========  ==================================================================
-the quorum or more   any                  any        refused: the group can go on
-fewer                none                 automatic  refused: nothing empty is invented; also where nobody alive has a
-                                                     tablet of a keyspace that the zone places
-fewer                none                 manual     an empty group on nodes that it belongs on: what it had is lost
-fewer                some                 automatic  those who have data; if all nodes of something newer that is
-                                                     pending are alive, refused: that leads on
-fewer                some                 manual     those who have data, and nodes that it belongs on, up to the
+the quorum or more   any                  any        refused: the group can continue
+fewer                none                 automatic  refused: the group would be empty; also refused if no living node
+                                                     has a tablet of a keyspace that the zone places
+fewer                none                 manual     a group without data, where it belongs; the data is lost
+fewer                some                 automatic  the living nodes with data; refused if all nodes of newer pending
+                                                     steps are alive, because these steps can continue
+fewer                some                 manual     the living nodes with data, and nodes where it belongs, up to the
                                                      number of replicas
 ===================  ===================  =========  ==================================================================
 
-Where the zone places keyspaces a partition has lost its majority, too, if a tablet of it has: nobody can read or write
-that (``zones.salvage``).
+If the zone places keyspaces, a partition has also lost its majority if one of its tablets has: that tablet can be
+neither read nor written (``zones.salvage``).
 
-The first phase is one survivor: who alone is read already, as the survivor of a reset before; else the one that has
-most of the partition's tablets, of these the one with the longest log, of equal ones the one whose name comes first. Of
-more than ``REPLICAS_MAX`` nodes with data the first ones in that order go on: no configuration is larger.
+The first phase is one survivor. This is the survivor of an earlier reset, if it alone is read already. Otherwise it is
+the node with most of the partition's tablets, then with the longest log, then with the first name. If more than
+``REPLICAS_MAX`` nodes have data, only the first ones in that order stay, because no configuration is larger.
 
-A manual reset acts on the last change of its zone, as far as nodes are alive: a trigger after it would add those that
-are down. An automatic one keeps to the nodes that are left. If these are not where the zone puts the partition by now,
-for example in their roles, its last change counts as not acted on, and a trigger follows.
+A manual reset acts on the last change of its zone, as far as nodes are alive; a later trigger would add the nodes that
+are down. An automatic reset keeps the remaining nodes. If their configuration differs from the one that the zone now
+calculates, for example in roles, the zone's last change counts as not acted on, and a trigger follows.
 
 Source: Apache Ignite 3, disaster recovery of partitions ("reset", two phases).
 """
@@ -49,23 +49,26 @@ RESET_MODES: Final = (MANUAL, AUTOMATIC)
 
 
 def voters_needed(zone: Zone, voters: int) -> int:
-    """How many of this number of voters must be alive: the zone's quorum of them, and a majority. No step and no way
-    back counts without that, also where the zone has a smaller quorum by now.
+    """Return how many of this number of voters must be alive: the zone's quorum, and a majority.
+
+    No step and no cancel counts without a majority, even if the zone's quorum is smaller now.
     """
     return max(min(zone.quorum, voters), voters // 2 + 1)
 
 
 def has_quorum(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
-    """True if enough voters of the configuration that a partition's group has are alive: in the midst of a queue, of
-    the step that it has come to.
+    """Return whether enough voters of the group's present configuration are alive. During a queue this is the step
+    reached.
     """
     peers = () if partition.reached is None else partition.reached.peers
     return sum(is_alive(state, node) for node in peers) >= voters_needed(zone, len(peers))
 
 
 def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool:
-    """True if a partition has a quorum of voters alive, and a majority of those who have its data. Where its reset has
-    begun only the survivor leads on: nobody can cancel that, so others who are back meanwhile do not count.
+    """Return whether a partition has a quorum of living voters, and a living majority of the nodes with its data.
+
+    After a reset has begun, only the survivor counts. A reset cannot be cancelled, so other nodes that return do not
+    count.
     """
     is_reset = bool(partition.pending) and partition.pending[0].forced
     if (is_reset and not restarts_from_survivor(state, partition)) or not has_quorum(state, zone, partition):
@@ -74,19 +77,21 @@ def can_go_on(state: ClusterState, zone: Zone, partition: ZonePartition) -> bool
 
 
 def restarts_from_survivor(state: ClusterState, partition: ZonePartition) -> bool:
-    """True if the reset of a partition has begun, from a node that is alive."""
+    """Return whether the reset of a partition has begun and its survivor is alive."""
     forced = bool(partition.pending) and partition.pending[0].forced
     return forced and all(is_alive(state, node) for node in partition.pending[0].nodes)
 
 
 def survives(state: ClusterState, partition: ZonePartition) -> bool:
-    """True if somebody alive has the partition, and each of its tablets: else no reset but an operator's begins."""
+    """Return whether living nodes have the partition and each of its tablets. Otherwise only an operator may
+    reset it.
+    """
     nodes = partition.reached.nodes if partition.reached is not None else ()
     return any(is_alive(state, node) for node in nodes) and not unsaved(state, partition)
 
 
 def members(partition: ZonePartition) -> tuple[str, ...]:
-    """All nodes that may have data of a partition: of what is stable, what was reached, and each pending step."""
+    """Return all nodes that may have data of a partition: those of stable, reached and each pending step."""
     steps = (partition.stable, partition.reached, *partition.pending)
     return tuple(sorted({node for step in steps if step is not None for node in step.nodes}))
 
@@ -100,8 +105,10 @@ def reset(
     cause: Epoch,
     epoch: Epoch,
 ) -> ZonePartition | Rejected:
-    """The partition after a reset. ``logs``: node that has data to the length of its log; where the zone places
-    keyspaces, who has no tablet and may be given none (a node that has not joined) does not count, though it is named.
+    """Return the partition after a reset.
+
+    ``logs``: the log length of each node that has data. If the zone places keyspaces, a named node counts only if it
+    has a tablet or may get one. A node that has not joined does not count.
     """
     if can_go_on(state, zone, partition):
         return Rejected("partition_healthy", "a quorum of its voters is alive")
@@ -142,7 +149,7 @@ def reset(
 
 
 def _living(state: ClusterState, pending: tuple[ZoneStep, ...]) -> tuple[ZoneStep, ...]:
-    """The steps, of each the nodes that are alive; those without voters are left out."""
+    """Return the steps reduced to their living nodes, without steps that have no voter. Only the last one is kept."""
     steps = [
         step_of({n for n in s.peers if is_alive(state, n)}, {n for n in s.learners if is_alive(state, n)})
         for s in pending

@@ -1,30 +1,33 @@
-"""What the reset of a partition does to its data: they are *salvaged*, out of what is left.
+"""The *salvage* of a partition's data after a reset: one survivor merges the rows that are left.
 
-A tablet of a partition that has lost its majority can neither be read nor written. The reset gives it one survivor, the
-one with which the partition begins anew. From then on he is written, too. Before he is read he takes what all others
-have who are alive (the stages of ``salvage``, ``tablets.stages``): what is read afterwards is one copy of all that is
-left. Then he goes on alone, and the others begin with what he has.
+A tablet that has lost its majority can be neither read nor written. The reset makes one node the survivor of the
+partition and of its tablets. From then on the survivor takes writes. Before it serves reads, it merges the rows of all
+other living replicas (the stages of ``salvage``, ``tablets.stages``), so later reads see one copy of all rows left.
+Then it continues alone, and other nodes start from its rows.
 
-=====================  =============================================================  ================================
-a tablet is            who has all of its rows                                        the salvage begins from
-=====================  =============================================================  ================================
-settled, or repaired   its replicas                                                   these
-on its way             who may be read in its stage; where both groups are written    these
-                       and the new one has all, both
-being salvaged         as before the salvage, and the survivor from when he may be    these
-                       read; he alone when only he is written
-=====================  =============================================================  ================================
+The salvage starts from the replicas that have all rows:
 
-**What is lost** is nothing where a majority of those who have a tablet is alive: that has what any majority has
-written. Else it is what nobody alive has: of registers writes that reached only the others; of rows nothing that the
-survivor's position in the mutations topic has yet to pass, since he reads that himself. Where nobody alive has a
-tablet, all of it is lost. A quorum of those who were declared down, and are not, may do writes for who has not heard of
-the reset: these are lost, too. Whether somebody has admitted that goes with the salvage, as its kind: where nobody has,
-the survivor waits until a majority is alive, however many die after the reset.
+=====================  =============================================================================================
+a tablet is            replicas with all rows
+=====================  =============================================================================================
+settled, or repaired   its replicas
+migrating              the replicas that may be read in its stage; both groups if both are written and the new one
+                       has all rows
+being salvaged         those before the salvage; also the survivor once it is read; only the survivor once nothing
+                       else is written
+=====================  =============================================================================================
 
-Invariant: nobody who is alive when the survivor alone is read, and has a tablet, is left out of its salvage. Who comes
-back before that step opens a new session: what was reported without him ends nothing any more. Where nobody has
-admitted a loss a majority was merged, which has what he could have.
+**Losses.** If a majority of the replicas is alive, nothing is lost, because it has each write of any majority.
+Otherwise the writes that no living node has are lost. In registers these are the writes that reached only other nodes.
+Rows after the survivor's position in the mutations topic are not lost, since the survivor reads them from the topic. If
+no living node has a tablet, all of it is lost. Nodes that were declared down but still run may form a quorum, and
+accept writes from clients that do not know of the reset. These writes are lost, too. The kind of the salvage says
+whether the loss was admitted. If it was not, the survivor waits until a majority is alive, however many nodes die after
+the reset.
+
+Invariant: once only the survivor is read, its salvage has merged each living node that has the tablet. A node that
+returns before that step opens a new session, so that earlier reports, without its rows, no longer end the stage. If no
+loss was admitted, a majority was merged, and it has all that the returning node could have.
 """
 
 from __future__ import annotations
@@ -68,7 +71,7 @@ from ringlog.kernel.zones.distribution import is_alive
 
 
 def having(tablet: Tablet) -> tuple[TabletReplica, ...]:
-    """The replicas that have all rows of a tablet."""
+    """Return the replicas that have all rows of a tablet."""
     transition = tablet.transition
     if transition is not None and transition.stage in (WRITE_BOTH_READ_NEW, FALLBACK, SALVAGED):
         return members(tablet, Side.BOTH)
@@ -76,17 +79,17 @@ def having(tablet: Tablet) -> tuple[TabletReplica, ...]:
 
 
 def is_served(state: ClusterState, partition: ZonePartition) -> bool:
-    """True if of each tablet of a partition a majority of those who may be read is alive."""
+    """Return whether, for each tablet of a partition, a majority of the readable replicas is alive."""
     return all(has_majority(nodes_of(readers(tablet)), state.nodes) for _, tablet in _tablets(state, partition))
 
 
 def unsaved(state: ClusterState, partition: ZonePartition) -> tuple[str, ...]:
-    """The tables whose tablet nobody has who is alive, by name: a reset loses all rows of these in the partition."""
+    """Return the tables whose tablet no living node has, by name. A reset loses all of their rows in the partition."""
     return tuple([maps.table for maps, tablet in _tablets(state, partition) if not _living(state, tablet)])
 
 
 def held_by(state: ClusterState, partition: ZonePartition) -> dict[NodeId, int]:
-    """How many tablets of a partition each node has that is alive."""
+    """Return how many tablets of a partition each living node has."""
     held: dict[NodeId, int] = {}
     for _, tablet in _tablets(state, partition):
         for node in _living(state, tablet):
@@ -95,8 +98,9 @@ def held_by(state: ClusterState, partition: ZonePartition) -> dict[NodeId, int]:
 
 
 def sole_reader(state: ClusterState, partition: ZonePartition) -> NodeId:
-    """The survivor of a reset who alone is read already; empty if there is none. The next reset is his, too, if he is
-    alive: a majority of those who are written need not meet him.
+    """Return the survivor of an earlier reset that alone is read already; empty if there is none.
+
+    If it is alive, it is also the survivor of the next reset: a majority of the written replicas need not include it.
     """
     for _, tablet in _tablets(state, partition):
         if tablet.transition is not None and tablet.transition.stage in (SALVAGED, END_SALVAGE):
@@ -105,7 +109,7 @@ def sole_reader(state: ClusterState, partition: ZonePartition) -> NodeId:
 
 
 def may_lose(state: ClusterState, partition: ZonePartition) -> str:
-    """What a reset of a partition may lose, in words; empty: nothing."""
+    """Return the data that a reset of a partition may lose, in words; empty if none."""
     gone = unsaved(state, partition)
     parts = [f"all of {name} in the partition, which nobody alive has" for name in gone]
     lacking = set[NodeId]()
@@ -123,14 +127,16 @@ def may_lose(state: ClusterState, partition: ZonePartition) -> str:
 
 
 def refused_salvage(state: ClusterState, partition: ZonePartition) -> Rejected | None:
-    """Why the tablets of a partition may not be salvaged now; None if they may, or if it has none."""
+    """Return why the salvage of a partition's tablets may not start now; None if it may, or if the partition has no
+    tablets.
+    """
     return may_begin(state) if any(True for _ in _tablets(state, partition)) else None
 
 
 def salvaged(
     state: ClusterState, partition: ZonePartition, survivor: NodeId, admits_loss: bool, epoch: Epoch
 ) -> dict[str, TabletMap]:
-    """The maps in which the tablets of a partition begin to be salvaged to ``survivor``, by table."""
+    """Return the maps, by table, after the salvage of a partition's tablets to ``survivor`` has started."""
     assert is_alive(state, survivor), "who goes on is alive"
     kind = (LOSSY_SALVAGE if admits_loss else SALVAGE).name
     found = {}
@@ -148,8 +154,8 @@ def salvaged(
 
 
 def with_returned(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, TabletMap]:
-    """The maps of tablets when a node is alive again: where the survivor of a salvage whose loss is admitted is not
-    read yet, he begins his session anew, with that node among those who give.
+    """Return the maps of tablets after a node is alive again. In a salvage whose loss was admitted, the survivor starts
+    a new session that includes the node, unless the survivor is read already.
     """
     steps: dict[str, dict[int, Transition]] = {}
     for tablets, one in transitions(state):
@@ -163,7 +169,7 @@ def with_returned(state: ClusterState, node: NodeId, epoch: Epoch) -> Map[str, T
 
 
 def _tablets(state: ClusterState, partition: ZonePartition) -> Iterator[tuple[TabletMap, Tablet]]:
-    """The tablets of a partition, by table."""
+    """Yield the tablets of a partition, by table."""
     return ((maps, maps.tablet(partition.number)) for maps in maps_in(state, partition.zone))
 
 
