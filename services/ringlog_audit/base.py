@@ -1,8 +1,8 @@
-"""Do the nodes have the rows that the log of changes makes? Asked of each of them, over HTTP, as anybody can.
+"""A comparison of the nodes' rows with the rows of the CDC log, over the public HTTP interface.
 
-A node has judged the mutations up to its positions, and the log has those that the audit has read. A partition is
-compared on every node that is past what was read; one to which somebody wrote meanwhile is left out. Tables whose log
-has only keys are not compared, nor what was written to an earlier table of a name.
+A node has validated the mutations up to its positions. The log contains the mutations that the audit has read. Each
+partition is compared on every node whose positions have reached the end of these mutations. The audit skips partitions
+with later writes, tables that log only keys, and writes to an earlier table of the same name.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ringlog_audit.writes.writes import BY_THE_JOB, AuditWrite, Position, Writes
 SERVING = ("normal", "moving", "leaving")
 POLL_S = 0.1
 ELSEWHERE = 421
-"""The status by which a node refuses a partition that others have."""
+"""The HTTP status of a node's answer for a partition of other nodes."""
 Name = tuple[str, bytes]
 """Full name of a table, and a composed partition key."""
 
 
 class NodeSilent(Exception):
-    """A node does not answer, or not with what nodes answer."""
+    """A node does not answer, or its answer is invalid."""
 
 
 class NodeRows:
-    """What one node answers."""
+    """The client of one node."""
 
     def __init__(self, name: str, node: str, address: str) -> None:
         self.name = name
@@ -54,7 +54,7 @@ class NodeRows:
         )
 
     def wait_for(self, ends: Mapping[int, int]) -> None:
-        """Wait until the node has judged everything below these offsets. Raises NodeSilent if it comes no further."""
+        """Wait until the node has validated everything below these offsets. Raise NodeSilent if it makes no progress."""
         last_progress, before = time.monotonic(), ""
         while True:
             status = self._asked("/v1/status").json()
@@ -72,12 +72,12 @@ class NodeRows:
             time.sleep(POLL_S)
 
     def rows(self, table: str, key: bytes) -> Any:
-        """The answer for a partition; None if others have it."""
+        """Return the node's answer for a partition, or None if other nodes have it."""
         answer = self._asked(f"/v1/tables/{quote(table, safe='')}/rows", key)
         return None if answer.status_code == ELSEWHERE else answer.json()
 
     def _asked(self, path: str, key: bytes | None = None) -> httpx.Response:
-        """The answer; ``key``: what is posted, None: nothing. A URL does not take every key."""
+        """Return the response to a GET, or to a POST of ``key``. A URL cannot contain every key."""
         method, headers = ("GET", {}) if key is None else ("POST", {"content-type": "application/octet-stream"})
         try:
             answer = self._http.request(method, path, content=key, headers=headers, extensions=self._meant)
@@ -89,15 +89,19 @@ class NodeRows:
         return answer
 
     def close(self) -> None:
-        """Let go of the connection."""
+        """Close the connection."""
         self._http.close()
 
 
 class BaseRows:
-    """Some partitions of each table, as the log makes them. ``count``: of each table, 0: all."""
+    """Some partitions of each table, rebuilt from the log. ``count``: partitions of each table, 0 for all."""
 
     def __init__(self, writes: Writes, rules: AuditRules, count: int, letters: Mapping[Position, str]) -> None:
-        """``letters``: the reasons of dead letters. What the job alone refused is in no row, and nodes have it."""
+        """Choose the partitions.
+
+        ``letters``: the reasons of dead letters. Partitions with a write that only the job rejected are left out. Such
+        a write has no row in the log, but the nodes have it.
+        """
         self._rules = rules
         self._partitions: dict[int, tuple[Name, LoggedPartition]] = {}
         self.ends: dict[int, int] = {}
@@ -122,20 +126,20 @@ class BaseRows:
                 self._partitions[base] = (name, keys[base]), made
 
     def _is_of_newest(self, write: AuditWrite) -> bool:
-        """True for a write to the table that has its name now."""
+        """Return True if the write belongs to the table that has its name now."""
         newest = self._rules.history.newest(_table_of(write))
         return newest is not None and write.version is not None and newest.id == write.version.table.id
 
     def take(self, write: AuditWrite, decoded: Callable[[], Mapping[str, Any]]) -> None:
-        """A row of the log, of this write."""
+        """Add a log row of this write."""
         if write.refusal or write.base not in self._partitions:
             return
         _, partition = self._partitions[write.base]
-        with suppress(ValueError):  # values that are none of their column, as is said where the row is looked at
+        with suppress(ValueError):  # the row check reports values that do not fit their column
             partition.put(decoded())
 
     def check(self, topics: AuditTopics, decoder: Decoder, report: AuditReport) -> None:
-        """Ask the nodes. Raises AuditError if a topic cannot be read."""
+        """Ask the nodes and add the check to the report. Raise AuditError if a topic cannot be read."""
         check = AuditCheck("base", "")
         report.checks.append(check)
         found: dict[Name, list[str]] = {name: [] for name, _ in self._partitions.values()}
@@ -162,7 +166,7 @@ class BaseRows:
         report.counts |= {"base_partitions": compared, "base_answers": asked}
 
     def _compared(self, node: NodeRows, name: Name, partition: LoggedPartition) -> list[str] | None:
-        """How a node's rows differ; None if others have them."""
+        """Return the differences of a node's rows, or None if other nodes have the partition."""
         table = self._rules.history.newest(name[0])
         assert table is not None, "it has the name"
         before = time.time_ns() // 1_000
@@ -191,12 +195,12 @@ def _nodes(topics: AuditTopics, decoder: Decoder) -> Iterator[NodeRows]:
 
 
 def _written_since(topics: AuditTopics, decoder: Decoder, ends: Mapping[int, int]) -> set[Name]:
-    """The partitions that mutations behind these offsets are about."""
+    """Return the partitions of the mutations at or after these offsets."""
     found = set()
     for message in topics.records("mutations", ends):
         try:
             write = decoder.decode(message.value() or b"")
             found.add((f"{write['keyspace']}.{write['table']}", compose(list(write["partition_key"]))))
         except (AuditError, KeyError, TypeError):
-            continue  # no write, or one with a null in its key: nobody keeps it
+            continue  # not a write, or a write with a null in its key, which no node stores
     return found

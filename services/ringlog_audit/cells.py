@@ -1,17 +1,15 @@
-"""Does a row of the lake say what its row of the CDC topic says? By the bytes, and the types that the lake has.
+"""A comparison of a row of the lake with its row of the CDC topic, by bytes and the lake's column types.
 
-Each value that the topic's row names must stand in its column or, as its bytes, in ``cdc$undecoded``; and the row of
-the lake says nothing else. No schema is asked: the lake's own type of a column says how to read the bytes. (A text may
-be that of a uuid or of a varint, so each of these readings will do.) Nothing here is shared with what wrote the lake.
+Each value of the topic's row must be in its column or, as bytes, in ``cdc$undecoded``. The row of the lake must have no
+other values. The lake's column type determines how to read the bytes; no schema is used. A text may show a uuid, a
+varint or a text, so each of these readings is accepted. This module shares no code with the writer of the lake.
 
-======================================  =============================================================================
-the topic's row                         the lake's row
-======================================  =============================================================================
-a cell                                  its column
-a part of the key, by its name          likewise; the name is known where the schema has the table
-``deleted`` names a column              ``cdc$deleted_<col>`` is true
-elements taken out of a column          ``cdc$deleted_elements_<col>`` has their keys
-======================================  =============================================================================
+====================================== ============================================================================= the
+topic's row the lake's row ======================================
+============================================================================= a cell its column a part of the key its
+column, if the schema has the table, and else a numbered column ``deleted`` names a column ``cdc$deleted_<col>`` is true
+elements deleted from a column ``cdc$deleted_elements_<col>`` has their keys ======================================
+=============================================================================
 """
 
 from __future__ import annotations
@@ -31,7 +29,10 @@ Keys = tuple[Sequence[str], Sequence[str]]
 
 
 def says_the_same(row: Mapping[str, Any], there: Mapping[str, Any], keys: Keys | None) -> bool:
-    """``row``: of the topic, decoded; ``there``: of the lake, Arrow scalars by column. ``keys`` None: not known."""
+    """Return True if both rows have the same values.
+
+    ``row``: decoded row of the topic. ``there``: row of the lake, Arrow scalars by column. ``keys``: None if not known.
+    """
     undecoded = {} if there.get(UNDECODED) is None else dict(there[UNDECODED].as_py() or ())
     named: set[str] = set()
     for name, data in _expected_cells(row, keys):
@@ -45,12 +46,12 @@ def says_the_same(row: Mapping[str, Any], there: Mapping[str, Any], keys: Keys |
             return False
     own = {name for name, scalar in there.items() if scalar.is_valid and _is_of_table(name)} | set(undecoded)
     if keys is None:
-        own = {name for name in own if name.startswith("cdc$")}  # of the others some are the key's
+        own = {name for name in own if name.startswith("cdc$")}  # some of the other columns are key columns
     return own <= named
 
 
 def _expected_cells(row: Mapping[str, Any], keys: Keys | None) -> Iterator[tuple[str, Any]]:
-    """What a row of the topic says, by the lake's column: bytes, True, or a list of keys."""
+    """Yield the values of a row of the topic by the lake's column: bytes, True, or a list of keys."""
     if keys is not None:
         for names, prefix, parts in (
             (keys[0], "partition", row["partition_key"]),
@@ -86,7 +87,7 @@ def _holds(value: Any, data: Any) -> bool:
 
 
 def is_value(value: Any, data: bytes) -> bool:
-    """Is a value of the lake (an Arrow scalar) that of these bytes?"""
+    """Return True if an Arrow scalar of the lake has the value of these bytes."""
     try:
         return _is_value(value, data)
     except (ValueError, struct.error, IndexError, OverflowError):
@@ -116,7 +117,7 @@ def _is_value(value: Any, data: bytes) -> bool:
 
 
 def _texts(data: bytes) -> Iterator[str]:
-    """As what texts the bytes may be read."""
+    """Yield the texts that the bytes may represent."""
     if len(data) == 16:
         yield str(uuid.UUID(bytes=data))
     yield str(int.from_bytes(data, "big", signed=True))
@@ -145,7 +146,7 @@ def _has_parts(kind: str, value: Any, data: bytes) -> bool:
 
 
 def _fields(data: bytes) -> Iterator[bytes | None]:
-    """Parts behind their lengths. Raises ValueError where one goes beyond the end."""
+    """Yield length-prefixed parts. Raise ValueError if a part goes beyond the end."""
     at = 0
     while at < len(data):
         size = int.from_bytes(data[at : at + 4], "big", signed=True)

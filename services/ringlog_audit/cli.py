@@ -1,4 +1,4 @@
-"""``ringlog audit``: check the CDC log against the mutations, and show the report."""
+"""``ringlog audit``: compare the CDC log with the mutations and print the report."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringlog.log.archive.locations import place_of
 from ringlog_audit.report import AuditReport
 
 POLL_S = 1.0
-"""Time between two audits while the job is waited for."""
+"""Seconds between two audits while the command waits for the CDC job."""
 
 
 def audit(
@@ -75,7 +75,7 @@ def audit(
 
 
 def show_audit(console: Console, report: AuditReport) -> None:
-    """The audit's lines."""
+    """Print the checks of the audit."""
     for check in report.checks:
         mark = ("✓", "green") if check.ok else ("✗", "red")
         console.print(Text.assemble("  ", mark, f" {check.statement}"))

@@ -1,18 +1,16 @@
-"""A partition of a base table, made again from the rows of its log, beside what a node says of it.
+"""A partition of a base table, rebuilt from its log rows, and a node's copy of it for comparison.
 
-Rows of the log become facts (``compound``) on a heap that forgets nothing (``images``), in any order and any number of
-times. What a reader sees is read off it at an instant. A node's clock is another one, so a node is right that has what
-there is at any instant of a short time.
+Log rows become facts (``compound``) on a heap that keeps all facts (``images``). Rows may arrive in any order and more
+than once. The heap shows a reader's view at any instant. A node has its own clock. So its copy is correct if it matches
+the view at any instant of a short interval.
 
-====================  =================================================================================================
-a row of the log      the facts
-====================  =================================================================================================
-insert, update        cells, elements; of an insert the row's marker
-``deleted``           a dead cell; of a collection that is not frozen, all its elements of before are gone
-``deleted_elements``  dead elements
-deletes               the row, the partition; a range, once both its ends are there
-images                none: they say what other rows have said
-====================  =================================================================================================
+==================== ================================================================================================= a
+row of the log the facts ====================
+================================================================================================= insert, update cells,
+elements; for an insert also the row's marker ``deleted`` a dead cell; for an unfrozen collection, all its earlier
+elements are deleted ``deleted_elements`` dead elements deletes the row or the partition; a range after both of its ends
+have arrived images none, because they repeat facts of other rows ====================
+=================================================================================================
 """
 
 from __future__ import annotations
@@ -32,14 +30,14 @@ from ringlog_audit.rules.compound import (
 from ringlog_audit.rules.images import SECOND, Heap, Row, Values
 
 STARTS, ENDS = {5: True, 6: False}, {7: True, 8: False}
-"""Operations that delete a range: the row of its start, that of its end; True if the bound itself is deleted."""
+"""Operations that delete a range: for the row of its start and of its end, True if the bound itself is deleted."""
 SHOWN_BYTES = 24
 Seen = dict[Row, Values]
-"""What a reader sees: clustering key (or ``STATIC``) to columns by the names that rows call them."""
+"""A reader's view: clustering key (or ``STATIC``) to columns, by their names in log rows."""
 
 
 class LoggedPartition:
-    """What the log says of one partition."""
+    """The facts of the log about one partition."""
 
     def __init__(self, columns: AuditColumns) -> None:
         self._columns = columns
@@ -47,7 +45,7 @@ class LoggedPartition:
         self._starts: dict[tuple[int, int, int], dict[str, Any]] = {}
 
     def put(self, row: Mapping[str, Any]) -> None:
-        """Take in a decoded row of the log. Raises ValueError for bytes that are no value of their column."""
+        """Add a decoded log row. Raise ValueError for bytes that are not a value of their column."""
         at, operation, key = row["timestamp"], row["operation"], tuple(row["clustering_key"])
         if operation in (INSERT, UPDATE):
             self._put_cells(row, at, row["ttl"] or 0, key)
@@ -81,12 +79,12 @@ class LoggedPartition:
                 self._heap.put(("element", where, taken["column"], name), (at, 0, None))
 
     def seen(self, now: int, own: frozenset[str]) -> Seen:
-        """What there is at an instant, of the columns that the table has."""
+        """Return the reader's view at an instant, limited to the table's columns ``own``."""
         rows = ((row, self._heap.row(row, self._columns, now, own)) for row in self._heap.facts)
         return {row: values for row, values in rows if values or (values is not None and row != STATIC)}
 
     def instants(self, first: int, last: int) -> Iterator[int]:
-        """Both, and those between them at which something expires: each may show something else."""
+        """Yield both ends, and each instant between them at which a value expires and changes the view."""
         yield first
         for facts in self._heap.facts.values():
             for at, ttl, _ in facts.values():
@@ -96,8 +94,9 @@ class LoggedPartition:
 
 
 def answered(answer: Mapping[str, Any], columns: AuditColumns, logged: Mapping[str, str]) -> Seen:
-    """What a node's answer shows. ``logged``: how rows call columns that have another name. Raises KeyError, TypeError,
-    ValueError, AttributeError for what is no answer.
+    """Return the view in a node's answer. ``logged``: renamed columns to their names in log rows.
+
+    Raises KeyError, TypeError, ValueError or AttributeError for an invalid answer.
     """
 
     def values(cells: Mapping[str, Any]) -> Values:
@@ -117,7 +116,10 @@ def answered(answer: Mapping[str, Any], columns: AuditColumns, logged: Mapping[s
 
 
 def deviations(partition: LoggedPartition, found: Seen, own: frozenset[str], first: int, last: int) -> list[str]:
-    """What a node has that is not what the log makes, at no instant from ``first`` to ``last``: by row and column."""
+    """Return the differences by row and column, or an empty list if the node's copy matches at some instant.
+
+    The instants are those from ``first`` to ``last``. The differences are those at ``last``.
+    """
     wanted: Seen = {}
     for now in partition.instants(first, last):
         wanted = partition.seen(now, own)

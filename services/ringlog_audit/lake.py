@@ -1,9 +1,10 @@
-"""The lake against the CDC topic: each row of the one is in the other, in its table, once, and says the same.
+"""A comparison of the lake with the CDC topic: each row of one is in the other once, in the same table, with equal
+values.
 
-Of a row its identity and place are compared (source, timestamp, number, stream, generation, time UUID, operation, time
-to live, end of batch), and every value that it has (``ringlog_audit.cells``). What the topic no longer keeps is not
-looked for there. Names of key columns are those that the schema has now, so of rows that were decided before their
-table was last changed the values of the key are not compared.
+For each row the audit compares identity and place (source, timestamp, number, stream, generation, time UUID, operation,
+time to live, end of batch) and all values (``ringlog_audit.cells``). Rows that the topic no longer contains are not
+checked. Key column names come from the current schema. So the key values of rows that were decided before the last
+change of their table are not compared.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ Name = tuple[int, int, int, int]
 
 
 def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Callable[[str], None]) -> None:
-    """Add the checks of the lake at ``address`` to the report. Raises AuditError if it cannot be read."""
+    """Add the checks of the lake at ``address`` to the report. Raise AuditError if it cannot be read."""
     complete = AuditCheck("lake_complete", "every row of the CDC topic is in its table of the lake, and says the same")
     once = AuditCheck("lake_once", "no row is in the lake twice")
     nothing_else = AuditCheck("lake_nothing_else", "the lake has no row that the CDC topic has not")
@@ -66,7 +67,7 @@ def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Call
 
 
 def _rows_of_topic(topics: AuditTopics, decoder: Decoder) -> tuple[dict[tuple[str, Name], bytes], bool]:
-    """Table and identity of each row of the job to its bytes; does the topic begin with its first?"""
+    """Return (table, identity) of each of the job's rows to its bytes, and whether the topic is complete from offset 0."""
     source = topics.name("mutations")
     found: dict[tuple[str, Name], bytes] = {}
     firsts: dict[int, int] = {}
@@ -76,7 +77,7 @@ def _rows_of_topic(topics: AuditTopics, decoder: Decoder) -> tuple[dict[tuple[st
         try:
             row = decoder.decode(value)
         except AuditError:
-            continue  # the check of the topic itself says so
+            continue  # the check of the topic reports it
         if row["source_topic"] == source:
             name = row["source_partition"], row["source_offset"], row["timestamp"], row["batch_seq_no"]
             found[f"{row['keyspace']}.{row['table']}", name] = value
@@ -84,7 +85,7 @@ def _rows_of_topic(topics: AuditTopics, decoder: Decoder) -> tuple[dict[tuple[st
 
 
 def _keys(topics: AuditTopics, decoder: Decoder) -> dict[str, tuple[int, Keys]]:
-    """Of each table since which epoch it is as it is, and the names of its key columns."""
+    """Return, for each table, the epoch of its last change and the names of its key columns."""
     found: dict[str, tuple[int, Keys]] = {}
     for key, value in latest(topics, "schema").items():
         if key.startswith(b"table/"):

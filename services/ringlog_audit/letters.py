@@ -1,4 +1,4 @@
-"""Dead letters: each one's write exists, with its bytes, and had to be refused for that reason."""
+"""Checks of dead letters: each has a write with the same bytes, which must be rejected for that reason."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ringlog_audit.writes.refusals import AuditRules
 from ringlog_audit.writes.writes import BY_THE_JOB, AuditWrite, Position, Writes
 
 IMPORTED = "import "
-"""What the writer of a dead letter begins with that an import of change events wrote."""
+"""The prefix of the writer's name in dead letters from an import of change events."""
 
 
 class DeadLetters:
-    """The dead letters of a cluster's mutations. ``reasons``: of each of them."""
+    """The dead letters of a cluster's mutations. ``reasons``: the reason of each letter by position."""
 
     def __init__(self, topics: AuditTopics, decoder: Decoder) -> None:
         self._source = topics.name("mutations")
@@ -29,7 +29,9 @@ class DeadLetters:
         }
 
     def _all(self, topics: AuditTopics) -> Iterator[tuple[int, dict[str, Any] | AuditError]]:
-        """(offset, letter or why there is none), without events that were refused before they were mutations."""
+        """Yield (offset, letter or decoding error). Events that an import rejected before they were mutations are
+        skipped.
+        """
         for message in topics.records("dead-letters"):
             letter: dict[str, Any] | AuditError
             try:
@@ -41,7 +43,7 @@ class DeadLetters:
             yield message.offset() or 0, letter
 
     def check(self, topics: AuditTopics, writes: Writes, rules: AuditRules, report: AuditReport) -> set[Position]:
-        """Add the check of all letters to a report; returns the positions of the writes that have one."""
+        """Add the check of all letters to a report. Return the positions of the writes with a letter."""
         check = AuditCheck(
             "dead_letters", "every dead letter is a write that the rules refuse, once, for the reason it names"
         )
@@ -68,7 +70,7 @@ class DeadLetters:
     def _wrong(
         self, letter: dict[str, Any], write: AuditWrite, position: Position, writes: Writes, rules: AuditRules
     ) -> str:
-        """What is wrong with a letter of that write; empty: nothing."""
+        """Return the error in a letter of that write, or empty text."""
         reason = letter["reason"]
         refusal, parts = writes.reading.whole(write, position, letter["epoch"])
         if reason in BY_THE_JOB:
@@ -85,7 +87,10 @@ class DeadLetters:
 
 
 def _keeps(letter: dict[str, Any], key: bytes | None, value: bytes) -> bool:
-    """True if a dead letter has the write's bytes: all, or the first of them and the SHA-256 of all in its detail."""
+    """Return True if a dead letter contains the write's bytes.
+
+    A cut letter contains the first bytes, and in its detail the SHA-256 of all bytes.
+    """
     for kept, whole in ((letter["key"] or b"", key or b""), (letter["value"] or b"", value)):
         cut = whole.startswith(kept) and hashlib.sha256(whole).hexdigest() in letter["detail"]
         if kept != whole and not cut:

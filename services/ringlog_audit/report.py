@@ -1,4 +1,4 @@
-"""The audit's findings, one line each."""
+"""The findings of the audit, one line each."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass(slots=True)
 class AuditCheck:
-    """One statement about the topics, what was found, and up to ten examples of what contradicts it."""
+    """One statement about the topics, its number of failures, and up to ten examples that contradict it."""
 
     name: str
     statement: str
@@ -15,20 +15,20 @@ class AuditCheck:
     examples: list[str] = field(default_factory=list)
 
     def fail(self, example: str) -> None:
-        """Count a contradiction."""
+        """Count a failure."""
         self.failures += 1
         if len(self.examples) < 10:
             self.examples.append(example)
 
     @property
     def ok(self) -> bool:
-        """True while nothing contradicts the statement."""
+        """Return True while no failure is counted."""
         return self.failures == 0
 
 
 @dataclass(slots=True)
 class AuditReport:
-    """All checks with the counts they rest on."""
+    """All checks, and the counts behind them."""
 
     counts: dict[str, int] = field(default_factory=dict)
     checks: list[AuditCheck] = field(default_factory=list)
@@ -36,11 +36,11 @@ class AuditReport:
 
     @property
     def ok(self) -> bool:
-        """True if every check holds."""
+        """Return True if every check passes."""
         return all(check.ok for check in self.checks)
 
     def as_json(self) -> dict[str, object]:
-        """For ``--json``."""
+        """Return the report for ``--json``."""
         return {
             "ok": self.ok,
             "counts": self.counts,

@@ -1,4 +1,4 @@
-"""Reads the topics once and compares: every write against what became of it."""
+"""The comparison of every write with its CDC rows or its dead letter. It reads each topic once."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ringlog_audit.writes.writes import AuditWrite, MutationsReading, Position, 
 SHARE_MIN = 0.10
 BEFORE_ALL = (-1, 0, 0)
 UUID_EPOCH_100NS = 0x01B21DD213814000
-"""Hundreds of nanoseconds from the beginning of the Gregorian calendar, the zero of a timeuuid, to 1970."""
+"""Hundreds of nanoseconds from the start of the Gregorian calendar, the zero of a timeuuid, to 1970."""
 
 ROW_FIELDS = (
     "stream_id",
@@ -45,9 +45,11 @@ Say = Callable[[str], None]
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What the caller knows of the input; None: not checked. ``leeway_us``: for a cluster
-    without a metadata log, else that says it. ``base``: of how many partitions of each table the nodes' rows are
-    compared, 0: of all. ``archived``: records of the metadata log that were let go.
+    """The caller's knowledge of the input. A field that is None is not checked.
+
+    ``leeway_us``: the allowed lateness of a cluster without a metadata log; otherwise the log contains it. ``base``:
+    number of partitions of each table whose rows on the nodes are compared, 0 for all. ``archived``: records that were
+    removed from the metadata log.
     """
 
     written: int | None = None
@@ -59,9 +61,9 @@ class Expected:
 
 
 def audit(topics: AuditTopics, expected: Expected, say: Say, decoder: Decoder | None = None) -> AuditReport:
-    """Check the CDC log of a cluster against its mutations; raises AuditError if a topic can't be read.
+    """Compare the CDC log of a cluster with its mutations. Raise AuditError if a topic cannot be read.
 
-    ``decoder``: None: one with the cluster's schemas.
+    ``decoder``: None for a decoder with the cluster's schemas.
     """
     report = AuditReport()
     decoder = decoder or Decoder(topics)
@@ -86,7 +88,7 @@ def audit(topics: AuditTopics, expected: Expected, say: Say, decoder: Decoder | 
 
 
 class _Rows:
-    """Each CDC row: its write exists, once, unchanged, under the right stream and generation, in order."""
+    """The checks of CDC rows. Each row has one unchanged write, and is in the right stream, generation and order."""
 
     def __init__(
         self, writes: Writes, decoder: Decoder, source_topic: str, report: AuditReport, base: BaseRows | None
@@ -117,7 +119,7 @@ class _Rows:
         self.count = self.repetitions = 0
 
     def check(self, message: Record) -> None:
-        """Count every contradiction that one record of the CDC topic shows."""
+        """Count every failure that one record of the CDC topic shows."""
         self.count += 1
         value, key = message.value() or b"", message.key() or b""
         where = f"CDC {message.partition()}/{message.offset()}"
@@ -139,7 +141,7 @@ class _Rows:
             self._source.fail(where)
             return
         identity = key + row["time"] + row["batch_seq_no"].to_bytes(4, "big")
-        # A producer may send a mutation twice under one id; any other rows of one identity are two.
+        # A producer may send one mutation twice under one id. Otherwise two rows with one identity are a failure.
         mutation_id = row["mutation_id"]
         is_other = identity in self._identities and (mutation_id is None or mutation_id != self._identities[identity])
         self._identities[identity] = mutation_id
@@ -148,14 +150,14 @@ class _Rows:
         if place.is_last:
             self.seen.add(position)
         self._check_place(message.partition() or 0, key, row, place, where)
-        # Rows of another generation lie in another stream, which is read after this one is closed.
+        # Rows of another generation are in another stream, which is read after this one is closed.
         base, here = (row["generation"], position[0], write.base), (position[1], row["timestamp"], row["batch_seq_no"])
         if self._last.get(base, BEFORE_ALL) > here:
             self._order.fail(where)
         self._last[base] = here
 
     def _is_repetition(self, message: Record, row: dict[str, Any]) -> bool:
-        """True for a record that its partition has already: a job that was killed writes the part in hand again."""
+        """Return True if the partition already has the same record. A restarted job writes its current part again."""
         place = message.key() or b"", message.value() or b""
         own = hashlib.blake2b(b"".join(place), digest_size=16, salt=(message.partition() or 0).to_bytes(4, "big"))
         name = row["source_partition"], row["source_offset"], row["timestamp"], row["batch_seq_no"]
@@ -166,7 +168,7 @@ class _Rows:
     def _place_of(
         self, write: AuditWrite, position: Position, row: dict[str, Any], value: bytes, tail: int
     ) -> RowPlace | None:
-        """Where a row belongs that says what its write says; None for one that says something else."""
+        """Return the place of a row that matches its write, and None for a row that does not match."""
         if write.version is None:
             return None
         if write.plain and self._unchanged(write, row, value, tail):
@@ -181,7 +183,7 @@ class _Rows:
             self._partition.fail(f"{where}: stream {key.hex()} is also in partition {self.homes[key]}")
 
     def _read_head(self, value: bytes) -> tuple[dict[str, Any], int]:
-        """The fields before the clustering key, and where that begins (0: the row was decoded whole)."""
+        """Return the fields before the clustering key and its position, 0 if the row was decoded completely."""
         head = self._heads.get(value[:HEADER])
         if head is None:
             head = self._heads[value[:HEADER]] = RecordHead(self._decoder.schema(value), CDC_TAILS, ROW_FIELDS)
@@ -194,7 +196,9 @@ class _Rows:
         return self._decoder.decode(value), 0
 
     def _shared(self, value: bytes, at: int, tails: tuple[tuple[str, ...], ...]) -> bytes | None:
-        """Clustering key and cells of a record whose tail begins at ``at``; None if more follows them."""
+        """Return the clustering key and cells of a record whose tail begins at ``at``, or None if more fields have
+        values.
+        """
         head = self._tails.get(value[:HEADER])
         if head is None:
             head = self._tails[value[:HEADER]] = RecordHead(self._decoder.schema(value), tails, ())
@@ -202,7 +206,7 @@ class _Rows:
         return tail[: len(tail) - len(head.rest)] if tail.endswith(head.rest) else None
 
     def _common(self, write: AuditWrite, row: dict[str, Any]) -> bool:
-        """True if what all rows of a write have in common is as the write has it."""
+        """Return True if the fields that all rows of a write share are equal to the write's fields."""
         mutation_id, _, keyspace, table, *_, partition_key = write.head
         fields = (row["mutation_id"], row["keyspace"], row["table"], row["partition_key"], row["source_topic"])
         return fields == (mutation_id, keyspace, table, partition_key, self._source_topic) and (
@@ -231,7 +235,7 @@ class _Rows:
 
 
 def _time_of(timeuuid: bytes) -> int:
-    """Microseconds since 1970 of a version-1 UUID; -1 for another one."""
+    """Return the microseconds since 1970 of a version-1 UUID, or -1 for any other UUID."""
     low, mid, high = timeuuid[0:4], timeuuid[4:6], timeuuid[6:8]
     ticks = int.from_bytes(bytes((high[0] & 0x0F, high[1])) + mid + low, "big")
     micros, rest = divmod(ticks - UUID_EPOCH_100NS, 10)
@@ -239,7 +243,7 @@ def _time_of(timeuuid: bytes) -> int:
 
 
 def _same(mutation: dict[str, Any], row: dict[str, Any]) -> bool:
-    """True if a row says what its mutation said: clustering key, the cells with a value, the names of the others."""
+    """Return True if a row matches its mutation: clustering key, cells with values, and names of null cells."""
     values = [(cell["column"], cell["value"]) for cell in mutation["cells"]]
     return (
         not any(mutation[name] for name in ("deleted_elements", "replaced", "bounds", "more"))
@@ -258,7 +262,10 @@ def _check_complete(
     expected: Expected,
     report: AuditReport,
 ) -> None:
-    """``decided``: source partition to the offset below which all is carried out, as the job says; None: everywhere."""
+    """Check that each write has rows or a dead letter, and not both.
+
+    ``decided``: source partition to the offset below which the job has processed all writes. None: all writes.
+    """
     every = writes.by_position
     whole = f"{len(written):,} written + {len(rejected):,} rejected = {len(every):,} mutations"
     check, done = AuditCheck("complete", whole), AuditCheck("carried_out", "the CDC job has carried out every mutation")
@@ -267,7 +274,7 @@ def _check_complete(
     for position in sorted(every.keys() - written - rejected):
         refusal, alternatives = writes.reading.whole(every[position], position)
         if not refusal and alternatives is not None and [] in alternatives:
-            writes.skipped.add(position)  # it changes nothing, so nothing is logged
+            writes.skipped.add(position)  # the write changes nothing, so it has no row
         elif decided is not None and position[1] >= decided.get(position[0], 0):
             done.fail(f"write {position[0]}/{position[1]} is not carried out yet; is the job running? Try --wait")
         else:

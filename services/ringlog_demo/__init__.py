@@ -1,1 +1,1 @@
-"""The demonstration: the whole system, once, on real components and real data."""
+"""The demo: one run of the whole system on real components and real data."""

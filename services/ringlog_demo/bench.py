@@ -1,4 +1,4 @@
-"""Latency of commits through the whole path: client, requests topic, validator, log, fold."""
+"""Latency of commits along the whole path: client, requests topic, validator, log, fold."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ COMMITS = 500
 
 @dataclass(frozen=True, slots=True)
 class Latency:
-    """Percentiles over ``count`` commits, in milliseconds."""
+    """Percentiles of ``count`` commits, in milliseconds."""
 
     count: int
     p50_ms: float
@@ -24,14 +24,14 @@ class Latency:
 
 
 def percentiles(seconds: list[float]) -> Latency:
-    """Nearest-rank percentiles; at least one value."""
+    """Return the nearest-rank percentiles of at least one value."""
     ordered = sorted(seconds)
     rank = [min(len(ordered) - 1, len(ordered) * share // 100) for share in (50, 99)]
     return Latency(len(ordered), *(round(ordered[r] * 1000, 2) for r in rank))
 
 
 def noop_commits(client: Client) -> Latency:
-    """Commit ``COMMITS`` Noops, one after the other, each until it is folded here."""
+    """Commit ``COMMITS`` Noops, one after the other, and wait for each until this client has folded it."""
     taken = []
     for _ in range(COMMITS):
         begun = time.perf_counter()
@@ -42,9 +42,9 @@ def noop_commits(client: Client) -> Latency:
 
 
 class OtherCommits:
-    """Follows the log: from the moment an entry was written by its author until it is folded here.
+    """The latency of other authors' entries, from the author's timestamp until this client has folded the entry.
 
-    Counts all entries but those of ``except_of``, as they come in; call ``latency`` when the run is over.
+    All entries count except those of ``except_of``. Call ``latency`` after the run.
     """
 
     def __init__(self, except_of: str) -> None:
@@ -54,10 +54,10 @@ class OtherCommits:
     def __call__(
         self, _before: ClusterState, _after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, _offset: int
     ) -> None:
-        """One folded record; called in the replica's thread."""
+        """Record the latency of one folded record. The replica's thread calls it."""
         if outcome.kind is OutcomeKind.APPLIED and isinstance(item, Entry) and item.submitter != self._except_of:
             self._taken.append(max(0.0, time.time() - item.at / 1e6))
 
     def latency(self) -> Latency:
-        """Percentiles of what was seen so far."""
+        """Return the percentiles of the entries seen so far."""
         return percentiles(self._taken or [0.0])

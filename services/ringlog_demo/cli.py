@@ -1,4 +1,4 @@
-"""``ringlog demo``: the whole system once."""
+"""``ringlog demo``: one run of the whole system."""
 
 from __future__ import annotations
 

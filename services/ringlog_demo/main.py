@@ -1,4 +1,4 @@
-"""The demo as a command: folders, processes, the run, the audit, the summary."""
+"""The demo command: it sets up folders and processes, runs the demo and the audit, and prints the summary."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ from ringlog_demo.screen import show_summary
 
 MARKER = "ringlog-demo"
 COMPARED = 100
-"""Partitions of each table of which the rows on the nodes are compared with the log of changes."""
+"""Number of partitions of each table that the audit compares between the nodes and the CDC log."""
 
 
 def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> int:
-    """Run it all; the exit status is 0 only if the audit finds nothing wrong."""
+    """Run the demo and the audit. Return the exit status, 0 only if the audit finds no failure."""
     private_process()
-    use_none()  # its broker is its own
-    os.environ.pop(TRUST_VARIABLE, None)  # and so are its nodes
+    use_none()  # the demo starts its own broker
+    os.environ.pop(TRUST_VARIABLE, None)  # the demo's nodes use no TLS trust either
     stack = Stack(data / "stack")
     try:
         _empty(data)
@@ -59,7 +59,7 @@ def run_demo(flights: int | None, data: Path, keep: bool, console: Console) -> i
 
 
 def _empty(data: Path) -> None:
-    """A fresh folder; refuses one that holds anything but an earlier demo."""
+    """Empty the folder. Raise DemoFailed if it contains anything other than an earlier demo."""
     if data.exists() and any(data.iterdir()) and not (data / MARKER).exists():
         raise DemoFailed(f"{data} is not empty and is no folder of an earlier demo; choose another with --data")
     Stack(data / "stack").down()

@@ -1,4 +1,7 @@
-"""Observe a run from outside: the producer's lines, the job's progress file, and the tablets of ``fleet.by_plane``."""
+"""Progress of a run as seen from outside.
+
+The sources are the producer's output, the CDC job's progress file, and the tablets of ``fleet.by_plane``.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,14 @@ from ringlog_demo.flights import FLEET, TABLE
 
 
 class _JsonLines:
-    """A file that grows by JSON lines; a line that is not whole yet waits."""
+    """A growing file of JSON lines. An incomplete last line is left for the next read."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self._offset = 0
 
     def fresh(self) -> list[dict[str, Any]]:
-        """The objects added since the last call; lines that are no JSON objects are passed over."""
+        """Return the objects added since the last call. Lines that are not JSON objects are skipped."""
         try:
             with self._path.open("rb") as source:
                 source.seek(self._offset)
@@ -41,7 +44,7 @@ class _JsonLines:
 
 
 class LoadProgress:
-    """How far the producer is: ``phase`` is sending, slow, rest, done or failed."""
+    """The producer's progress. ``phase`` is sending, slow, rest, done or failed."""
 
     def __init__(self, path: Path) -> None:
         self._lines = _JsonLines(path)
@@ -49,7 +52,7 @@ class LoadProgress:
         self.acknowledged = 0
 
     def refresh(self) -> None:
-        """Read what is new."""
+        """Read the new lines."""
         for line in self._lines.fresh():
             if "phase" not in line:
                 continue
@@ -59,7 +62,7 @@ class LoadProgress:
 
 
 class CdcProgress:
-    """How far the CDC job is, from its ``progress.jsonl``."""
+    """The CDC job's progress, read from its ``progress.jsonl``."""
 
     def __init__(self, path: Path) -> None:
         self._lines = _JsonLines(path)
@@ -70,15 +73,15 @@ class CdcProgress:
         self.held_s = 0.0
         self._busy_s = 0.0
         self.by_generation: dict[int, int] = {}
-        """Generation timestamp to number of batches that wrote rows under it."""
+        """Timestamp of a generation to the number of batches that wrote rows to it."""
 
     @property
     def rows_per_second(self) -> float:
-        """Rows over the time in which batches ran."""
+        """Return the rows per second while batches ran."""
         return (self.written + self.rejected) / self._busy_s if self._busy_s else 0.0
 
     def refresh(self) -> None:
-        """Read what is new."""
+        """Read the new lines."""
         for line in self._lines.fresh():
             if line.get("event") == "held":
                 self.waiting = str(line.get("waits_for", "the horizon"))
@@ -96,21 +99,21 @@ class CdcProgress:
 
 
 def tablets_by_node(state: ClusterState) -> dict[str, int]:
-    """Name of a normal node to how many tablets it has a replica of."""
+    """Return the number of tablet replicas on each normal node, by node name."""
     found = state.tablets.get(f"{FLEET}.{TABLE}")
     held = Counter() if found is None else Counter(one.node for tablet in found for one in tablet.replicas)
     return {node.name: held[node.id] for node in state.nodes.values() if node.state == "normal"}
 
 
 def rests(state: ClusterState) -> bool:
-    """True while no tablet is on its way."""
+    """Return True while no tablet is migrating."""
     return next(transitions(state), None) is None
 
 
 def is_spread(state: ClusterState, nodes: int) -> bool:
-    """True once at least ``nodes`` nodes have half as many as an even share or more, and none is on its way.
+    """Return True if at least ``nodes`` nodes have tablets, each at least half of an even share, and none is migrating.
 
-    The balancer counts bytes, not tablets.
+    Half a share is enough because the balancer counts bytes, not tablets.
     """
     held = tablets_by_node(state).values()
     return len(held) >= nodes and min(held) * len(held) * 2 >= sum(held) > 0 and rests(state)

@@ -1,4 +1,4 @@
-"""The demo's processes: each with a log file of its own, all ended when the demo ends, however it ends."""
+"""The demo's processes. Each has its own log file. All are stopped when the demo ends, also after an error."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ STOP_S = 20.0
 
 
 class ProcessFailed(Exception):
-    """A process of the demo ended by itself; the text has the end of its log."""
+    """A process of the demo exited with an error. The text contains the end of its log."""
 
 
 @dataclass(slots=True)
 class Running:
-    """One process and where it writes."""
+    """One process and its log file."""
 
     name: str
     process: subprocess.Popen[bytes]
     log: Path
 
     def check(self) -> None:
-        """Raise ProcessFailed if it has ended with an error."""
+        """Raise ProcessFailed if the process has exited with an error."""
         status = self.process.poll()
         if status not in (None, 0):
             raise ProcessFailed(f"{self.name} ended with status {status}; the end of {self.log}:\n{self.tail()}")
 
     def tail(self, lines: int = 15) -> str:
-        """The last lines of its log."""
+        """Return the last lines of the log."""
         try:
             text = self.log.read_text(encoding="utf-8", errors="replace")
         except OSError:
@@ -67,12 +67,12 @@ class Processes:
         return running
 
     def check(self) -> None:
-        """Raise ProcessFailed if any of them has ended with an error."""
+        """Raise ProcessFailed if any process has exited with an error."""
         for running in self._running:
             running.check()
 
     def stop(self, *names: str) -> None:
-        """Ask these (none named: all) to end, newest first, and wait; kill what does not."""
+        """Terminate the named processes, or all, newest first. Kill those that are still running after ``STOP_S``."""
         chosen = [r for r in reversed(self._running) if not names or r.name in names]
         for running in chosen:
             _signal(running.process, signal.SIGTERM)
@@ -94,7 +94,7 @@ def _signal(process: subprocess.Popen[bytes], number: signal.Signals) -> None:
 
 @contextlib.contextmanager
 def processes(logs: Path) -> Iterator[Processes]:
-    """Processes that end with the block, also on Ctrl-C and SIGTERM."""
+    """Yield a group of processes that is stopped at the end of the block, also on Ctrl-C and SIGTERM."""
     group = Processes(logs)
 
     def terminate(_number: int, _frame: object) -> None:

@@ -1,11 +1,11 @@
-"""The demo's load: every flight as a mutation, in order, without ever stopping.
+"""The demo's load: every flight as a mutation, in file order, without a pause.
 
-Pace: the first 40 % as fast as the broker takes them; then slowly, ever more slowly towards 79 %, until the
-metadata log shows a new CDC generation that has begun to operate and tablets spread over all nodes; then the rest at
-full speed. So a fifth or more
-of the rows lies on each side of the switch, and nothing here waits for a span of time: the pace follows conditions.
+It sends the first 40 % of the flights at full speed. Then it sends slowly, and more slowly towards 79 %, until the
+metadata log has an active new CDC generation and the tablets are spread over all nodes. Then it sends the remaining
+flights at full speed. So at least a fifth of the rows is on each side of the generation switch. The pace depends on
+conditions, not on waiting times.
 
-Run as a process of its own (``python -m ringlog_demo.producer``); it prints one JSON line whenever something changed.
+It runs as its own process (``python -m ringlog_demo.producer``) and prints one JSON line at each change.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ REPORT_S = 0.5
 
 @dataclass(slots=True)
 class ProducerProgress:
-    """Counts of the run: ``sent`` to the client library, ``acknowledged`` by the broker."""
+    """Counters of the run: flights ``sent`` to the client library and flights ``acknowledged`` by the broker."""
 
     total: int
     sent: int = 0
@@ -47,18 +47,18 @@ class ProducerProgress:
     failed: str = ""
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """Delivery report of a flight."""
+        """Process the delivery report of a flight."""
         self.copied(error, message)
         self.acknowledged += error is None
 
     def copied(self, error: KafkaError | None, message: Message) -> None:
-        """Delivery report of a flight that is written to the table in tablets, too."""
+        """Process the delivery report of a flight's copy in the table in tablets."""
         if error is not None:
             self.failed = f"{message.topic()}: {error}"
 
 
 def written(flight: Flight, keyspace: str, cluster_id: str, mutation_id: str, timestamp_us: int) -> Mutation:
-    """A flight as an INSERT of the whole row."""
+    """Return a flight as an INSERT of the whole row."""
     return Mutation(
         mutation_id=mutation_id,
         cluster_id=cluster_id,
@@ -77,7 +77,7 @@ Delivered = Callable[[KafkaError | None, Message], None]
 
 
 class Load:
-    """Sends flights through one idempotent producer, in order."""
+    """Sender of flights, in order, through one idempotent producer."""
 
     def __init__(self, bootstrap: str, cluster: str, cluster_id: str, flights: list[Flight]) -> None:
         self._topic = topic_name(cluster, "mutations")
@@ -97,11 +97,11 @@ class Load:
         )
 
     def send(self, count: int) -> None:
-        """Send the next ``count`` flights, stamped now."""
+        """Send the next ``count`` flights, with the current time as their timestamp."""
         chosen = self._flights[self._next : self._next + count]
         for flight in chosen:
             self._produce(KEYSPACE, flight, self.progress.delivered)
-        # Together, behind the flights: the job reads mutations of one table at a time most quickly.
+        # All copies follow the flights because the job is fastest with runs of mutations of one table.
         for place, flight in enumerate(chosen, self._next):
             if is_copied(place, flight.partition_key is not None):
                 self._produce(FLEET, flight, self.progress.copied)
@@ -120,15 +120,16 @@ class Load:
                 self._producer.poll(0.1)
 
     def finish(self) -> None:
-        """Wait until the broker has everything."""
+        """Wait until the broker has acknowledged everything."""
         while self._producer.flush(5) and not self.progress.failed:
             pass
 
 
 def write_rate(sent: int, total: int) -> float:
-    """Rows for one tick of the slow stretch: ever fewer the nearer 79 % are, then one in ten seconds, none from 80 %.
+    """Return the number of rows for one tick of the slow phase.
 
-    So the producer goes on for at least three minutes with 2,000 rows, for three quarters of an hour with 20,000.
+    The rate falls towards 79 %. From there it is one row in ten seconds, and zero from 80 %. So the slow phase can last
+    at least three minutes with 2,000 rows and 45 minutes with 20,000.
     """
     if sent >= int(total * SLOW_SHARE_MAX):
         return 0.0
@@ -136,7 +137,7 @@ def write_rate(sent: int, total: int) -> float:
 
 
 def run(bootstrap: str, cluster: str, flights: list[Flight]) -> int:
-    """Produce all flights; 0 when the broker has acknowledged every one."""
+    """Produce all flights. Return 0 when the broker has acknowledged every flight, and 1 after a failure."""
     with MetadataWatch(bootstrap, cluster) as watch:
         state = watch.read_barrier()
         first, nodes = len(state.generations), len(state.nodes)
@@ -148,7 +149,7 @@ def run(bootstrap: str, cluster: str, flights: list[Flight]) -> int:
         fast = int(total * FAST_SHARE)
         while load_.progress.sent < fast and not load_.progress.failed:
             load_.send(min(1_000, fast - load_.progress.sent))
-        load_.finish()  # the join is asked for when the broker has these
+        load_.finish()  # the broker has these flights before the demo starts the join
         _say("slow", load_.progress)
         next_at = 0.0
         while not (_switched(watch.state, first) and is_spread(watch.state, nodes + 1)) and not load_.progress.failed:
@@ -167,7 +168,7 @@ def run(bootstrap: str, cluster: str, flights: list[Flight]) -> int:
 
 
 def _switched(state: ClusterState, before: int) -> bool:
-    """True once a generation newer than the first ``before`` ones operates."""
+    """Return True if a generation after the first ``before`` ones is active."""
     return len(state.generations) > before and state.generations[-1].timestamp <= time.time_ns() // 1000
 
 
@@ -191,7 +192,7 @@ def _say(phase: str, progress: ProducerProgress) -> None:
 
 
 def main() -> int:
-    """Command line of the process."""
+    """Run the command line of the process."""
     parser = argparse.ArgumentParser(description="produce the flights as mutations")
     parser.add_argument("--bootstrap", required=True)
     parser.add_argument("--cluster", required=True)

@@ -1,9 +1,8 @@
-"""``ringlog demo``: the whole system once, from an empty machine to an audited CDC log, with a node joining in the
-middle.
+"""``ringlog demo``: one run of the whole system, from an empty machine to an audited CDC log.
 
-Order: stack, founding, agents, three nodes, keyspaces and tables, commit latency, Spark, the load; at 40 % of the
-load a fourth node joins, and the balancer gives it tablets; when all rows have come out of Spark the audit runs. Every
-step waits for a condition and says which one.
+Order: stack, new cluster, agents, three nodes, keyspaces and tables, commit latency, Spark, load. After 40 % of the
+load, a fourth node joins and the balancer moves tablets to it. The audit runs when all rows have left Spark. Each step
+waits for a condition, and its error names that condition.
 """
 
 from __future__ import annotations
@@ -47,29 +46,29 @@ STEP_S = 300.0
 LOAD_S = 1_800.0
 POLL_S = 0.1
 BATCHES_PER_LOAD = 28
-"""A fifth of the load, the least that lies on one side of the switch, is then more than five batches."""
+"""With this number, a fifth of the load is more than five batches. At least a fifth is on each side of the switch."""
 BATCHES_EACH_MIN = 5
 
 
 class DemoFailed(Exception):
-    """A step did not come to its end; the text says which and what to look at."""
+    """A step did not finish. The text names the step and the logs to read."""
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
-    """``flights``: how many, None for all. ``data``: the demo's own folder, emptied at the start."""
+    """``flights``: number of flights, None for all. ``data``: the demo's own folder, emptied at the start."""
 
     flights: int | None
     data: Path
 
     @property
     def total(self) -> int:
-        """Number of flights to send."""
+        """Return the number of flights to send."""
         return FLIGHTS_TOTAL if self.flights is None else min(self.flights, FLIGHTS_TOTAL)
 
 
 class Demo:
-    """One run. ``figures`` fills up on the way."""
+    """One run of the demo. The run fills ``figures``."""
 
     def __init__(self, options: DemoOptions, console: Console, processes: Processes) -> None:
         self.options = options
@@ -81,7 +80,7 @@ class Demo:
         self._begun = time.monotonic()
 
     def run(self) -> ClusterContext:
-        """All steps up to the audit (which the caller runs); raises DemoFailed."""
+        """Run all steps up to the audit, which the caller runs. Raise DemoFailed if a step fails."""
         stack = self._stack()
         use(Path(stack.kafka_config))
         context = ClusterContext(stack.bootstrap_servers, CLUSTER, stack.redis_url, stack.kafka_config)
@@ -96,7 +95,7 @@ class Demo:
         return context
 
     def stop_clock(self) -> None:
-        """Note how long the whole run took, the audit included."""
+        """Record the duration of the whole run, including the audit."""
         self.figures.seconds = time.monotonic() - self._begun
 
     # -------------------------------------------------------------------------------------------- the steps
@@ -172,7 +171,7 @@ class Demo:
             [
                 *("cdc", "run", "--writer", "demo", "--checkpoint", str(checkpoint)),
                 *("--trigger-seconds", "1", "--max-offsets-per-trigger", str(batch)),
-                "--java-options=-XX:TieredStopAtLevel=1",  # a run of minutes is over before more would pay
+                "--java-options=-XX:TieredStopAtLevel=1",  # a run takes minutes: more compilation does not pay off
             ],
         )
         cdc = CdcProgress(checkpoint / "progress.jsonl")
@@ -194,10 +193,7 @@ class Demo:
         self.screen.say(f"replicas of tablets on the nodes: {tablets_text}")
 
     def _check_batches(self) -> None:
-        """The switch lies in the middle.
-
-        Several batches hold rows of the generation before it, several of the one after.
-        """
+        """Check that the generation switch is in the middle: enough batches have rows of each of the two generations."""
         batches = self.figures.batches_by_generation
         tablets_text = ", ".join(f"{count} of {generation}" for generation, count in sorted(batches.items()))
         self.screen.say(f"batches with rows of a generation: {tablets_text}")
@@ -205,7 +201,7 @@ class Demo:
             raise DemoFailed(f"{BATCHES_EACH_MIN} batches or more were expected on each side of the switch")
 
     def _check_nodes(self, client: Client) -> None:
-        """Every written row must be on exactly as many nodes as its replication factor says."""
+        """Check that the number of rows on all nodes is the number of written rows times the replication factor."""
         with httpx.Client(timeout=10) as http:
 
             def at_end() -> bool:
@@ -239,7 +235,7 @@ class Demo:
         return self._processes.start(name, ["-m", "ringlog.cli", *arguments], environment)
 
     def _until(self, awaited: str, seconds: float, done: Callable[[], bool]) -> None:
-        """Look again and again until ``done``; a process that died, or the deadline, ends the demo."""
+        """Poll until ``done`` returns True. Raise DemoFailed if a process has died or the deadline has passed."""
         deadline = time.monotonic() + seconds
         while not done():
             self.check()
@@ -256,7 +252,7 @@ class Demo:
 
 
 class Watching:
-    """The load and the join, looked at ten times a second."""
+    """Monitor of the load and the join. It polls ten times a second."""
 
     def __init__(self, demo: Demo, client: Client, load: LoadProgress, cdc: CdcProgress, acks: AcksReader) -> None:
         self._demo, self._client, self._load, self._cdc, self._acks = demo, client, load, cdc, acks
@@ -266,7 +262,7 @@ class Watching:
         self._first_row: float | None = None
 
     def until_done(self, join: Callable[[], object]) -> None:
-        """Until every row came out of Spark, the join ended and the nodes are at the end of the topic."""
+        """Poll until Spark has written every row, the join has ended, and the balancer has spread the tablets."""
         deadline = time.monotonic() + LOAD_S
         with self._demo.screen.live(self._view) as refresh:
             while not self._poll(join):
@@ -334,5 +330,5 @@ def _agent_line(agent: AgentView) -> str:
 
 
 def write_figures(figures: DemoFigures, path: Path) -> None:
-    """Keep the figures beside the data."""
+    """Write the measurements to a file next to the data."""
     path.write_text(json.dumps(figures.as_json(), indent=2) + "\n", encoding="utf-8")

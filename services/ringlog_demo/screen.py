@@ -1,4 +1,4 @@
-"""The demo's display: a live table on a terminal, plain lines elsewhere, and the figures of the run."""
+"""The demo's display: a live table on a terminal, plain lines elsewhere, and the measurements of the run."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ REFRESH_PER_SECOND = 4
 
 @dataclass(slots=True)
 class ScreenView:
-    """All that is on the screen at one moment."""
+    """The content of the screen at one moment."""
 
     total: int = 0
-    """Flights; ``mutations``: what is sent of them to all tables."""
+    """Number of flights. ``mutations`` is the number of mutations sent to all tables."""
     mutations: int = 0
     sent: int = 0
     phase: str = ""
@@ -35,29 +35,29 @@ class ScreenView:
     batches: int = 0
     held: str = ""
     nodes: dict[str, tuple[int, int]] = field(default_factory=dict)
-    """Node name to (epoch acknowledged, rows held)."""
+    """Node name to (acknowledged epoch, number of rows)."""
     state: ClusterState = field(default_factory=ClusterState)
     operation: str = ""
 
 
 class Screen:
-    """Prints events as they happen and keeps the live table below them where there is a terminal."""
+    """Printer of events. On a terminal, it keeps the live table below them."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self._begun = time.monotonic()
 
     def step(self, title: str) -> None:
-        """A heading."""
+        """Print a heading."""
         self.console.print(f"\n[bold]{title}[/bold]")
 
     def say(self, text: str) -> None:
-        """One line, with the seconds since the start."""
+        """Print one line that begins with the seconds since the start."""
         self.console.print(f"[dim]{time.monotonic() - self._begun:6.1f} s[/dim]  {text}")
 
     @contextmanager
     def live(self, view: ScreenView) -> Iterator[Callable[[], None]]:
-        """Show ``view``; the caller changes it and calls what this gives."""
+        """Show ``view``. Yield a function that redraws it after the caller has changed it."""
         if not self.console.is_terminal:
             yield lambda: None
             return
@@ -66,7 +66,7 @@ class Screen:
 
 
 def draw(view: ScreenView) -> Group:
-    """The picture as something rich can print."""
+    """Return the view as a renderable of rich."""
     return Group(_flow(view), _nodes(view), _operation(view))
 
 
@@ -116,7 +116,7 @@ def _operation(view: ScreenView) -> Table:
 
 
 def stage_lines(operation: Operation, already: int) -> Iterator[str]:
-    """A line for each stage entered since the first ``already`` ones."""
+    """Yield a line for each stage that the operation entered after the first ``already`` ones."""
     marks = operation.marks
     for index in range(already, len(marks)):
         mark = marks[index]
@@ -126,7 +126,7 @@ def stage_lines(operation: Operation, already: int) -> Iterator[str]:
 
 @dataclass(slots=True)
 class DemoFigures:
-    """What a run measured; seconds and rows are of this machine and this run."""
+    """The measurements of one run, in seconds and rows."""
 
     data: str
     noops: Latency | None = None
@@ -144,12 +144,12 @@ class DemoFigures:
     seconds: float = 0.0
 
     def as_json(self) -> dict[str, Any]:
-        """For ``--json`` and the figures file."""
+        """Return the measurements for ``--json`` and for the file of measurements."""
         return asdict(self)
 
 
 def show_summary(console: Console, figures: DemoFigures, commands: list[tuple[str, str]]) -> None:
-    """Figures, the data's place, and what to try next."""
+    """Print the measurements, the location of the data, and commands to try next."""
     table = Table(show_header=False, box=None, padding=(0, 2))
     for name, latency in (("500 Noop commits", figures.noops), ("the demo's own commits", figures.commits)):
         if latency is not None:

@@ -1,1 +1,1 @@
-"""The rules of the CDC log, written a second time."""
+"""A second implementation of the rules of the CDC log."""

@@ -1,9 +1,9 @@
-"""What the log must have of a write that is more than one row: ScyllaDB's rules, worked out the plain way.
+"""The rows that the log must have for a compound write, by ScyllaDB's rules.
 
-The write becomes a list of *facts* (a row's marker, a cell, an element, a collection wiped, a row, a range or the
-partition deleted), each with its time and, if it expires, its time to live. Of the facts about one thing the newest
-stays; an element older than its collection's wipe goes. What stays is ordered by (time, kind, time to live, row): each
-of these places is one row of the log. Nothing here is shared with the job that is audited.
+The write becomes a list of *facts*: a row's marker, a cell, an element, a wiped collection, or a deleted row, range or
+partition. Each fact has a time and, if it expires, a time to live. For each thing only the newest fact is kept. An
+element older than its collection's wipe is dropped. The other facts are grouped and ordered by (time, kind, time to
+live, row). Each group is one row of the log. This module shares no code with the audited job.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ DAY_NS = 86_400 * 10**9
 
 @dataclass(frozen=True, slots=True)
 class AuditColumns:
-    """The columns of a table: types of its key, names of the static ones, name to type of the unfrozen collections.
+    """The columns of a table: types of its key, names of static columns, and types of the unfrozen collections by name.
 
-    ``renamed``: of some, rows of the log have other names than writes.
+    ``renamed``: some columns have other names in log rows than in writes.
     """
 
     partition: tuple[str, ...]
@@ -34,13 +34,13 @@ class AuditColumns:
 
     @property
     def special(self) -> bool:
-        """True if its inserts and updates are never one plain row for certain."""
+        """Return True if an insert or update of the table is never certain to be one plain row."""
         return bool(self.static or self.collections or self.renamed)
 
 
 @dataclass(slots=True)
 class AuditLogRow:
-    """One row that the log must have; columns in any order."""
+    """One row that the log must have. The order of columns does not matter."""
 
     timestamp: int
     sequence: int
@@ -54,7 +54,7 @@ class AuditLogRow:
 
 
 def statements(write: dict[str, Any]) -> list[dict[str, Any]]:
-    """The statements of a decoded mutation, each with its own time and time to live (0: never)."""
+    """Return the statements of a decoded mutation, each with its own time and time to live (0: never expires)."""
     own = {"timestamp": write["timestamp"], "ttl": write["ttl"] or 0}
     found = [write | own]
     for more in write["more"]:
@@ -64,7 +64,7 @@ def statements(write: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def is_compound(write: dict[str, Any], columns: AuditColumns) -> bool:
-    """True unless the write is one row as it stands."""
+    """Return False if the write is one plain row, and True otherwise."""
     if any(write[name] for name in ("more", "deleted_elements", "replaced", "bounds")):
         return True
     if write["operation"] in ("INSERT", "UPDATE"):
@@ -75,7 +75,7 @@ def is_compound(write: dict[str, Any], columns: AuditColumns) -> bool:
 
 
 def elements(kind: str, value: bytes) -> dict[bytes, bytes]:
-    """Key to value of a collection's elements; ValueError for other bytes."""
+    """Return key to value of a collection's elements. Raise ValueError for invalid bytes."""
     if kind.strip().startswith("udt"):
         return _fields(value, kind)
     parts, at = [], 4
@@ -94,7 +94,7 @@ def elements(kind: str, value: bytes) -> dict[bytes, bytes]:
 
 
 def _fields(value: bytes, kind: str) -> dict[bytes, bytes]:
-    """Number (two bytes) to value of a user type's fields that are not null; ValueError for other bytes."""
+    """Return field number (two bytes) to value of a user type's non-null fields. Raise ValueError for invalid bytes."""
     found, at, depth, most = {}, 0, 0, 1
     for letter in kind:
         depth += {"<": 1, ">": -1}.get(letter, 0)
@@ -117,7 +117,7 @@ def _fields(value: bytes, kind: str) -> dict[bytes, bytes]:
 
 
 def refusal(write: dict[str, Any], columns: AuditColumns) -> str:
-    """The reason to refuse a compound write for what its statements say; empty if there is none."""
+    """Return the reason to reject a compound write because of its statements, or empty text."""
     for one in statements(write):
         if one["operation"] not in ("INSERT", "UPDATE", "ROW_DELETE", "RANGE_DELETE", "PARTITION_DELETE"):
             return "unknown_operation"
@@ -134,7 +134,7 @@ def _named(one: dict[str, Any]) -> list[str]:
 
 
 def columns_named(write: dict[str, Any]) -> set[str]:
-    """The columns that the statements of a decoded mutation name."""
+    """Return the columns that the statements of a decoded mutation name."""
     return {name for one in statements(write) for name in _named(one)}
 
 
@@ -167,7 +167,7 @@ def _is_valid(one: dict[str, Any], columns: AuditColumns) -> bool:
 
 
 def is_of_type(kind: str, value: bytes) -> bool:
-    """True if the bytes are a value of a scalar type; of other types nothing is said against them."""
+    """Return True if the bytes are a value of a scalar type. Any value is accepted for other types."""
     number = int.from_bytes(value, "big", signed=True)
     if kind in SIZES:
         rules = {
@@ -191,7 +191,7 @@ def is_of_type(kind: str, value: bytes) -> bool:
 
 
 def log_rows(write: dict[str, Any], columns: AuditColumns, keys_only: bool) -> list[AuditLogRow]:
-    """The rows of an acceptable compound write, in order."""
+    """Return the rows of an accepted compound write, in order."""
     facts = facts_of(write, columns)
     wiped = {name[1:3]: fact[0] for name, fact in facts.items() if name[0] == "wipe"}
     order: dict[Any, int] = {}
@@ -216,7 +216,7 @@ def log_rows(write: dict[str, Any], columns: AuditColumns, keys_only: bool) -> l
         elif fact_kind == "cell":
             place(row, at, ttl, True).values[name[2]] = value
         elif fact_kind == "element" and at >= wiped.get((row, name[2]), at):
-            # An insert has room for elements only of a collection that it replaces.
+            # An insert can contain elements only of a collection that it replaces.
             target = place(row, at, ttl, wiped.get((row, name[2])) == at and ttl == 0 and value is not None)
             if value is None:
                 target.taken.setdefault(name[2], set()).add(name[3])
@@ -238,7 +238,7 @@ def log_rows(write: dict[str, Any], columns: AuditColumns, keys_only: bool) -> l
 
 
 def plain_row(write: dict[str, Any], keys_only: bool) -> list[AuditLogRow]:
-    """The row of a write that is no compound one."""
+    """Return the row of a write that is not compound."""
     codes = {"UPDATE": UPDATE, "INSERT": INSERT, "ROW_DELETE": ROW_DELETE, "PARTITION_DELETE": PARTITION_DELETE}
     row = AuditLogRow(
         write["timestamp"], 0, True, codes[write["operation"]], write["ttl"], tuple(write["clustering_key"])
@@ -250,7 +250,7 @@ def plain_row(write: dict[str, Any], keys_only: bool) -> list[AuditLogRow]:
 
 
 def facts_of(write: dict[str, Any], columns: AuditColumns) -> dict[tuple[Any, ...], tuple[int, int, Any]]:
-    """(what, row, column, element) to (time, time to live, value), newest only; the value of a delete is None."""
+    """Return (kind, row, column, element) to the newest (time, time to live, value). The value of a delete is None."""
     found: dict[tuple[Any, ...], tuple[int, int, Any]] = {}
 
     def add(name: tuple[Any, ...], at: int, ttl: int, value: Any) -> None:
@@ -289,13 +289,16 @@ def facts_of(write: dict[str, Any], columns: AuditColumns) -> dict[tuple[Any, ..
 
 
 def weight(fact: tuple[int, int, Any]) -> tuple[int, bool, int, bytes]:
-    """Of two facts the later counts; of equal times a delete, then what expires, later, then the greater value."""
+    """Return the sort key of a fact; the greater one wins.
+
+    The later time wins. At equal times a delete wins, then the longer time to live, then the greater value.
+    """
     at, ttl, value = fact
     return at, value is None, ttl, value or b""
 
 
 def _ranges(write: dict[str, Any], columns: AuditColumns, places: dict[tuple[Any, ...], AuditLogRow]) -> None:
-    """Two rows for each range that can hold a row."""
+    """Add two rows for each range that can contain a row."""
     for number, one in enumerate(statements(write)):
         bounds, at = one["bounds"], one["timestamp"]
         if bounds is None or _is_empty(bounds, columns.clustering):
@@ -307,20 +310,20 @@ def _ranges(write: dict[str, Any], columns: AuditColumns, places: dict[tuple[Any
 
 
 def _is_empty(bounds: dict[str, Any], kinds: tuple[str, ...]) -> bool:
-    """True if the end is not after the start."""
+    """Return True if the end is not after the start."""
     start, end = _points(bounds, kinds)
     return end <= start
 
 
 def covers(bounds: dict[str, Any], key: tuple[Any, ...], kinds: tuple[str, ...]) -> bool:
-    """True if a row lies in a range."""
+    """Return True if a row is in a range."""
     start, end = _points(bounds, kinds)
     row: list[Any] = [(1, sortable(kind, part)) for kind, part in zip(kinds, key, strict=True)]
     return start < [*row, (1,)] < end
 
 
 def _points(bounds: dict[str, Any], kinds: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
-    """The ends of a range as points between rows: all that begin with one lie to one side of it."""
+    """Return the ends of a range as points between rows. All rows with the same prefix are on the same side of a point."""
 
     def point(name: str, after: bool) -> list[Any]:
         parts: list[Any] = [(1, sortable(kind, part)) for kind, part in zip(kinds, bounds[name], strict=False)]
@@ -331,7 +334,7 @@ def _points(bounds: dict[str, Any], kinds: tuple[str, ...]) -> tuple[list[Any], 
 
 
 def sortable(kind: str, value: bytes) -> Any:
-    """Orders values of the types that clustering keys mostly have; the others by their bytes."""
+    """Return a sort key for values of common clustering key types. Values of other types are ordered by their bytes."""
     if kind in ("tinyint", "smallint", "int", "bigint", "varint", "timestamp") and is_of_type(kind, value):
         return int.from_bytes(value, "big", signed=True), b""
     return 0, value

@@ -1,9 +1,9 @@
-"""Preimages and postimages that the log must have, worked out the plain way: a table is a heap of facts.
+"""The preimages and postimages that the log must have. A table is modelled as a heap of facts.
 
-A fact (``compound``) is what a write said about one thing: a cell, an element, a row's marker, a collection wiped,
-something deleted. Of each thing the newest fact is kept, for ever. A row at an instant is read off the facts: what no
-tombstone covers and what has not expired. For each timestamp of a write the rows it touches are read, its facts are put
-on the heap, and the rows are read again.
+A fact (``compound``) is a write's statement about one thing: a cell, an element, a row's marker, a wiped collection, or
+a deleted row, range or partition. For each thing the heap keeps the newest fact forever. A row at an instant consists
+of the facts that no tombstone covers and that have not expired. For each timestamp of a write: read the rows that it
+touches, put its facts on the heap, and read the rows again.
 """
 
 from __future__ import annotations
@@ -36,8 +36,9 @@ Values = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What the log of a table has beside its changes. ``preimage``: false, true or full; names of the columns that are
-    not of the key, in the order of the schema.
+    """The images that the log of a table has. ``preimage``: false, true or full.
+
+    ``regular`` and ``static``: names of the columns outside the key, in schema order.
     """
 
     preimage: str
@@ -48,7 +49,7 @@ class Wanted:
 
 @dataclass(slots=True)
 class Heap:
-    """The facts about one partition of a table: (what, row, column, element) to (time, time to live, value)."""
+    """The facts about one partition of a table: (kind, row, column, element) to (time, time to live, value)."""
 
     facts: dict[Row, dict[tuple[Any, ...], tuple[int, int, Any]]] = field(default_factory=dict)
     ranges: list[tuple[int, dict[str, Any]]] = field(default_factory=list)
@@ -64,8 +65,9 @@ class Heap:
             elements[name] = fact
 
     def row(self, row: Row, columns: AuditColumns, now: int, own: frozenset[str] | None = None) -> Values | None:
-        """Column to value, of a collection element to value; None if there is no such row. ``own``: the columns that
-        there are, if not all.
+        """Return column to value, for a collection element to value, or None if the row does not exist.
+
+        ``own``: the existing columns, None for all.
         """
         facts = self.facts.get(row, {})
         gone = max([self.deleted] + [fact[0] for name, fact in facts.items() if name[0] == "row"])
@@ -93,7 +95,7 @@ class Heap:
 
 
 class Images:
-    """The heaps of all partitions. ``rows`` has to see every write that is logged, in the order of the topic."""
+    """The heaps of all partitions. ``rows`` must get every logged write, in the order of the topic."""
 
     def __init__(self) -> None:
         self._heaps: dict[tuple[str, bytes], Heap] = {}
@@ -102,8 +104,10 @@ class Images:
         self, table: str, key: bytes, write: dict[str, Any], logged: list[AuditLogRow], columns: AuditColumns,
         wanted: Wanted, now: int, readable: frozenset[str] | None = None,
     ) -> list[AuditLogRow]:  # fmt: skip
-        """The rows of a write, ``logged`` without images, with them. ``key``: composed; ``now``: append time, µs;
-        ``readable``: the columns outside the key that the version has which reads the write, None: all.
+        """Return the rows of a write with images. ``logged``: its rows without images.
+
+        ``key``: composed partition key. ``now``: append time in µs. ``readable``: columns outside the key of the
+        version that reads the write, None for all.
         """
         heap = self._heaps.setdefault((table, key), Heap())
         facts = facts_of(write, columns)
@@ -113,7 +117,7 @@ class Images:
             logged_now = list(group)
             touched = _touched(own, columns, wanted)
             for row in logged_now:
-                # An update without a cell is no fact, and about its row all the same.
+                # An update without cells adds no fact, but still touches its row.
                 if row.operation in (INSERT, UPDATE) and len(row.clustering_key) == len(columns.clustering):
                     touched.setdefault(tuple(row.clustering_key), set())
             own_rows = sorted(touched.keys() - {STATIC}, key=lambda row: [*map(sortable, columns.clustering, row)])
@@ -132,13 +136,13 @@ class Images:
 
 
 def _counts(name: tuple[Any, ...], fact: tuple[int, int, Any], facts: dict[Any, Any]) -> bool:
-    """False for an element that its own write has wiped."""
+    """Return False for an element that its own write has wiped."""
     wiped = facts.get(("wipe", *name[1:3])) if name[0] == "element" else None
     return wiped is None or fact[0] >= wiped[0]
 
 
 def _touched(own: dict[tuple[Any, ...], Any], columns: AuditColumns, wanted: Wanted) -> dict[Row, set[str]]:
-    """Row to the columns that facts of one timestamp are about."""
+    """Return each row with the columns that the facts of one timestamp change."""
     found: dict[Row, set[str]] = {}
     for name in own:
         if name[0] == "partition":

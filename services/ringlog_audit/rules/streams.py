@@ -1,8 +1,8 @@
-"""Which stream a write belongs to, worked out the plain way from the published generations.
+"""The stream of a write, computed directly from the published generations.
 
-A generation operates from its timestamp to the next one's. A token belongs to the range (previous end, end]; within
-the range the slot is the shard that the range's owner would give the token (biased token round robin); slots are in
-the order in which the stream ids were published. A table in tablets that a generation names has ranges of its own.
+A generation is active from its timestamp to the next one's. A token belongs to the range (previous end, end]. Within
+the range, the slot is the shard that the range's owner gives the token (biased token round robin). Slots have the order
+in which the stream ids were published. A table in tablets has its own ranges if the generation names it.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class PublishedRange:
 
 @dataclass(frozen=True, slots=True)
 class PublishedGeneration:
-    """A generation as the change topics describe it; without ``ranges`` if it expired and its streams are deleted.
+    """A generation as described by the change topics. It has no ``ranges`` if it expired and its streams are deleted.
 
-    ``committed``: at that epoch. ``tables``: by id the tablets of tables that have streams of their own.
+    ``committed``: the epoch of its commit. ``tables``: table id to tablets, for tables with their own streams.
     """
 
     timestamp: int
@@ -36,16 +36,16 @@ class PublishedGeneration:
 
 
 def hash_of(partition_key: bytes) -> int:
-    """Token of a composed partition key, by the Cassandra driver."""
+    """Return the token of a composed partition key, computed by the Cassandra driver."""
     token = Murmur3Token.hash_fn(partition_key)
     assert isinstance(token, int)
     return token
 
 
 def compose(components: list[bytes]) -> bytes:
-    """A partition key as it is hashed.
+    """Return a partition key in the form that is hashed.
 
-    One column as it is, several each with its length before and a zero byte after.
+    A single column is used unchanged. Several columns each have their length in front and a zero byte behind.
     """
     if len(components) == 1:
         return components[0]
@@ -56,7 +56,7 @@ def compose(components: list[bytes]) -> bytes:
 
 
 def generation_for(generations: list[PublishedGeneration], timestamp: int) -> PublishedGeneration | None:
-    """The generation that operates at ``timestamp``."""
+    """Return the generation that is active at ``timestamp``."""
     found = None
     for generation in generations:
         if generation.timestamp <= timestamp:
@@ -65,7 +65,7 @@ def generation_for(generations: list[PublishedGeneration], timestamp: int) -> Pu
 
 
 def stream_for(generation: PublishedGeneration, token: int, table: str = "") -> bytes:
-    """The stream of a token in the table with that id."""
+    """Return the stream of a token in the table with that id."""
     ranges = generation.tables.get(table, generation.ranges)
     owner = ranges[0]
     for candidate in ranges:

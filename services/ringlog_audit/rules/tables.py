@@ -1,4 +1,4 @@
-"""A version of a table as the audit uses it: which columns rows of the CDC log have, and which options count."""
+"""A table version as the audit uses it: its columns in CDC rows and its options."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ MULTI_CELL = ("list", "set", "map", "udt")
 
 @dataclass(frozen=True, slots=True)
 class PublishedTable:
-    """A version of a table. ``columns`` and ``images`` use the names that rows of the log use, ``names`` the users'.
+    """A version of a table. ``columns`` and ``images`` use the column names of log rows; ``names`` uses the user's
+    names.
 
-    ``names``: columns outside the key; ``respelled``: a column was dropped or renamed; ``stored``: user's name to name
-    in rows, for the columns for which these differ; ``types``: type of each column outside the key, by name in rows.
+    ``names``: columns outside the key. ``respelled``: a column was dropped or renamed. ``stored``: user's name to name
+    in rows, for columns with different names. ``types``: type of each column outside the key, by its name in rows.
     """
 
     columns: AuditColumns
@@ -33,12 +34,12 @@ class PublishedTable:
 
     @property
     def logged_names(self) -> frozenset[str]:
-        """Columns outside the key, as rows call them."""
+        """Return the columns outside the key, by their names in rows."""
         return frozenset(self.stored.get(name, name) for name in self.names)
 
 
 def table_of_state(table: Table) -> PublishedTable:
-    """The version of a table that a state has."""
+    """Return the version of a table in a state."""
     return table_of_record(
         {
             "id": table.id,
@@ -58,7 +59,7 @@ def table_of_state(table: Table) -> PublishedTable:
 
 
 def table_of_record(row: dict[str, Any]) -> PublishedTable:
-    """The version of a table in a record of the topic ``schema``."""
+    """Return the version of a table in a record of the topic ``schema``."""
     logged, key = as_logged(row), {*row["partition_key"], *row["clustering_key"]}
     own = [
         column
@@ -79,7 +80,7 @@ def table_of_record(row: dict[str, Any]) -> PublishedTable:
 
 
 def as_logged(row: dict[str, Any]) -> dict[str, Any]:
-    """Return the record of a table with columns as rows of the log call them."""
+    """Return the record of a table with the column names that log rows use."""
     names = _stored(row)
     return row | {
         "columns": [column | {"name": names.get(column["name"], column["name"])} for column in row["columns"]],
@@ -89,7 +90,7 @@ def as_logged(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def collections_of(types: Mapping[str, str]) -> dict[str, str]:
-    """The columns whose values are collections of many cells."""
+    """Return the columns whose values are unfrozen collections."""
     return {name: kind for name, kind in types.items() if kind.strip().startswith(MULTI_CELL)}
 
 

@@ -1,1 +1,1 @@
-"""Topics and lake tables as the audit reads them."""
+"""Readers of topics and lake tables for the audit."""

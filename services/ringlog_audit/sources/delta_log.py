@@ -1,8 +1,8 @@
-"""The rows of a Delta table, read with nothing but Arrow: the table's log says which Parquet files are the table.
+"""The rows of a Delta table, read with Arrow only. The table's log names the Parquet files of the table.
 
-A second reading of what Spark wrote, small on purpose. It takes tables as Delta makes them unless they say otherwise
-(reader version 1: no deletion vectors, no renamed columns, checkpoints in one piece or several) and refuses others.
-Source: the Delta transaction log protocol.
+This is a second, deliberately small reader of Spark's output. It reads tables with Delta's default features (reader
+version 1: no deletion vectors, no renamed columns, checkpoints in one or several parts) and rejects others. Source: the
+Delta transaction log protocol.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ ROWS_PER_BATCH = 20_000
 
 
 class DeltaFiles:
-    """The files of one table at its newest version: path to the partition's values. Raises AuditError."""
+    """The files of the newest version of a table: path to partition values. Raises AuditError."""
 
     def __init__(self, fs: Any, root: str) -> None:
         self._fs = fs
@@ -35,7 +35,7 @@ class DeltaFiles:
             raise AuditError(f"{root} is no Delta table")
 
     def _checkpoint(self) -> int:
-        """Take over the newest checkpoint, if there is one; the version that follows it."""
+        """Load the newest checkpoint, if there is one. Return the version after it."""
         name = f"{self._root}/_delta_log/_last_checkpoint"
         if not self._exists(name):
             return 0
@@ -65,7 +65,7 @@ class DeltaFiles:
             self.files.pop(remove["path"], None)
 
     def rows(self, columns: tuple[str, ...]) -> Iterator[tuple[Any, ...]]:
-        """These columns of all rows; one by which the table is partitioned comes as its text."""
+        """Yield these columns of all rows. A partition column is yielded as text."""
         for path, values in sorted(self.files.items()):
             stored = [name for name in columns if name not in values]
             file = _parquet(self._fs, f"{self._root}/{unquote(path)}")
@@ -75,7 +75,7 @@ class DeltaFiles:
                 yield from zip(*(found[name] for name in columns), strict=True)
 
     def scalars(self) -> Iterator[dict[str, Any]]:
-        """All columns of all rows, as Arrow scalars; without those by which the table is partitioned."""
+        """Yield all columns of all rows as Arrow scalars, except partition columns."""
         for path in sorted(self.files):
             for batch in _parquet(self._fs, f"{self._root}/{unquote(path)}").iter_batches(ROWS_PER_BATCH):
                 for number in range(batch.num_rows):
@@ -90,7 +90,7 @@ class DeltaFiles:
 
 
 def decode_actions(data: bytes) -> list[dict[str, Any]]:
-    """The actions of a commit, those that count here with the fields that count. Raises AuditError."""
+    """Return the actions of a commit with the fields that this module uses. Raise AuditError if they are invalid."""
     try:
         found = [json.loads(line) for line in data.splitlines()]
         for action in found:
@@ -109,7 +109,7 @@ def decode_actions(data: bytes) -> list[dict[str, Any]]:
 
 
 def decode_last(data: bytes) -> tuple[int, int | None]:
-    """(version of the last checkpoint, in how many parts; None: in one). Raises AuditError."""
+    """Return (version of the last checkpoint, number of parts or None for one). Raise AuditError if invalid."""
     try:
         found = json.loads(data)
         version, parts = found["version"], found.get("parts")
@@ -127,7 +127,7 @@ def _parquet(fs: Any, path: str) -> Any:
 
 
 def open_lake(address: str) -> tuple[Any, str]:
-    """(file system, path) of a folder or an address. Raises AuditError."""
+    """Return (file system, path) of a folder or an address. Raise AuditError if it cannot be opened."""
     try:
         from pyarrow import fs
     except ImportError as error:
@@ -142,7 +142,7 @@ def open_lake(address: str) -> tuple[Any, str]:
 
 
 def tables_in(system: Any, root: str, suffix: str) -> dict[str, str]:
-    """Full name to path of the tables of all keyspaces of a lake."""
+    """Return full name to path of the tables of all keyspaces of a lake."""
     from pyarrow.fs import FileSelector, FileType
 
     found = {}

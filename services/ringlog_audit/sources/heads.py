@@ -1,7 +1,7 @@
-"""The first fields of an Avro record, read without decoding the rest: the audit looks at every row, and cells are many.
+"""A reader of the first fields of an Avro record. The audit reads every row, and most bytes are in the cells.
 
-What follows the head (clustering key and cells) is compared as bytes; where the bytes differ, or a schema
-has another layout than today's, the records are decoded whole. So speed never changes a verdict.
+The fields after the head (clustering key and cells) are compared as bytes. If the bytes differ, or a schema has another
+layout than the current one, the records are decoded completely. So this optimization never changes a result.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 Reader = Callable[[bytes, int], tuple[Any, int]]
-"""From a position to (value, position behind it); raises IndexError or ValueError."""
+"""A function from a position to (value, position after it). It raises IndexError or ValueError."""
 
 _COMPOUND = ("clustering_key", "cells", "deleted_elements", "replaced", "bounds", "more")
 MUTATION_TAILS = (
@@ -23,21 +23,21 @@ CDC_TAILS = (
     ("clustering_key", "cells", "deleted", "deleted_elements"),
     ("clustering_key", "cells", "deleted"),
 )
-"""The fields from the clustering key on, as today's schema has them and as those before it had."""
+"""The fields from the clustering key on, in the current schema and in earlier ones."""
 
 EPOCH = "epoch"
-"""The last field of a row of the log, a number of its own: a write does not say it."""
+"""The last field of a log row, a number. A write does not have it."""
 
 SHARED = 2
-"""The first fields of each tail, which a mutation and its row have in common."""
+"""The number of fields at the start of each tail that a mutation and its row share."""
 
 
 class RecordHead:
-    """Reads the fields of ``schema`` (parsed, a record) that come before its tail, one of ``tails``, into a tuple.
+    """A reader of the fields of ``schema`` before its tail. ``schema`` is a parsed record, its tail one of ``tails``.
 
-    ``usable`` is False for a schema that ends otherwise, or whose head has a type that is not known here. ``rest``:
-    the bytes of what follows the shared fields where nothing is in it, a zero for each field, up to the epoch if there
-    is one (``has_epoch``).
+    ``usable`` is False for a schema with another tail or with an unsupported type in its head. ``rest``: the bytes of
+    empty fields after the shared ones, one zero per field, without the epoch. ``has_epoch``: the tail ends with the
+    epoch.
     """
 
     def __init__(self, schema: dict[str, Any], tails: tuple[tuple[str, ...], ...], wanted: tuple[str, ...]) -> None:
@@ -57,7 +57,7 @@ class RecordHead:
             self.usable = False
 
     def read(self, value: bytes, at: int) -> tuple[tuple[Any, ...], int]:
-        """(the wanted fields, position of the tail)."""
+        """Return (the wanted fields, position of the tail)."""
         found = []
         for reader in self._readers:
             item, at = reader(value, at)
@@ -66,7 +66,9 @@ class RecordHead:
 
 
 def before_last_number(value: bytes) -> bytes:
-    """What stands before a number at the end, behind a byte that is none of it."""
+    """Return the bytes before a variable-length number at the end of ``value``. A byte below 0x80 must precede the
+    number.
+    """
     at = len(value) - 1
     while at > 0 and value[at - 1] >= 0x80:
         at -= 1
@@ -74,7 +76,7 @@ def before_last_number(value: bytes) -> bytes:
 
 
 def long_at(value: bytes, at: int) -> tuple[int, int]:
-    """A zigzag number."""
+    """Return the zigzag number at a position and the position after it."""
     number = shift = 0
     while True:
         byte = value[at]
@@ -88,7 +90,7 @@ def long_at(value: bytes, at: int) -> tuple[int, int]:
 
 
 def bytes_at(value: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes with their length before them."""
+    """Return the length-prefixed bytes at a position and the position after them."""
     size, at = long_at(value, at)
     if not 0 <= size <= len(value) - at:
         raise ValueError("a length beyond the end")
@@ -96,7 +98,7 @@ def bytes_at(value: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _array(item: Reader) -> Reader:
-    """Of one block; ValueError for one of several blocks."""
+    """Return a reader of an array of one block. It raises ValueError for an array of several blocks."""
 
     def read(value: bytes, at: int) -> tuple[list[Any], int]:
         found = []
@@ -152,7 +154,7 @@ def _enum(symbols: list[str]) -> Reader:
 
 
 def _reader(schema: Any, readers: dict[str, Any]) -> Reader:
-    """The reader of a type; KeyError for one that heads do not have."""
+    """Return the reader of a type. Raise KeyError for a type that heads do not support."""
     if isinstance(schema, list):
         if len(schema) != 2 or schema[0] != "null":
             raise KeyError("union")
@@ -177,7 +179,7 @@ def _reader(schema: Any, readers: dict[str, Any]) -> Reader:
 
 
 components_at: Reader = _array(_optional(bytes_at))
-"""An array of nullable bytes."""
+"""Reader of an array of nullable bytes."""
 
 
 def _cell_name(value: bytes, at: int) -> tuple[str, int]:
@@ -187,4 +189,4 @@ def _cell_name(value: bytes, at: int) -> tuple[str, int]:
 
 
 names_at: Reader = _array(_cell_name)
-"""The names of an array of cells."""
+"""Reader of the names in an array of cells."""

@@ -1,4 +1,4 @@
-"""Reading topics to their end with nothing but a Kafka client and the schemas that the cluster publishes."""
+"""Readers of whole topics. They use only a Kafka client and the schemas that the cluster publishes."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ HEADER = 10
 MARKER = b"\xc3\x01"
 RECORDS_PER_POLL = 2_000
 POLL_S = 0.01
-"""A call waits so long for more records even where the end is there: an audit makes one or two for each partition."""
+"""Seconds that a call waits for more records, also at the end. An audit makes one or two such calls per partition."""
 ANSWER_S = 10.0
 SILENCE_S = 30.0
 
 
 class AuditError(Exception):
-    """The audit could not be made; the text says why."""
+    """The audit could not run. The text says why."""
 
 
 class Record(Protocol):
-    """A record of a topic, as ``confluent_kafka.Message`` has it."""
+    """A record of a topic, as in ``confluent_kafka.Message``."""
 
     def partition(self) -> int | None: ...
     def offset(self) -> int | None: ...
@@ -37,14 +37,14 @@ class Record(Protocol):
 
 
 class AuditTopics(Protocol):
-    """The topics of one cluster. A port: Kafka's, and those of the simulator."""
+    """The topics of one cluster: a port for Kafka and the simulator."""
 
     def name(self, suffix: str) -> str:
-        """The name of the cluster's topic that ends so."""
+        """Return the name of the cluster's topic with this suffix."""
         ...
 
     def records(self, suffix: str, since: Mapping[int, int] | None = None) -> Iterator[Record]:
-        """Every committed record of a topic, partition by partition, up to the end that it has now.
+        """Yield every committed record of a topic, partition by partition, up to its current end.
 
         ``since``: partition to the offset to start at. Raises AuditError.
         """
@@ -59,18 +59,19 @@ class KafkaTopics:
         self._cluster = cluster
 
     def name(self, suffix: str) -> str:
-        """The name of the cluster's topic that ends so."""
+        """Return the name of the cluster's topic with this suffix."""
         return f"{self._cluster}.{suffix}"
 
     def records(self, suffix: str, since: Mapping[int, int] | None = None) -> Iterator[Record]:
-        """Every committed record of a topic; likewise."""
+        """Yield every committed record of a topic, up to its current end."""
         return records(self._bootstrap, self.name(suffix), since)
 
 
 def records(bootstrap: str, topic: str, since: Mapping[int, int] | None = None) -> Iterator[Message]:
-    """Every committed record of a topic, partition after partition, from its first to the end it had when we asked.
+    """Yield every committed record of a topic, partition by partition, from its first to its end at the time of the
+    call.
 
-    ``since``: the offset to begin at, by partition. Raises AuditError, also if no broker answers.
+    ``since``: partition to the offset to start at. Raises AuditError, also if no broker answers.
     """
     consumer = Consumer(
         {
@@ -100,7 +101,7 @@ def records(bootstrap: str, topic: str, since: Mapping[int, int] | None = None) 
 
 
 def _until(consumer: Consumer, high: int) -> Iterator[Message]:
-    """Records below ``high``; transaction markers leave gaps, so the end of the partition ends it too."""
+    """Yield the records below ``high``. Transaction markers leave gaps, so the end of the partition also stops it."""
     last_answer = time.monotonic()
     while True:
         batch = consumer.consume(RECORDS_PER_POLL, POLL_S)
@@ -123,7 +124,7 @@ def _until(consumer: Consumer, high: int) -> Iterator[Message]:
 
 
 class Decoder:
-    """Decodes single-object encoded values with the schemas of ``<cluster>.schemas`` (key: fingerprint in hex)."""
+    """A decoder of single-object encoded values with the schemas of ``<cluster>.schemas`` (key: fingerprint in hex)."""
 
     def __init__(self, topics: AuditTopics) -> None:
         self._schemas: dict[bytes, Any] = {}
@@ -134,21 +135,21 @@ class Decoder:
                 self._schemas[fingerprint] = fastavro.parse_schema(json.loads(value), _write_hint=False)
 
     def name(self, value: bytes) -> str:
-        """Full name of the record's schema."""
+        """Return the full name of the record's schema."""
         return str(self.schema(value)["name"])
 
     def decode(self, value: bytes) -> dict[str, Any]:
-        """The record; raises AuditError for bytes that are none of the cluster's records."""
+        """Return the record. Raise AuditError for bytes that are not a record of the cluster."""
         schema, body = self.schema(value), io.BytesIO(value[HEADER:])
         try:
             found = fastavro.schemaless_reader(body, schema, None)
-        except Exception as broken:  # whatever bytes are there
+        except Exception as broken:  # for any error that invalid bytes cause
             raise AuditError(f"undecodable record: {type(broken).__name__}: {broken}") from broken
         assert isinstance(found, dict)
         return found
 
     def schema(self, value: bytes) -> Any:
-        """The parsed schema of a record; raises AuditError for bytes that are none of the cluster's records."""
+        """Return the parsed schema of a record. Raise AuditError for bytes that are not a record of the cluster."""
         schema = self._schemas.get(value[2:HEADER]) if value[:2] == MARKER else None
         if schema is None:
             raise AuditError(f"no schema for a record that begins with {value[:HEADER].hex()}")
@@ -156,7 +157,7 @@ class Decoder:
 
 
 def latest(topics: AuditTopics, suffix: str) -> dict[bytes, bytes]:
-    """The current state of a compacted topic: the last value of every key that is not deleted."""
+    """Return the current state of a compacted topic: the last value of every key that is not deleted."""
     found: dict[bytes, bytes] = {}
     for message in topics.records(suffix):
         key, value = message.key(), message.value()

@@ -1,1 +1,1 @@
-"""The writes of a cluster, and what must become of each."""
+"""The writes of a cluster and the expected result of each."""

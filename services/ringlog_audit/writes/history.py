@@ -1,12 +1,12 @@
-"""What was in force at an epoch and for a write, from the metadata log itself.
+"""The table versions and settings that apply at an epoch and to a write, computed from the metadata log.
 
-The kernel folds the log up to the published epoch, as every replica does. So each record that is not an entry, lost a
-race or was refused has no effect here, either. The states say what each table looked like at each epoch.
+The kernel folds the log up to the published epoch, like every replica. So records that are not entries, lost a race or
+were rejected have no effect here either. The states show each table at each epoch.
 
-Which version of a table reads a write is worked out here a second time, since the audit is a second opinion on
-``ringlog.kernel.generations``. What an entry changes counts for writes appended from the settled time of the state
-before it. Tables are known by their ids, so a name may be dropped and used again. Before a settled time was promised,
-the version of the epoch counts at which the job planned the write; a dead letter and a row name it.
+This module selects the table version for a write independently of ``ringlog.kernel.generations``, because the audit is
+an independent check. The changes of an entry apply to writes appended at or after the validation watermark of the state
+before it. Tables are identified by their ids, so a name may be dropped and reused. Before the first validation
+watermark, the version as of the epoch in the job's plan applies. A dead letter or a row names that epoch.
 """
 
 from __future__ import annotations
@@ -29,16 +29,16 @@ from ringlog_audit.rules.tables import PublishedTable, collections_of, table_of_
 from ringlog_audit.sources.topics import AuditError, AuditTopics, Decoder, latest
 
 NAMED_US = 3_600_000_000
-"""How long a write may name a version after the next one counts."""
+"""Microseconds during which writes may still name a version after the next version applies."""
 LEEWAY = "cdc_leeway_us"
 UNKNOWN_TABLE, UNKNOWN_VERSION = "unknown_table", "unknown_version"
 
 
 @dataclass(frozen=True, slots=True)
 class AuditVersion:
-    """A version of a table. It counts for writes appended from ``since`` on and may be named until ``end``.
+    """A version of a table. It applies to writes appended from ``since`` on. Writes may name it until ``end``.
 
-    ``epoch``: of the entry that made it; ``id``: 16 bytes, or the digest of one that was made in a recovery.
+    ``epoch``: epoch of the entry that created it. ``id``: 16 bytes, or the digest of a version created in a recovery.
     """
 
     epoch: int
@@ -50,9 +50,11 @@ class AuditVersion:
 
 @dataclass(slots=True)
 class AuditTableVersions:
-    """All versions of one table id, ascending. It takes no writes from ``until`` on; ``dropped``: at that epoch.
+    """All versions of one table id, ascending. The table accepts no writes from ``until`` on, and none after
+    ``dropped``.
 
-    ``unsettled``: versions that were replaced before any settled time was promised.
+    ``dropped``: the epoch of the drop. ``unsettled``: versions that were replaced before the first validation
+    watermark.
     """
 
     versions: list[AuditVersion]
@@ -62,22 +64,22 @@ class AuditTableVersions:
 
     @property
     def id(self) -> str:
-        """The table's id."""
+        """Return the table's id."""
         return self.versions[0].table.id
 
     @property
     def every(self) -> list[AuditVersion]:
-        """All versions."""
+        """Return all versions."""
         return self.unsettled + self.versions
 
 
 @dataclass(slots=True)
 class TableHistory:
-    """The tables by full name, each name with the tables that had it, in order.
+    """The tables by full name. Each name has the tables that had it, in order.
 
-    ``settled``: the newest settled time, 0: none was promised; ``settled_from``: the first epoch with one;
-    ``forgotten``: (epoch, append time below which nothing is judged from that epoch on); ``decided``: of the mutations,
-    partition to the offset below which writers say that all is carried out.
+    ``settled``: the newest validation watermark, 0 for none. ``settled_from``: the first epoch with one. ``forgotten``:
+    pairs (epoch, append time); from that epoch on, writes appended below that time are not validated. ``decided``:
+    mutations partition to the offset below which, according to the CDC writers, all writes are processed.
     """
 
     lives: dict[str, list[AuditTableVersions]] = field(default_factory=dict)
@@ -87,13 +89,13 @@ class TableHistory:
     decided: dict[int, int] | None = None
 
     def newest(self, name: str) -> PublishedTable | None:
-        """The table that has the name now."""
+        """Return the table that has the name now."""
         lives = self.lives.get(name, ())
         return lives[-1].versions[-1].table if lives and lives[-1].dropped is None else None
 
     def columns_ever(self, name: str) -> AuditColumns:
-        """The columns of the table that has the name now, with those that earlier versions had: rows may have cells of
-        them.
+        """Return the columns of all versions of the table that has the name now. Rows may have cells of earlier
+        versions.
         """
         versions = self.lives[name][-1].every
         types = {column: kind for one in versions for column, kind in one.table.types.items()}
@@ -101,8 +103,9 @@ class TableHistory:
         return replace(versions[-1].table.columns, static=static, collections=collections_of(types))
 
     def read_by(self, write: dict[str, Any], now: int, epoch: int | None) -> AuditVersion | str:
-        """The version that reads a write appended at ``now``, or the reason why there is none. ``epoch``: at which
-        the write was judged, None: that is not known.
+        """Return the version that reads a write appended at ``now``, or the reason why there is none.
+
+        ``epoch``: the epoch of its validation, None if not known.
         """
         life = self.life_of(write, now, epoch)
         if life is None or write.get("table_id") not in (None, _bytes_of(life.id)):
@@ -122,7 +125,7 @@ class TableHistory:
         return named[-1]
 
     def life_of(self, write: dict[str, Any], now: int, epoch: int | None) -> AuditTableVersions | None:
-        """The table that has a write's name for writes appended at ``now``."""
+        """Return the table that has the write's table name for writes appended at ``now``."""
         known = self.lives.get(f"{write['keyspace']}.{write['table']}", ())
         if not self._is_settled_at(epoch):
             made = [one for one in known if epoch is None or one.every[0].epoch <= epoch]
@@ -133,9 +136,10 @@ class TableHistory:
         return made[-1] if made and (made[-1].until is None or now < made[-1].until) else None
 
     def images_for(self, version: AuditVersion, life: AuditTableVersions, now: int) -> tuple[Wanted | None, int]:
-        """(images of a write appended at ``now`` that ``version`` reads, how often images were switched on until then).
+        """Return (images of a write, how often images were switched on until then) for a write appended at ``now``.
 
-        Options are those of the newest version that counts at ``now``, columns those of the version that reads it.
+        The options come from the newest version that applies at ``now``. The columns come from ``version``, which reads
+        the write.
         """
         counting = [one for one in life.every if one.since <= now] if self.settled else [version]
         own, options = version.table, counting[-1].table.images
@@ -148,14 +152,14 @@ class TableHistory:
         return Wanted(options.preimage, options.postimage, regular, static), switches
 
     def is_forgotten(self, now: int, epoch: int | None) -> bool:
-        """True if nothing appended at ``now`` is judged at ``epoch``."""
+        """Return True if writes appended at ``now`` are no longer validated at ``epoch``."""
         return epoch is not None and any(since <= epoch and now < below for since, below in self.forgotten)
 
     def _is_settled_at(self, epoch: int | None) -> bool:
         return bool(self.settled) and (epoch is None or epoch >= self.settled_from)
 
     def look(self, before: ClusterState, after: ClusterState) -> None:
-        """Take in the state that an entry made."""
+        """Record the changes that an entry made to the state."""
         now = before.settled.until
         if before.tables is not after.tables:
             for name in sorted({*before.tables, *after.tables}):
@@ -205,12 +209,12 @@ class TableHistory:
 
 
 def replayed(topics: AuditTopics, decoder: Decoder, archived: Iterable[bytes] = ()) -> tuple[TableHistory, Leeways]:
-    """What the entries up to the published epoch make of tables and of the leeway.
+    """Replay the entries up to the published epoch. Return the tables and the allowed lateness over time.
 
-    ``archived``: records that the log had before those which it begins with now. Raises AuditError if they do not lead
-    to what is published.
+    ``archived``: records that precede the current start of the log. Raises AuditError if the result differs from the
+    published epoch.
     """
-    # The head first: the cluster goes on meanwhile, and what is published later is not in the log that was read.
+    # Read the head first. The cluster continues, and later entries are not in the log that was read.
     heads = [decoder.decode(value) for value in latest(topics, "epochs").values()]
     if not heads:
         raise AuditError(f"nothing is published in {topics.name('epochs')}: is the publisher running?")
@@ -224,7 +228,7 @@ def replayed(topics: AuditTopics, decoder: Decoder, archived: Iterable[bytes] = 
             raise AuditError(f"the entry after epoch {state.epoch} needs a later release: {folded.outcome.detail}")
         before, state = state, folded.state
         if state is before:
-            continue  # it lost a race, was refused, or is no entry of the cluster
+            continue  # it lost a race, was rejected, or is not an entry of the cluster
         history.look(before, state)
         if not steps or state.settings is not before.settings:
             at = entry.at if isinstance(entry, Entry) else 0

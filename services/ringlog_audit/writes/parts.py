@@ -1,4 +1,4 @@
-"""The rows of compound writes as they come in: which part of its write each is, and whether one is missing."""
+"""The rows of compound writes in the order of arrival: which part of the write each row is, and which are missing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from ringlog_audit.writes.writes import AuditWrite, ExpectedRow, MutationsReadin
 
 @dataclass(frozen=True, slots=True)
 class RowPlace:
-    """Where a row belongs. ``is_last``: with it, all rows of its write are there; ``is_repeated``: it was there."""
+    """The place of a row. ``is_last``: all rows of its write are now present. ``is_repeated``: the row was present
+    before.
+    """
 
     generation: int
     stream: bytes
@@ -21,9 +23,7 @@ class RowPlace:
 
 
 class Parts:
-    """The parts of the writes that are not complete yet, by position. Of several alternatives those remain that all
-    rows so far agree with.
-    """
+    """The parts of incomplete writes, by position. Only alternatives that match all rows so far are kept."""
 
     def __init__(self, reading: MutationsReading) -> None:
         self._reading = reading
@@ -31,7 +31,7 @@ class Parts:
         self._there: dict[Position, set[tuple[int, int]]] = {}
 
     def place(self, write: AuditWrite, position: Position, row: dict[str, Any]) -> RowPlace | None:
-        """The place of a decoded row of that write; None if the write has no such row."""
+        """Return the place of a decoded row of that write, or None if the write has no such row."""
         assert write.version is not None, "a version reads the write"
         if position not in self._open:
             _, alternatives = self._reading.whole(write, position, decided=row["epoch"])
@@ -52,7 +52,7 @@ class Parts:
 
 
 def _says(row: dict[str, Any], part: ExpectedRow, collections: dict[str, str]) -> bool:
-    """True if a row says what a part of its write says, columns and elements in any order."""
+    """Return True if a row matches a part of its write. The order of columns and elements does not matter."""
     own = part.row
     try:
         values = {

@@ -1,4 +1,4 @@
-"""What the topics of a cluster say about generations and tables, read like any consumer would."""
+"""Generations and tables, read from the topics of a cluster as any consumer reads them."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ from ringlog_audit.writes.refusals import AuditRules
 def published_rules(
     topics: AuditTopics, decoder: Decoder, leeway_us: int | None, archived: Iterable[bytes] = ()
 ) -> AuditRules:
-    """All that the verdict on a write depends on; raises AuditError where the topics contradict one another.
+    """Return all inputs for validating a write. Raise AuditError if the topics contradict each other.
 
-    ``leeway_us``: of a cluster without a metadata log, whose tables are those of the topic ``schema``; None: as the
-    metadata log has it. ``archived``: records that this has no more.
+    ``leeway_us``: the allowed lateness of a cluster without a metadata log, whose tables come from the topic
+    ``schema``. None: the metadata log contains it. ``archived``: records that the metadata log no longer contains.
     """
     cluster_id, generations = _cluster_id(topics, decoder), published_generations(topics, decoder)
     if leeway_us is not None:
@@ -29,7 +29,7 @@ def published_rules(
 
 
 def _tables(topics: AuditTopics, decoder: Decoder) -> TableHistory:
-    """The tables of the topic ``schema``, as if they had never been others."""
+    """Return the tables of the topic ``schema``, each with its current version only."""
     found = TableHistory()
     for key, value in latest(topics, "schema").items():
         if key.startswith(b"table/"):
@@ -40,7 +40,7 @@ def _tables(topics: AuditTopics, decoder: Decoder) -> TableHistory:
 
 
 def published_generations(topics: AuditTopics, decoder: Decoder) -> list[PublishedGeneration]:
-    """The generations by ascending timestamp, from ``cdc-generations`` and ``cdc-streams``."""
+    """Return the generations by ascending timestamp, from ``cdc-generations`` and ``cdc-streams``."""
     ranges: dict[str, dict[str, list[PublishedRange]]] = {}
     for value in latest(topics, "cdc-streams").values():
         row = decoder.decode(value)

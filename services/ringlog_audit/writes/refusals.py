@@ -1,7 +1,7 @@
-"""Which writes must be refused, worked out the plain way from what the documentation promises.
+"""The rules for rejecting writes, derived directly from the documentation.
 
-The first rule that applies counts, in the order of the code below. The acceptance window is that of ScyllaDB, with the
-time at which the broker appended the write as the present.
+The first matching rule applies, in the order of the code below. The acceptance window is that of ScyllaDB, with the
+broker's append time of the write as the current time.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ CDC_OPERATIONS = {"UPDATE": 1, "INSERT": 2, "ROW_DELETE": 3, "PARTITION_DELETE":
 """Operation of a write to the number in its CDC row."""
 
 NAMES = "names"
-"""Stands beside what was read of a write before its cells: the columns that these name."""
+"""The key of a partly decoded write under which the column names of its cells are stored."""
 
 SKIPPED = "skipped"
-"""Not refused, and not in the CDC log either: its table keeps none."""
+"""The write is accepted, but its table has no CDC log."""
 
 
 def _logged(one: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def _logged(one: dict[str, Any], columns: Mapping[str, str]) -> dict[str, Any]:
 
 
 def as_logged(write: dict[str, Any], version: AuditVersion) -> dict[str, Any]:
-    """A decoded write with columns as rows of the log call them. ``version``: the one that reads it."""
+    """Return a decoded write with the column names that log rows use. ``version``: the version that reads it."""
     names = version.table.stored
     if not names:
         return write
@@ -46,7 +46,7 @@ def as_logged(write: dict[str, Any], version: AuditVersion) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class AuditRules:
-    """All that refusals depend on. ``cluster_id``: 16 bytes."""
+    """All inputs for rejecting writes. ``cluster_id``: 16 bytes."""
 
     cluster_id: bytes
     history: TableHistory
@@ -61,10 +61,11 @@ class AuditRules:
         compound: bool = False,
         epoch: int | None = None,
     ) -> str:
-        """The reason for which a write, appended at ``now`` (microseconds), must be a dead letter; else empty.
+        """Return the reason to reject a write appended at ``now`` (microseconds), or empty text.
 
-        ``version``: the one that reads it, or why there is none; ``compound``: it is a compound write, and decoded
-        whole; else only what comes before its cells is looked at. ``epoch``: at which it was judged, None: not known.
+        ``version``: the version that reads it, or the reason why there is none. ``compound``: the write is compound and
+        decoded completely; otherwise only the fields before its cells are checked. ``epoch``: the epoch at which the
+        write was validated, None if not known.
         """
         if write["cluster_id"] not in (None, self.cluster_id):
             return "foreign_cluster"

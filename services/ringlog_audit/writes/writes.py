@@ -1,7 +1,6 @@
-"""The mutations, each with what must become of it.
+"""The mutations, each with its expected result.
 
-Kept per write: its bytes as they came, the stream and generation it belongs to or the reason to refuse it: about
-0.7 KB each.
+A write takes about 0.7 KB: its bytes, and its stream and generation or the reason to reject it.
 """
 
 from __future__ import annotations
@@ -23,20 +22,21 @@ MUTATION = "Mutation"
 HEAD_FIELDS = ("mutation_id", "cluster_id", "keyspace", "table", "timestamp", "ttl", "operation", "partition_key")
 UNREADABLE = "unreadable"
 BY_THE_JOB = ("generation_closed", "oversized")
-"""Reasons that the mutation and the metadata alone do not give. The job decides them, and such a write leaves nothing
-in the log."""
+"""Reasons that do not follow from the mutation and the metadata. The job decides them. The log has no row of the write.
+"""
 
 Position = tuple[int, int]
 
 
 @dataclass(frozen=True, slots=True)
 class AuditWrite:
-    """What a mutation says and where it belongs.
+    """A mutation and its expected place in the log.
 
-    ``stream`` (empty: that of an expired generation, not known any more) and ``generation`` count if ``refusal`` is
-    empty. ``version`` reads the write, None: there is none. ``tail``: position of the clustering key in ``value``; 0 if
-    the write must be decoded whole. ``base``: number of the table and partition key. ``key``: that of the record.
-    ``now``: its append time. ``plain``: it is one row.
+    ``stream`` and ``generation`` are valid if ``refusal`` is empty. ``stream`` is empty if the generation has expired
+    and its streams are not known. ``version``: the table version that reads the write, None for none. ``tail``:
+    position of the clustering key in ``value``, 0 if the write must be decoded completely. ``base``: number of the
+    table and partition key. ``key``: key of the record. ``now``: append time of the write. ``plain``: the write is one
+    row.
     """
 
     value: bytes
@@ -54,7 +54,7 @@ class AuditWrite:
 
 @dataclass(frozen=True, slots=True)
 class ExpectedRow:
-    """A row that the log must have of a compound write, and where."""
+    """A row that a compound write must have in the log, with its generation and stream."""
 
     row: AuditLogRow
     generation: int
@@ -63,7 +63,9 @@ class ExpectedRow:
 
 @dataclass(slots=True)
 class Writes:
-    """All writes by position; ``skipped``: those of tables without a CDC log, which are not among them."""
+    """All writes by position. ``skipped``: positions of writes without log rows, for example of tables without a CDC
+    log.
+    """
 
     reading: MutationsReading
     by_position: dict[Position, AuditWrite] = field(default_factory=dict)
@@ -71,7 +73,7 @@ class Writes:
 
 
 class MutationsReading:
-    """Reads the mutations topic. ``letters``: the reason of each dead letter."""
+    """The reader of the mutations topic. ``letters``: the reason of each dead letter."""
 
     def __init__(self, decoder: Decoder, rules: AuditRules, letters: Mapping[Position, str]) -> None:
         self._decoder = decoder
@@ -85,7 +87,7 @@ class MutationsReading:
         self._imaged: dict[Position, list[list[ExpectedRow]]] = {}
 
     def all(self, topics: AuditTopics) -> Writes:
-        """Every write with what must become of it."""
+        """Return every write with its expected result."""
         found = Writes(self)
         for message in topics.records("mutations"):
             position = (message.partition() or 0, message.offset() or 0)
@@ -125,7 +127,7 @@ class MutationsReading:
         return AuditWrite(value, head, tail, base, stream, start, "", key, now, plain, version)
 
     def _place(self, timestamp: int, composed: bytes, version: AuditVersion) -> tuple[int, bytes]:
-        """(start of the generation, stream) of an acceptable timestamp and a composed partition key of a table."""
+        """Return (start of the generation, stream) of an accepted timestamp and a composed partition key of a table."""
         generation = generation_for(self._rules.generations, timestamp)
         assert generation is not None, "a write without a generation is refused"
         token = self._token_of(composed)
@@ -140,7 +142,7 @@ class MutationsReading:
         return [ExpectedRow(row, *self._place(row.timestamp, composed, version)) for row in rows]
 
     def _wanted(self, mutation: dict[str, Any], version: AuditVersion | str, now: int) -> tuple[Wanted | None, int]:
-        """(the images that the log has of a write, how often its table's were switched on before)."""
+        """Return (the images of a write in the log, how often images of its table were switched on before)."""
         if isinstance(version, str):
             return None, 0
         life = self._rules.history.life_of(mutation, now, None)
@@ -156,10 +158,10 @@ class MutationsReading:
         composed: bytes,
         now: int,
     ) -> list[list[AuditLogRow]]:
-        """The rows of a write that is not refused, which must be the next one of its partition key.
+        """Return the rows of an accepted write, which must be the next write of its partition key.
 
-        Where images were switched off and on again, they may begin anew there or not, as the job came to it: a second
-        list has the rows of a log that begins there. ``begun``: source partition, how often images were switched on.
+        If images were switched off and on again, the job may or may not start new images there. The second list has the
+        rows of a log that starts new images. ``begun``: pairs (source partition, how often images were switched on).
         """
         found = []
         for place in dict.fromkeys(begun):
@@ -172,7 +174,7 @@ class MutationsReading:
         return found
 
     def _rows(self, mutation: dict[str, Any], version: AuditVersion) -> list[AuditLogRow]:
-        """The rows of a write without images."""
+        """Return the rows of a write without images."""
         columns, keys_only = version.table.columns, version.table.keys_only
         logged = as_logged(mutation, version)
         return log_rows(logged, columns, keys_only) if is_compound(mutation, columns) else plain_row(logged, keys_only)
@@ -180,8 +182,10 @@ class MutationsReading:
     def whole(
         self, write: AuditWrite, position: Position, epoch: int | None = None, decided: int | None = None
     ) -> tuple[str, list[list[ExpectedRow]] | None]:
-        """(the reason to refuse a write, decoded whole; alternatives of the rows that the log must have of it, None: as
-        it stands). ``epoch``: at which it was judged, None: unknown; ``decided``: that a row of it names, if any.
+        """Decode a write completely. Return (reason to reject it, alternatives of its rows in the log).
+
+        The alternatives are None for a plain write. ``epoch``: the epoch of its validation, None if not
+        known. ``decided``: the epoch that a row of the write names, None if there is none.
         """
         if position in self._imaged and epoch is None:
             return "", self._imaged[position]
@@ -198,9 +202,10 @@ class MutationsReading:
         return "", [self._placed(self._rows(mutation, version), composed, version)]
 
     def _read_head(self, value: bytes) -> tuple[dict[str, Any], int]:
-        """The fields before the cells, and where the clustering key begins; raises AuditError for no mutation.
+        """Return the fields before the cells and the position of the clustering key. Raise AuditError for other
+        records.
 
-        A write that has anything behind its cells is decoded whole: it may name a version, or be compound.
+        A write with values after its cells is decoded completely. It may name a version or be compound.
         """
         head = self._heads.get(value[:HEADER])
         if head is None:
@@ -221,7 +226,7 @@ class MutationsReading:
 
 
 def _is_doubtful(head: dict[str, Any], version: AuditVersion | str) -> bool:
-    """True if a write may be compound for what comes before its cells, and for which columns these name."""
+    """Return True if the fields before the cells and the names of the cells do not rule out a compound write."""
     if NAMES not in head or len(set(head[NAMES])) < len(head[NAMES]):
         return True
     special = isinstance(version, AuditVersion) and version.table.columns.special
