@@ -1,1 +1,1 @@
-"""Range movements: their stages, plans and locks, the gates between stages, and the way back."""
+"""Range movements: their stages, plans and locks, the gates between stages, and cancellation."""

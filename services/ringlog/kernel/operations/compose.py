@@ -1,14 +1,14 @@
-"""Operations in flight must compose: whichever of them finish, the layout is the canonical one.
+"""Admission of operations that run together: whichever of them finish, the layout must be the canonical one.
 
-Every plan leads from the canonical layout of the token map to that of the map with its own change; it knows nothing of
-the other plans. That they lock disjoint ranges is not enough: with several racks, the change of one can alter what the
-strategy gives for a range that only the other touches. So an operation is admitted only if every subset of those in
-flight, together with it, ends in the canonical layout of the token map that results, and if that map can hold every
-replica: each of them may still be cancelled.
+A plan leads from the canonical layout of the token map to that of the map with its own change. It ignores all other
+plans. Disjoint locks are not enough: with several racks, one operation can alter the strategy's result for a range that
+only another operation changes. Each operation may still be cancelled. So an operation is admitted on two conditions.
+Each subset of those in flight, together with it, must end in the canonical layout of the resulting token map. That map
+must be able to hold every replica.
 
-Only ranges that a changed token can alter are compared (``ownership.shifts``), each datacenter by itself: there only
-the operations of its own nodes count, so what was found for some of them holds for every subset that adds others
-elsewhere. The number of operations in flight is bounded by a setting, for the subsets are 2 to the power of it.
+Only ranges that a changed token can alter are compared (``ownership.shifts``). Each datacenter is compared separately,
+because only operations of its nodes count there. So a result for some of them holds for each subset that adds
+operations elsewhere. A setting bounds the number n of operations in flight, because there are 2^n subsets.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Together = tuple[Operation, ...]
 
 
 def refused_composition(state: ClusterState, operation: Operation) -> Rejected | None:
-    """Why ``operation``, with its plan made, cannot be in flight together with the others; None if it can."""
+    """Return why ``operation``, with its plan made, cannot be in flight together with the others; None if it can."""
     must_fit = kind_of(operation).must_fit
     assert kind_of(operation).changes is not Changes.SETTING or not in_flight(state), "who must be alone is"
     others = [other for other in in_flight(state) if kind_of(other).changes is Changes.TOKENS]
@@ -55,13 +55,13 @@ def refused_composition(state: ClusterState, operation: Operation) -> Rejected |
 
 
 def _subsets(operations: Sequence[Operation]) -> Iterator[Together]:
-    """All subsets, small ones first, so that the first one that fails names no bystander."""
+    """Yield all subsets, small ones first, so that the first one that fails names only operations that matter."""
     for size in range(len(operations) + 1):
         yield from combinations(operations, size)
 
 
 def _describe_others(state: ClusterState, subset: Sequence[Operation]) -> str:
-    """The other operations in words; empty if there are none."""
+    """Return the other operations in words; empty if there are none."""
     if not subset:
         return ""
     names = (f"{other.id} of {state.nodes[other.node].name} ({other.stage})" for other in subset)
@@ -69,7 +69,7 @@ def _describe_others(state: ClusterState, subset: Sequence[Operation]) -> str:
 
 
 def _members_after(members: Iterable[NodeId], operations: Together) -> set[NodeId]:
-    """The nodes that own tokens when all of them have finished."""
+    """Return the nodes that own tokens after all operations have finished."""
     left = set(members)
     for operation in operations:
         if operation.tokens:
@@ -82,7 +82,7 @@ def _members_after(members: Iterable[NodeId], operations: Together) -> set[NodeI
 
 @dataclass(frozen=True, slots=True)
 class _Composition:
-    """What the plans of several operations give together, against what the strategies want; nothing is found twice.
+    """The layouts of several plans together, compared with those that the strategies want. Each result is cached.
 
     ``before``: the present ring. A scope is a datacenter, or "" for the whole ring.
     """
@@ -95,7 +95,7 @@ class _Composition:
     verdicts: dict[tuple[str, str, tuple[OperationId, ...]], Token | None] = field(default_factory=dict)
 
     def differing(self, key: str, replication: Replication, operations: Together) -> Token | None:
-        """The first range end that the plans do not lay out as the strategy does, None if there is none."""
+        """Return the first range end that the plans lay out differently from the strategy; None if there is none."""
         nodes = self.before.nodes
         by_scope: dict[str, Together] = {}
         for operation in operations:
@@ -129,7 +129,7 @@ class _Composition:
         return None
 
     def _wanted(self, part: Replication, scope: str, operations: Together) -> Mapping[Token, tuple[Replicas, Replicas]]:
-        """Range end to the replicas before and after all of them, where the two differ."""
+        """Return the replicas before and after all operations, by range end, for the ranges whose replicas change."""
         known = part, tuple(operation.id for operation in operations)
         if known not in self.wanted:
             changed = [token for operation in operations for token in (*operation.tokens, *operation.gone)]
@@ -148,4 +148,4 @@ class _Composition:
 
 
 _Changes = tuple[tuple[tuple[Token, NodeId], ...], tuple[tuple[Token, NodeId], ...]]
-"""(range end, node) of those who enter the write groups under a setting by a plan, and of those who leave them."""
+"""The (range end, node) pairs that enter and that leave the write groups under a setting by a plan."""

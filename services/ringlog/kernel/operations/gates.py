@@ -1,16 +1,16 @@
 """Gates: the acknowledgements and reports that an operation needs before it may leave a stage.
 
-A node has acknowledged epoch e when it applied e durably and every write that it admitted below e is applied. For
-every range that the plan changes, a quorum of *each* of four groups must have acknowledged the epoch at which the
-stage began: the read group and the write group, as they were before the operation and as they will be after it. A
-majority of their union is not enough if two replicas of a range change at once, or in several datacenters: the
-command ``ringlog sim quorums --nodes 5 --datacenters 2 --factor 4 --rule R5=union`` prints a read that misses a write.
+A node has acknowledged epoch e when it applied e durably and every write that it admitted below e is applied. Each
+range that the plan changes has four groups: the read group and the write group, each before and after the operation. A
+quorum of *each* of them must have acknowledged the first epoch of the stage. A majority of their union is not enough if
+two replicas of a range change at once, or in several datacenters. The command ``ringlog sim quorums --nodes 5
+--datacenters 2 --factor 4 --rule R5=union`` prints a read that misses a write.
 
 In a cluster of several datacenters each group needs a quorum of its members in each of them. Nodes that the operation
-removes, replaces or ignores because they are dead are not witnesses: the need is the quorum of the full group, or all
-other members if they are fewer. If the excluded nodes would be a quorum of a group in a datacenter, the leaving node is
-asked after all, unless it is ignored: an operator who knows that it is dead assassinates it. So a quorum is left out
-only on explicit request, in whatever order nodes die. Declaring any other node down changes no need: if it
+removes, replaces or ignores because they are dead are not witnesses. Then the need is the quorum of the full group, or
+all other members if they are fewer. If the excluded nodes would be a quorum of a group in a datacenter, the leaving
+node is asked after all, unless it is ignored. An operator who knows that it is dead assassinates it. So a quorum is
+left out only on explicit request, in whichever order nodes die. Declaring any other node down changes no need: if it
 acknowledges, it knows the stage. Stages that change nothing for readers and writers have no gate. A gate is data: the
 rule of the fold, the coordinator and the displays read the same needs.
 
@@ -19,14 +19,14 @@ minimum: ``ringlog sim quorums --rule gate:prepared=off`` finds nothing, and a c
 gates. Each operation that used it is marked permanently (``relaxed``).
 
 A node reports its own failure by an entry of the log; silence never counts as a failure. A recorded failure stops the
-operation. No stage is left, whatever is acknowledged, until an operator retries it or, before ``write_both_read_new``,
-cancels it. Tries are counted again from each stage and each retry, so a late report stops nothing.
+operation. No acknowledgement ends its stage until an operator retries it or, before ``write_both_read_new``, cancels
+it. The count of tries starts again with each stage and each retry, so a late report stops nothing.
 
-Participants may be programs of other authors. Each report is checked by itself, so an unusable one stops only the
+Participants may be programs of other authors. Each report is checked separately, so an unusable one stops only the
 operation that needs it, and the collector can name its author. A report of rows has their number and a ``checksum`` in
-lower-case hex, 2 to 128 digits. The log compares it with nothing: it is for people and for the store, whose nodes must
-compute the same sum of the same rows in any order. The reference nodes use SHA-256; ``ringlog.client.node_reports`` has
-a sum for others.
+lower-case hex, 2 to 128 digits. The log does not compare checksums. They are for people and for the store, whose nodes
+must compute the same sum of the same rows in any order. The reference nodes use SHA-256;
+``ringlog.client.node_reports`` has a sum for others.
 """
 
 from __future__ import annotations
@@ -51,17 +51,17 @@ from ringlog.kernel.values import Epoch, NodeId, OperationId, StreamReport, Toke
 
 GATED_STAGES = (PREPARED, WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
 GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)
-"""Stages that every gaining node must have acknowledged itself, for it is about to take writes or to be read."""
+"""Stages that every gaining node must acknowledge, because it is about to take writes or to serve reads."""
 
 REPORTED_STAGES = (STREAMING, WRITE_BOTH_READ_OLD)
 """Stages that end when every gaining node has reported that it has all rows."""
 
 _NEEDS_DESCRIBED_MAX = 4
 _unseen: Final = IdentityCache[frozenset[NodeId], tuple[Map[NodeId, Node], frozenset[NodeId]]](2)
-"""Of those who have acknowledged: a directory, and who has not of it."""
+"""A cache by the set of nodes that acknowledged: the directory, and its nodes that have not acknowledged."""
 
 _gaining: Final = IdentityCache[Plan, set[NodeId]](8)
-"""Of a plan, which is asked for them several times at each stage."""
+"""A cache of gaining nodes by plan. Each stage asks for them several times."""
 
 
 class InDatacenter(Protocol):
@@ -74,8 +74,9 @@ class InDatacenter(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class GateNeed:
-    """``need`` of ``members`` (of ``group`` of the range, in ``datacenter``; empty: in all) must have acknowledged the
-    epoch.
+    """A number of acknowledgements in one group: ``need`` of ``members`` must have acknowledged the epoch.
+
+    ``datacenter``: the datacenter of the members; empty: all datacenters.
     """
 
     replication: str
@@ -89,7 +90,9 @@ class GateNeed:
 
 @dataclass(frozen=True, slots=True)
 class Gate:
-    """Before ``operation`` leaves ``stage``, ``epoch`` must be acknowledged by all of ``must`` and for every need."""
+    """The acknowledgements that ``operation`` needs to leave ``stage``: ``epoch`` by all of ``must``, and
+    every need.
+    """
 
     operation: OperationId
     stage: str
@@ -99,13 +102,14 @@ class Gate:
 
 
 def quorum(count: int) -> int:
-    """The least number of ``count`` members of which any two choices share one."""
+    """Return the size of a majority of ``count`` members, so that any two quorums share a member."""
     assert count >= 0, "members are counted"
     return count // 2 + 1
 
 
 def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
-    """The nodes that get rows by an operation in flight, sorted; one that joins, replaces or rebuilds in any case.
+    """Return the nodes that get rows by an operation in flight, sorted. A node that joins, replaces or rebuilds always
+    counts.
 
     Some get rows of ranges that they have already: see ``operations.plan``.
     """
@@ -117,13 +121,13 @@ def gaining_nodes(operation: Operation) -> tuple[NodeId, ...]:
 
 
 def gate(state: ClusterState, operation: Operation) -> Gate:
-    """The gate of the stage in which ``operation`` is now; without needs where the stage has none."""
+    """Return the gate of the present stage of ``operation``. It has no needs if the stage has none."""
     bare = _without_needs(operation)
     return bare if is_relaxed(state, operation) else replace(bare, needs=tuple(_needs(state, operation, frozenset())))
 
 
 def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
-    """True if and only if the gate of ``operation`` is met: ``not missing(gate(state, operation), witnesses)``."""
+    """Return whether the gate of ``operation`` is met, as ``not missing(gate(state, operation), witnesses)`` says."""
     if is_relaxed(state, operation):
         bare = _without_needs(operation)
         return acknowledged(bare, witnesses).issuperset(bare.must)
@@ -131,9 +135,9 @@ def is_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witnes
 
 
 def is_fully_met(state: ClusterState, operation: Operation, witnesses: Iterable[Witness]) -> bool:
-    """True if and only if the gate of the present stage is met as it is without any setting that relaxes it.
+    """Return whether the gate of the present stage is met, without any setting that relaxes it.
 
-    Nearly all nodes have acknowledged, as a rule, so it looks only at ranges with a member that has not.
+    Usually nearly all nodes have acknowledged, so it checks only ranges with a member that has not.
     """
     bare = _without_needs(operation)
     seen = acknowledged(bare, witnesses)
@@ -143,13 +147,13 @@ def is_fully_met(state: ClusterState, operation: Operation, witnesses: Iterable[
 
 
 def awaited(state: ClusterState, operation: Operation) -> frozenset[NodeId]:
-    """The nodes whose acknowledgement of the stage's epoch the gate may count, whatever setting relaxes it."""
+    """Return the nodes whose acknowledgement of the stage's epoch the gate may count if no setting relaxes it."""
     needs = _needs(state, operation, frozenset())
     return frozenset(_without_needs(operation).must).union(*(need.members for need in needs))
 
 
 def is_relaxed(state: ClusterState, operation: Operation) -> bool:
-    """True if a setting lets the operation leave its present stage with less than its whole gate."""
+    """Return whether a setting lets the operation leave its present stage with less than its whole gate."""
     return operation.stage == PREPARED and not setting(state, "gate_prepared")
 
 
@@ -159,7 +163,7 @@ def _without_needs(operation: Operation) -> Gate:
 
 
 def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -> Iterator[GateNeed]:
-    """The needs of the gate, by setting and range end; of ranges all of whose members are among ``seen``, none."""
+    """Yield the needs of the gate, by setting and range end, without ranges whose members are all among ``seen``."""
     if operation.stage not in GATED_STAGES:
         return
     silent = frozenset({*operation.ignored, *dead_parting(state, operation)})
@@ -173,7 +177,9 @@ def _needs(state: ClusterState, operation: Operation, seen: frozenset[NodeId]) -
 
 
 def _others(nodes: Map[NodeId, Node], seen: frozenset[NodeId]) -> frozenset[NodeId]:
-    """Who may be a member of groups and is not among ``seen``, which is one object from step to step as a rule."""
+    """Return the nodes outside ``seen`` that may be members of groups. ``seen`` is usually the same object in each
+    step.
+    """
     known = _unseen.get(seen)
     if known is None or known[0] is not nodes:
         found = [node for node in set(nodes) - seen if nodes[node].state not in NO_MEMBER]
@@ -183,7 +189,7 @@ def _others(nodes: Map[NodeId, Node], seen: frozenset[NodeId]) -> frozenset[Node
 
 
 def _groups(state: ClusterState, operation: Operation) -> Iterator[tuple[tuple[str, Token, Token], Views]]:
-    """((setting, start, end), its four groups) of every range that the plan changes."""
+    """Yield ((setting, start, end), its four groups) of every range that the plan changes."""
     plan = operation.plan
     for key, changes in sorted(touched(plan.start, plan.middle, plan.finish).items()):
         if key in state.placements:
@@ -192,10 +198,11 @@ def _groups(state: ClusterState, operation: Operation) -> Iterator[tuple[tuple[s
 
 
 def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
-    """A group in a datacenter of which a quorum is not asked, by what the operation ignores; None if there is none.
+    """Return a group in a datacenter whose quorum the gate does not ask, because of ignored nodes; None if there is
+    none.
 
-    Where fewer are not asked, all that are left are in every quorum together: a coordinator that knows only an earlier
-    view meets one of them, and hears of this one. That holds even if those who are ignored live.
+    If the nodes not asked are fewer than a quorum, each quorum includes a node that was asked. So a coordinator that
+    knows only an earlier view meets such a node and learns of this one, even if the ignored nodes are alive.
     """
     silent = frozenset({*operation.ignored, *dead_parting(state, operation)})
     for where, found in _groups(state, operation):
@@ -207,12 +214,14 @@ def outnumbered(state: ClusterState, operation: Operation) -> GateNeed | None:
 
 
 def parting(operation: Operation) -> NodeId:
-    """Who has left when the operation is finished; empty if nobody."""
+    """Return the node that has left once the operation is finished; empty if there is none."""
     return operation.replaced or (operation.node if kind_of(operation).parts else "")
 
 
 def dead_parting(state: ClusterState, operation: Operation) -> tuple[NodeId, ...]:
-    """Who leaves, if it was declared down: it is not waited for where enough others of its group are asked."""
+    """Return the leaving node if it was declared down. The gate does not wait for it if enough others of its group are
+    asked.
+    """
     node = parting(operation)
     return (node,) if node and state.nodes[node].down else ()
 
@@ -221,9 +230,10 @@ Views = tuple[tuple[str, tuple[NodeId, ...]], ...]
 
 
 def views(live: RangeGroup, change: Touched) -> Views:
-    """(name, members) of the four groups of a range, before and after all that a plan changes in it.
+    """Return (name, members) of the four groups of a range: read and write, before and after the whole plan.
 
-    ``live`` may be at any stage of the plan: what has entered already is taken out again, and so on.
+    ``live`` may be at any stage of the plan. Members that have entered already are removed for the old groups, and
+    those that have left are added.
     """
     named = []
     for kind, group, entering, leaving in (
@@ -237,20 +247,22 @@ def views(live: RangeGroup, change: Touched) -> Views:
 
 
 def acknowledged(gate: Gate, witnesses: Iterable[Witness]) -> frozenset[NodeId]:
-    """The nodes that acknowledged the gate's epoch, each once: applied it, and drained the writes admitted below it."""
+    """Return the nodes that acknowledged the gate's epoch: they applied it and drained the writes admitted below it."""
     if isinstance(witnesses, AckColumns):
         return witnesses.nodes_acknowledging(gate.epoch)
     return frozenset(w.node for w in witnesses if w.applied >= gate.epoch and w.drained >= gate.epoch)
 
 
 def shortfalls(gate: Gate, witnesses: Iterable[Witness]) -> tuple[GateNeed, ...]:
-    """The needs that the witnesses do not satisfy."""
+    """Return the needs that the witnesses do not satisfy."""
     seen = acknowledged(gate, witnesses)
     return tuple(need for need in gate.needs if len(seen.intersection(need.members)) < need.need)
 
 
 def missing(gate: Gate, witnesses: Iterable[Witness]) -> tuple[NodeId, ...]:
-    """The nodes that are waited for, sorted; empty if and only if the gate is met. Not all of them may be needed."""
+    """Return the nodes that the gate waits for, sorted; empty only if the gate is met. Some of them may not be
+    needed.
+    """
     witnesses = tuple(witnesses)
     seen = acknowledged(gate, witnesses)
     awaited = set(gate.must).difference(seen)
@@ -260,7 +272,10 @@ def missing(gate: Gate, witnesses: Iterable[Witness]) -> tuple[NodeId, ...]:
 
 
 def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Node]) -> str:
-    """A sentence that names who is waited for and, for the first few groups, how many of whom; the gate is not met."""
+    """Return a sentence that names the missing nodes and, for the first few groups, the number still needed.
+
+    The gate is not met.
+    """
     witnesses = tuple(witnesses)
     seen = acknowledged(gate, witnesses)
 
@@ -292,10 +307,10 @@ def needs_of(
     as_one: bool = False,
     keeps_quorum: bool = False,
 ) -> list[GateNeed]:
-    """One need for each part of the members (``parts_of``), without the ``silent`` ones, as long as others are left;
-    ``keeps_quorum``: as long as they are less than a quorum.
+    """Return one need for each part of the members (``parts_of``), without ``silent`` nodes while other nodes are left.
 
-    ``where``: setting or tablet, start and end of the range; ``group``: its name; who is ``ignored`` is never asked.
+    ``keeps_quorum``: without ``silent`` nodes only while these are fewer than a quorum. ``where``: setting or tablet,
+    start and end of the range. ``group``: its name. ``ignored`` nodes are never asked.
     """
     needs = []
     for datacenter, local in parts_of(nodes, members, as_one):
@@ -310,8 +325,10 @@ def needs_of(
 def parts_of(
     nodes: Mapping[NodeId, InDatacenter], members: Iterable[NodeId], as_one: bool
 ) -> list[tuple[str, list[NodeId]]]:
-    """The members of a group by datacenter, each of which has a quorum of its own; ``as_one``: all of them, under no
-    name. So tablets count whose replication knows no datacenters: where their replicas are is chance.
+    """Return the members of a group by datacenter. Each part has its own quorum.
+
+    ``as_one``: return all members as one part without a name. This is for tablets whose replication names no
+    datacenters: their replicas are in arbitrary datacenters.
     """
     found: dict[str, list[NodeId]] = {}
     for node in members:
@@ -320,18 +337,18 @@ def parts_of(
 
 
 def counts_from(operation: Operation) -> Epoch:
-    """The epoch from which failed tries count: the stage began with it, or an operator had it tried again."""
+    """Return the epoch after which failed tries count: that of the stage or, if later, of the last retry."""
     return max(operation.stage_epoch, *(retry.epoch for retry in operation.retries[-1:]), 0)
 
 
 def stopped_by(operation: Operation) -> tuple[Failure, ...]:
-    """The failures because of which an operation in flight waits for an operator; empty if it goes on."""
+    """Return the failures that make an operation in flight wait for an operator; empty if it continues."""
     since = counts_from(operation)
     return tuple(failure for failure in operation.failures if failure.epoch > since)
 
 
 def describe(state: ClusterState, failure: Failure) -> str:
-    """A failure in words."""
+    """Return a text about a failure."""
     who = state.nodes[failure.node].name if failure.node in state.nodes else "somebody"
     often = f" after {failure.tries} tries" if failure.tries else ""
     return f"{who}{often} at epoch {failure.epoch}: {failure.reason or 'no reason given'}"
@@ -342,7 +359,7 @@ CHECKSUM_RULE = "must be 2 to 128 lower-case hex digits"
 
 
 def broken_report(report: StreamReport) -> str | None:
-    """The field of a report that cannot be used, and its rule; None if it is sound."""
+    """Return the field of an unusable report and its rule; None if the report is usable."""
     if report.rows < 0:
         return f"rows {report.rows} must be 0 or above"
     if not _CHECKSUM.fullmatch(report.checksum):
@@ -351,7 +368,7 @@ def broken_report(report: StreamReport) -> str | None:
 
 
 def broken_epochs(applied: Epoch, drained: Epoch) -> str | None:
-    """Why an acknowledgement cannot be used; None if it is sound."""
+    """Return why an acknowledgement is unusable; None if it is usable."""
     if applied < 0 or drained < 0:
         return f"applied {applied} and drained {drained} must be 0 or above"
     return None

@@ -1,7 +1,7 @@
-"""The kinds of operations: **each is one row**, and code that must distinguish kinds asks the row.
+"""The kinds of operations: **each is one row**. Code that distinguishes kinds reads the row.
 
 A kind is a row, not a string: ``operation.kind == JOIN`` does not pass the type checker, and no other module compares
-``Operation.kind`` (``tests/tidy``). What the rows promise of each other is asserted when this module is imported.
+``Operation.kind`` (``tests/tidy``). The import of this module asserts the invariants of the rows.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from ringlog.kernel.operations.stages import (
 
 
 class Changes(Enum):
-    """What an operation changes for readers and writers: who owns tokens, a keyspace's setting, or only rows."""
+    """The effect of an operation on readers and writers: it changes token owners, a keyspace's setting, or
+    only rows.
+    """
 
     TOKENS = "tokens"
     SETTING = "setting"
@@ -35,7 +37,7 @@ class Changes(Enum):
 
 @dataclass(frozen=True, slots=True)
 class NodeStanding:
-    """The state of a node while an operation is in flight, when it has finished, when it was cancelled."""
+    """The state of a node while an operation is in flight, after it finished, and after it was cancelled."""
 
     during: str
     finished: str
@@ -51,12 +53,12 @@ LEAVING: Final = NodeStanding("leaving", "left", "normal")
 class OperationKind:
     """One kind of operation.
 
-    ``node``: what its node is meanwhile and afterwards; None: there is no node, or it stays what it is. ``replaced``:
-    the same of the node whose tokens it takes over; None: of nobody. ``node_gains``: its node gets rows whatever the
-    plan says. ``is_exclusive``: no other operation may be in flight. ``must_fit``: those who stay must be able to hold
-    every replica. ``admits_loss``: it is admitted though rows may be lost by it. ``reorders``: its node is a member of
-    groups before and after, and stands elsewhere in them. ``shown``: the state of its node meanwhile as views have it
-    (``node_states``); empty: there is no node.
+    ``node``: the states of its node; None: no node changes its state. ``replaced``: the states of the node whose tokens
+    it takes over; None: there is none. ``node_gains``: its node gets rows even if the plan has none for it.
+    ``is_exclusive``: no other operation may be in flight. ``must_fit``: the nodes that stay must be able to hold every
+    replica. ``admits_loss``: it is admitted although rows may be lost. ``reorders``: its node is a member of groups
+    before and after, at another position. ``shown``: the state of its node during the operation in views
+    (``node_states``); empty: the operation has no node.
     """
 
     name: str
@@ -73,17 +75,17 @@ class OperationKind:
 
     @property
     def makes_generation(self) -> bool:
-        """True if new tokens appear by it, so that a CDC generation must be made."""
+        """True if it adds tokens, so that a CDC generation must be made."""
         return COMMIT_CDC_GENERATION in self.stages
 
     @property
     def is_at_once(self) -> bool:
-        """True if it is over with the entry that asks for it."""
+        """True if the entry that requests it also finishes it."""
         return self.stages == (FINISHED,)
 
     @property
     def brings_node(self) -> bool:
-        """True if its node owns nothing before: with tokens of its own, or with those of whom it replaces."""
+        """True if its node owns nothing before. The node gets new tokens or those of the node that it replaces."""
         return self.node is JOINING
 
     @property
@@ -110,16 +112,16 @@ ASSASSINATE: Final = OperationKind("assassinate", (FINISHED,), _TOKENS, LEAVING,
 KINDS: Final[dict[str, OperationKind]] = {
     kind.name: kind for kind in (REPLACE, JOIN, REMOVE, LEAVE, MOVE, ALTER, REBUILD, ASSASSINATE)
 }
-"""By name, in the order of their priority when several wait."""
+"""The kinds by name, in order of priority among waiting operations."""
 
 
 def kind_of(operation: Operation) -> OperationKind:
-    """The row of an operation's kind."""
+    """Return the row of an operation's kind."""
     return KINDS[operation.kind]
 
 
 def next_stage(operation: Operation) -> str | None:
-    """The stage after the present one, None for an ended operation."""
+    """Return the stage after the present one, None for an ended operation."""
     if is_ended(operation):
         return None
     stages = kind_of(operation).stages
@@ -127,7 +129,7 @@ def next_stage(operation: Operation) -> str | None:
 
 
 def check_row(kind: OperationKind) -> None:
-    """What the rest of the kernel takes for granted of a row."""
+    """Assert the invariants of a row that the kernel relies on."""
     places = [STAGES.index(stage) for stage in kind.stages]
     assert places == sorted(set(places)), "stages go forward"
     assert kind.stages[-1] == FINISHED, "every operation can finish"

@@ -1,16 +1,17 @@
-"""Who enters and who leaves the write group of a range, and the groups of which a safe write needs a quorum.
+"""The nodes that enter and leave the write group of a range, and the groups whose quorums a safe write needs.
 
-From ``write_both_read_old`` on until an operation ends, the write group of a range that it moves holds both who enters
-and who leaves. A majority of it is not enough: {A, B, X} is one of {A, B, C, X, Y}, and misses the read quorum {C, Y}
-of the new group {X, Y, C}. Of each operation either all of its change counts or nothing of it: before it, who enters
-is left out; after it, who leaves. One operation makes two groups. Where several change the same range at once, each
-combination of those done and not done yet is a group, for any of them may be the view that a later read is planned on.
+From ``write_both_read_old`` until an operation ends, the write group of a range that it moves holds the entering and
+the leaving nodes. A majority of this group is not enough. {A, B, X} is a majority of {A, B, C, X, Y}, but misses the
+read quorum {C, Y} of the new group {X, Y, C}. Each operation counts as a whole: the group before it excludes the
+entering nodes, the group after it excludes the leaving ones. One operation makes two groups. If several operations
+change the same range at once, each combination of finished and unfinished ones is a group, because a later read may be
+planned on any of these views.
 
-No kind of operation is named here: the deltas of its plan say who enters and who leaves. A plan grows with the ring, so
-others see them range by range (``served``), in the records of change topics and caches: what they need beside the write
-group is what ``RangeChange`` says.
+This module does not distinguish kinds of operations: the deltas of the plan name the entering and leaving nodes. A plan
+grows with the ring, so change topics and caches get the changes range by range (``served``), as a write group and its
+``RangeChange`` records.
 
-Source: CASSANDRA-21200, which counts who enters and whom it replaces as one slot.
+Source: CASSANDRA-21200, which counts an entering node and the node that it replaces as one slot.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from ringlog.kernel.values import Epoch, NodeId, OperationId, Token
 
 @dataclass(frozen=True, slots=True)
 class RangeChange:
-    """What an operation in flight does to the write group of a range; ids ascend."""
+    """The change of one operation in flight to the write group of a range; ids ascend."""
 
     operation: OperationId
     entering: tuple[NodeId, ...]
@@ -37,7 +38,7 @@ class RangeChange:
 
 @dataclass(frozen=True, slots=True)
 class ServedRange:
-    """A range as others see it: its groups, and what is moving in it, in the order of admission."""
+    """A range with its groups and the changes in flight, in the order of admission."""
 
     start: Token
     end: Token
@@ -48,9 +49,9 @@ class ServedRange:
 
 
 def write_groups(write: Sequence[NodeId], moving: Iterable[RangeChange]) -> dict[str, tuple[NodeId, ...]]:
-    """Every group of which a write needs a quorum, by name, from the write group of a range and what moves in it.
+    """Return every group whose quorum a write needs, by name, from the write group of a range and its changes.
 
-    One group may have no member: nobody's answer is needed for it.
+    A group may have no members: then it needs no answers.
     """
     groups = {"replicas": frozenset(write)}
     for one in moving:
@@ -64,7 +65,7 @@ def write_groups(write: Sequence[NodeId], moving: Iterable[RangeChange]) -> dict
 
 
 def moving_at(state: ClusterState, key: str, token: Token) -> tuple[RangeChange, ...]:
-    """What is moving in the range that holds ``token`` under the placement ``key``."""
+    """Return the changes in flight of the range that holds ``token`` under the placement ``key``."""
     found = []
     for operation in _movers(state):
         here = _Gathered()
@@ -77,14 +78,14 @@ def moving_at(state: ClusterState, key: str, token: Token) -> tuple[RangeChange,
 
 
 def served(state: ClusterState) -> Mapping[str, tuple[RangeGroup | ServedRange, ...]]:
-    """Every placement's ranges by end; a range in which nothing moves is the object of the state itself."""
+    """Return every placement's ranges by end. A range without changes in flight is the object of the state itself."""
     placements = {key: placement.ranges for key, placement in in_order(state.placements)}
     moving: dict[str, dict[int, tuple[RangeChange, ...]]] = {}
     for operation in _movers(state):
         gathered: dict[tuple[str, int], _Gathered] = {}
         for change, enters in _steps(operation):
             placement = state.placements.get(change.replication)
-            if placement is not None:  # else no keyspace uses the setting any more
+            if placement is not None:  # else no keyspace uses the setting now
                 for index in _within(placement.ends, change.start, change.end):
                     gathered.setdefault((change.replication, index), _Gathered()).add(change.node, enters)
         for (key, index), here in gathered.items():
@@ -96,7 +97,9 @@ def served(state: ClusterState) -> Mapping[str, tuple[RangeGroup | ServedRange, 
 def _with_moving(
     ranges: Sequence[RangeGroup], here: Mapping[int, tuple[RangeChange, ...]]
 ) -> tuple[RangeGroup | ServedRange, ...]:
-    """The ranges, with what moves in some, by their place; all others are shared with the state, block by block."""
+    """Return the ranges by place, with their changes in flight. Blocks of ranges without changes are shared with the
+    state.
+    """
     places = sorted(here)
     served_ranges = [_served(group, here[at]) for at, group in zip(places, picked(ranges, places), strict=True)]
     every: Sequence[RangeGroup | ServedRange] = ranges
@@ -104,12 +107,12 @@ def _with_moving(
 
 
 def as_served(group: RangeGroup | ServedRange) -> ServedRange:
-    """A range of ``served`` with what moves in it, if only nothing."""
+    """Return a range of ``served`` with its changes in flight, if it has any."""
     return group if isinstance(group, ServedRange) else _served(group, ())
 
 
 class _Gathered:
-    """Who enters and who leaves one range by one operation, over all of its steps."""
+    """The nodes that enter and leave one range by one operation, over all of its steps."""
 
     def __init__(self) -> None:
         self.entering: set[NodeId] = set()
@@ -127,12 +130,12 @@ def _served(group: RangeGroup, moving: tuple[RangeChange, ...]) -> ServedRange:
 
 
 def _movers(state: ClusterState) -> Iterator[Operation]:
-    """The operations in flight that write to new owners, too."""
+    """Yield the operations in flight that also write to new owners."""
     return (operation for operation in in_flight(state) if has_reached(operation, WRITE_BOTH_READ_OLD))
 
 
 def _steps(operation: Operation) -> Iterator[tuple[Change, bool]]:
-    """The changes of write groups over all steps of an operation, and whether a node enters."""
+    """Yield the changes of write groups over all steps of an operation, and whether a node enters."""
     for deltas in (operation.plan.start, operation.plan.middle, operation.plan.finish):
         for change in deltas.write_added:
             yield change, True
@@ -141,7 +144,7 @@ def _steps(operation: Operation) -> Iterator[tuple[Change, bool]]:
 
 
 def _within(ends: tuple[Token, ...], start: Token, end: Token) -> Iterator[int]:
-    """Indices of the ranges that make up ``(start, end]``: one, unless it was cut since the plan was made."""
+    """Yield the indices of the ranges that make up ``(start, end]``: one, unless it was cut since the plan was made."""
     last = index = bisect_left(ends, end)
     assert ends[index : index + 1] == (end,), "a range that moves ends where its plan says"
     while True:

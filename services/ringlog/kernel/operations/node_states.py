@@ -1,9 +1,9 @@
-"""What a node is doing, in the states of ScyllaDB's topology state machine (``system.topology``: ``node_state``,
-``replaced_id``, ``rebuild_option``, ``num_tokens``).
+"""Node states as ScyllaDB's topology state machine names them (``system.topology``: ``node_state``, ``replaced_id``,
+``rebuild_option``, ``num_tokens``).
 
-The state keeps the four words that its rules need (``state.NODE_STATES``), and the operation that explains them. Here
-both become what the topology's table says of a node, so that it cannot contradict them. The row of an operation's kind
-has the name of what its node does meanwhile (``kinds``).
+The state keeps the four words that its rules need (``state.NODE_STATES``), and the operations. This module derives the
+topology's states from both, so they cannot contradict them. The row of an operation's kind names the state of its node
+during the operation (``kinds``).
 
 Invariant: a node without an operation in flight is ``none``, ``normal`` or ``left``.
 """
@@ -31,19 +31,18 @@ KEPT_AS: Final = {
     "removing": "leaving",
     "left": "left",
 }
-"""Each state as the log's state keeps it."""
+"""The word of the log's state for each state."""
 GIVES_WAY: Final = "removing"
-"""What a node does whose tokens another one takes over."""
+"""The state of a node whose tokens another node takes over."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeStatus:
-    """What a node is doing.
+    """The state of a node and of its operation.
 
-    ``state``: one of ``KEPT_AS``.
-    ``num_tokens``: how many tokens it asked for, once it has joined how many it owns. ``replaced``: id of the node that
-    it replaces or replaced; empty: none. ``rebuild_source``: the datacenter that a
-    rebuild gets its rows from; empty: any, or there is no rebuild.
+    ``state``: one of ``KEPT_AS``. ``num_tokens``: the number of tokens that it asked for and, once it has joined, that
+    it owns. ``replaced``: id of the node that it replaces or replaced; empty: none. ``rebuild_source``: the datacenter
+    that supplies the rows of a rebuild; empty: any, or no rebuild runs.
     """
 
     state: str
@@ -53,7 +52,7 @@ class NodeStatus:
 
 
 def node_statuses(state: ClusterState) -> dict[NodeId, NodeStatus]:
-    """The status of each node that ever registered, by id."""
+    """Return the status of each node that ever registered, by id."""
     moving = _moving(state)
     return {
         node.id: moving.get(node.id) or NodeStatus(node.state, len(node.tokens), node.replaced)
@@ -62,9 +61,9 @@ def node_statuses(state: ClusterState) -> dict[NodeId, NodeStatus]:
 
 
 def shown_nodes(state: ClusterState) -> Map[NodeId, Node]:
-    """The directory as change topics and caches have it: ``state`` and ``replaced`` are those of ``NodeStatus``.
+    """Return the directory for change topics and caches: ``state`` and ``replaced`` are those of ``NodeStatus``.
 
-    Nodes that no operation is about are the objects of the state itself.
+    Nodes without an operation are the objects of the state itself.
     """
     nodes = state.nodes
     for node, status in sorted(_moving(state).items()):
@@ -74,7 +73,7 @@ def shown_nodes(state: ClusterState) -> Map[NodeId, Node]:
 
 
 def _moving(state: ClusterState) -> dict[NodeId, NodeStatus]:
-    """The status of the nodes that operations in flight are about. No two of these are about one node."""
+    """Return the status of each node that an operation in flight concerns. No two operations concern the same node."""
     found = {}
     for operation in in_flight(state):
         kind = kind_of(operation)
@@ -96,6 +95,6 @@ def _moving(state: ClusterState) -> dict[NodeId, NodeStatus]:
 
 
 def shown_state(state: ClusterState, node: NodeId) -> str:
-    """The state of one registered node, for a text."""
+    """Return the state of one registered node, for a text."""
     found = _moving(state).get(node)
     return state.nodes[node].state if found is None else found.state

@@ -1,16 +1,15 @@
-"""Plans: how the live layout gets from the canonical one before an operation to the canonical one after it.
+"""Plans: the steps of the live layout from the canonical one before an operation to the canonical one after it.
 
-With C the canonical layout of the token map M, N that of the map afterwards, both cut at the tokens of either: a range
-whose members differ has nodes that gain it and nodes that lose it.
+C is the canonical layout of the token map M, and N that of the map afterwards. Both are cut at the tokens of either. A
+range whose members differ has nodes that gain it and nodes that lose it.
 
-- ranges are split at new tokens when the operation is prepared;
-- **start**: who gains enters the write groups;
-- **middle**: who gains enters the read groups, who loses leaves them, in one swap;
-- **finish**: who loses leaves the write groups too. Ranges are merged at tokens that are gone: the live placement is N.
+- Ranges are split at new tokens when the operation is prepared.
+- **start**: Gaining nodes enter the write groups.
+- **middle**: Gaining nodes enter the read groups and losing nodes leave them, in one swap.
+- **finish**: Losing nodes leave the write groups, too. Ranges are merged at removed tokens: the live placement is N.
 
-Join, leave, move, replace and remove differ in M and N only; a change of a keyspace's replication compares two
-settings on one M. How the ranges that differ are found is the matter of ``ownership.shifts``; where the rows of a
-gained range come from, that of ``operations.sources``.
+Join, leave, move, replace and remove differ in M and N only. A change of a keyspace's replication compares two settings
+on one M. ``ownership.shifts`` finds the ranges that differ, and ``operations.sources`` the sources of gained rows.
 
 Source: CEP-21, and the rules of streaming in ``docs/architecture.md``.
 """
@@ -51,10 +50,10 @@ _range_of, _changed_of = attrgetter("start", "end"), attrgetter("changed")
 
 @dataclass(frozen=True, slots=True)
 class _Exchange:
-    """Who enters a group and who leaves it, in the order of the walk.
+    """The nodes that enter and leave a group, in the order of the walk.
 
-    ``swaps``: each that enters, behind the living one whose place it takes and who gives it the rows; None if it is
-    not as simple as that.
+    ``swaps``: each entering node after the living node that it succeeds and streams from; None if an entering node
+    needs other sources.
     """
 
     entering: Members
@@ -66,8 +65,8 @@ class _Exchange:
 class _Moving:
     """The ranges of one setting that change hands, by end.
 
-    ``groups``: range end to all replicas before and after. ``anywhere``: the setting knows no datacenters, so a place
-    may be taken from one to another.
+    ``groups``: range end to all replicas before and after. ``anywhere``: the setting knows no datacenters, so a node
+    may succeed a node of another datacenter.
     """
 
     key: str
@@ -77,7 +76,7 @@ class _Moving:
 
 
 def plan_movement(state: ClusterState, operation: Operation) -> Plan:
-    """The plan of an operation that changes the tokens of nodes of one datacenter."""
+    """Return the plan of an operation that changes the tokens of nodes of one datacenter."""
     before = ring_of(state.token_owners, state.nodes)
     assert all(before.owners.get(token) == operation.node for token in operation.gone), "it gives its own tokens away"
     assert all(before.owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
@@ -108,7 +107,7 @@ def plan_movement(state: ClusterState, operation: Operation) -> Plan:
 
 
 def plan_alteration(state: ClusterState, key: str, old: Replication, new: Replication) -> Plan:
-    """The plan by which the ranges under ``key`` get from one setting to another."""
+    """Return the plan that takes the ranges under ``key`` from one setting to another."""
     ring = ring_of(state.token_owners, state.nodes)
     found: list[Shift] = []
     cuts = alteration_ends(state, old, new)
@@ -123,12 +122,12 @@ def plan_alteration(state: ClusterState, key: str, old: Replication, new: Replic
 
 
 def alteration_key(old: Replication, new: Replication) -> str:
-    """The key of the ranges of a keyspace while it changes from one setting to another."""
+    """Return the key of the ranges of a keyspace during a change from one setting to another."""
     return f"{replication_key(old)}>{replication_key(new)}"
 
 
 def alteration_ends(state: ClusterState, old: Replication, new: Replication) -> tuple[Token, ...]:
-    """The range ends on which both settings can be described."""
+    """Return range ends that can describe both settings."""
     ends = set(state.token_owners)
     if strategy_of(old).is_everywhere or strategy_of(new).is_everywhere:
         ends.add(ENTIRE_END)
@@ -136,9 +135,9 @@ def alteration_ends(state: ClusterState, old: Replication, new: Replication) -> 
 
 
 def plan_rebuild(state: ClusterState, node: NodeId, datacenter: str) -> Plan:
-    """Where ``node`` gets all its ranges from: a quorum of the others, those of ``datacenter`` alone if it is named.
+    """Return the plan for ``node`` to stream all its ranges from a quorum of the others, or of those in ``datacenter``.
 
-    A range of which too few replicas are alive has no source.
+    A range with too few living replicas has no source.
     """
     sources: list[Source] = []
     down = _down(state)
@@ -156,7 +155,9 @@ def plan_rebuild(state: ClusterState, node: NodeId, datacenter: str) -> Plan:
 
 
 def unsourced(plan: Plan) -> tuple[tuple[str, Range], ...]:
-    """The ranges, with their setting, that somebody would have to serve without all rows from anywhere."""
+    """Return the ranges, with their setting, that some node would have to serve although no source has all of their
+    rows.
+    """
     bare: set[tuple[str, Range]] = set()
     sources = columns_of(plan.sources)
     known: dict[tuple[int, int], set[Range]] = {}
@@ -175,7 +176,7 @@ def unsourced(plan: Plan) -> tuple[tuple[str, Range], ...]:
 
 
 def _without_rows(gained: RangeColumn[NodeId], sources: RangeColumn[tuple[NodeId, NodeId]] | None) -> set[Range]:
-    """The ranges that somebody gains who gets no rows."""
+    """Return the ranges that some node gains without a source."""
     if sources is not None and _streams_to_each(gained, sources):
         return set()
     served = {(end, target) for (_, end), pairs in sources.each() for _, target in pairs} if sources else set()
@@ -183,13 +184,13 @@ def _without_rows(gained: RangeColumn[NodeId], sources: RangeColumn[tuple[NodeId
 
 
 def _streams_to_each(gained: RangeColumn[NodeId], sources: RangeColumn[tuple[NodeId, NodeId]]) -> bool:
-    """True if there is one source for each who gains each range; as a rule that is so."""
+    """Return whether each gaining node of each range has exactly one source, as is usual."""
     alike = gained.ranges is sources.ranges and list(map(len, gained.items)) == list(map(len, sources.items))
     return alike and list(gained.all_items()) == [target for _, target in sources.all_items()]
 
 
 def _down(state: ClusterState) -> frozenset[NodeId]:
-    """The nodes that were declared down: nothing can be read from them."""
+    """Return the nodes that were declared down; they cannot be read."""
     return frozenset([node for node, found in state.nodes.items() if found.down])
 
 
@@ -200,7 +201,7 @@ def _exchanges(
     exchanges = []
     last: tuple[object, object] = (None, None)
     for range_, old, new in found:
-        if old is not last[0] or new is not last[1]:  # else the same range, cut by others
+        if old is not last[0] or new is not last[1]:  # else the same range, cut by other tokens
             exchange = known.get((old, new))
             last = old, new
         if exchange is None:
@@ -252,11 +253,11 @@ def _planned(
 
 
 _Columns = tuple[RangeColumn[NodeId] | None, RangeColumn[NodeId] | None, RangeColumn[tuple[NodeId, NodeId]] | None]
-"""Who enters, who leaves, and who gives whom the rows."""
+"""The entering nodes, the leaving nodes, and the (source, target) pairs of rows."""
 
 
 def _columns_of(ranges: Sequence[tuple[Range, _Exchange]]) -> tuple[_Columns, bool]:
-    """The columns of ranges that change hands; False if rows of one of them come from more than one each."""
+    """Return the columns of ranges that change hands, and whether each gaining node has only one source."""
     where = [range_ for range_, _ in ranges]
     entering = column_of(where, [exchange.entering for _, exchange in ranges])
     leaving = column_of(where, [exchange.leaving for _, exchange in ranges])
@@ -283,8 +284,10 @@ def _merged_sources(
 
 
 def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ...]:
-    """The ranges, as they are before the split, that the operation holds, by setting and end: what its plan splits,
-    merges, streams or changes the groups of; of a keyspace that gets another setting, all.
+    """Return the ranges, as they are before the split, that the operation locks, by setting and end.
+
+    These are the ranges that its plan splits, merges or streams, and those whose groups it changes. A change of a
+    keyspace's setting locks all ranges of the keyspace.
     """
     if kind_of(operation).changes is Changes.SETTING:
         key = replication_key(state.keyspaces[operation.keyspace].replication)
@@ -312,9 +315,9 @@ def locks_of(state: ClusterState, operation: Operation) -> tuple[LockedRange, ..
 
 
 def _places_of(cuts: tuple[Token, ...], inside: Iterable[Token], merged: Iterable[Token]) -> list[int]:
-    """Where the ranges are in which these tokens lie, and those on both sides of a token that is ``merged``."""
+    """Return the indices of the ranges that hold these tokens, and of those on both sides of a ``merged`` token."""
     places = set(map(partial(bisect_left, cuts), inside))
-    if len(cuts) in places:  # the first range goes round
+    if len(cuts) in places:  # the first range wraps around
         places.remove(len(cuts))
         places.add(0)
     places.update(place for token in merged for place in _both_sides(cuts, token))
@@ -322,6 +325,6 @@ def _places_of(cuts: tuple[Token, ...], inside: Iterable[Token], merged: Iterabl
 
 
 def _both_sides(ends: Sequence[Token], token: Token) -> tuple[int, int]:
-    """Where the range is that ends at ``token``, and the next one."""
+    """Return the indices of the range that ends at ``token`` and of the next one."""
     index = bisect_left(ends, token)
     return index, (index + 1) % len(ends)

@@ -1,4 +1,4 @@
-"""The token map while operations are in flight: with what is coming, and as each of them will leave it."""
+"""The token map during operations in flight: with their new tokens, and as each operation will leave it."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ from ringlog.kernel.values import NodeId, Token
 
 
 def target_owners(state: ClusterState) -> Map[Token, NodeId]:
-    """The token map with the new tokens of every operation in flight: owners of all present and coming range ends."""
+    """Return the token map with the new tokens of all operations in flight: the owners of all present and future range
+    ends.
+    """
     owners = state.token_owners
     for operation in in_flight(state):
         if kind_of(operation).makes_generation:
@@ -27,7 +29,7 @@ def target_owners(state: ClusterState) -> Map[Token, NodeId]:
 
 
 def target_tokens(state: ClusterState) -> list[Token]:
-    """The tokens of ``target_owners``, in ascending order."""
+    """Return the tokens of ``target_owners``, in ascending order."""
     tokens, owners, _ = in_order_of(state.token_owners)
     return merged(tokens, _coming(state).difference(owners))
 
@@ -37,7 +39,7 @@ def _coming(state: ClusterState) -> set[Token]:
 
 
 def are_targets(state: ClusterState, ends: Sequence[Token] | NDArray[np.int64]) -> bool:
-    """True if ``ends`` are the ``target_tokens``: of many they come in an array."""
+    """Return whether ``ends`` are the ``target_tokens``. Many ends come in an array."""
     if not isinstance(ends, np.ndarray):
         return list(ends) == target_tokens(state)
     tokens, owners, _ = in_order_of(state.token_owners)
@@ -45,7 +47,7 @@ def are_targets(state: ClusterState, ends: Sequence[Token] | NDArray[np.int64]) 
 
 
 def walk_order(state: ClusterState) -> Order:
-    """The order of groups: every node stands at its present tokens, one that joins at its coming ones."""
+    """Return the order of groups. Each node has its present tokens; a node that joins has its future tokens."""
     flying = in_flight(state)
     coming = {
         operation.node: operation.tokens
@@ -57,7 +59,7 @@ def walk_order(state: ClusterState) -> Order:
 
 
 def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[Token, NodeId]:
-    """The token map after the operation, from the one before it."""
+    """Return the token map after the operation, from the one before it."""
     assert all(owners[token] == operation.node for token in operation.gone), "it gives its own tokens away"
     assert all(owners.get(token) in (None, operation.node, operation.replaced) for token in operation.tokens), (
         "it takes nobody's tokens, or those of whom it replaces"
@@ -66,7 +68,7 @@ def resulting_owners(owners: Map[Token, NodeId], operation: Operation) -> Map[To
 
 
 def ring_after(ring: Ring, *operations: Operation) -> Ring:
-    """The ring when ``operations`` have finished, from the one before them."""
+    """Return the ring when ``operations`` have finished, from the one before them."""
     for operation in operations:
         ring = ring.changed(operation.gone, dict.fromkeys(operation.tokens, operation.node))
     return ring

@@ -1,15 +1,15 @@
-"""Where the rows of a gained range come from.
+"""The sources of the rows of a gained range.
 
-Rows of a gained range come from the replica whose place is taken: with those the new group knows all that the old
-group knew, member for member. If that one is dead, or nobody leaves, a quorum of the old group in each datacenter is
-merged: it meets every quorum that made a write durable. So do survivors fewer than a quorum, as long as those that
-are missing are fewer than a quorum; with fewer, rows may be lost, and the gained range has no source (``unsourced``).
+A gaining node streams from the replica that it succeeds. Then the new group knows all that the old group knew, member
+for member. If that replica is dead, or no node leaves, a quorum of the old group in each datacenter is merged: it meets
+every quorum that made a write durable. Survivors fewer than a quorum also meet every quorum, as long as the missing
+nodes are fewer than a quorum. Otherwise rows may be lost, and the gained range has no source (``unsourced``).
 
-A group that shrinks has smaller quorums, and who leaves it takes away what only it and others that leave know. Where a
-quorum of the smaller group might not know all, enough of its members, those that stay included, merge a quorum of the
-old group that each new quorum has one of them. After every operation, then, a quorum of each group has every write
-that a quorum has ever done: the next operation takes that for granted. Without it ``ringlog sim quorums`` finds reads
-that miss a write: from three replicas to one at once, from five to three also one by one.
+A group that shrinks has smaller quorums, and a leaving node takes rows with it that only leaving nodes may have. So a
+quorum of the smaller group might not know all rows. Then enough of its members, also of those that stay, merge a quorum
+of the old group. Each new quorum includes one of these members. So after every operation, a quorum of each group has
+every write that a quorum has ever done. The next operation relies on that. Without this merge ``ringlog sim quorums``
+finds reads that miss a write: from three replicas to one at once, from five to three also one by one.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ringlog.kernel.operations.gates import InDatacenter, parts_of, quorum
 from ringlog.kernel.values import NodeId
 
 NO_SOURCE: NodeId = ""
-"""The source of rows that no living nodes know for sure: no plan with it is admitted."""
+"""The source of rows that the living nodes may not fully know. A plan with this source is not admitted."""
 
 Members = tuple[NodeId, ...]
 """The replicas of a range, in the order of the walk."""
@@ -30,7 +30,9 @@ Members = tuple[NodeId, ...]
 def givers_of(
     entering: Sequence[NodeId], leaving: Sequence[NodeId], nodes: Mapping[NodeId, Node], anywhere: bool
 ) -> dict[NodeId, NodeId]:
-    """Whose place each of those who enter takes: within a datacenter, if possible within a rack."""
+    """Return the leaving node that each entering node succeeds: in the same datacenter and, if possible, in the same
+    rack.
+    """
     if len(entering) == len(leaving) == 1:
         (node,), (other,) = entering, leaving
         return {node: other} if anywhere or nodes[node].datacenter == nodes[other].datacenter else {}
@@ -56,9 +58,9 @@ def sources_of(
     anywhere: bool,
     as_one: bool = False,
 ) -> list[tuple[NodeId, NodeId]]:
-    """(source, target): where those who enter, and those who must know more in a smaller group, get the rows from.
+    """Return the (source, target) pairs of entering nodes, and of members that must know more in a smaller group.
 
-    Who would have to merge while too few replicas are alive gets them from ``NO_SOURCE``. ``as_one``: as for
+    The source is ``NO_SOURCE`` for a node that would have to merge while too few replicas are alive. ``as_one``: as for
     ``quorum_sources``.
     """
     assert len(set(old)) == len(old), "nobody is twice in a group"
@@ -84,7 +86,7 @@ def sources_of(
 
 
 def _scopes(members: Iterable[NodeId], nodes: Mapping[NodeId, Node], anywhere: bool) -> list[set[NodeId]]:
-    """``members`` of each datacenter by itself, if the setting knows datacenters, and all of them."""
+    """Return ``members`` of each datacenter, if the setting knows datacenters, and all of them."""
     everybody = set(members)
     names = sorted({nodes[node].datacenter for node in everybody} if not anywhere else ())
     return [*({node for node in everybody if nodes[node].datacenter == name} for name in names), everybody]
@@ -98,11 +100,11 @@ def _surer(
     scopes: Iterable[Collection[NodeId]],
     dead: frozenset[NodeId],
 ) -> set[NodeId]:
-    """Members of the new group that must merge, too, since ``lost`` leave without a successor.
+    """Return further members of the new group that must merge because ``lost`` nodes leave without a successor.
 
-    Of a quorum of the old group that has a write, at most ``lost`` go; the successor of any other has it then, and
-    so has each of ``fresh``, who merge without a predecessor. Where that is no quorum of the new group for sure, a
-    quorum of it merges. What is true of the whole must be true in each datacenter, if the setting knows datacenters.
+    A quorum of the old group has a write, and at most ``lost`` of its members leave. The successors of the others have
+    the write, and so does each of ``fresh``, which merge without a predecessor. If these may be fewer than a quorum of
+    the new group, a quorum of it merges. If the setting knows datacenters, this must also hold in each datacenter.
     """
     more: set[NodeId] = set()
     for scope in scopes:
@@ -118,8 +120,9 @@ def _surer(
 def quorum_sources(
     nodes: Mapping[NodeId, InDatacenter], group: Sequence[NodeId], dead: Iterable[NodeId], as_one: bool = False
 ) -> list[NodeId]:
-    """Living members that together know every write of a quorum of ``group``, in the whole and in each datacenter;
-    none if there are too few. ``as_one``: the group counts in the whole alone (``gates.parts_of``).
+    """Return living members that together know every write of a quorum of ``group``, overall and in each datacenter.
+
+    Empty if too few are alive. ``as_one``: the group counts only as a whole (``gates.parts_of``).
     """
     chosen: list[NodeId] = []
     lost = set(dead)

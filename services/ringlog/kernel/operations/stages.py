@@ -1,4 +1,4 @@
-"""The stages of operations in order, and what each means for reads and writes.
+"""The stages of operations in order, and their effect on reads and writes.
 
 ::
 
@@ -13,8 +13,7 @@
     finished                 new     new         (ended)
     cancelled                old     old         (ended; only from a stage before write_both_read_new)
 
-Which stages an operation goes through is a matter of its kind (``operations.kinds``): only where new tokens appear is
-there a CDC generation to make.
+The kind of an operation determines its stages (``operations.kinds``). Only kinds that add tokens make a CDC generation.
 
 Ranges are split on entering ``prepared``, merged on entering ``finished``. Locks are held from admission to the end.
 Epochs of one operation's stages ascend.
@@ -55,27 +54,29 @@ STAGES = (*JOIN_STAGES[:4], STREAMING, *JOIN_STAGES[4:], CANCELLED)
 """All stages, each after those that may come before it."""
 
 POINT_OF_NO_RETURN = WRITE_BOTH_READ_NEW
-"""From this stage on a new owner may have been read: forward only."""
+"""The first stage that may read a new owner: from here an operation cannot be cancelled."""
 
 
 _ENDED: Final = (FINISHED, CANCELLED)
 
 _flying: Final = IdentityCache[Map[OperationId, Operation], tuple[Operation, ...]](4)
-"""Of the operations of a state, a hundred of which have ended: each rule asks who is in flight."""
+"""A cache of the operations in flight. A state has about a hundred ended operations, and each rule asks for those in
+flight.
+"""
 
 
 def is_ended(operation: Operation) -> bool:
-    """True once it is finished or cancelled: it holds no locks and changes nothing any more."""
+    """Return whether it is finished or cancelled: it holds no locks and changes nothing."""
     return operation.stage in _ENDED
 
 
 def has_reached(operation: Operation, stage: str) -> bool:
-    """True if the operation, which is in flight, is in ``stage`` or beyond it."""
+    """Return whether the operation, which is in flight, is in ``stage`` or a later one."""
     return STAGES.index(operation.stage) >= STAGES.index(stage)
 
 
 def in_flight(state: ClusterState) -> tuple[Operation, ...]:
-    """The operations that are not ended, in the order of their admission."""
+    """Return the operations that are not ended, in the order of their admission."""
     known = _flying.get(state.operations)
     if known is None:
         found = [operation for operation in state.operations.values() if operation.stage not in _ENDED]
@@ -85,7 +86,7 @@ def in_flight(state: ClusterState) -> tuple[Operation, ...]:
 
 
 def in_flight_with(state: ClusterState, operation: Operation) -> tuple[Operation, ...]:
-    """Those in flight when ``operation`` is recorded as it is here: it, unless it has ended, and the others."""
+    """Return the operations in flight once ``operation`` is recorded: the others, and it unless it has ended."""
     others = [other for other in in_flight(state) if other.id != operation.id]
     return tuple(others if is_ended(operation) else sorted([*others, operation], key=_in_turn))
 
@@ -93,7 +94,7 @@ def in_flight_with(state: ClusterState, operation: Operation) -> tuple[Operation
 def cached_in_flight(
     operations: Map[OperationId, Operation], flying: tuple[Operation, ...]
 ) -> Map[OperationId, Operation]:
-    """``operations``, of which ``flying`` are those in flight: nobody needs to look through all of them."""
+    """Return ``operations`` and cache ``flying`` as those in flight, so that no caller searches all of them."""
     assert all(operations.get(operation.id) is operation for operation in flying), "those in flight are recorded"
     _flying.put(operations, flying)
     return operations
