@@ -54,7 +54,7 @@ class NodeRows:
         )
 
     def wait_for(self, ends: Mapping[int, int]) -> None:
-        """Wait until the node has validated everything below these offsets. Raise NodeSilent if it makes no progress."""
+        """Wait until the node has validated everything below these offsets. Raise NodeSilent if it stops."""
         last_progress, before = time.monotonic(), ""
         while True:
             status = self._asked("/v1/status").json()

@@ -67,7 +67,7 @@ def audit_lake(topics: AuditTopics, address: str, report: AuditReport, say: Call
 
 
 def _rows_of_topic(topics: AuditTopics, decoder: Decoder) -> tuple[dict[tuple[str, Name], bytes], bool]:
-    """Return (table, identity) of each of the job's rows to its bytes, and whether the topic is complete from offset 0."""
+    """Return (table, identity) of the job's rows to their bytes, and whether the topic starts at offset 0."""
     source = topics.name("mutations")
     found: dict[tuple[str, Name], bytes] = {}
     firsts: dict[int, int] = {}

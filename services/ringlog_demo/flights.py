@@ -47,7 +47,7 @@ DATA_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class Flight:
-    """One write: the serialised key components (``partition_key`` is None without a tail number) and the other columns."""
+    """One write: serialised key components (``partition_key`` is None without a tail number) and other columns."""
 
     partition_key: bytes | None
     clustering_key: tuple[bytes, bytes]

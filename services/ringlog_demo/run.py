@@ -193,7 +193,7 @@ class Demo:
         self.screen.say(f"replicas of tablets on the nodes: {tablets_text}")
 
     def _check_batches(self) -> None:
-        """Check that the generation switch is in the middle: enough batches have rows of each of the two generations."""
+        """Check that each of the two generations has rows in enough batches, so the switch is in the middle."""
         batches = self.figures.batches_by_generation
         tablets_text = ", ".join(f"{count} of {generation}" for generation, count in sorted(batches.items()))
         self.screen.say(f"batches with rows of a generation: {tablets_text}")

@@ -323,7 +323,7 @@ def covers(bounds: dict[str, Any], key: tuple[Any, ...], kinds: tuple[str, ...])
 
 
 def _points(bounds: dict[str, Any], kinds: tuple[str, ...]) -> tuple[list[Any], list[Any]]:
-    """Return the ends of a range as points between rows. All rows with the same prefix are on the same side of a point."""
+    """Return the ends of a range as points between rows. Rows with the same prefix are on the same side."""
 
     def point(name: str, after: bool) -> list[Any]:
         parts: list[Any] = [(1, sortable(kind, part)) for kind, part in zip(kinds, bounds[name], strict=False)]

@@ -2,9 +2,8 @@
 
 Before the start of a generation, the allowed lateness at that generation's commit applies. Ahead of the append time,
 the setting for the write applies. Like a schema change, a changed setting applies to writes appended at or after the
-validation watermark. Before the first validation watermark, the setting as of the epoch in the job's
-plan applies. A dead letter names that epoch, but a row does not. So a row is correct if any setting since its append accepts
-it.
+validation watermark. Before the first validation watermark, the setting as of the epoch in the job's plan applies. A
+dead letter names that epoch, but a row does not. So a row is correct if any setting since its append accepts it.
 """
 
 from __future__ import annotations
