@@ -1,3 +1,1 @@
-"""Histories: what clients asked and what they got, as JSON lines, and whether one order of it all explains every
-answer.
-"""
+"""Histories of client operations as JSON lines, and a linearizability checker for them."""

@@ -1,4 +1,4 @@
-"""Checks a history, key by key, and explains the first key that no order explains.
+"""The check of a history, key by key. It explains the first key that is not linearizable.
 
 key of        values all different, no cas     method
 register      yes                              zones (n log n)
@@ -23,14 +23,14 @@ from ringlog_testing.histories.verdict import (
 )
 
 CONFIGURATIONS_MAX = 2_000_000
-"""Limit of a key's search: some seconds, and less than a gigabyte."""
+"""Limit of a key's search: a few seconds and less than a gigabyte."""
 CORE_CONFIGURATIONS_MAX = 20_000
 CORE_CHECKS_MAX = 300
-"""Limits of looking for the least counterexample, which is a courtesy: it may stay larger than it could be."""
+"""Limits of the search for a minimal counterexample. Beyond them, the counterexample may not be minimal."""
 
 
 def check(history: OperationHistory, limit: int = CONFIGURATIONS_MAX) -> HistoryReport:
-    """Whether a history is linearizable. ``limit``: configurations that the search of one key may visit."""
+    """Return whether a history is linearizable. ``limit``: configurations that the search of one key may visit."""
     keys = []
     for key, operations in history.keys:
         method, decision = decide(operations, limit)
@@ -46,7 +46,7 @@ def check(history: OperationHistory, limit: int = CONFIGURATIONS_MAX) -> History
 
 
 def decide(operations: tuple[ClientOperation, ...], limit: int = CONFIGURATIONS_MAX) -> tuple[Method, KeyVerdict]:
-    """Decide one key's operations by the method that fits them; a negative decision has its line."""
+    """Decide one key's operations by the suitable method. A negative decision has its line."""
     if not is_register(operations):
         return Method.EPOCHS, logs.decide(operations)
     if not zones.applies(operations):
@@ -54,13 +54,15 @@ def decide(operations: tuple[ClientOperation, ...], limit: int = CONFIGURATIONS_
     decision = zones.decide(operations)
     if decision.verdict is Linearizability.NOT_LINEARIZABLE:
         line = _first_line(operations)
-        # What was known then may name fewer culprits than what is known at the end.
+        # The decision at this line may name fewer culprits than the decision at the end.
         decision = replace(zones.decide(until(operations, line)), line=line)
     return Method.ZONES, decision
 
 
 def _first_line(operations: tuple[ClientOperation, ...]) -> int:
-    """The first return that no order explains: if a history is linearizable, so is each beginning of it."""
+    """Return the first return that makes the history non-linearizable. Each prefix of a linearizable history is
+    linearizable.
+    """
     lines = sorted(one.returned for one in operations if one.returned is not None)
     low, high = 0, len(lines) - 1
     while low < high:
@@ -73,7 +75,7 @@ def _first_line(operations: tuple[ClientOperation, ...]) -> int:
 
 
 def explain(report: KeyReport, operations: tuple[ClientOperation, ...]) -> ShortestCounterexample:
-    """The least counterexample that we find in a key that is not linearizable."""
+    """Return the smallest counterexample found in a key that is not linearizable."""
     decision = report.decision
     assert decision.verdict is Linearizability.NOT_LINEARIZABLE, "there is something to explain"
     if report.method is Method.EPOCHS:
@@ -90,7 +92,7 @@ def _matters(one: ClientOperation) -> bool:
 
 
 def _core(completed: tuple[ClientOperation, ...], decision: KeyVerdict) -> tuple[tuple[ClientOperation, ...], bool]:
-    """Leaves out operations as long as the rest cannot be explained; whether no single one is left that could go."""
+    """Remove operations while the others stay non-linearizable. Return them, and whether the result is minimal."""
     budget = _Budget(CORE_CHECKS_MAX)
     if decision.culprits and budget.is_broken(decision.culprits):
         completed = decision.culprits
@@ -101,13 +103,13 @@ def _core(completed: tuple[ClientOperation, ...], decision: KeyVerdict) -> tuple
 
 
 class _Budget:
-    """Checks that looking for the least counterexample may still do."""
+    """The number of checks left for minimizing the counterexample."""
 
     def __init__(self, left: int) -> None:
         self.left = left
 
     def is_broken(self, rest: tuple[ClientOperation, ...]) -> bool:
-        """Whether no order explains the rest; not so once nothing is left to spend."""
+        """Return whether these operations are not linearizable. Return False if no checks are left."""
         if self.left == 0 or not rest:
             return False
         self.left -= 1
@@ -118,7 +120,7 @@ class _Budget:
 def _without(
     completed: tuple[ClientOperation, ...], units: list[tuple[ClientOperation, ...]], budget: _Budget
 ) -> tuple[ClientOperation, ...]:
-    """Leaves out units, many at a time first, as long as the rest stays broken."""
+    """Remove units, large groups first, while the others stay non-linearizable."""
     size = max(1, len(units) // 2)
     while units and budget.left:
         left_out, place = False, 0
@@ -136,7 +138,7 @@ def _without(
 
 
 def _clusters(operations: tuple[ClientOperation, ...]) -> list[tuple[ClientOperation, ...]]:
-    """Values with all that wrote or read them: where nothing swaps, an order explains the others without them, too."""
+    """Return each value's write and reads. Without swaps, removing one value never breaks the order of the others."""
     values: dict[zones.Name, list[ClientOperation]] = {}
     for one in operations:
         values.setdefault(zones.name_of(one.asked if one.op is Op.WRITE else one.answer), []).append(one)
@@ -144,5 +146,5 @@ def _clusters(operations: tuple[ClientOperation, ...]) -> list[tuple[ClientOpera
 
 
 def _observes(one: ClientOperation) -> bool:
-    """Whether it changes nothing: an order that explains it explains the others without it."""
+    """Return whether an operation changes nothing. Such operations can be removed from an order without breaking it."""
     return one.op is Op.READ or one.answer is False

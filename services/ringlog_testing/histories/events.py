@@ -1,24 +1,25 @@
-"""One line of a history: something was asked, or answered, or will never be known.
+"""One line of a history: the start of an operation, or its outcome.
 
-A history is the list of what clients did, in the words of Jepsen: ``invoke`` when a process begins an operation, then
+A history is the list of client operations, in Jepsen's terms. A process writes ``invoke`` when it begins an operation,
+and later one of these:
 
     ok      it took effect, once, between the two lines; ``value`` is the answer
     fail    it took no effect and never will
-    info    nobody knows: it may take effect at any time after its invoke, once, or never
+    info    the outcome is unknown: it may take effect once, at any time after its invoke, or never
 
-Rules of a line, each broken one a ``HistoryError`` with line, field and rule: an object with ``process``, ``type``,
-``op``, ``key`` and, where the table asks for it, ``value``; ``time`` (microseconds) and ``note`` are for people.
-Scalars are null, true, false, integers of 64 bits and text; null is what a register holds before its first write.
+A line is an object with ``process``, ``type``, ``op``, ``key`` and, if the table requires it, ``value``. ``time``
+(microseconds) and ``note`` are for people. A broken rule is a ``HistoryError`` with line, field and rule. Scalars are
+null, true, false, integers of 64 bits and text. Null is the value of a register before its first write.
 
-    op        invoke's value      ok's value                                  of
-    read      none                scalar: what was read                       register
+    op        invoke's value      ok's value                                  object
+    read      none                scalar: the value read                      register
     write     scalar              none                                        register
     cas       [expected, new]     true: swapped; false: found another value   register
     commit    request id          epoch (1 and more)                          log
     barrier   none                epoch (0 and more) of the state then seen   log
     applied   none                [[request id, epoch], …], the whole log     log
 
-The value of ``fail`` and ``info`` is a word on the reason, or none. Order in the file is the order of events.
+The value of ``fail`` and ``info`` is a word on the reason, or none. The order in the file is the order of events.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ FIELDS = frozenset({"process", "type", "op", "key", "value", "time", "note"})
 
 
 class Type(StrEnum):
-    """What a line says of an operation."""
+    """The type of a line."""
 
     INVOKE = "invoke"
     OK = "ok"
@@ -48,7 +49,7 @@ class Type(StrEnum):
 
 
 class Op(StrEnum):
-    """What can be asked."""
+    """The operation of a line."""
 
     READ = "read"
     WRITE = "write"
@@ -59,11 +60,13 @@ class Op(StrEnum):
 
 
 REGISTER_OPS = frozenset({Op.READ, Op.WRITE, Op.CAS})
-"""Operations of a register; the others are those of a log."""
+"""Operations of a register. The others are those of a log."""
 
 
 class HistoryError(ValueError):
-    """A history breaks the format. ``code``: stable word; ``line`` from 1; ``field`` of it; ``rule`` broken."""
+    """A broken rule of the format. ``code``: stable word. ``line``: from 1. ``field``: field of the line. ``rule``: the
+    rule.
+    """
 
     def __init__(self, code: str, line: int, field: str, rule: str) -> None:
         super().__init__(f"line {line}: {field}: {rule}")
@@ -77,7 +80,9 @@ class HistoryError(ValueError):
 
 
 class Event(NamedTuple):
-    """One line. ``value`` by the table above; ``time`` in microseconds, for people; ``line`` (from 1) is the order."""
+    """One line. ``value`` follows the table above. ``time`` is in microseconds, for people. ``line`` (from 1) is the
+    order.
+    """
 
     line: int
     process: str
@@ -90,7 +95,7 @@ class Event(NamedTuple):
 
 
 def parse_event(text: str, line: int) -> Event:
-    """The event of one line of JSON; raises HistoryError."""
+    """Return the event of one line of JSON. Raise HistoryError."""
     try:
         found = json.loads(text, object_pairs_hook=_object, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -101,7 +106,7 @@ def parse_event(text: str, line: int) -> Event:
 
 
 def event_of(found: dict[str, Any], line: int) -> Event:
-    """The event that a decoded object says; raises HistoryError."""
+    """Return the event in a decoded object. Raise HistoryError."""
     for name in found:
         if name not in FIELDS:
             _refuse("unknown_field", line, name, f"is none of {', '.join(sorted(FIELDS))}")
@@ -121,7 +126,7 @@ def event_of(found: dict[str, Any], line: int) -> Event:
 
 
 def to_json(event: Event) -> str:
-    """The line of an event, without its end."""
+    """Return the line of an event, without its end."""
     shown: dict[str, Any] = {"process": event.process, "type": event.type, "op": event.op, "key": event.key}
     if event.value is not None or _asks_for_value(event.type, event.op):
         shown["value"] = event.value
@@ -235,7 +240,7 @@ VALUES: dict[tuple[Type, Op], Callable[[Any, int, str], Value]] = {
     (Type.OK, Op.BARRIER): _seen,
     (Type.OK, Op.APPLIED): _applied,
 }
-"""Reader of ``value`` by the line's type and operation: the table of this module, as code."""
+"""Reader of ``value`` by the line's type and operation: the table of this module as code."""
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:

@@ -1,18 +1,18 @@
-"""The metadata log as a linearizable object: commits get epochs, barriers see them.
+"""The metadata log as a linearizable object: commits receive epochs and barriers read them.
 
-The model: the log's state is its epoch. A commit raises it, by more than one where others commit too; a barrier reads
-it. Epochs name their place in the one order, so the order need not be searched: sort by epoch, commits before the
-barriers that saw them. It explains the history if and only if, whenever an operation returned before another was
-invoked,
+In the model, the log's state is its epoch. A commit raises it, by more than one if other clients commit too. A barrier
+reads it. Epochs determine the order, so no search is necessary: sort by epoch, commits before the barriers that saw
+them. The order explains the history if and only if, for each operation that returned before another was invoked,
 
     the other is a commit     its epoch is greater than the first one's
     the other is a barrier    its epoch is not smaller
 
-Several commits with one request id are attempts at one effect: begun with the first, known with the first answer;
-their epochs are equal, and where one was answered ``fail``, none is answered ``ok``. A commit of unknown outcome
-constrains nothing, unless the log was read as a whole at the end (``applied``): then every epoch that was answered is
-in it, no ``fail`` is, its epochs rise, no request is in it twice, and a commit of unknown outcome that is in it took
-effect at that epoch, at some time after its invoke. Agents commit too, so the log may hold more than the history.
+Several commits with one request id are attempts at one effect. It begins with the first attempt and is known with the
+first answer. Their epochs are equal, and if one was answered ``fail``, none is answered ``ok``. A commit of unknown
+outcome constrains nothing, unless the whole log was read at the end (``applied``). Then the log contains every answered
+epoch and no ``fail``, its epochs rise, and it contains no request twice. A commit of unknown outcome that it contains
+took effect at that epoch, at some time after its invoke. Agents also commit, so the log may have more entries than the
+history.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ringlog_testing.histories.verdict import KeyVerdict, Linearizability
 
 @dataclass(frozen=True, slots=True)
 class _Point:
-    """An effect with its epoch: it lies between two lines. ``returner`` is the operation that made it known."""
+    """An effect with its epoch, between two lines. ``returner`` is the operation that revealed it."""
 
     epoch: int
     is_commit: bool
@@ -38,7 +38,7 @@ class _Point:
 
 
 def decide(operations: tuple[ClientOperation, ...]) -> KeyVerdict:
-    """Whether one order explains the operations, which are by invoke."""
+    """Return whether one order explains the operations, which are sorted by invoke."""
     whole = next((one for one in operations if one.op is Op.APPLIED and one.type is Type.OK), None)
     requests: dict[object, list[ClientOperation]] = {}
     for one in operations:
@@ -67,7 +67,7 @@ def _epoch(one: ClientOperation) -> int:
 
 
 def _points(attempts: list[ClientOperation], whole: ClientOperation | None, epochs: dict[str, int]) -> Iterable[_Point]:
-    """The one effect of a request, where its epoch is known."""
+    """Yield the effect of a request, if its epoch is known."""
     answered = [one for one in attempts if one.type is Type.OK and one.returned is not None]
     first = min(answered, key=lambda one: one.returned or 0, default=None)
     if first is not None and first.returned is not None:
@@ -78,7 +78,7 @@ def _points(attempts: list[ClientOperation], whole: ClientOperation | None, epoc
 
 
 def _answers(attempts: list[ClientOperation]) -> Iterable[KeyVerdict]:
-    """What is wrong with the answers to one request, each with the line on which it shows."""
+    """Yield contradictions between the answers to one request, each with its line."""
     known: ClientOperation | None = None
     for one in sorted(attempts, key=lambda one: one.returned or 0):
         if one.returned is None:
@@ -92,7 +92,7 @@ def _answers(attempts: list[ClientOperation]) -> Iterable[KeyVerdict]:
 
 
 def _whole(whole: ClientOperation | None, wrong: list[KeyVerdict]) -> dict[str, int]:
-    """Epochs by request id in the whole log; what is wrong with itself goes to ``wrong``."""
+    """Return epochs by request id in the whole log. Add contradictions within the log to ``wrong``."""
     epochs: dict[str, int] = {}
     if whole is None or whole.returned is None or not isinstance(whole.answer, tuple):
         return epochs
@@ -112,7 +112,7 @@ def _whole(whole: ClientOperation | None, wrong: list[KeyVerdict]) -> dict[str, 
 def _against(
     operations: tuple[ClientOperation, ...], whole: ClientOperation, epochs: dict[str, int]
 ) -> Iterable[KeyVerdict]:
-    """Answers that the whole log contradicts."""
+    """Yield answers that contradict the whole log."""
     assert whole.returned is not None, "only an answered reading is the whole log"
     for one in operations:
         if one.op is not Op.COMMIT:
@@ -127,10 +127,10 @@ def _against(
 
 
 def _sweep(points: list[_Point]) -> Iterable[KeyVerdict]:
-    """Pairs whose order in time is not that of their epochs, each with the line on which it shows.
+    """Yield pairs of operations with contradicting orders of time and epoch, each with its line.
 
-    One pass over invokes and returns. ``highest`` is, of all that had returned, the point with the greatest epoch, at
-    an equal epoch the barrier: an operation invoked now must come after it.
+    One pass over invokes and returns. ``highest`` is the returned point with the greatest epoch, the first one at equal
+    epochs. An operation invoked later must come after it.
     """
     marks = [(one.invoked, False, one) for one in points] + [(one.returned, True, one) for one in points]
     highest: _Point | None = None

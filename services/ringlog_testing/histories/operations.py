@@ -1,15 +1,15 @@
-"""Read a history of JSON lines as operations by key: each invoke with its completion. Keys are checked one by one.
+"""A reader of JSON-line histories. It pairs each invoke with its completion and groups the operations by key.
 
-Invariants: a process has at most one operation open; a completion names the operation and key of its process's open
-invoke. An operation without a completion is ``info``: the recorder or the process was stopped. A process may continue
-after ``info`` (Jepsen gives it a new name): its open operation stays concurrent with everything later.
+Invariants: a process has at most one open operation. A completion names the operation and key of its process's open
+invoke. An operation without a completion is ``info``, because the recorder or the process was stopped. A process may
+continue after ``info`` (Jepsen gives it a new name). Its open operation stays concurrent with all later operations.
 
-A recorder that was killed may leave half a line at the end. It is ignored, and the history says so: an invoke is
-written before its operation begins, so half of one means that nothing was asked; half of a completion leaves the
+A killed recorder may leave an incomplete last line. It is ignored, and the history reports it. An invoke is written
+before its operation begins, so an incomplete invoke means that no operation began. An incomplete completion leaves the
 outcome unknown. Any other line that breaks the format is a ``HistoryError``.
 
-A history is linearizable if and only if it is for each key alone (Herlihy and Wing: locality), so operations by key are
-sufficient.
+A history is linearizable if and only if it is linearizable for each key (Herlihy and Wing: locality). So it is enough
+to check operations by key.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from ringlog_testing.histories.events import REGISTER_OPS, Event, HistoryError, 
 
 @dataclass(frozen=True, slots=True)
 class ClientOperation:
-    """One operation. ``type`` is its fate, never invoke; ``invoked`` and ``returned`` are lines.
+    """One operation. ``type`` is its outcome, never invoke. ``invoked`` and ``returned`` are line numbers.
 
-    ``returned`` is None for ``info``: it never returns. ``asked`` is the invoke's value, ``answer`` the completion's.
+    ``returned`` is None for ``info``. ``asked`` is the invoke's value, ``answer`` the completion's.
     """
 
     process: str
@@ -41,7 +41,7 @@ class ClientOperation:
 
 @dataclass(frozen=True, slots=True)
 class OperationHistory:
-    """Operations by key, sorted by name. ``is_torn``: the last line was cut in the middle and left out."""
+    """Operations by key, sorted by name. ``is_torn``: the last line was incomplete and is ignored."""
 
     keys: tuple[tuple[str, tuple[ClientOperation, ...]], ...]
     events: int
@@ -49,12 +49,12 @@ class OperationHistory:
 
     @property
     def operations(self) -> int:
-        """How many."""
+        """Return the number of operations."""
         return sum(len(found) for _, found in self.keys)
 
 
 def pair(events: Iterable[Event], is_torn: bool = False) -> OperationHistory:
-    """The operations of events that are in order; raises HistoryError where they do not fit together."""
+    """Return the operations of ordered events. Raise HistoryError if the events do not fit together."""
     open_: dict[str, Event] = {}
     keys: dict[str, list[ClientOperation]] = {}
     count = 0
@@ -82,12 +82,12 @@ def pair(events: Iterable[Event], is_torn: bool = False) -> OperationHistory:
 
 
 def is_register(operations: tuple[ClientOperation, ...]) -> bool:
-    """Whether a key's operations are those of a register, not of a log."""
+    """Return whether a key's operations are those of a register, not of a log."""
     return operations[0].op in REGISTER_OPS
 
 
 def until(operations: tuple[ClientOperation, ...], line: int) -> tuple[ClientOperation, ...]:
-    """What was known of the operations when ``line`` had been written: the others are still open, or not yet begun."""
+    """Return the operations as known at ``line``. Later returns are still open; later invokes are left out."""
     known = []
     for one in operations:
         if one.invoked > line:
@@ -106,7 +106,7 @@ def _operation(begun: Event, ended: Event | None) -> ClientOperation:
 
 
 def _one_model(operations: tuple[ClientOperation, ...]) -> None:
-    """Refuses a key that is a register and a log, or a log whose whole is read before its end."""
+    """Reject a key used as register and log, and a log that is read as a whole before its end."""
     of_register = is_register(operations)
     whole: ClientOperation | None = None
     for one in operations:
@@ -124,16 +124,16 @@ def _one_model(operations: tuple[ClientOperation, ...]) -> None:
 
 
 HISTORY_BYTES_MAX = 2**30
-"""Ten million events or so."""
+"""About ten million events."""
 
 
 def read(path: Path) -> OperationHistory:
-    """The history in a file; raises OSError, or HistoryError with line, field and rule."""
+    """Return the history in a file. Raise OSError, or HistoryError with line, field and rule."""
     return read_bytes(read_input(path, HISTORY_BYTES_MAX))
 
 
 def read_bytes(data: bytes) -> OperationHistory:
-    """The history in bytes of UTF-8; raises HistoryError."""
+    """Return the history in bytes of UTF-8. Raise HistoryError."""
     whole, newline, rest = data.rpartition(b"\n")
     events = list(_events(whole + newline))
     is_torn = False

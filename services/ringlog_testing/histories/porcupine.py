@@ -1,8 +1,8 @@
-"""The second opinion: porcupine, a checker by others, in a small Go program with its own reader and models.
+"""A second checker: porcupine, an external program in Go with its own reader and models.
 
-The program lies with the tests (``tests/checkers/porcupine``), so it is there in a checkout and not in an installed
-package. It is built when it is first asked for, into a folder of the user's cache that is named after its sources.
-Without Go, or without the sources, there is no second opinion: ``Unavailable`` says why.
+Its source is in ``tests/checkers/porcupine``, so it is available in a checkout but not in an installed package. The
+first use builds the program into a folder of the user's cache, named after the hash of its sources. Without Go or the
+sources, ``Unavailable`` states the reason.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from ringlog_testing.histories.verdict import Linearizability
 SOURCES = Path(__file__).resolve().parents[3] / "tests" / "checkers" / "porcupine"
 FILES = ("go.mod", "go.sum", "main.go")
 GO_HOME = Path("/usr/local/go/bin/go")
-"""Where Go's own installer puts it, which is not always in PATH."""
+"""The location used by Go's own installer. It is not always in PATH."""
 BUILD_S_MAX = 300
 CHECK_S_MAX = 60.0
 
 
 class Unavailable(Exception):
-    """No second opinion here. ``code`` is a stable word, the text says what to do about it."""
+    """Porcupine cannot run here. ``code`` is a stable word; the text says how to fix it."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)
@@ -36,7 +36,7 @@ class Unavailable(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Opinion:
-    """What porcupine says: of the history and of each key; ``seconds`` it thought, reading aside."""
+    """Porcupine's verdict on the history and on each key. ``seconds``: time of the check, without reading."""
 
     verdict: Linearizability
     keys: Mapping[str, Linearizability]
@@ -44,7 +44,7 @@ class Opinion:
 
 
 def find_go() -> Path | None:
-    """The ``go`` command: in PATH, else where its installer puts it."""
+    """Return the path of the ``go`` command, from PATH or from the location of Go's installer."""
     found = shutil.which("go")
     if found is not None:
         return Path(found)
@@ -52,7 +52,7 @@ def find_go() -> Path | None:
 
 
 def build(cache: Path) -> Path:
-    """The program, built if it is not yet in the ``cache`` folder; raises Unavailable."""
+    """Return the program's path. Build the program if it is not in the ``cache`` folder. Raise Unavailable."""
     if not all((SOURCES / name).is_file() for name in FILES):
         raise Unavailable("no_sources", "porcupine's program is only in a checkout, not in an installed package")
     digest = hashlib.sha256(b"\0".join((SOURCES / name).read_bytes() for name in FILES)).hexdigest()[:12]
@@ -78,7 +78,10 @@ def build(cache: Path) -> Path:
 
 
 def ask(program: Path, history: Path, limit_s: float = CHECK_S_MAX) -> Opinion:
-    """Porcupine's opinion of a well-formed history, ``limit_s`` for all keys together; Unavailable where it broke."""
+    """Return porcupine's opinion of a well-formed history.
+
+    ``limit_s``: limit for all keys together. Raises Unavailable if porcupine fails.
+    """
     try:
         answer = subprocess.run([str(program), str(history), str(limit_s)], capture_output=True, text=True, check=False)
         if answer.returncode != 0:

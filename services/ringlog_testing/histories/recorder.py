@@ -1,8 +1,8 @@
-"""Records histories: one line an event, in the order in which they happened, for simulated and for real processes.
+"""A recorder of histories: one line per event, in order of occurrence, for simulated and real processes.
 
-The promise to the reader: an invoke is written before its operation begins, a completion after it ended. Each line goes
-out in one write to a file opened for appending, so that several threads and processes may record into one file, their
-lines never mix, and a killed process loses nothing that it recorded. Nothing is forced to the disk.
+Guarantee to the reader: an invoke is written before its operation begins, a completion after it has ended. Each line is
+one write to a file opened for appending. So several threads and processes may share a file without mixing their lines,
+and a killed process loses no recorded event. The recorder does not sync the file to disk.
 
     recorder = Recorder(FileSink(path), clock)
     with recorder.operation("c1", Op.WRITE, "k", 5) as call:
@@ -22,20 +22,20 @@ from ringlog_testing.histories.events import Event, Op, Type, Value, event_of, t
 
 
 class Sink(Protocol):
-    """Takes lines, each without its end, and keeps their order."""
+    """A receiver of lines without line ends. It keeps their order."""
 
     def append(self, line: str) -> object:
         """Add one line at the end."""
 
 
 class FileSink:
-    """Lines at the end of a file that others may append to as well; a context manager."""
+    """The end of a file that other processes may also append to. It is a context manager."""
 
     def __init__(self, path: Path) -> None:
         self._file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
 
     def append(self, line: str) -> None:
-        """Write one line in one step; raises OSError, also where only a part of it went out."""
+        """Write one line in one call. Raise OSError, also if only a part was written."""
         data = line.encode() + b"\n"
         if os.write(self._file, data) != len(data):
             raise OSError("only a part of the line was written")
@@ -52,9 +52,9 @@ class FileSink:
 
 
 class Recorder:
-    """Writes events. ``clock`` gives microseconds; it serves people, nothing is decided by it. A list is a sink, too.
+    """A writer of events. ``clock`` returns microseconds, which are only for people. A list can be the sink.
 
-    A value that breaks the format is refused here, as a HistoryError that names the rule, before a line is written.
+    A value that breaks the format raises a HistoryError with the rule, before a line is written.
     """
 
     def __init__(self, sink: Sink, clock: Callable[[], int] | None = None) -> None:
@@ -72,24 +72,24 @@ class Recorder:
         self._sink.append(to_json(checked))
 
     def invoke(self, process: str | int, op: Op, key: str, value: Value = None) -> None:
-        """An operation begins: call this before it does."""
+        """Record that an operation begins. Call this before it begins."""
         self.event(process, Type.INVOKE, op, key, value)
 
     def ok(self, process: str | int, op: Op, key: str, value: Value = None) -> None:
-        """It took effect and answered ``value``."""
+        """Record that the operation took effect and answered ``value``."""
         self.event(process, Type.OK, op, key, value)
 
     def fail(self, process: str | int, op: Op, key: str, code: str | None = None) -> None:
-        """It took no effect and never will."""
+        """Record that the operation took no effect and never will."""
         self.event(process, Type.FAIL, op, key, code)
 
     def info(self, process: str | int, op: Op, key: str, code: str | None = None) -> None:
-        """Nobody knows whether it took, or will take, effect."""
+        """Record that the outcome is unknown."""
         self.event(process, Type.INFO, op, key, code)
 
     @contextmanager
     def operation(self, process: str | int, op: Op, key: str, value: Value = None) -> Iterator[Call]:
-        """Record an operation around the block: ``info`` unless the block says ``ok`` or ``fail``."""
+        """Record an operation around the block: ``info`` unless the block calls ``ok`` or ``fail``."""
         self.invoke(process, op, key, value)
         call = Call()
         try:
@@ -103,16 +103,16 @@ class Recorder:
 
 
 class Call:
-    """What became of an operation that is being recorded: unknown until the block says otherwise."""
+    """The outcome of the current operation. It is unknown until the block sets it."""
 
     def __init__(self) -> None:
         self.type = Type.INFO
         self.value: Value = None
 
     def ok(self, value: Value = None) -> None:
-        """It took effect and answered ``value``."""
+        """Set the outcome: it took effect and answered ``value``."""
         self.type, self.value = Type.OK, value
 
     def fail(self, code: str | None = None) -> None:
-        """It took no effect and never will."""
+        """Set the outcome: it took no effect and never will."""
         self.type, self.value = Type.FAIL, code

@@ -1,15 +1,15 @@
-"""Registers of any kind: a search for one order that explains every answer, by Wing, Gong (1993) and Lowe (2017).
+"""A linearizability search for any register, by Wing, Gong (1993) and Lowe (2017).
 
-An operation must take effect before its return. So we go from return to return: a configuration is (how many returns
-are behind us, the register's value, which open operations have taken effect), and each is visited once. Open
-operations have slots that are given out anew, so the set is a small integer however long the history is.
+An operation takes effect before its return. So the search goes from return to return. A configuration is (number of
+passed returns, the register's value, the open operations that have taken effect). Each is visited once. Slots of
+finished operations are reused, so the set of open operations is a small integer for a history of any length.
 
-What keeps the search small, each by an exchange of places that changes no answer:
-- what only observes (a read, a swap that found another value) takes effect as soon as the value fits;
-- of open operations that do the same, the one that must return first goes first;
-- one of unknown outcome takes effect only where it changes the value, and is left out where nothing looks at that.
+Three reductions keep the search small. Each only reorders operations and changes no answer:
+- an observer (a read, or a swap that found another value) takes effect as soon as the value fits;
+- of equal open operations, the one with the earliest return takes effect first;
+- an operation of unknown outcome takes effect only if it changes the value, and is dropped if no operation observes it.
 
-The search is exhaustive up to ``limit`` configurations; the problem is NP-complete, so there are histories beyond it.
+The search is exhaustive up to ``limit`` configurations. The problem is NP-complete, so some histories are beyond it.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ from ringlog_testing.histories.verdict import KeyVerdict, Linearizability
 from ringlog_testing.histories.zones import NEVER, Name, name_of
 
 ANY = -1
-"""In place of the expected value: an effect whatever the register holds."""
+"""The expected value of an operation that takes effect with any register value."""
 
 Configuration: TypeAlias = tuple[int, int, int]
-"""Returns behind us, value, open operations that have taken effect."""
+"""Passed returns, value, open operations that have taken effect."""
 
 
 class _Effect(NamedTuple):
-    """An operation, compiled: values are numbers. ``new`` is None for what only observes.
+    """A compiled operation. Values are numbers. ``new`` is None for an observer.
 
-    An observer of ``expected`` wants that value, or with ``is_other`` any but that.
+    An observer needs the value ``expected``, or with ``is_other`` any other value.
     """
 
     invoked: int
@@ -55,7 +55,9 @@ class _Writer(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Round:
-    """What is open when an operation returns. ``bit`` is its own, ``wish`` the value that it read, if it is a read."""
+    """The open operations when an operation returns. ``bit``: that operation. ``wish``: the value that it
+    read, if any.
+    """
 
     line: int
     bit: int
@@ -66,7 +68,10 @@ class _Round:
 
 
 def decide(operations: tuple[ClientOperation, ...], limit: int) -> KeyVerdict:
-    """Whether one order explains the operations, sorted by invoke; ``line`` is the first return that none explains."""
+    """Return whether one order explains the operations, which are sorted by invoke.
+
+    ``line`` of a negative decision is the first return that no order explains.
+    """
     rounds = list(_rounds(_compile(operations)))
     seen: set[Configuration] = set()
     stack: list[Configuration] = [(0, 0, 0)]
@@ -86,7 +91,7 @@ def decide(operations: tuple[ClientOperation, ...], limit: int) -> KeyVerdict:
 
 
 def _observe(rounds: list[_Round], place: int, value: int, done: int) -> Configuration:
-    """Lets everything that only observes take effect where it can, and passes the returns that need nothing else."""
+    """Apply all observers that fit the value, and pass the returns that need nothing else."""
     while place < len(rounds):
         now = rounds[place]
         done |= now.readers.get(value, 0)
@@ -101,7 +106,7 @@ def _observe(rounds: list[_Round], place: int, value: int, done: int) -> Configu
 
 
 def _next(now: _Round, place: int, value: int, done: int) -> list[Configuration]:
-    """The configurations one effect further, the most promising last."""
+    """Return the configurations after one more effect, the most promising one last."""
     found: list[Configuration] = []
     best: Configuration | None = None
     tried: set[tuple[int, int]] = set()
@@ -121,7 +126,7 @@ def _next(now: _Round, place: int, value: int, done: int) -> list[Configuration]
 
 
 def _compile(operations: tuple[ClientOperation, ...]) -> list[_Effect]:
-    """Effects in order of invokes, without those that change nothing and tell nothing."""
+    """Return effects in order of invokes, without those that change and observe nothing."""
     numbers: dict[Name, int] = {name_of(None): 0}
     effects = []
     for one in operations:
@@ -140,7 +145,7 @@ def _compile(operations: tuple[ClientOperation, ...]) -> list[_Effect]:
             effects.append(_Effect(one.invoked, returned, named[0], None, is_other=True))
         else:
             effects.append(_Effect(one.invoked, returned, named[0], named[1], is_sure=is_sure))
-    # Any change of value may serve one that found another value than it expected.
+    # A swap that found another value may depend on any change of the value.
     if any(one.is_other for one in effects):
         return effects
     looked_at = {one.expected for one in effects}
@@ -148,7 +153,7 @@ def _compile(operations: tuple[ClientOperation, ...]) -> list[_Effect]:
 
 
 def _rounds(effects: list[_Effect]) -> Iterator[_Round]:
-    """A round for each return, in order."""
+    """Yield a round for each return, in order."""
     returns = sorted((one for one in effects if one.returned != NEVER), key=lambda one: one.returned)
     bits: dict[_Effect, int] = {}
     free: list[int] = []

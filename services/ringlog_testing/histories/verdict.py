@@ -1,4 +1,4 @@
-"""What a check says: of one key, and of a whole history."""
+"""The results of a check: for one key and for a whole history."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ringlog_testing.histories.operations import ClientOperation
 
 
 class Linearizability(StrEnum):
-    """Linearizable, not, or not known within the limit of the search."""
+    """Linearizable, not linearizable, or undecided within the limit of the search."""
 
     LINEARIZABLE = "linearizable"
     NOT_LINEARIZABLE = "not_linearizable"
@@ -17,7 +17,7 @@ class Linearizability(StrEnum):
 
 
 class Method(StrEnum):
-    """How a key was checked."""
+    """The method that checked a key."""
 
     ZONES = "zones"
     SEARCH = "search"
@@ -26,9 +26,9 @@ class Method(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class KeyVerdict:
-    """Of one key's operations. ``line``: with it the history stops being linearizable; 0 where it is, or nobody knows.
+    """The result for one key. ``line``: the first line that makes the history non-linearizable, 0 for none or unknown.
 
-    ``why`` and ``culprits`` are there where the method knows them; ``configurations`` counts the steps of a search.
+    ``why`` and ``culprits`` are set if the method knows them. ``configurations`` counts the steps of a search.
     """
 
     verdict: Linearizability
@@ -40,10 +40,10 @@ class KeyVerdict:
 
 @dataclass(frozen=True, slots=True)
 class ShortestCounterexample:
-    """The smallest beginning of a key's history that no order explains, and the operations that it takes for that.
+    """The smallest non-linearizable prefix of a key's history, reduced to the necessary operations.
 
-    ``line``: the last line of that beginning. ``is_least``: leaving out one more operation would leave nothing to show,
-    where the limits of the search let us know; on a key with swaps, what changes the value is never left out.
+    ``line``: the last line of that prefix. ``is_least``: no single operation can be removed, as far as the search
+    limits allow a decision. On a key with swaps, operations that change the value are never removed.
     """
 
     key: str
@@ -55,7 +55,7 @@ class ShortestCounterexample:
 
 @dataclass(frozen=True, slots=True)
 class KeyReport:
-    """One key: how it was checked, and what came out."""
+    """The result for one key and its method."""
 
     key: str
     method: Method
@@ -65,7 +65,7 @@ class KeyReport:
 
 @dataclass(frozen=True, slots=True)
 class HistoryReport:
-    """A whole history. ``counterexample`` is of the key whose history stops being linearizable first."""
+    """The result for a whole history. ``counterexample``: of the key that stops being linearizable first."""
 
     verdict: Linearizability
     keys: tuple[KeyReport, ...]

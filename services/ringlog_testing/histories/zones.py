@@ -1,16 +1,16 @@
-"""Registers whose written values are all different: decided in n log n, by Gibbons and Korach (1997).
+"""Registers with distinct written values, decided in n log n by Gibbons and Korach (1997).
 
-Each read then names its write. A write and its reads are a cluster; it has a zone from the earliest return to the
-latest invoke of its operations:
+Each read then identifies its write. A write and its reads are a cluster. Its zone is between the earliest return and
+the latest invoke of its operations:
 
-    forward    earliest return < latest invoke    the value must be current from the one to the other
-    backward   otherwise                          the value may be current for one instant only, between the two
+    forward    earliest return < latest invoke    the value must be current during the whole zone
+    backward   otherwise                          the value may be current for a single instant in the zone
 
-Linearizable if and only if no read returns before its write is invoked, no two forward zones overlap, and no backward
-zone lies inside a forward one. Before the first line a write of null has returned. A write of unknown outcome never
-returns; where nobody read it, it constrains nothing.
+A history is linearizable if and only if no read returns before its write is invoked, no two forward zones overlap, and
+no backward zone is inside a forward zone. A write of null has returned before the first line. A write of unknown
+outcome never returns. Without reads of its value, it constrains nothing.
 
-Applies to reads and writes only, with every written value different from the others and from null.
+The method applies to reads and writes only. Each written value must differ from all others and from null.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ from ringlog_testing.histories.verdict import KeyVerdict, Linearizability
 
 NEVER = 2**62
 Name: TypeAlias = tuple[type, Scalar]
-"""A value that keeps true apart from 1."""
+"""A value with its type, so that true and 1 differ."""
 
 
 @dataclass(slots=True)
 class _Cluster:
-    """A value's write and reads so far. None in place of an operation: the write of null before the first line."""
+    """A value's write and its reads so far. None as an operation is the write of null before the first line."""
 
     written: int
     returned: int
@@ -54,7 +54,7 @@ class _Cluster:
 
 
 def applies(operations: tuple[ClientOperation, ...]) -> bool:
-    """Whether these are reads and writes of different values."""
+    """Return whether these are reads and writes of different values."""
     if any(one.op is Op.CAS and one.type is not Type.FAIL for one in operations):
         return False
     written = [name_of(one.asked) for one in operations if one.op is Op.WRITE and one.type is not Type.FAIL]
@@ -62,7 +62,7 @@ def applies(operations: tuple[ClientOperation, ...]) -> bool:
 
 
 def decide(operations: tuple[ClientOperation, ...]) -> KeyVerdict:
-    """Whether one order explains the operations, which are by invoke; the decision's line is left open (0)."""
+    """Return whether one order explains the operations, which are sorted by invoke. The decision's line is 0."""
     clusters = {name_of(None): _Cluster(-1, 0, None, -1, None, [])}
     for one in operations:
         if one.op is Op.WRITE and one.type is not Type.FAIL:
@@ -85,7 +85,7 @@ def decide(operations: tuple[ClientOperation, ...]) -> KeyVerdict:
 
 
 def name_of(value: Value) -> Name:
-    """A scalar with its type: true is not 1."""
+    """Return a scalar with its type, so that true and 1 differ."""
     assert not isinstance(value, tuple), "a register holds scalars"
     return type(value), value
 

@@ -1,1 +1,1 @@
-"""The quorum intersection simulator of CEP-21's test plan: every plan of a cluster, every quorum, to the end."""
+"""The quorum intersection simulator of CEP-21's test plan. It checks every plan of a cluster and every quorum."""

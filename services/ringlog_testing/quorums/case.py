@@ -1,4 +1,4 @@
-"""A case: one operation that a cluster could be asked for, and what the lists of cases have in common."""
+"""A case (one operation that could be requested of a cluster), and helpers for the lists of cases."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Command, Token
 
 SEED = bytes(16)
 STEP_MAX = 100
-"""How far apart new tokens stand in a wide range: small numbers are easier to read."""
+"""Maximum distance between new tokens in a wide range. Small numbers are easier to read."""
 
 _NEW_ID = "ffffffff-ffff-4fff-bfff-"
 
 
 @dataclass(frozen=True, slots=True)
 class CaseOptions:
-    """What the cases may vary in. ``new_tokens``: how many tokens a joining node asks for, and one that moves
-    exchanges at most.
+    """The variation of the cases. ``new_tokens``: tokens of a joining node, and maximum of tokens that a move
+    exchanges.
     """
 
     new_tokens: int = 1
@@ -28,10 +28,10 @@ class CaseOptions:
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One plan to be made: ``ground`` is applied first, then ``request`` begins the operation.
+    """One plan: ``ground`` is applied first, then ``request`` begins the operation.
 
-    ``refusals``: codes with which the request may be refused on some clusters. ``promised``: that quorums meet is what
-    the operation promises; of one that admits loss only the layout is looked at.
+    ``refusals``: rejection codes of the request that some clusters may return. ``promised``: the operation guarantees
+    quorum intersection. If it admits loss, only the layout is checked.
     """
 
     title: str
@@ -45,12 +45,12 @@ Cases = Callable[[ClusterState, CaseOptions], Iterator[Case]]
 
 
 def members(state: ClusterState) -> list[Node]:
-    """The nodes that own tokens, by name."""
+    """Return the nodes that own tokens, by name."""
     return sorted((node for _, node in in_order(state.nodes) if node.tokens), key=lambda node: node.name)
 
 
 def newcomer(state: ClusterState, datacenter: str, rack: str) -> RegisterNode:
-    """A node under a name and an id that are free."""
+    """Return the registration of a node with an unused name and id."""
     names = ("X", *(f"X{number}" for number in range(1, len(state.nodes) + 2)))
     number, name = next((number, name) for number, name in enumerate(names) if name not in state.node_names)
     return RegisterNode(
@@ -59,17 +59,17 @@ def newcomer(state: ClusterState, datacenter: str, rack: str) -> RegisterNode:
 
 
 def placings(gaps: Sequence[tuple[Token, ...]], count: int) -> Iterator[tuple[Token, ...]]:
-    """``count`` new tokens in every choice of gaps; several in one gap stand side by side."""
+    """Yield ``count`` new tokens in every choice of gaps. Several tokens in one gap are adjacent."""
     for chosen in combinations_with_replacement(range(len(gaps)), count):
         yield tuple(gaps[gap][chosen[:place].count(gap)] for place, gap in enumerate(chosen))
 
 
 def gaps_of(state: ClusterState, count: int) -> list[tuple[Token, ...]]:
-    """For each range of the ring with room for them, ``count`` free tokens inside it, ascending along the range."""
+    """Return ``count`` free tokens inside each range of the ring with enough room, ascending along the range."""
     owned = sorted(state.token_owners)
     if not owned:
         return [tuple(range(count))]
-    # The wrapping range is the one that ends at the first token; its free tokens lie at one end of the line or both.
+    # The wrapping range ends at the first token. Its free tokens are at one or both ends of the token line.
     last = (owned[-1], TOKEN_MAX + 1) if TOKEN_MAX - owned[-1] >= owned[0] - TOKEN_MIN else (TOKEN_MIN - 1, owned[0])
     gaps = []
     for low, high in (*pairwise(owned), last):

@@ -1,22 +1,24 @@
-"""The check: do quorums of different views meet, for every pair of views and every choice of nodes?
+"""The check of quorum intersection for every pair of views and every choice of nodes.
 
-Coordinators learn of a new view one after the other, so at any moment two of them may use different ones. For each
-consistency level (QUORUM, and LOCAL_QUORUM in each datacenter), each view i of a reader and each view j of a writer:
+Coordinators learn a new view one after the other, so two of them may use different views at any moment. The check
+compares each view i of a reader with each view j of a writer, for each consistency level (QUORUM, and LOCAL_QUORUM in
+each datacenter):
 
-- **neighbours** (i and j equal, or one apart): every read quorum meets every write quorum;
-- **further apart**: they meet, or the request of the earlier view, read or write, meets the nodes that some gate in
-  between is known to have reached (for every set that the gate accepts): such a node answers with its later epoch,
-  and the coordinator plans again with a newer view. The request of the later view needs no such net: it carries its
-  epoch, and who is behind catches up before it answers;
-- **streamed**: a write that was done before, in view i, is in a later read of view j: somebody in the read quorum has
-  it, or one who streamed from a node that has it. Gates do not help here, for the write is over;
-- **kept**: whatever a write quorum of the first view has, a write quorum of the last view has in the end, by staying or
-  by streaming. The others look at one operation and take for granted that a quorum has each earlier write; this one
-  hands that on to the next operation. In a log, an acknowledgement covers all earlier writes, so the nodes that
-  met a gate have them, too. Not for LOCAL_QUORUM under SimpleStrategy, which places replicas without regard
-  to datacenters: how many of a range are in one is chance, and changes with every operation.
+- **neighbours** (i and j equal, or one apart): every read quorum intersects every write quorum.
+- **further apart**: the quorums intersect, or the request of the earlier view intersects the nodes known to have
+  acknowledged some gate in between (for every set that the gate accepts). These nodes answer with their later epoch,
+  and the coordinator plans again with a newer view. The request of the later view needs no gate. It carries its epoch,
+  and a node that is behind catches up before it answers.
+- **streamed**: a later read in view j sees a completed write of view i. A node of the read quorum has the write or
+  streamed from a node that has it. Gates do not help, because the write has ended.
+- **kept**: a write quorum of the last view has each write of a write quorum of the first view, by staying or by
+  streaming. The other rules check one operation and assume that a quorum has each earlier write. This rule establishes
+  the assumption for the next operation. In a log, an acknowledgement covers all earlier writes, so nodes that met a
+  gate also have them. The rule does not apply to LOCAL_QUORUM under SimpleStrategy, which ignores datacenters. There,
+  the number of replicas in a datacenter is random and changes with every operation.
 
-The second rule does not count on streaming to pick up late writes, nor the third on gates: two nets, each whole.
+The second rule does not rely on streaming for late writes, and the third rule does not rely on gates. Each is
+sufficient.
 """
 
 from __future__ import annotations
@@ -48,12 +50,12 @@ NEIGHBOURS, APART, STREAMED, KEPT = "neighbours", "apart", "streamed", "kept"
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A read quorum and a write quorum that miss each other; for ``kept``, a write that no quorum has in the end.
+    """A read quorum and a write quorum that do not intersect. For ``kept``: a write without a quorum at the end.
 
     ``reader`` and ``writer`` number the views (of ``history``, after the rules that drop views). ``informed``: nodes
-    known to have acknowledged the view that ``gate`` (its stage) guards, None where no gate stands between.
-    ``streamed``: (target, source) bits of the streams that did not help. ``kept``: who has the write in the end, of
-    those that count.
+    known to have acknowledged the view that ``gate`` (its stage) guards, None without a gate in between. ``streamed``:
+    (target, source) bits of the streams that did not help. ``kept``: those of the counted nodes that have the write at
+    the end.
     """
 
     kind: str
@@ -70,7 +72,9 @@ class Conflict:
 
 @dataclass(frozen=True, slots=True)
 class QuorumVerdict:
-    """What a history was found to be: ``pairs`` of quorums were compared; the first conflict of each kind and level."""
+    """The result for a history: the number of compared ``pairs`` of quorums, and the first conflict of each kind and
+    level.
+    """
 
     history: RangeHistory
     pairs: int
@@ -101,7 +105,7 @@ def check(history: RangeHistory, rules: QuorumRules) -> QuorumVerdict:
 
 
 def _stepped(history: RangeHistory, rules: QuorumRules) -> RangeHistory:
-    """The history with all its views, or without those between the first and the last."""
+    """Return the history with all its views, or without those between the first and the last."""
     if rules.step == "on" or len(history.views) < 3:
         return history
     views = (history.views[0], history.views[-1])
@@ -109,7 +113,7 @@ def _stepped(history: RangeHistory, rules: QuorumRules) -> RangeHistory:
 
 
 def _pairs(count: int) -> Iterator[tuple[int, int]]:
-    """(reader's view, writer's view), neighbours first, so that the simplest conflict is the first one found."""
+    """Yield (reader's view, writer's view), neighbours first, so that the simplest conflict is found first."""
     yield from sorted(
         ((one, other) for one in range(count) for other in range(count)),
         key=lambda pair: (abs(pair[0] - pair[1]), pair),
@@ -117,7 +121,7 @@ def _pairs(count: int) -> Iterator[tuple[int, int]]:
 
 
 def _conflicts(history: RangeHistory, rules: QuorumRules, found: Conflict) -> Iterator[Conflict]:
-    """What is wrong about two quorums that do not meet each other themselves."""
+    """Yield the conflicts of two quorums that do not intersect."""
     if abs(found.reader - found.writer) <= 1:
         yield found
         return
@@ -132,7 +136,10 @@ def _conflicts(history: RangeHistory, rules: QuorumRules, found: Conflict) -> It
 
 
 def _missed_gates(history: RangeHistory, rules: QuorumRules, found: Conflict) -> Mapping[Mask, Passage] | None:
-    """For each gate between the views, informed nodes that the earlier request misses; None if some gate catches it."""
+    """Return, for each gate between the views, informed nodes that the earlier request misses.
+
+    Return None if some gate catches the request.
+    """
     if rules.recheck == "off":
         return {}
     earlier, later = sorted((found.reader, found.writer))
@@ -154,11 +161,11 @@ def _missed_gates(history: RangeHistory, rules: QuorumRules, found: Conflict) ->
 def _unhelpful_streams(
     history: RangeHistory, rules: QuorumRules, found: Conflict
 ) -> tuple[tuple[Mask, Mask], ...] | None:
-    """(target, source) of the readers that came with streamed rows, none of which has the write; None if one has."""
+    """Return (target, source) of streams into the read quorum, if none of the targets has the write, and else None."""
     before: RangeView = history.views[found.writer]
     unhelpful = []
     for stream in history.streams:
-        # A write of a later view may come after the streaming; who was among its writers must have it from there.
+        # A write of a later view may follow the streaming. A target that was among its writers must have it from there.
         if not stream.target & found.read or (before.both and stream.target & before.write):
             continue
         source = _blind(stream, rules, found.write)
@@ -169,13 +176,13 @@ def _unhelpful_streams(
 
 
 def _blind(stream: RangeStream, rules: QuorumRules, has_it: Mask) -> Mask | None:
-    """Sources that the stream may have had and none of which has the write; None if there are no such."""
+    """Return possible sources of the stream that do not have the write, or None if there are none."""
     options = [stream.sources] if rules.stream == "on" else [1 << number for number in bits(stream.others)]
     return next((option for option in options if not option & has_it), None)
 
 
 def _forgotten(history: RangeHistory, rules: QuorumRules, level: str, scope: Mask) -> Iterator[Conflict]:
-    """Writes that were done before and that less than a quorum of those who write in the end has."""
+    """Yield a completed early write that less than a quorum of the final writers has."""
     end = history.views[-1].write & scope
     first = write_quorums(history, history.views[0], scope, rules) if end else ()
     for has_it, (acked, gate) in product(first, _gate_acks(history, rules)):

@@ -1,4 +1,4 @@
-"""A cluster as JSON, or as a few numbers, and the state that its nodes reach by joining one after the other.
+"""A cluster as JSON or as a few numbers, and the state after its nodes have joined one after the other.
 
 ::
 
@@ -7,11 +7,12 @@
      "service": {"size": 3},
      "keyspaces": [{"name": "ks", "replication": {"strategy": "simple", "factor": 3}}, ...]}
 
-Datacenter, rack, shards, zones and the metadata service may be left out (``dc1``, ``r1``, 1, none, no members). A
-keyspace in tablets or in a zone gets a table ``t``, since only tables have tablets. Instead of a cluster, the file may
-hold a protocol drawn by hand, to try an idea before anybody builds it: ``histories``, each with ``views`` (``name``,
-``read``, ``write``, oldest first), and optionally ``title``, ``datacenters`` (node to datacenter) and ``streams`` (new
-replica to the list of its sources). Between its views stand the gates that R5 asks for.
+Datacenter, rack, shards, zones and the metadata service are optional (``dc1``, ``r1``, 1, none, no members). A keyspace
+in tablets or in a zone gets a table ``t``, because only tables have tablets.
+
+Instead of a cluster, the file may describe a protocol draft: ``histories``. Each has ``views`` (``name``, ``read``,
+``write``, oldest first), and optionally ``title``, ``datacenters`` (node to datacenter) and ``streams`` (new replica to
+the list of its sources). The gates between its views are those that R5 requires.
 """
 
 from __future__ import annotations
@@ -36,11 +37,11 @@ Json = Mapping[str, Any]
 NODES_MAX = 64
 TOKENS_MAX = 1_024
 STEP = 1_000
-"""Distance of the tokens of a regular cluster. Only their order matters."""
+"""Distance between the tokens of a regular cluster. Only their order matters."""
 
 
 class BadDescription(Exception):
-    """What is wrong with a description, and where. ``code`` is stable."""
+    """An error in a description, with its location. ``code`` is stable."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -49,7 +50,7 @@ class BadDescription(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Numbers:
-    """A regular cluster: ``nodes`` spread over datacenters, then racks; ``tokens`` of each interleave."""
+    """A regular cluster: ``nodes`` spread over datacenters, then racks. The ``tokens`` of the nodes interleave."""
 
     nodes: int = 4
     racks: int = 1
@@ -59,7 +60,7 @@ class Numbers:
 
 
 def described(numbers: Numbers) -> dict[str, Any]:
-    """The description that stands for these numbers."""
+    """Return the description of a regular cluster with these numbers."""
     for name, value, most in (
         ("nodes", numbers.nodes, NODES_MAX),
         ("racks", numbers.racks, NODES_MAX),
@@ -86,7 +87,7 @@ def _simple(factor: int) -> Json:
 
 
 def state_of(description: Json) -> ClusterState:
-    """The quiet state of the cluster; every step to it is a command of the log. Raises BadDescription."""
+    """Return the quiet state of the cluster. Every step to it is a command of the log. Raise BadDescription."""
     _only(description, ("nodes", "zones", "service", "keyspaces"), "the description")
     nodes, keyspaces = _objects(description, "nodes"), _objects(description, "keyspaces")
     if not keyspaces:
@@ -137,7 +138,7 @@ def _command(world: WalkWorld, value: Json) -> Command:
 
 
 def drawn(description: Json) -> list[tuple[str, Placed]]:
-    """(title, history) of every history that a file draws. Raises BadDescription."""
+    """Return (title, history) of every history in a description. Raise BadDescription."""
     _only(description, ("histories",), "the description")
     found = []
     for number, one in enumerate(_objects(description, "histories"), start=1):

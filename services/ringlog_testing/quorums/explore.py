@@ -1,7 +1,7 @@
-"""All plans of a cluster, one after the other, and what came of it in numbers.
+"""A run over all plans of a cluster and its result in numbers.
 
-Many ranges of many plans go through the same history but for the names of the nodes; each distinct history is checked
-once and counted as often as it occurs. A conflict is reported with the first place where it occurs.
+Many ranges of many plans have equal histories, except for the names of the nodes. Each distinct history is checked once
+and counted as often as it occurs. A conflict is reported with its first place.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ from ringlog_testing.quorums.timeline import Placed, TooManyMembers, histories
 from ringlog_testing.quorums.walk import WAITS, Fault, WalkWorld, cancels, drive, faults
 
 DRAWN = "drawn by hand"
-"""In place of a kind."""
+"""The kind of hand-written histories."""
 PLANS_MAX = 20_000
-"""Plans of one kind: a few minutes of work."""
+"""Maximum plans of one kind: a few minutes of work."""
 
 Progress = Callable[[str, int, int], None]
-"""Reported now and then: kind, plans gone through, plans in all."""
+"""Reported repeatedly: kind, number of finished plans, number of all plans."""
 
 
 class TooMuch(Exception):
-    """The cluster has more plans, or larger groups, than can be gone through. ``code`` is stable."""
+    """The cluster has too many plans or too large groups for an exhaustive check. ``code`` is stable."""
 
     code = "too_many_plans"
 
 
 class NotQuiet(Exception):
-    """The cluster is in the middle of an operation. ``code`` is stable."""
+    """The cluster has an operation in flight. ``code`` is stable."""
 
     code = "operations_in_flight"
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumConflict:
-    """A conflict, where it was met first, and in how many ranges of all plans it was (``times``)."""
+    """A conflict, its first place, and its number of occurrences in the ranges of all plans (``times``)."""
 
     title: str
     placed: Placed
@@ -69,13 +69,12 @@ class PlanFault:
 
 @dataclass(slots=True)
 class Findings:
-    """What was looked at for one kind of operation, and what was found.
+    """The checks and results for one kind of operation.
 
-    ``refused``: requests that the cluster cannot be asked for, as their rejections say. ``unpromised``: plans that
-    admit loss, so that only layouts and cancels were looked at. ``waiting``: plans that wait for something that does
-    not come, by the code in ``WAITS``; they are not counted. ``entries``: applied entries, ``ranges``: ranges
-    that changed, ``distinct``: the histories among them, ``views`` and ``pairs``: of those of all ranges,
-    ``cancels``: cancels tried.
+    ``refused``: rejected requests that the cluster does not allow. ``unpromised``: plans that admit loss, so only
+    layouts and cancels were checked. ``waiting``: plans that wait forever, by the code in ``WAITS``; they are not
+    counted as plans. ``entries``: applied entries. ``ranges``: changed ranges. ``distinct``: their distinct histories.
+    ``views`` and ``pairs``: sums over all ranges. ``cancels``: tried cancels.
     """
 
     kind: str
@@ -94,7 +93,7 @@ class Findings:
 
 
 class Explorer:
-    """Goes through plans under a set of rules; keeps what it found out about histories."""
+    """A checker of plans under a set of rules. It caches the results of histories."""
 
     def __init__(self, rules: QuorumRules) -> None:
         self.rules = rules
@@ -102,7 +101,7 @@ class Explorer:
         self._service_gates: KnownGates = {}
 
     def plans(self, state: ClusterState, kind: str, options: CaseOptions, progress: Progress | None = None) -> Findings:
-        """Every plan of one kind on a quiet cluster. Raises NotQuiet, TooMuch."""
+        """Check every plan of one kind on a quiet cluster. Raise NotQuiet or TooMuch."""
         if flying := in_flight(state):
             raise NotQuiet(f"{flying[0].id} is in {flying[0].stage}: finish or cancel it first")
         if moving := next(iter(transitions(state)), None):
@@ -128,7 +127,7 @@ class Explorer:
         return findings
 
     def drawn(self, given: Iterable[tuple[str, Placed]]) -> Findings:
-        """Histories that somebody drew."""
+        """Check hand-written histories."""
         findings = Findings(DRAWN)
         for title, placed in given:
             findings.plans += 1
@@ -164,7 +163,7 @@ class Explorer:
             raise TooMuch(str(many)) from None
 
     def _tablet_plan(self, state: ClusterState, case: TabletCase, findings: Findings) -> None:
-        """Go through every way of a case: straight on, turned back, or with a node lost."""
+        """Check every path of a case: undisturbed, reverted, or with a node lost."""
         begun = begin(state, case)
         if isinstance(begun, Fault):
             findings.refused += 1

@@ -1,28 +1,28 @@
-"""Quorums as sets of bits, and what a range goes through, without a line of the production code.
+"""Quorums as sets of bits, and the history of a range. It shares no code with the production code.
 
 A **group** is a set of nodes, one bit each. A **quorum** of a group is any choice of more than half of it, in each
-datacenter that a gate names. Only inclusion-minimal choices are enumerated: every larger one contains a minimal one,
-so if all minimal choices meet each other, all choices do; and a counterexample that exists at all exists among them.
+datacenter that a gate names. Only minimal choices are enumerated, because each larger choice contains a minimal one. So
+if all minimal choices intersect, all choices do. If a counterexample exists, one exists among the minimal choices.
 
-A **history** is what one range goes through while an operation moves it: its **views** (who reads, who writes),
-oldest first, the **gates** between them, and where the rows that a new replica answers with came from. Four rules
-make it safe, and each can be replaced by a weaker one to see what it is good for:
+A **history** describes a range while an operation moves it. It has **views** (readers and writers), oldest first, the
+**gates** between them, and the sources of the rows of new replicas. Four rules make it safe. Each can be replaced by a
+weaker rule to show its effect:
 
 ====  ===========  ==================================================================================================
 rule  choice       meaning
 ====  ===========  ==================================================================================================
 R1    on           a write needs a quorum of the old *and* of the new write group while both are written
 R1    majority     a write needs a majority of all present writers, of any group
-R1    off          a write needs as many answers as a read does, of any writers: those who are moving in count
+R1    off          a write needs as many answers as a read, from any writers, including new replicas
 R3    on           an answer from a later view makes a coordinator plan again
-R3    off          coordinators do not look at the epochs of answers
+R3    off          coordinators ignore the epochs of answers
 R4    on           rows come from the sources that the plan names
 R4    off          rows come from any one replica of the old read group
-R5    on           a view is left when the gate of the plan is met
-R5    union        when a majority of all nodes of the old and new groups have acknowledged it
-R5    off          at once
+R5    on           a view ends when the gate of the plan is met
+R5    union        a view ends when a majority of all nodes of the old and new groups has acknowledged it
+R5    off          a view ends at once
 step  on           the views of the plan
-step  off          straight from the old groups to the new ones
+step  off          only the old groups and the new groups
 ====  ===========  ==================================================================================================
 """
 
@@ -33,13 +33,13 @@ from dataclasses import dataclass
 from functools import cache
 
 Mask = int
-"""A set of nodes: bit n stands for the n-th node of a history."""
+"""A set of nodes. Bit n represents the n-th node of a history."""
 
 Needs = tuple[tuple[Mask, int], ...]
-"""(group, number): at least ``number`` nodes of ``group``, for each of them."""
+"""(group, number): at least ``number`` nodes of ``group``, for each pair."""
 
 MEMBERS_MAX = 12
-"""Most nodes that one range may involve: all their subsets are looked at."""
+"""The maximum number of nodes of one range. The check enumerates all their subsets."""
 
 CHOICES: dict[str, tuple[str, ...]] = {
     "R1": ("on", "majority", "off"),
@@ -48,18 +48,18 @@ CHOICES: dict[str, tuple[str, ...]] = {
     "R5": ("on", "union", "off"),
     "step": ("on", "off"),
 }
-"""Rule to what it may be; the first is how the protocol is meant."""
+"""Rule to its choices. The first choice is the protocol's own."""
 
 EVERYWHERE = "QUORUM"
 """The consistency level that counts all replicas of a range."""
 
 RULE_FIELDS = {"R1": "write", "R3": "recheck", "R4": "stream", "R5": "gate", "step": "step"}
-"""Rule to the field of ``QuorumRules`` that holds its choice."""
+"""Rule to the field of ``QuorumRules`` that has its choice."""
 
 
 @dataclass(frozen=True, slots=True)
 class QuorumRules:
-    """The rules in force; ``gates_off``: stages whose gate is passed at once while the others stand."""
+    """The active rules. ``gates_off``: stages whose gate is always met, while other gates apply."""
 
     write: str = "on"
     recheck: str = "on"
@@ -71,7 +71,9 @@ class QuorumRules:
 
 @dataclass(frozen=True, slots=True)
 class RangeView:
-    """Who reads and who writes a range. ``both``: writes go to the old and the new group, so R1 asks both."""
+    """The readers and writers of a range. ``both``: writes go to the old and the new group, so R1 needs
+    both quorums.
+    """
 
     name: str
     read: Mask
@@ -81,7 +83,7 @@ class RangeView:
 
 @dataclass(frozen=True, slots=True)
 class Passage:
-    """A gate that must be met before view number ``view`` is left.
+    """A gate that must be met before view number ``view`` ends.
 
     ``informed``: the minimal sets of nodes whose acknowledgements meet it.
     """
@@ -93,9 +95,9 @@ class Passage:
 
 @dataclass(frozen=True, slots=True)
 class RangeStream:
-    """``target`` (one bit) gets rows of ``sources``, merged. ``others``: the replicas it could have asked.
+    """A stream of the merged rows of ``sources`` to ``target`` (one bit). ``others``: possible source replicas.
 
-    ``afresh``: the target was a replica already and has lost all its rows.
+    ``afresh``: the target already was a replica and has lost all its rows.
     """
 
     target: Mask
@@ -106,11 +108,11 @@ class RangeStream:
 
 @dataclass(frozen=True, slots=True)
 class RangeHistory:
-    """What one range goes through. ``datacenters``: that of each node, by bit; at least one view.
+    """The history of one range. ``datacenters``: the datacenter of each node, by bit. There is at least one view.
 
-    ``local``: the setting counts replicas by datacenter, so that a quorum of those in one is more than chance.
-    ``meant``: the write group that the transition of a tablet leads to, also if the tablet turns back; 0: the last one.
-    ``cumulative_acks``: a node that acknowledged a gate has every write that was done before, as in a log.
+    ``local``: the setting counts replicas by datacenter, so quorums within a datacenter are meaningful. ``meant``: the
+    write group that a tablet's transition leads to, also if the tablet reverts; 0 for the last one.
+    ``cumulative_acks``: a node that acknowledged a gate has all earlier writes, as in a log.
     """
 
     datacenters: tuple[str, ...]
@@ -123,23 +125,23 @@ class RangeHistory:
 
     @property
     def old(self) -> Mask:
-        """The write group before."""
+        """Return the write group before the operation."""
         return self.views[0].write
 
     @property
     def new(self) -> Mask:
-        """The write group afterwards, or the one that was meant."""
+        """Return the write group after the operation, or the intended one."""
         return self.meant or self.views[-1].write
 
 
 def majority(group: Mask) -> int:
-    """How many of a group are more than half of it."""
+    """Return the smallest number that is more than half of a group."""
     return group.bit_count() // 2 + 1
 
 
 @cache
 def minimal(needs: Needs) -> tuple[Mask, ...]:
-    """The minimal sets that satisfy all needs, smallest first; none if there is nothing to choose from."""
+    """Return the minimal sets that satisfy all needs, smallest first, or none if there are no nodes."""
     all_nodes = 0
     for group, _ in needs:
         all_nodes |= group
@@ -149,7 +151,7 @@ def minimal(needs: Needs) -> tuple[Mask, ...]:
 
 
 def minimal_where(all_nodes: Mask, accepts: Callable[[Mask], bool]) -> tuple[Mask, ...]:
-    """The subsets of ``all_nodes`` that ``accepts`` takes and that hold no smaller one it takes, smallest first."""
+    """Return the minimal subsets of ``all_nodes`` that ``accepts`` accepts, smallest first."""
     found: list[Mask] = []
     for chosen in sorted(subsets(all_nodes), key=lambda mask: (mask.bit_count(), mask)):
         if not any(smaller & chosen == smaller for smaller in found) and accepts(chosen):
@@ -158,7 +160,7 @@ def minimal_where(all_nodes: Mask, accepts: Callable[[Mask], bool]) -> tuple[Mas
 
 
 def subsets(group: Mask) -> Iterable[Mask]:
-    """All subsets, the empty one included."""
+    """Yield all subsets, including the empty one."""
     chosen = group
     while True:
         yield chosen
@@ -168,7 +170,7 @@ def subsets(group: Mask) -> Iterable[Mask]:
 
 
 def bits(group: Mask) -> tuple[int, ...]:
-    """The numbers of the nodes in a group, ascending."""
+    """Return the numbers of the nodes in a group, ascending."""
     return tuple(number for number in range(group.bit_length()) if group >> number & 1)
 
 
@@ -176,7 +178,7 @@ def bits(group: Mask) -> tuple[int, ...]:
 
 
 def scopes(history: RangeHistory) -> tuple[tuple[str, Mask], ...]:
-    """(consistency level, nodes that count): the whole cluster, and each datacenter if there are several."""
+    """Return (consistency level, nodes that count): the whole cluster, and each datacenter if there are several."""
     everywhere = (EVERYWHERE, (1 << len(history.datacenters)) - 1)
     names = sorted(set(history.datacenters))
     if len(names) < 2:
@@ -185,13 +187,13 @@ def scopes(history: RangeHistory) -> tuple[tuple[str, Mask], ...]:
 
 
 def read_quorums(view: RangeView, scope: Mask) -> tuple[Mask, ...]:
-    """The minimal sets of answers that make a read; none where nobody reads."""
+    """Return the minimal sets of answers for a read, or none without readers."""
     group = view.read & scope
     return minimal(((group, majority(group)),)) if group else ()
 
 
 def write_quorums(history: RangeHistory, view: RangeView, scope: Mask, rules: QuorumRules) -> tuple[Mask, ...]:
-    """The minimal sets of answers that make a write; none where nobody writes."""
+    """Return the minimal sets of answers for a write, or none without writers."""
     writers = view.write & scope
     if not writers:
         return ()
@@ -204,7 +206,7 @@ def write_quorums(history: RangeHistory, view: RangeView, scope: Mask, rules: Qu
 
 
 def gate_in_force(history: RangeHistory, passage: Passage, rules: QuorumRules) -> tuple[Mask, ...]:
-    """The minimal sets of nodes that a gate is content with; the empty set where it is passed at once."""
+    """Return the minimal sets of nodes that meet a gate. The empty set represents a gate that is always met."""
     if rules.gate == "off" or passage.stage in rules.gates_off:
         return (0,)
     if rules.gate == "union":
@@ -214,7 +216,7 @@ def gate_in_force(history: RangeHistory, passage: Passage, rules: QuorumRules) -
 
 
 def demanded(history: RangeHistory) -> tuple[Mask, ...]:
-    """What R5 asks of a gate, by this model: a quorum of each group, old and new, read and written, per datacenter."""
+    """Return the minimal sets that R5 requires: a quorum of each old and new read and write group, per datacenter."""
     first, last = history.views[0], history.views[-1]
     groups = {
         group & _in_datacenter(history, name)

@@ -1,17 +1,17 @@
-"""Every plan that a cluster could be asked for: **the one place where a kind of operation is added**.
+"""Every plan that could be requested of a cluster: **the one place to add a kind of operation**.
 
-``KINDS`` maps the kind (as in ``ringlog.kernel.operations.kinds``) to a function that gives every ``Case`` of it on a
-quiet cluster: the commands that prepare the ground, the request itself, and a title for people. All else (driving it,
-its views, gates, streams, cancels, quorums) follows from the state and is the same for each kind. A new kind is a
-function here and a line in ``KINDS``; a new strategy of replication is a line in ``walk.readers_of``.
+``KINDS`` maps the kind (as in ``ringlog.kernel.operations.kinds``) to a function that yields all its cases on a quiet
+cluster: preparing commands, request, and title. All other steps (driving it, its views, gates, streams, cancels,
+quorums) follow from the state and are equal for all kinds. A new kind needs a function here and a line in ``KINDS``. A
+new replication strategy needs a line in ``walk.readers_of``.
 
-Exhaustive means: every case that the rules can tell apart. The exact position of a new token in a range makes no
-difference, so one token represents a gap, and several in one gap are adjacent. At most two nodes are dead: the subject
-of the operation, and one that it ignores.
+The list is exhaustive: it has every case that the rules distinguish. The exact position of a new token in a range does
+not matter, so one token represents a gap, and several in one gap are adjacent. At most two nodes are down: the subject
+of the operation, and one ignored node.
 
-A keyspace can be altered to every number of replicas under SimpleStrategy; under NetworkTopologyStrategy, for each
-datacenter, to none, every number, and every list of racks; and to EntireStrategy. Settings of more than
-``REPLICAS_MAX`` replicas are left out: smaller ones show the same.
+A keyspace can be altered to every number of replicas under SimpleStrategy. Under NetworkTopologyStrategy, each
+datacenter can have none, every number, and every list of racks. EntireStrategy is also possible. Settings with more
+than ``REPLICAS_MAX`` replicas are left out, because smaller ones show the same.
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ REPLICAS_MAX = 6
 
 
 def alterations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Each keyspace gets each other setting."""
+    """Yield each other replication setting of each keyspace."""
     for name, keyspace in in_order(state.keyspaces):
         if not strategy_of(keyspace.replication).in_ring:
-            continue  # the balancer carries that out, tablet by tablet
+            continue  # the balancer applies it, tablet by tablet
         for setting in settings(state):
             if setting != keyspace.replication:
                 title = f"{name} from {replication_key(keyspace.replication)} to {replication_key(setting)}"
@@ -53,7 +53,7 @@ def alterations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
 
 
 def settings(state: ClusterState) -> Iterator[Replication]:
-    """Every setting that the nodes can hold, of at most ``REPLICAS_MAX`` replicas."""
+    """Yield every setting that the nodes can satisfy, with at most ``REPLICAS_MAX`` replicas."""
     count = len(members(state))
     for factor in range(1, min(count, REPLICAS_MAX) + 1):
         yield Replication("simple", factor)
@@ -68,7 +68,7 @@ def settings(state: ClusterState) -> Iterator[Replication]:
 
 
 def _in(state: ClusterState, name: str) -> list[DatacenterReplication | None]:
-    """None, every number of replicas, and every list of racks of a datacenter."""
+    """Return None, every number of replicas, and every list of racks of a datacenter."""
     here = [node for node in members(state) if node.datacenter == name]
     racks = sorted({node.rack for node in here})
     numbers = [DatacenterReplication(name, factor) for factor in range(1, min(len(here), REPLICAS_MAX) + 1)]
@@ -82,11 +82,11 @@ def _in(state: ClusterState, name: str) -> list[DatacenterReplication | None]:
 
 IMPOSSIBLE, TOO_FEW, UNDRAINED = "replication_impossible", "too_few_replicas", "drain_impossible"
 LAST_MEMBER = "last_member"
-"""The node is the only one that can be read as a member of the metadata service."""
+"""The node is the only readable member of the metadata service."""
 
 
 def joins(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """A new node in every datacenter and rack that there is, its tokens in every choice of ranges."""
+    """Yield joins of a new node in every existing datacenter and rack, with tokens in every choice of ranges."""
     gaps = gaps_of(state, options.new_tokens)
     for datacenter, rack in sorted({(node.datacenter, node.rack) for node in members(state)}):
         new = newcomer(state, datacenter, rack)
@@ -96,13 +96,13 @@ def joins(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
 
 
 def leaves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Every node leaves."""
+    """Yield the leave of every node."""
     for node in members(state):
         yield Case(f"{node.name} leaves", (), Leave(node.id), (IMPOSSIBLE, UNDRAINED))
 
 
 def moves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Every node gives up to ``new_tokens`` of its tokens away and takes up to as many, in every choice of both."""
+    """Yield moves of every node that exchange up to ``new_tokens`` tokens, in every choice of old and new tokens."""
     most = options.new_tokens
     choices = [new for count in range(most + 1) for new in placings(gaps_of(state, most), count)]
     for node in members(state):
@@ -116,7 +116,7 @@ def moves(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
 
 
 def replacements(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """A new node replaces each node, that being alive or dead, also while another one is dead and ignored."""
+    """Yield replacements of each node, up or down, also while another node is down and ignored."""
     for old in members(state):
         new = newcomer(state, old.datacenter, old.rack)
         for dead, ground in (("", ()), ("the dead ", (_down(old),))):
@@ -126,8 +126,8 @@ def replacements(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
 
 
 def removals(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Each node is dead and removed, also while another one is dead and ignored."""
-    refusals = (IMPOSSIBLE, TOO_FEW, UNDRAINED, "bad_field")  # the last: who is ignored would get rows
+    """Yield removals of each node, which is down, also while another node is down and ignored."""
+    refusals = (IMPOSSIBLE, TOO_FEW, UNDRAINED, "bad_field")  # the last code: an ignored node would get rows
     for node in members(state):
         for description, more, ignored in _ignoring(state, node):
             request = Remove(node.id, ignored)
@@ -135,16 +135,16 @@ def removals(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
 
 
 def assassinations(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Each node is dead and assassinated: one entry, nothing is streamed, nothing is promised."""
+    """Yield assassinations of each node, which is down. It is one entry without streams or guarantees."""
     for node in members(state):
         refusals = (IMPOSSIBLE, UNDRAINED, LAST_MEMBER)
         yield Case(f"{node.name} is assassinated", (_down(node),), Assassinate(node.id), refusals, promised=False)
 
 
 def rebuilds(state: ClusterState, options: CaseOptions) -> Iterator[Case]:
-    """Every node streams all its ranges anew.
+    """Yield rebuilds of every node, which streams all its ranges again.
 
-    From one datacenter alone it gets what a quorum there knows, and no more is promised.
+    A rebuild from a single datacenter restores only rows that a quorum there has. The operation guarantees no more.
     """
     for node in members(state):
         yield Case(f"{node.name} is rebuilt", (), Rebuild(node.id), (TOO_FEW,))
@@ -167,7 +167,7 @@ KINDS: dict[str, Cases] = {
 
 
 def unknown_here() -> tuple[str, ...]:
-    """Kinds that the kernel knows and of which no case is made: to be named wherever "all" is claimed."""
+    """Return the kinds of the kernel without cases. A claim about all kinds must name them."""
     return tuple(sorted(kinds.KINDS.keys() - KINDS.keys()))
 
 
@@ -175,7 +175,7 @@ def unknown_here() -> tuple[str, ...]:
 
 
 def _ignoring(state: ClusterState, subject: Node) -> Iterator[tuple[str, tuple[Command, ...], tuple[str, ...]]]:
-    """(words, ground, ignore_nodes): nobody is ignored, or one other node that is dead."""
+    """Yield (title suffix, preparing commands, ``ignore_nodes``): without an ignored node, and with each other node."""
     yield "", (), ()
     for other in members(state):
         if other.id != subject.id:

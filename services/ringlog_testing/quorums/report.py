@@ -1,8 +1,7 @@
-"""What was looked at and what was found, for people (tables and sentences) and for programs (JSON values).
+"""The checked plans and the results, for people (tables and sentences) and for programs (JSON values).
 
-A counterexample is a table of the nodes of one range: what each does in every view (``r`` reads, ``w`` writes, ``rw``
-both), who is in the read quorum and who in the write quorum, who acknowledged in time; and a sentence that tells the
-story.
+A counterexample is a table of the nodes of one range, and a sentence. The table shows each node's role in every view
+(``r`` reads, ``w`` writes, ``rw`` both), the read quorum, the write quorum, and the nodes that acknowledged in time.
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ BROKEN_SHOWN_MAX = 10
 
 
 def has_no_conflict(found: Iterable[Findings]) -> bool:
-    """True if nothing speaks against it."""
+    """Return True if the checks found neither counterexamples nor faults."""
     return not any(findings.counterexamples or findings.broken for findings in found)
 
 
@@ -34,7 +33,7 @@ def has_no_conflict(found: Iterable[Findings]) -> bool:
 
 
 def printed(found: Sequence[Findings], rules: QuorumRules, left_out: Sequence[str]) -> Iterator[RenderableType]:
-    """What to print, in order."""
+    """Yield the parts of the report in order."""
     yield _summary(found)
     if weakened := _weakened(rules):
         yield Text(f"rules weakened: {', '.join(weakened)}")
@@ -62,7 +61,7 @@ def printed(found: Sequence[Findings], rules: QuorumRules, left_out: Sequence[st
 
 
 def _weakened(rules: QuorumRules) -> list[str]:
-    """The rules that are not as the protocol has them, as they are typed."""
+    """Return the rules that differ from the protocol, in command-line syntax."""
     choices = [(name, getattr(rules, field)) for name, field in RULE_FIELDS.items()]
     gates = [f"gate:{stage}=off" for stage in rules.gates_off]
     return [*(f"{name}={choice}" for name, choice in choices if choice != "on"), *gates]
@@ -92,7 +91,7 @@ def _faults(findings: Findings) -> Iterator[RenderableType]:
 
 
 def heading(example: QuorumConflict) -> str:
-    """Where it is, and how often."""
+    """Return the place of a counterexample and its number of occurrences."""
     placed, conflict = example.placed, example.conflict
     where = f", range ({placed.start}, {placed.end}]" if placed.start != placed.end else ""
     times = "once" if example.times == 1 else f"{example.times} times"
@@ -100,7 +99,7 @@ def heading(example: QuorumConflict) -> str:
 
 
 def table_of(example: QuorumConflict) -> Table:
-    """Nodes by rows: what they do in each view, and who took part."""
+    """Return a table with a row per node: its role in each view, and its membership in the quorums."""
     placed, conflict = example.placed, example.conflict
     table = Table("node", "datacenter", box=None, padding=(0, 2))
     for number, view in enumerate(placed.history.views):
@@ -133,7 +132,7 @@ def _role(view: RangeView, number: int) -> str:
 
 
 def sentence(example: QuorumConflict) -> str:
-    """What goes wrong, as a story."""
+    """Return a description of the failure in sentences."""
     conflict, views = example.conflict, example.placed.history.views
     reader, writer = views[conflict.reader].name, views[conflict.writer].name
     read, write = _names(example, conflict.read), _names(example, conflict.write)
@@ -184,7 +183,7 @@ def _names(example: QuorumConflict, group: Mask) -> str:
 
 
 def as_json(found: Sequence[Findings], rules: QuorumRules, left_out: Sequence[str]) -> Json:
-    """The same as one JSON value."""
+    """Return the same content as one JSON value."""
     return {
         "sound": has_no_conflict(found),
         "rules_weakened": _weakened(rules),

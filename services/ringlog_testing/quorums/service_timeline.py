@@ -1,8 +1,8 @@
-"""From the states of a plan to the histories of the metadata service, as sets of bits.
+"""A translation from the states of a plan to the histories of the metadata service, as sets of bits.
 
-The log takes the place of a range: a write is an entry, the write group is asked to keep it, and a recovery reads from
-the read group. A history begins before the first step of one member and ends when no member is on its way. A gate is
-what the production rules (``kernel.service.missing``) accept, asked about every subset of the write group.
+The log takes the place of a range: a write is an entry that the write group must store, and a recovery reads from the
+read group. A history begins before the first step of one member and ends when no member is changing. A gate is the
+condition of the production rules (``kernel.service.missing``), asked about every subset of the write group.
 
 Nothing is streamed. A node acknowledges an epoch only after its copy of the log contains every entry up to it, so an
 acknowledgement of a gate covers all earlier entries (``RangeHistory.cumulative_acks``).
@@ -29,7 +29,7 @@ LABEL = "the log"
 
 @dataclass(slots=True)
 class MemberChange:
-    """What the history of a change of one member has so far."""
+    """The history so far of a change of one member."""
 
     bit: dict[NodeId, Mask]
     views: list[RangeView]
@@ -37,21 +37,21 @@ class MemberChange:
 
 
 def moving_member(state: ClusterState) -> ServiceMember | None:
-    """Return the node that is on its way into the service or out of it; None if there is none."""
+    """Return the node that is joining or leaving the service, or None."""
     return next((one for _, one in in_order(state.service) if one.stage != MEMBER), None)
 
 
 def is_too_large(state: ClusterState) -> bool:
-    """True if the service has more members than can be looked at exhaustively, one more being added."""
+    """Return True if the service, with one more member, is too large for an exhaustive check."""
     return len(state.service) >= MEMBERS_MAX
 
 
 KnownGates = dict[tuple[Map[str, ServiceMember], ServiceStep], tuple[Mask, ...]]
-"""The sets that the production rules accept, by members and step: the plans of a cluster share most of them."""
+"""The sets that the production rules accept, by members and step. The plans of a cluster share most of them."""
 
 
 def histories(states: Sequence[ClusterState], known: KnownGates) -> Iterator[Placed]:
-    """Return the history of every change of a member that has ended; none if the service is too large."""
+    """Yield the history of every ended change of a member, or nothing if the service is too large."""
     if not states or any(map(is_too_large, states)):
         return
     change = _under_way(states[0])
@@ -68,7 +68,7 @@ def histories(states: Sequence[ClusterState], known: KnownGates) -> Iterator[Pla
         _add_view(change, after, AFTER if now is None else now.stage)
         if now is None:
             names = tuple(after.nodes[node].name for node in change.bit)
-            datacenters = ("",) * len(names)  # a quorum counts members, wherever they are
+            datacenters = ("",) * len(names)  # a quorum counts members in any datacenter
             history = RangeHistory(
                 datacenters, tuple(change.views), tuple(change.gates), local=False, cumulative_acks=True
             )
@@ -77,7 +77,7 @@ def histories(states: Sequence[ClusterState], known: KnownGates) -> Iterator[Pla
 
 
 def _under_way(state: ClusterState) -> MemberChange | None:
-    """Return the change that a state is in the middle of, with the view from before it."""
+    """Return the current change of a state, with the view before the change."""
     moving = moving_member(state)
     if moving is None:
         return None
@@ -101,7 +101,7 @@ def _add_view(change: MemberChange, state: ClusterState, name: str) -> None:
 
 
 def _add_gate(change: MemberChange, before: ClusterState, step: ServiceStep, known: KnownGates) -> None:
-    """Add what the production rules asked for before this step."""
+    """Add the gate that the production rules require before this step."""
     if step.to not in GATED:
         return
     left = before.service[step.node]

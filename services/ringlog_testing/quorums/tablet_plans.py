@@ -1,12 +1,13 @@
-"""Every transition of tablets that a cluster could be asked for: by an operator, the balancer, a resize or a zone.
-Changes of the metadata service's members are driven the same way, so they are here, too.
+"""Every tablet transition that an operator, the balancer, a resize or a zone could request.
 
-Each case is driven to its end by the production rules, every node acknowledging at once. In each stage the tablet is
-also turned back, if the stage allows it, and each of its nodes is declared down; what follows is driven to its end,
-too. So one case stands for every way through its kind of transition.
+Changes of the metadata service's members are included, because they are driven in the same way.
 
-Exhaustive means: every case that the rules can tell apart. Tablets of one table that are on the same nodes go through
-the same histories, so one of them stands for all.
+The production rules drive each case to its end, and every node acknowledges at once. In each stage, one variant reverts
+the tablet, if the stage allows it, and further variants declare each of its nodes down. Each variant is also driven to
+its end. So one case covers every path through its kind of transition.
+
+The list is exhaustive: it has every case that the rules distinguish. Tablets of one table on the same nodes have the
+same histories, so one of them represents all.
 """
 
 from __future__ import annotations
@@ -60,12 +61,14 @@ from ringlog_testing.quorums.service_timeline import is_too_large, moving_member
 from ringlog_testing.quorums.walk import AWAITS_SERVICE, STEPS_MAX, Fault, WalkWorld, has_live_majority
 
 Ask = Callable[[ClusterState], Command | None]
-"""The next command in a state; None: none."""
+"""A function from a state to the next command, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class TabletCase:
-    """``ground`` is applied first, then ``request`` begins something, and ``follow`` says what goes on with it."""
+    """One transition. ``ground`` is applied first, then ``request`` begins it, and ``follow`` returns
+    further commands.
+    """
 
     title: str
     ground: tuple[Ask, ...]
@@ -75,7 +78,7 @@ class TabletCase:
 
 @dataclass(frozen=True, slots=True)
 class TabletWalk:
-    """The states of one way through a case; ``fault``: what is wrong with it. ``turned``: a tablet was turned back."""
+    """The states of one path through a case. ``fault``: its defect. ``turned``: a revert or a cancel was tried."""
 
     states: tuple[ClusterState, ...]
     fault: Fault | None = None
@@ -96,7 +99,7 @@ def _moved(tablet: Tablet, table: str, kind: str, source: TabletReplica | None, 
 
 
 def representative_tablets(state: ClusterState) -> Iterator[tuple[TabletMap, Tablet]]:
-    """One tablet for each group of nodes of each table that the balancer looks after."""
+    """Yield one tablet for each group of nodes of each table that the balancer manages."""
     for name, tablets in in_order(state.tablets):
         seen: set[frozenset[str]] = set()
         for index in range(tablets.count if not in_zone(state, name) else 0):
@@ -107,7 +110,7 @@ def representative_tablets(state: ClusterState) -> Iterator[tuple[TabletMap, Tab
 
 
 def migrations(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """Each replica moves to each node that has none."""
+    """Yield a move of each replica to each node without one."""
     for tablets, tablet in representative_tablets(state):
         there = {replica.node for replica in tablet.replicas}
         for replica in tablet.replicas:
@@ -119,7 +122,7 @@ def migrations(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase
 
 
 def within_nodes(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """Each replica moves to another shard of its node."""
+    """Yield a move of each replica to another shard of its node."""
     for tablets, tablet in representative_tablets(state):
         for replica in tablet.replicas:
             shards = range(state.nodes[replica.node].shards)
@@ -131,12 +134,12 @@ def within_nodes(state: ClusterState, options: CaseOptions) -> Iterator[TabletCa
 
 
 def rebuilds(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """Each replica is lost and another node takes its place; and the replication asks for one more, or one fewer."""
+    """Yield rebuilds of each lost replica on another node, and changes of the replica count by one."""
     yield from _rebuilt(state, REBUILD.name)
 
 
 def repaired_rebuilds(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """As ``rebuilds``, with a repair before."""
+    """Yield the cases of ``rebuilds``, with a repair before."""
     yield from _rebuilt(state, REBUILD_V2.name)
 
 
@@ -160,7 +163,7 @@ def _rebuilt(state: ClusterState, kind: str) -> Iterator[TabletCase]:
 
 
 def _neighbors(replication: Replication) -> Iterator[tuple[bool, Replication]]:
-    """(is it more, the replication with one replica more or fewer, in each datacenter that it names)."""
+    """Yield (whether it is more, the replication with one replica more or fewer), for each datacenter that it names."""
     for change in (1, -1):
         factor = replication.factor + change
         if not replication.datacenters:
@@ -173,14 +176,14 @@ def _neighbors(replication: Replication) -> Iterator[tuple[bool, Replication]]:
 
 
 def repairs(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """Each tablet is repaired."""
+    """Yield a repair of each tablet."""
     for tablets, tablet in representative_tablets(state):
         title = f"{_named(state, tablets, tablet)} is repaired"
         yield TabletCase(title, (), _moved(tablet, tablets.table, REPAIR.name, None, None))
 
 
 def resizes(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """Each table is split, and merged. The balancer brings siblings together before."""
+    """Yield a split and a merge of each table. Before a merge, the balancer colocates sibling tablets."""
     for name, tablets in in_order(state.tablets):
         if not in_zone(state, name):
             for decision in (SPLIT, MERGE):
@@ -195,7 +198,7 @@ def balanced(state: ClusterState) -> Command | None:
 
 
 def zone_steps(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """Each zone that places a keyspace has each other number of replicas, and is without each node, dead or alive."""
+    """Yield changes of each zone with a keyspace: each other number of replicas, and each node excluded, up or down."""
     all_nodes = members(state)
     for name in zones_with_data(state):
         zone = state.zones[name]
@@ -212,7 +215,7 @@ def zone_steps(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase
 
 
 def zones_with_data(state: ClusterState) -> tuple[str, ...]:
-    """The zones that place a keyspace, by name."""
+    """Return the zones that place a keyspace, by name."""
     return tuple(sorted({keyspace.replication.zone for keyspace in state.keyspaces.values()} - {""}))
 
 
@@ -221,7 +224,7 @@ def _triggered(zone: str) -> Ask:
 
 
 def _follow(state: ClusterState) -> Command | None:
-    """The next move of a zone's data; if there is none, the next step of a partition."""
+    """Return the next move of a zone's data, or else the next step of a partition."""
     moves = zone_migrations(state)
     if moves is not None:
         return moves
@@ -238,9 +241,9 @@ def _named(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> str:
 
 
 def member_changes(state: ClusterState, options: CaseOptions) -> Iterator[TabletCase]:  # noqa: ARG001
-    """Return the change of the service that is under way, and every one that an operator could ask for next.
+    """Yield the current change of the service, and every change that an operator could request next.
 
-    Each node is added, removed and excluded, each member dies, and the service gets each other size.
+    Each node is added, removed and excluded, each member fails, and the service gets each other size.
     """
     if next_step(state) is not None:
         yield TabletCase("the change of members that is under way", (), lambda _: None)
@@ -275,18 +278,18 @@ KINDS: dict[str, TabletCases] = {
 
 
 def kinds_in(state: ClusterState) -> tuple[str, ...]:
-    """The kinds of plans that are tried if none is named: those of operations, and of what lies in tablets here."""
+    """Return the kinds of plans to try by default: kinds of operations, and kinds for the tablets of this cluster."""
     tables = any(not in_zone(state, name) for name in state.tablets)
     present = {ZONE: bool(zones_with_data(state)), SERVICE: bool(state.service) and not is_too_large(state)}
     return (*OPERATIONS, *(name for name in KINDS if present.get(name, tables)))
 
 
 NOT_COVERED = ("resets of zone partitions (salvage, lossy_salvage)",)
-"""What changes groups and has no plans here."""
+"""Operations that change groups and have no plans here."""
 
 
 def not_covered(state: ClusterState) -> tuple[str, ...]:
-    """Return what changes groups in this cluster and has no plans."""
+    """Return the operations that change groups in this cluster and have no plans."""
     large = f"changes of the metadata service's members: there are more than {MEMBERS_MAX - 1}"
     return (*NOT_COVERED, *((large,) if is_too_large(state) else ()))
 
@@ -295,7 +298,7 @@ def not_covered(state: ClusterState) -> tuple[str, ...]:
 
 
 def begin(state: ClusterState, case: TabletCase) -> tuple[ClusterState, ...] | Fault:
-    """The states of a case from its ground on, with its request applied; a Fault if something is refused."""
+    """Return the states of a case from its preparation to its applied request, or a Fault for a rejected command."""
     world, states = WalkWorld(state), [state]
     for ask in (*case.ground, case.request):
         command = ask(world.state)
@@ -309,7 +312,7 @@ def begin(state: ClusterState, case: TabletCase) -> tuple[ClusterState, ...] | F
 
 
 def finished(states: tuple[ClusterState, ...], follow: Ask) -> tuple[ClusterState, ...]:
-    """The states until nothing goes on any more."""
+    """Drive the case until no further entry applies, and return the states."""
     world, found = WalkWorld(states[-1]), [*states]
     for _ in range(STEPS_MAX):
         before = world.state
@@ -326,7 +329,9 @@ def finished(states: tuple[ClusterState, ...], follow: Ask) -> tuple[ClusterStat
 
 
 def walks(states: tuple[ClusterState, ...], case: TabletCase) -> Iterator[TabletWalk]:
-    """Every way from the begun case to its end: straight on, turned back in each stage, a node lost in each stage."""
+    """Yield every path from the begun case to its end: undisturbed, reverted in each stage, and a node lost in each
+    stage.
+    """
     straight = finished(states, case.follow)
     yield TabletWalk(straight, _stuck(straight[-1]))
     seen: set[tuple[str, str]] = set()
@@ -345,7 +350,9 @@ def walks(states: tuple[ClusterState, ...], case: TabletCase) -> Iterator[Tablet
 
 
 def _under_way(until: tuple[ClusterState, ...]) -> Iterator[tuple[tuple[str, str], set[NodeId], TurnedBack]]:
-    """Return (kind and stage, nodes that take part, how to turn it back) of each change under way in the last state."""
+    """Yield (kind and stage, participating nodes, function that reverts it) of each current change in the
+    last state.
+    """
     for tablets, transition in transitions(until[-1]):
         tablet = tablets.tablet(transition.tablet)
         nodes = {one.node for one in members_of(tablet, Side.BOTH)}
@@ -356,7 +363,7 @@ def _under_way(until: tuple[ClusterState, ...]) -> Iterator[tuple[tuple[str, str
 
 
 def _removed_again(until: tuple[ClusterState, ...], moving: ServiceMember) -> TabletWalk:
-    """Return the way on from a node that is removed while it joins; a node that is leaving cannot be removed again."""
+    """Return the path of a node that is removed while it joins. A leaving node cannot be removed again."""
     world = WalkWorld(until[-1])
     outcome = world.apply(RemoveServiceMember(moving.node))
     if moving.stage != JOINING:
@@ -375,14 +382,14 @@ def _removed_again(until: tuple[ClusterState, ...], moving: ServiceMember) -> Ta
 
 
 def _turned_back(until: tuple[ClusterState, ...], tablets: TabletMap, tablet: Tablet) -> TabletWalk:
-    """The way of a tablet that turns back in the last of these states, or a fault if the answer is a wrong one."""
+    """Return the path of a tablet that reverts in the last of these states, with a fault if the outcome is wrong."""
     transition = tablet.transition
     assert transition is not None, "it is in a stage"
     world, stage = WalkWorld(until[-1]), STAGES[transition.stage]
     outcome = world.apply(RevertTablets((TabletRevert(tablets.table, tablet.index, "tried"),)))
     may = stage.back and not (kind_of(transition).within_node and stage.name == WRITE_BOTH_READ_NEW)
     if outcome.kind is not OutcomeKind.APPLIED:
-        # While the new replicas are read a tablet turns back for the sake of the dead only.
+        # While the new replicas are read, a tablet reverts only because of dead nodes.
         refused = outcome.code == "past_point_of_no_return" and (not may or stage.name == WRITE_BOTH_READ_NEW)
         fault = None if refused else Fault("cancel", stage.name, f"{outcome.code}: {outcome.detail}")
         return TabletWalk((), fault, turned=True)

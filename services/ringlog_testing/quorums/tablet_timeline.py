@@ -1,11 +1,11 @@
-"""From the states of a plan to the histories of its tablets, as sets of bits.
+"""A translation from the states of a plan to the histories of its tablets, as sets of bits.
 
-A tablet has a history from the entry that begins its transition to the entry that settles it. Each stage is a view:
-who reads, who writes (``tablets.groups``). The production gate of a stage (``tablets.gates``) stands between views. A
-tablet that turns back passes no gate of the stage that it leaves: the revert needs none.
+A tablet's history begins with the entry that starts its transition and ends with the entry that settles it. Each stage
+is a view with readers and writers (``tablets.groups``). The production gate of a stage (``tablets.gates``) is between
+views. A reverting tablet skips the gate of the stage that it leaves, because the revert needs none.
 
-A resize must not change who serves a token. If it does, the two groups are a history of two views without a gate,
-which the check refutes.
+A resize must not change the replicas of a token. If it does, the two groups are a history of two views without a gate,
+and the check refutes it.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BEFORE, AFTER, RECUT = "before", "after", "resized"
 
 @dataclass(slots=True)
 class TabletPassage:
-    """A tablet in transition: what its history has so far. ``turned``: it has turned back."""
+    """The history so far of a tablet in transition. ``meant``: the write group that the transition leads to."""
 
     bit: Mapping[NodeId, Mask]
     meant: Mask
@@ -41,7 +41,7 @@ class TabletPassage:
 
 
 def histories(states: Sequence[ClusterState]) -> Iterator[Placed]:
-    """The history of every tablet that was in transition and has settled, and of every range that was cut anew."""
+    """Yield the history of every tablet that settled after a transition, and of every range that a resize changed."""
     running: dict[tuple[str, Token], TabletPassage] = {}
     for before, after in pairwise(states):
         for name, tablets in in_order(after.tablets):
@@ -74,7 +74,7 @@ def _begun(was: Tablet, now: Tablet) -> TabletPassage:
 
 
 def _entered(table: str, now: Tablet, passage: TabletPassage) -> None:
-    """Add the view of a stage, if it is another one."""
+    """Add the view of a stage, if it is a new stage."""
     assert now.transition is not None, "it goes on"
     stage = STAGES[now.transition.stage]
     if stage.name == passage.stage:
@@ -87,14 +87,14 @@ def _entered(table: str, now: Tablet, passage: TabletPassage) -> None:
 
 
 def _left(before: ClusterState, tablets: TabletMap, was: Tablet, now: Tablet, passage: TabletPassage) -> None:
-    """Add what the stage asked for that the tablet leaves with this entry."""
+    """Add the gate and the streams of the stage that the tablet leaves with this entry."""
     assert was.transition is not None, "it was in a stage"
     stage, following = was.transition.stage, now.transition.stage if now.transition is not None else ""
     if following == stage:
         return
     anywhere = is_anywhere(before, tablets.table)
     if following == STAGES[stage].back and following:
-        return  # turned back, by an entry that no gate holds up
+        return  # reverted, by an entry without a gate
     guard = gate(before, tablets, was)
     passage.gates.append(Passage(len(passage.views) - 1, stage, informed(guard, passage.bit)))
     if STAGES[stage].work is StageWork.STREAM and not KINDS[was.transition.kind].within_node:
@@ -117,7 +117,7 @@ def _placed(
     state: ClusterState, tablets: TabletMap, now: Tablet, passage: TabletPassage, streams: tuple[RangeStream, ...]
 ) -> Placed:
     anywhere, nodes = is_anywhere(state, tablets.table), [state.nodes[node] for node in passage.bit]
-    # Where a replication names no datacenters a tablet's groups count as one, and LOCAL_QUORUM promises nothing.
+    # If a replication names no datacenters, a tablet's groups count as one. LOCAL_QUORUM then guarantees nothing.
     datacenters = tuple("" if anywhere else node.datacenter for node in nodes)
     history = RangeHistory(
         datacenters, tuple(passage.views), tuple(passage.gates), streams, local=not anywhere, meant=passage.meant
@@ -127,7 +127,7 @@ def _placed(
 
 
 def _recut_ranges(old: TabletMap, after: ClusterState, new: TabletMap) -> Iterator[Placed]:
-    """Ranges whose groups another cut has changed: there should be none."""
+    """Yield ranges whose groups a resize has changed. There should be none."""
     for _, end in ranges_between(sorted({*old.ends, *new.ends})):
         was, now = old.tablet(old.index_of(end)), new.tablet(new.index_of(end))
         groups = [{replica.node for replica in group_of(one).read} for one in (was, now)]

@@ -1,11 +1,10 @@
-"""From the steps of a plan to the histories of its ranges: the production data, translated into sets of bits.
+"""A translation of the production data of a plan's steps to the histories of its ranges, as sets of bits.
 
-A history follows a keyspace, whose placement is another one while its replication changes; keyspaces that share their
-placements all the time have one history. Ranges are cut at every range end of any step, so that each history is that of
-one indivisible range. A step that changes neither the groups nor what R1 asks adds no view. The sets of nodes that a
-gate is content with are found by asking the production gate itself about every subset of the nodes involved; nodes that
-the range does not involve count as having acknowledged. Ranges that no view of the plan changes have no history, unless
-rows are streamed there anew.
+A history follows a keyspace, whose placement changes with its replication. Keyspaces that share all their placements
+have one history. Ranges are cut at every range end of any step, so each history belongs to one indivisible range. A
+step that changes neither the groups nor R1 adds no view. To find the sets of nodes that meet a gate, the production
+gate is asked about every subset of the involved nodes. Nodes outside the range count as having acknowledged. A range
+without changes has no history, unless rows are streamed again.
 """
 
 from __future__ import annotations
@@ -40,14 +39,12 @@ _BOTH = (WRITE_BOTH_READ_OLD, WRITE_BOTH_READ_NEW)
 
 
 class TooManyMembers(Exception):
-    """A range involves more nodes than can be looked at exhaustively."""
+    """A range involves more nodes than can be checked exhaustively."""
 
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """A history, and where it happens: replication setting (or the change of it), range ``(start, end]``, node names
-    by bit.
-    """
+    """A history and its place: replication setting (or the change of it), range ``(start, end]``, node names by bit."""
 
     history: RangeHistory
     replication: str
@@ -58,7 +55,7 @@ class Placed:
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """A step with all that histories need of it: placements are those of one stage, ``gate`` that of leaving it."""
+    """A step with the data for histories: placements of one stage, and the ``gate`` for leaving it."""
 
     state: ClusterState
     stage: str
@@ -66,7 +63,7 @@ class Moment:
 
 
 def histories(steps: Sequence[WalkStep]) -> Iterator[Placed]:
-    """The history of every range that the plan changes, by setting and end. Raises TooManyMembers."""
+    """Yield the history of every range that the plan changes, by setting and end. Raise TooManyMembers."""
     moments = _moments(steps)
     begun = next((step.operation for step in steps if step.operation is not None), None)
     plan = begun.plan if begun is not None else Plan()
@@ -80,12 +77,12 @@ def histories(steps: Sequence[WalkStep]) -> Iterator[Placed]:
 
 
 def _keys(moments: Sequence[Moment], keyspace: str) -> tuple[str, ...]:
-    """The key of the keyspace's placement at each moment."""
+    """Return the key of the keyspace's placement at each moment."""
     return tuple(placement_key(moment.state.keyspaces[keyspace]) for moment in moments)
 
 
 def _moments(steps: Sequence[WalkStep]) -> tuple[Moment, ...]:
-    """One for each stage, in order. Within a stage placements do not change."""
+    """Return one moment for each stage, in order. Within a stage placements do not change."""
     found: dict[str, Moment] = {}
     for step in steps:
         operation = step.operation
@@ -103,7 +100,7 @@ def _ends(state: ClusterState, key: str) -> tuple[Token, ...]:
 
 
 def _groups(state: ClusterState, key: str, token: Token) -> tuple[tuple[NodeId, ...], tuple[NodeId, ...]]:
-    """(readers, writers) of a token; nobody where there are no ranges."""
+    """Return (readers, writers) of a token. Both are empty without ranges."""
     if not _ends(state, key):
         return (), ()
     group = group_at(state.placements[key], token)
@@ -152,7 +149,7 @@ def mask_of(bit: Mapping[NodeId, Mask], nodes: Sequence[NodeId]) -> Mask:
 
 
 def _sources(plan: Plan, key: str, end: Token) -> tuple[tuple[NodeId, NodeId], ...]:
-    """(target, source) of every stream of the plan into this range. A mistaken plan may name anybody."""
+    """Return (target, source) of every stream of the plan into this range. A wrong plan may name any node."""
     here = (one for one in plan.sources if one.replication == key and in_range(end, one.start, one.end))
     return tuple((one.target, one.source) for one in here)
 
@@ -160,7 +157,7 @@ def _sources(plan: Plan, key: str, end: Token) -> tuple[tuple[NodeId, NodeId], .
 def _streams(
     sources: Sequence[tuple[NodeId, NodeId]], bit: Mapping[NodeId, Mask], views: Sequence[RangeView]
 ) -> Iterator[RangeStream]:
-    """One for each target: what several sources have is merged. Where no group changes, a replica begins afresh."""
+    """Yield one stream for each target, with merged sources. ``afresh`` is set if no group changes."""
     merged: dict[NodeId, Mask] = {}
     for target, source in sources:
         merged[target] = merged.get(target, 0) | bit[source]
@@ -172,13 +169,13 @@ def _streams(
 
 
 def _of_range(whole: Gate, key: str, end: Token) -> Gate:
-    """The gate as far as it is about one range: each range must be safe by its own needs."""
+    """Return the part of a gate that concerns one range. Each range must be safe by its own needs."""
     needs = (need for need in whole.needs if need.replication == key and in_range(end, need.start, need.end))
     return replace(whole, needs=tuple(needs))
 
 
 def informed(guard: Gate, bit: Mapping[NodeId, Mask]) -> tuple[Mask, ...]:
-    """Return the minimal sets of acknowledging nodes with which the production gate is content."""
+    """Return the minimal sets of acknowledging nodes that meet the production gate."""
     must = tuple(sorted(bit[node] for node in guard.must if node in bit))
     asked = {(mask_of(bit, need.members), need.need) for need in guard.needs}
     return _contented(must, tuple(sorted(asked)))
@@ -186,7 +183,7 @@ def informed(guard: Gate, bit: Mapping[NodeId, Mask]) -> tuple[Mask, ...]:
 
 @cache
 def _contented(must: tuple[Mask, ...], asked: tuple[tuple[Mask, int], ...]) -> tuple[Mask, ...]:
-    """Ask the production gate about every subset, with bits for nodes; the same question is asked once."""
+    """Ask the production gate about every subset, with bits as nodes. The cache answers repeated questions."""
     all_nodes = 0
     for group in (*must, *(group for group, _ in asked)):
         all_nodes |= group

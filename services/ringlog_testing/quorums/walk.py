@@ -1,15 +1,15 @@
 """One plan from its admission to its end, driven by the production rules through the fold.
 
-The very coordinator decides what comes next, every node acknowledging at once and streaming nothing; only broker, clock
-and nodes are replaced. Each applied entry gives a state, and every one of them is looked at:
+The production coordinator decides each next step. Every node acknowledges at once and streams nothing. Only broker,
+clock and nodes are replaced. Each applied entry gives a state, and each state is checked:
 
-- reads are a part of writes, and exactly as many as the replication setting allows: those of the members before the
-  operation until it reads from the new ones, those of the members after it from then on;
-- with nothing in flight the live placement is the canonical one;
-- a cancel before the point of no return leaves placements, tokens, nodes and keyspaces as they were before the request;
-  from there on it is refused.
+- Readers are also writers, and their number follows from the replication setting: from the members before the operation
+  until the operation reads from the new ones, and from the members after it from then on.
+- With nothing in flight, the live placement is the canonical one.
+- A cancel before the point of no return restores placements, tokens, nodes and keyspaces of before the request. After
+  that point, a cancel is rejected.
 
-What breaks one of these is a ``Fault``: a defect of the plan or of a rule, whatever the quorums say.
+A violation is a ``Fault``: a defect of the plan or of a rule, independent of the quorums.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import NodeAck
 
 STEPS_MAX = 200
-"""Rounds of the coordinator after which an operation that is not ended counts as stuck."""
+"""Rounds of the coordinator after which a running operation counts as stuck."""
 
 AWAITS_TABLETS = "awaits_tablets"
-"""The operation waits for tablets that the balancer does not move: those of a zone, or too few nodes are alive."""
+"""The operation waits for tablets that the balancer does not move: tablets of a zone, or too few nodes are up."""
 AWAITS_SERVICE = "awaits_service"
 """The operation waits for the metadata service: no other node can be a member, or most of its members are down."""
 
@@ -49,7 +49,7 @@ WAITS = {
     AWAITS_TABLETS: "they wait for tablets that the balancer does not move",
     AWAITS_SERVICE: "they wait for the metadata service, which has no live majority or no other node to add",
 }
-"""Code of a fault that is none of the plan: why the plan does not end."""
+"""Code of a fault that is not a defect of the plan, to the reason why the plan does not end."""
 
 LATE_US = 1_800_000_000_000_000
 SUBMITTER = "quorums"
@@ -57,7 +57,7 @@ SUBMITTER = "quorums"
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """An invariant that does not hold, where. ``code``: of the rejection, where a command was rejected."""
+    """A violated invariant and its stage. ``code``: code of the rejection, if a command was rejected."""
 
     rule: str
     stage: str
@@ -67,19 +67,21 @@ class Fault:
 
 @dataclass(frozen=True, slots=True)
 class WalkStep:
-    """The state after one applied entry, and the operation as it is then; None before its admission."""
+    """The state after one applied entry, and the operation in that state, None before its admission."""
 
     state: ClusterState
     operation: Operation | None
 
     @property
     def stage(self) -> str:
-        """The stage that the operation is in."""
+        """Return the operation's stage."""
         return self.operation.stage if self.operation is not None else "before"
 
 
 class WalkWorld:
-    """A state, and an author who appends to it. Repeatable: clock and random bits are functions of that state."""
+    """A state, and an author who appends to it. Clock and random bits are functions of that state, so it is
+    repeatable.
+    """
 
     def __init__(self, state: ClusterState) -> None:
         self.state = state
@@ -88,18 +90,18 @@ class WalkWorld:
         self._author = Author(SUBMITTER, self._clock, self.draw)
 
     def apply(self, command: Command) -> Outcome:
-        """Append ``command``; the state is the next one if it applied."""
+        """Append ``command``. Continue with the next state if it applied."""
         folded = fold(self.state, self._author.entry(self.state, command).entry)
         self.state = folded.state
         return folded.outcome
 
     def would(self, command: Command) -> tuple[ClusterState, Outcome]:
-        """What ``apply`` would make of it; the world stays as it is."""
+        """Return the result of ``apply`` without changing the world."""
         folded = fold(self.state, self._author.entry(self.state, command).entry)
         return folded.state, folded.outcome
 
     def coordinate(self) -> Iterator[Outcome]:
-        """One round of the coordinator, all nodes having acknowledged everything; the outcome of each entry."""
+        """Run one round of the coordinator with all acknowledgements. Yield the outcome of each entry."""
         now = self._clock.now_us()
         view = CoordinatorView(self.state, acknowledgements(self.state, now), self.state.epoch, now)
         for proposal in propose(view):
@@ -107,9 +109,9 @@ class WalkWorld:
 
 
 def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
-    """What nodes say when all is well: all applied, and a report of no rows for every operation in flight.
+    """Return the acknowledgements of healthy nodes: all applied, and zero streamed rows for each operation in flight.
 
-    Those that were declared down say nothing, ever.
+    Nodes that were declared down send none.
     """
     flying = in_flight(state)
     return {
@@ -133,9 +135,9 @@ def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
 
 
 def drive(world: WalkWorld, request: Command) -> tuple[tuple[WalkStep, ...], Fault | None]:
-    """Ask for an operation and drive it to its end: the step before it, then one for each entry.
+    """Request an operation and drive it to its end. Return the step before it and one step for each entry.
 
-    What is done at once, with the request, has two steps and no operation in either.
+    A request that is done at once has two steps, both without an operation.
     """
     before = world.state
     steps = [WalkStep(before, None)]
@@ -167,7 +169,7 @@ def drive(world: WalkWorld, request: Command) -> tuple[tuple[WalkStep, ...], Fau
 
 
 def has_live_majority(state: ClusterState) -> bool:
-    """True if the next step of the metadata service leads to a write group with a majority that is up."""
+    """Return True if the next step of the metadata service leads to a write group with a live majority."""
     step = next_step(state)
     if step is None:
         return False
@@ -176,7 +178,7 @@ def has_live_majority(state: ClusterState) -> bool:
 
 
 def _drained(world: WalkWorld, steps: list[WalkStep], name: str) -> bool:
-    """Begin what the balancer would move off a node that leaves; False if that is nothing."""
+    """Begin the balancer's moves off a leaving node. Return False if there are none."""
     if not is_draining(world.state, world.state.operations[name]):
         return False
     moves = advise(world.state, {}).moves
@@ -190,7 +192,7 @@ def _drained(world: WalkWorld, steps: list[WalkStep], name: str) -> bool:
 
 
 def faults(steps: Sequence[WalkStep]) -> Iterator[Fault]:
-    """Every invariant that a step breaks."""
+    """Yield every invariant violation in the steps."""
     seen: tuple[object, str] | None = None
     for step in steps:
         if (step.state.placements, step.stage) != seen:
@@ -201,7 +203,7 @@ def faults(steps: Sequence[WalkStep]) -> Iterator[Fault]:
 
 
 def cancels(steps: Sequence[WalkStep]) -> Iterator[Fault | None]:
-    """One item for each step at which a cancel was tried: what it left behind, None if all is as it was."""
+    """Yield one item for each tried cancel: its remaining traces as a fault, None if it restored everything."""
     before = steps[0].state
     for step in steps[1:]:
         operation = step.operation
@@ -243,9 +245,9 @@ def _wrong_groups(step: WalkStep, steps: Sequence[WalkStep]) -> Iterator[Fault]:
 
 
 def readers_of(replication: Replication, state: ClusterState) -> int:
-    """How many replicas a range has, as far as there are nodes that own tokens.
+    """Return the number of replicas of a range, limited by the nodes that own tokens.
 
-    A strategy that counts otherwise is added here.
+    A strategy with another count must be added here.
     """
     members = [state.nodes[node] for node in set(state.token_owners.values())]
     strategy = strategy_of(replication)
