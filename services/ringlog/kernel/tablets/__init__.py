@@ -1,1 +1,1 @@
-"""Tablets: a table cut into pieces of its own, each with replicas on shards, each moved by itself."""
+"""Tablets: ranges of one table. Each has its own replicas on shards and moves independently."""

@@ -1,14 +1,14 @@
-"""First allocation: which shards have the tablets of a new table; and who may have tablets at all.
+"""First allocation: the nodes that may have tablets, and the shards for the tablets of a new table.
 
 For each tablet, in each datacenter that its replication names (or over all of them, if it names none):
 
-- a list of racks: one replica in each;
-- a number: racks take turns from tablet to tablet, those with the fewest replicas of this tablet first;
-- in the rack the node with the fewest replicas for each of its shards, all tables counted, that has none of it yet;
-- in the node its shards take turns.
+- A list of racks: one replica in each.
+- A number: racks take turns from tablet to tablet, those with the fewest replicas of this tablet first.
+- In a rack: the node with the fewest replicas for each of its shards (over all tables) that has none of the tablet yet.
+- In a node: its shards take turns.
 
-It is a pure function of the directory and of what is held already; ties go to the smaller id, turned by the number of
-the tablet. Only nodes that are normal, alive and not about to leave get tablets.
+Allocation is a pure function of the directory and of the replicas that nodes hold. Ties go to the smaller id, rotated
+by the tablet's number. Only nodes that are normal, alive and not about to leave get tablets.
 
 Source: ScyllaDB, ``network_topology_strategy::allocate_tablets_for_new_table``.
 """
@@ -27,11 +27,11 @@ from ringlog.kernel.tablets.stages import ends_as, nodes_of
 from ringlog.kernel.values import Epoch, NodeId, Replication
 
 _SCALE = 2**20
-"""Loads for each shard are compared as integers, in parts of a replica of this size."""
+"""Loads per shard are compared as integers, in units of 1 / ``_SCALE`` of a replica."""
 
 
 def eligible(state: ClusterState) -> dict[NodeId, Node]:
-    """The nodes that may be given tablets, by id."""
+    """Return the nodes that may receive tablets, by id."""
     return {
         name: node
         for name, node in sorted(state.nodes.items())
@@ -40,18 +40,19 @@ def eligible(state: ClusterState) -> dict[NodeId, Node]:
 
 
 def census(nodes: Mapping[NodeId, Node]) -> Census:
-    """How many of the nodes there are in each rack."""
+    """Return the number of nodes in each rack."""
     return census_of(nodes, nodes)
 
 
 def unplaceable(state: ClusterState, replication: Replication) -> str:
-    """Why the replicas of a tablet have no place; empty if they have."""
+    """Return why the replicas of a tablet cannot be placed; empty if they can."""
     return impossible(replication, census(eligible(state)))
 
 
 def held(maps: Iterable[TabletMap]) -> dict[NodeId, int]:
-    """How many replicas each node has once all that is in transition has arrived, all maps together. Costs what is in
-    transition.
+    """Return the number of replicas of each node, over all maps, once all transitions have finished.
+
+    It reads node totals and the tablets in transition only.
     """
     found = Counter[NodeId]()
     for tablets in maps:
@@ -64,7 +65,10 @@ def held(maps: Iterable[TabletMap]) -> dict[NodeId, int]:
 
 
 def held_by_shard(maps: Iterable[TabletMap]) -> Counter[tuple[NodeId, int]]:
-    """The same of each shard. Costs a look at all replicas."""
+    """Return the number of replicas of each shard, over all maps, once all transitions have finished.
+
+    It reads all replicas.
+    """
     found = Counter[tuple[NodeId, int]]()
     for tablets in maps:
         rows = tablets.columns()
@@ -77,14 +81,14 @@ def held_by_shard(maps: Iterable[TabletMap]) -> Counter[tuple[NodeId, int]]:
 
 
 def _exchanged(tablets: TabletMap) -> Iterator[tuple[tuple[TabletReplica, ...], tuple[TabletReplica, ...]]]:
-    """The replicas of each tablet in transition, and those that it has afterwards."""
+    """Yield the present and the future replicas of each tablet in transition."""
     for number, transition in tablets.transitions.items():
         settled = tablets.replicas(number)
         yield settled, ends_as(transition, settled)
 
 
 def allocated(table: str, count: int, replication: Replication, state: ClusterState, epoch: Epoch) -> TabletMap:
-    """The map of a new table; the replication is possible (``unplaceable``)."""
+    """Return the map of a new table. The replication can be placed (``unplaceable``)."""
     nodes = eligible(state)
     there = held(state.tablets.values())
     scopes = _scopes(replication, nodes, there)
@@ -102,7 +106,10 @@ def allocated(table: str, count: int, replication: Replication, state: ClusterSt
 
 @dataclass(slots=True)
 class _Rack:
-    """The nodes of a rack by load; ``turn``: the replicas that each has been given, which its shards take in turn."""
+    """The nodes of a rack by load.
+
+    ``turn``: the number of replicas that each node has received; its shards take them in turn.
+    """
 
     nodes: Mapping[NodeId, Node]
     turn: dict[NodeId, int]
@@ -116,26 +123,26 @@ class _Rack:
         return self.turn.get(node, 0) * _SCALE // self.nodes[node].shards
 
     def take(self) -> tuple[NodeId, int]:
-        """The next node and its shard; it is out of the rack until it is put back."""
+        """Return the next node and its shard, and remove the node until it is put back."""
         _, node = heappop(self.heap)
         turn = self.turn.get(node, 0)
         self.turn[node] = turn + 1
         return node, turn % self.nodes[node].shards
 
     def put_back(self, node: NodeId) -> None:
-        """The node may be taken again."""
+        """Put a node back, so that it may be chosen again."""
         heappush(self.heap, (self._load(node), node))
 
 
 @dataclass(slots=True)
 class _Scope:
-    """Where some replicas of each tablet go: ``factor`` of them over racks, or one in each."""
+    """The racks for some replicas of each tablet: ``factor`` replicas over these racks."""
 
     racks: list[_Rack]
     factor: int
 
     def take(self, index: int) -> list[tuple[NodeId, int]]:
-        """The replicas of tablet ``index``."""
+        """Return the replicas of tablet ``index``."""
         taken: list[tuple[_Rack, NodeId, int]] = []
         rounds = 0
         while len(taken) < self.factor:

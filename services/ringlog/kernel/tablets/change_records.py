@@ -1,6 +1,6 @@
-"""What the change topic ``tablets`` tells: of each table one record, and one of each of its tablets.
+"""Records of the change topic ``tablets``: one for each table, and one for each of its tablets.
 
-See ``kernel.changes``; fields of the map that are not published are named in ``kernel.sections``.
+See ``kernel.changes``. ``kernel.sections`` names the fields of the map that are not published.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from ringlog.kernel.values import Epoch, Token
 
 @dataclass(frozen=True, slots=True)
 class TabletsChange:
-    """``table`` (``keyspace.table``) has ``count`` tablets, made with the epoch ``made``.
+    """A table in tablets: ``table`` (``keyspace.table``) has ``count`` tablets, made with the epoch ``made``.
 
-    ``resize``: the decision that is being carried out; ``sequence``: the number of the last one.
+    ``resize``: the decision in progress; ``sequence``: the number of the last decision.
     """
 
     epoch: Epoch
@@ -32,10 +32,10 @@ class TabletsChange:
 
 @dataclass(frozen=True, slots=True)
 class TabletChange:
-    """A tablet: the tokens ``(start, end]`` of ``table``, its settled ``replicas``, and who serves it now.
+    """A tablet: the tokens ``(start, end]`` of ``table``, its settled ``replicas``, and the groups that serve it now.
 
     ``read``, ``write``, ``changed``, ``moving``: as in PlacementChange. In a transition: its ``kind``, its ``stage``
-    since ``stage_epoch``, the replicas that are ``next``, the ``session`` that is open, and why it turned back.
+    since ``stage_epoch``, the future replicas ``next``, the open ``session``, and the ``reason`` why it was reverted.
     """
 
     epoch: Epoch
@@ -57,7 +57,7 @@ class TabletChange:
 
 
 def changed_tablets(before: TabletMap | None, after: TabletMap) -> set[int]:
-    """The numbers of the tablets that are new or others; chunks that both maps share are not looked at."""
+    """Return the numbers of the tablets that are new or changed. Chunks that both maps share are skipped."""
     if before is None or before.ends != after.ends:
         return set(range(after.count))
     old, new = before.transitions, after.transitions
@@ -71,7 +71,7 @@ def changed_tablets(before: TabletMap | None, after: TabletMap) -> set[int]:
 
 
 def tablet_change(table: str, tablet: Tablet, epoch: Epoch) -> TabletChange:
-    """The record of a tablet in a state of ``epoch``."""
+    """Return the record of a tablet in a state of ``epoch``."""
     group, transition = group_of(tablet), tablet.transition
     settled = TabletChange(
         epoch=epoch,

@@ -1,23 +1,23 @@
-"""Gates of tablets: acknowledgements and reports without which a tablet does not leave a stage.
+"""Gates of tablets: acknowledgements and reports that a tablet needs to leave a stage.
 
-A gate asks one group (``Stage.asks``): enough of it must have acknowledged the stage to meet every quorum of the
-group. Then no request of an earlier stage can succeed unnoticed. Of n replicas these are n - quorum(n) + 1: of two
-replicas one is enough, and of three two.
+A gate asks one group (``Stage.asks``): enough of it must have acknowledged the stage to meet every quorum of the group.
+Then no request of an earlier stage can succeed unnoticed. Of n replicas these are n - quorum(n) + 1: of two replicas
+one is enough, and of three two.
 
 - The group counts as one. If the replication names datacenters, each datacenter whose replicas change also counts. In
   other datacenters, requests at LOCAL_QUORUM have the same replicas before and after.
-- The pending replica must acknowledge each stage until it has streamed: it is about to take writes.
-- A living leaving replica must acknowledge ``use_new``: afterwards no write reaches it any more.
+- The pending replica must acknowledge each stage until it has streamed, because it is about to take writes.
+- A living leaving replica must acknowledge ``use_new``: afterwards it gets no writes.
 - The reports of the stage's work must be there, each of the session that is open.
 
-A gate does not ask a node that has left for good. It does not ask a dead node either that an operation in flight
+A gate does not ask a node that has left permanently. It also does not ask a dead node that an operation in flight
 ignores (a removal, or the replacement of a dead node), if the living readers know every row. The acknowledgement of any
 other dead node counts, and the living are enough unless the dead could be a quorum.
 
-A salvage has lost a majority of prev. It waits for its survivor; the sources of what he reports
-have adopted the stage, and who has not been read is declared down, and his writes are what somebody admitted to lose.
-Before prev is written no more (``salvaged``), all of it who are alive know that only the survivor is read. Unless
-somebody has admitted a loss a majority of it knows: who is declared down, and lives, still answers.
+A salvage has lost a majority of prev, so ``salvage`` waits only for its survivor. The sources of the survivor's report
+have adopted the stage. A node that was not a source was declared down, and the loss of its writes was admitted. Before
+writes to prev end (``salvaged``), all living nodes of prev know that only the survivor is read. If no loss was
+admitted, a majority of prev must also know it, because a node that was declared down and still runs answers requests.
 """
 
 from __future__ import annotations
@@ -88,12 +88,12 @@ def _needs(
 
 
 def meeting(count: int) -> int:
-    """The least number of ``count`` members that share one with each quorum."""
+    """Return the least number of ``count`` members that shares a member with each quorum."""
     return count - quorum(count) + 1
 
 
 def _passed_over(state: ClusterState, table: str, tablet: Tablet) -> frozenset[NodeId]:
-    """The replicas that are not asked, because they have left, or are to leave and are not needed."""
+    """Return the replicas that are not asked: they have left, or an operation ignores them and they are not needed."""
     nodes, transition = state.nodes, tablet.transition
     assert transition is not None, "only a transition asks"
     ignored = {node for operation in in_flight(state) for node in operation.ignored}
@@ -116,9 +116,9 @@ def _gate_of_salvage(tablets: TabletMap, tablet: Tablet, transition: Transition,
 
 
 def awaited(state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapping[NodeId, Epoch]) -> Gate:
-    """The gate, with only what is not met: ``acked`` is the epoch that each node has applied and drained.
+    """Return the unmet part of the gate. ``acked``: the epoch that each node has applied and drained.
 
-    Nearly always everybody has acknowledged, and then nothing is looked at.
+    The fast path needs no gate: nearly always all nodes have acknowledged.
     """
     transition = tablet.transition
     assert transition is not None, "a settled tablet waits for nothing"
@@ -132,7 +132,7 @@ def awaited(state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapp
 
 
 def blocked_by(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> tuple[NodeId, ...]:
-    """The dead nodes without which some stage of a transition could not end; none if the living are enough."""
+    """Return the dead nodes that keep some stage of a transition from ending; empty if the living are enough."""
     transition = tablet.transition
     assert transition is not None, "only a transition has stages"
     everybody = {*nodes_of(tablet.replicas), *nodes_of(transition.next)}
@@ -166,17 +166,19 @@ def in_stage(tablet: Tablet, stage: str) -> Tablet:
 
 
 def is_open(unmet: Gate) -> bool:
-    """True if a gate that ``awaited`` gave holds nobody back."""
+    """Return whether nothing in the result of ``awaited`` keeps the tablet in its stage."""
     return not unmet.must and not unmet.needs
 
 
 def waited_for(unmet: Gate) -> tuple[NodeId, ...]:
-    """The nodes that are waited for, sorted; not all of them may be needed."""
+    """Return the nodes that the gate waits for, sorted. Some of them may not be needed."""
     return missing(unmet, ())
 
 
 def reporters(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
-    """The nodes whose report ends the present stage, sorted; none where it has no work, or nobody is left to do it."""
+    """Return the nodes whose report ends the present stage, sorted. Empty if the stage has no work or no living node to
+    do it.
+    """
     transition = tablet.transition
     assert transition is not None, "a settled tablet has no work"
     match STAGES[transition.stage].work:
@@ -193,8 +195,9 @@ def reporters(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> t
 
 
 def must_report(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
-    """Those of the reporters without whom the stage does not end: who stays in a group that gets smaller, and has left
-    for good, never says that it knows more (decision 134).
+    """Return the reporters that the stage needs to end.
+
+    A node that stays in a shrinking group and has left permanently never reports, so it is not needed (decision 134).
     """
     old = nodes_of(tablet.replicas)
     return tuple(

@@ -1,10 +1,10 @@
-"""The groups of a tablet, as those of any range: who reads, who writes, what is moving, whom the rows come from.
+"""The groups of a tablet, in the form of any range: its readers, its writers, its changes and the sources of its rows.
 
-A tablet answers the question that a range answers (``RangeGroup``), so that replica plans, their re-check and the
-quorums of a safe write (R1 to R7) know no tablets. Within one node only the shard changes: its groups stay.
+A tablet gives the same answer as a range (``RangeGroup``), so replica plans, their re-check and the quorums of a safe
+write (R1 to R7) do not distinguish tablets. Within one node only the shard changes, and the groups stay.
 
-``since`` of a member is that of its writing; ``changed`` is later wherever it reads since later, and a read that was
-answered before ``changed`` counts no more.
+``since`` of a member is the epoch when it began to take writes. ``changed`` is later if a member serves reads only
+since a later epoch. A read that was answered before ``changed`` does not count.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ _new_replica: Final = maker_of(Replica)
 _new_group: Final = maker_of(RangeGroup)
 
 Serving = tuple[RangeGroup, tuple[RangeChange, ...]]
-"""Read group and write group of a token, since which epoch, and what moves in the write group."""
+"""The group of a token, and the changes in flight of its write group."""
 
 
 def group_of(tablet: Tablet) -> RangeGroup:
-    """The read and the write group of a tablet now."""
+    """Return the present read and write groups of a tablet."""
     transition = tablet.transition
     changed = max(tablet.changed, transition.changed) if transition is not None else tablet.changed
     return RangeGroup(tablet.start, tablet.end, _group(readers(tablet)), _group(writers(tablet)), changed)
 
 
 def moving_of(table: str, tablet: Tablet) -> tuple[RangeChange, ...]:
-    """What moves in a tablet that two sets of replicas write: at most one thing."""
+    """Return the change in flight of a tablet whose old and new replicas both take writes: at most one."""
     transition = tablet.transition
     if transition is None or STAGES[transition.stage].writes is not Side.BOTH:
         return ()
@@ -59,9 +59,9 @@ def moving_of(table: str, tablet: Tablet) -> tuple[RangeChange, ...]:
 
 
 def serving(state: ClusterState, keyspace: str, table: str, token: Token) -> Serving | None:
-    """Who serves a token of a table, and what is moving there; None if nobody does. ``table``: its bare name.
+    """Return the group that serves a token of a table, and its changes in flight; None if there is none.
 
-    A keyspace in tablets has no answer without a table. O(log n).
+    ``table``: its bare name. A keyspace in tablets has no answer without a table. O(log n).
     """
     name = f"{keyspace}.{table}"
     tablets = state.tablets.get(name)
@@ -80,26 +80,31 @@ def serving(state: ClusterState, keyspace: str, table: str, token: Token) -> Ser
 
 
 def _settled(tablets: TabletMap, index: int) -> RangeGroup:
-    """``group_of`` a tablet that is in no transition, as nearly all are: each request of a table asks for one."""
+    """Return ``group_of`` a tablet without a transition. This is the fast path, because nearly every request
+    needs it.
+    """
     changed, nodes, since = tablets.settled(index)
     replicas = tuple(map(_new_replica, nodes, since))
     return _new_group(tablets.ends[index - 1], tablets.ends[index], replicas, replicas, changed)
 
 
 def map_of(state: ClusterState, table: Table) -> TabletMap | None:
-    """The tablets of a table, its own or those that it shares; None if it is not in tablets."""
+    """Return the tablets of a table, its own or those of its base table; None if it is not in tablets."""
     if table.tablets is None:
         return None
     return state.tablets[f"{table.keyspace}.{table.tablets.base}" if table.tablets.base else table.full_name]
 
 
 def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[tuple[NodeId, NodeId], ...]:
-    """(source, target) of the rows of a tablet in transition: see ``operations.sources``.
+    """Return the (source, target) pairs for the rows of a tablet in transition: see ``operations.sources``.
 
-    Within a node it is both. In a salvage all others who live are sources, or itself; where nobody has admitted a
-    loss, a majority must live. ``anywhere``: its replication knows no datacenters. A source is empty where too few
-    replicas are alive to know every row. If those that are missing have left, nobody else ever will: then all who are
-    there are merged, and who comes begins with nothing where nobody is, as from itself (decision 134).
+    Within a node, the node is source and target. In a salvage the sources are all other living replicas, or the target
+    if there are none. If no loss was admitted, a majority must be alive. ``anywhere``: the replication knows no
+    datacenters.
+
+    A source is empty if too few replicas are alive to know every row. If all missing replicas have left, no other node
+    will ever know more. Then all remaining replicas are merged. If none remain, the new replica starts empty, with
+    itself as source (decision 134).
     """
     transition = tablet.transition
     assert transition is not None, "rows move in a transition"
@@ -125,32 +130,35 @@ def streams_of(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> 
 
 
 def unknowing(tablet: Tablet, nodes: Mapping[NodeId, Node], anywhere: bool) -> tuple[NodeId, ...]:
-    """The dead without whom nobody knows every row that a transition streams; none if the living do."""
+    """Return the dead replicas without which the living do not know every row that a transition streams; empty if they
+    do.
+    """
     if all(source != NO_SOURCE for source, _ in streams_of(tablet, nodes, anywhere)):
         return ()
     return tuple([node for node in nodes_of(tablet.replicas) if is_dead(nodes[node])])
 
 
 def missed(tablet: Tablet, nodes: Mapping[NodeId, Node]) -> tuple[NodeId, ...]:
-    """The dead without whom a salvage, whose loss nobody has admitted, does not go on; none if it may."""
+    """Return the dead replicas that a salvage waits for because no loss was admitted; empty if it may continue."""
     transition = tablet.transition
     return unknowing(tablet, nodes, True) if transition is not None and transition.stage == SALVAGING else ()
 
 
 def has_majority(group: tuple[NodeId, ...], nodes: Mapping[NodeId, Node]) -> bool:
-    """True if more than half of a group is alive, which then has what any majority of it has written; or if nobody else
-    ever will have more.
+    """Return whether more than half of a group is alive, or all its dead nodes have left.
+
+    A living majority has everything that any majority has written. If the dead have left, no node will ever have more.
     """
     return 2 * sum(not is_dead(nodes[node]) for node in group) > len(group) or is_forfeited(group, nodes)
 
 
 def is_forfeited(group: tuple[NodeId, ...], nodes: Mapping[NodeId, Node]) -> bool:
-    """True if all replicas that are dead have left: nobody who may come back knows more than those who are there."""
+    """Return whether all dead replicas have left: then no node that may return knows more than the living."""
     return all(nodes[node].state == "left" for node in group if is_dead(nodes[node]))
 
 
 def is_dead(node: Node) -> bool:
-    """True for a node of which nothing is awaited: it was declared down, or has left."""
+    """Return whether nothing is expected from a node: it was declared down, or has left."""
     return node.down or node.state == "left"
 
 

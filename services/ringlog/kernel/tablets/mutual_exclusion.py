@@ -1,9 +1,9 @@
-"""The tablet track and node operations exclude each other.
+"""Mutual exclusion of tablet transitions and node operations.
 
-Both change who serves what, and share gates and fences. So either tablets are in transition, or an operation is past
-``requested``; the other side waits. An operation in ``requested`` that could go on keeps new transitions from starting
-and lets those that run end. One that *drains*, whose node leaves while it still has tablets, is passed over: it waits
-for transitions, and they may start.
+Both change the groups that serve data, and share gates and fences. So either tablets are in transition, or an operation
+is past ``requested``; the other side waits. An operation in ``requested`` that could continue keeps new transitions
+from starting and lets running ones end. An operation that *drains* (its node leaves and still has tablets) does not: it
+waits for transitions, and they may start.
 
 Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Load balancing", and its ``paused_requests``.
 """
@@ -29,19 +29,19 @@ from ringlog.kernel.values import NodeId, Replication
 
 
 def transitions(state: ClusterState) -> Iterator[tuple[TabletMap, Transition]]:
-    """All that is in transition, by table and tablet."""
+    """Yield all transitions with the map of their table, by table and tablet."""
     for _, tablets in in_order(state.tablets):
         for _, transition in in_order(tablets.transitions):
             yield tablets, transition
 
 
 def tables_on(state: ClusterState, node: NodeId) -> tuple[str, ...]:
-    """The tables of which a node has a tablet, or is to have one, by name."""
+    """Return the tables, by name, with a tablet that a node has or will have."""
     return tuple(name for name, tablets in in_order(state.tablets) if is_on(tablets, node))
 
 
 def is_on(tablets: TabletMap, node: NodeId) -> bool:
-    """True if a node has one of the tablets, or is to have one."""
+    """Return whether a node has or will have one of the tablets."""
     if node in tablets.nodes and tablets.held[tablets.nodes.index(node)]:
         return True
     return any(replica.node == node for one in tablets.transitions.values() for replica in one.next)
@@ -58,19 +58,19 @@ def lost_without(state: ClusterState, node: NodeId) -> Iterator[str]:
 
 
 def is_draining(state: ClusterState, operation: Operation) -> bool:
-    """True if the operation waits for its node to be without tablets, or without a place in the metadata service."""
+    """Return whether the operation waits until its node has no tablets and no place in the metadata service."""
     node = parting(operation)
     waits = operation.stage == REQUESTED and bool(node)
     return waits and (holds_place(state, node) or bool(tables_on(state, node)))
 
 
 def drained_by(state: ClusterState) -> dict[NodeId, Operation]:
-    """The nodes that must give their tablets away, and why."""
+    """Return the nodes that must give their tablets away, each with its operation."""
     return {node: one for one in in_flight(state) if one.stage == REQUESTED and (node := parting(one))}
 
 
 def must_wait(state: ClusterState, operation: Operation) -> Rejected | None:
-    """Why a requested operation may not go on for the sake of tablets, or of the metadata service; None if it may."""
+    """Return why tablets, or the metadata service, keep a requested operation from continuing; None if they do not."""
     node = parting(operation)
     if node and holds_place(state, node):
         text = f"{state.nodes[node].name} hands over its place in the metadata service first"
@@ -85,7 +85,7 @@ def must_wait(state: ClusterState, operation: Operation) -> Rejected | None:
 
 
 def may_begin(state: ClusterState) -> Rejected | None:
-    """Why no transition may start now; None if some may."""
+    """Return why no transition may start now; None if transitions may start."""
     for operation in in_flight(state):
         if not is_draining(state, operation):
             why = f"{operation.id} ({operation.stage}) and tablets in transition exclude each other"
@@ -94,8 +94,8 @@ def may_begin(state: ClusterState) -> Rejected | None:
 
 
 def targets(state: ClusterState) -> dict[NodeId, Node]:
-    """The nodes that may be given tablets now: ``eligible`` ones (who is asked to leave is none), and who replaces
-    another.
+    """Return the nodes that may receive tablets now: ``eligible`` nodes that are not asked to leave, and replacing
+    nodes.
     """
     found = eligible(state)
     for operation in drained_by(state).values():
@@ -105,9 +105,9 @@ def targets(state: ClusterState) -> dict[NodeId, Node]:
 
 
 def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Rejected | None:
-    """Why the tablets of a node have no other place, with table and rack; None if they have.
+    """Return why the tablets of a node have no other place, with table and rack; None if they have one.
 
-    ``instead``: who comes in its place.
+    ``instead``: the node that replaces it.
     """
     left = {name: found for name, found in targets(state).items() if name != node}
     if instead:
@@ -125,12 +125,12 @@ def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Reje
 
 
 def _no_other(state: ClusterState, zone: str, left: Mapping[NodeId, Node]) -> str:
-    """Why the data of a zone have no place on these nodes; empty if they have."""
+    """Return why a zone cannot place its data on these nodes; empty if it can."""
     return "" if any(node in left for node in state.zones[zone].nodes) else f"zone {zone} has no other data node"
 
 
 def replication_of(state: ClusterState, table: str) -> Replication:
-    """How a table's keyspace is replicated."""
+    """Return the replication of a table's keyspace."""
     return state.keyspaces[state.tables[table].keyspace].replication
 
 
@@ -141,8 +141,9 @@ def knows_every_row(state: ClusterState, table: str, group: tuple[NodeId, ...]) 
 
 
 def is_worse_off(state: ClusterState, table: str, tablet: Tablet) -> bool:
-    """Return whether the new replicas, which are read, serve the tablet worse than those before would: more of them
-    are dead, or only of the others the living know every row.
+    """Return whether the new replicas, which are read, serve the tablet worse than the old ones would.
+
+    That is: more of them are dead, or only the old group's living nodes know every row.
     """
     assert tablet.transition is not None, "a settled tablet has one group"
     old, new = nodes_of(tablet.replicas), nodes_of(tablet.transition.next)
@@ -151,5 +152,5 @@ def is_worse_off(state: ClusterState, table: str, tablet: Tablet) -> bool:
 
 
 def is_anywhere(state: ClusterState, table: str) -> bool:
-    """True if the replication of a table knows no datacenters: then each of its groups counts as one."""
+    """Return whether the replication of a table names no datacenters. Then each of its groups counts as one."""
     return not replication_of(state, table).datacenters

@@ -1,8 +1,8 @@
-"""A table is cut into twice as many tablets, or into half as many.
+"""Splits and merges: a table gets twice as many tablets, or half as many.
 
-Tablet x becomes 2x and 2x + 1, cut in its middle; one that has a single token stays whole. Tablets 2x and 2x + 1
-become x, if the same shards have both; the last of an odd number stays alone. Nobody enters or leaves a group by it:
-each part keeps ``since`` and ``changed`` of the whole, what is merged has the later ones, as with ranges.
+A split cuts tablet x in its middle into 2x and 2x + 1; a tablet of a single token stays whole. A merge joins tablets 2x
+and 2x + 1 to x, if both are on the same shards; the last of an odd number stays alone. Neither changes any group: each
+part keeps ``since`` and ``changed`` of the whole, and a merged tablet has the later ones, as with ranges.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from ringlog.kernel.values import TOKEN_MIN, Epoch, Token
 SPLIT: Final = "split"
 MERGE: Final = "merge"
 NONE: Final = "none"
-"""Decisions about the number of a table's tablets; the last revokes one that is being carried out."""
+"""Decisions about the number of a table's tablets. ``NONE`` revokes a decision in progress."""
 
 _BEFORE_ALL: Token = TOKEN_MIN - 2
-"""Where the first tablet begins, as a number: so halves of equal tablets are equal."""
+"""The start of the first tablet, as a number, so that halves of equal tablets are equal."""
 
 Part = tuple[Token, tuple[TabletReplica, ...], Epoch]
 """Last token, replicas, changed."""
 
 
 def split(tablets: TabletMap, epoch: Epoch) -> TabletMap:
-    """The map with twice as many tablets; none is in transition."""
+    """Return the map with twice as many tablets. No tablet is in transition."""
     parts: list[Part] = []
     for tablet in tablets:
         start = tablet.start if tablet.index else _BEFORE_ALL
@@ -37,7 +37,7 @@ def split(tablets: TabletMap, epoch: Epoch) -> TabletMap:
 
 
 def merge(tablets: TabletMap, epoch: Epoch) -> TabletMap:
-    """The map with half as many tablets; siblings are on the same shards, none is in transition."""
+    """Return the map with half as many tablets. Siblings are on the same shards, and no tablet is in transition."""
     parts: list[Part] = []
     for even in range(0, tablets.count, 2):
         one = tablets.tablet(even)
@@ -54,7 +54,7 @@ def merge(tablets: TabletMap, epoch: Epoch) -> TabletMap:
 
 
 def apart(tablets: TabletMap) -> Tablet | None:
-    """The first tablet whose sibling is on other shards; None if all siblings can be merged."""
+    """Return the first tablet whose sibling is on other shards; None if all siblings can be merged."""
     for even in range(0, tablets.count - 1, 2):
         one, other = tablets.replicas(even), tablets.replicas(even + 1)
         if {(mine.node, mine.shard) for mine in one} != {(mine.node, mine.shard) for mine in other}:

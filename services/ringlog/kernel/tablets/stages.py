@@ -1,11 +1,11 @@
-"""The kinds of transitions and their stages, **each a row**: who reads, who writes, what must be true to go on.
+"""The kinds of transitions and their stages, **each a row**: readers, writers, work and the group to ask.
 
-``prev`` are the settled replicas, ``next`` those that the tablet is to have. *Leaving* is in prev only, *pending* in
-next only; there is at most one of each, but in a salvage.
+``prev`` are the settled replicas, ``next`` the future ones. The *leaving* replica is in prev only, the *pending* one in
+next only. There is at most one of each, except in a salvage.
 
 ::
 
-    stage                                  reads  writes  work              asks  turned back to
+    stage                                  reads  writes  work              asks  on failure, reverts to
     allow_write_both_read_old              prev   prev                            revert_migration
     write_both_read_old                    prev   both                      prev  cleanup_target
     rebuild_repair                         prev   both    repair: sources         cleanup_target
@@ -14,8 +14,8 @@ next only; there is at most one of each, but in a salvage.
     use_new                                next   next                      next
     cleanup                                next   next    clean: leaving
     end_migration                          next   next                            (settles as next)
-    write_both_read_old_fallback_cleanup   prev   both                      next  (goes on to cleanup_target)
-    cleanup_target                         prev   prev    clean: pending          (goes on to revert_migration)
+    write_both_read_old_fallback_cleanup   prev   both                      next  (continues to cleanup_target)
+    cleanup_target                         prev   prev    clean: pending          (continues to revert_migration)
     revert_migration                       prev   prev                            (settles as prev)
     repair                                 prev   prev    repair: readers         end_repair
     end_repair                             prev   prev                            (settles as prev)
@@ -24,24 +24,24 @@ next only; there is at most one of each, but in a salvage.
     end_salvage                            next   next                            (settles as next)
 
 ``asks``: enough of this group must have acknowledged the stage before it ends (``tablets.gates``). It is the group that
-served requests in the stage before, and later stages do not rely on it. Before the leaving replica deletes its rows
-it is the new group. Other stages change nothing that an older request contradicts, and wait for no group.
+served requests in the stage before, and later stages do not rely on it. Before the leaving replica deletes its rows it
+is the new group. Other stages change nothing that an older request contradicts, and wait for no group.
 
 A **salvage** follows the loss of a majority, with the reset of a zone's partition (``zones.salvage``). Next is one
-survivor; what the others have who are alive is merged into it. Nobody reads it before that. It has no stage in which
-only prev is written: a source gives its cut when it has adopted ``salvage`` and has nothing older in hand, so who
-was streamed from has given what it did by an older epoch. Kind ``salvage`` waits for a majority of prev,
-``lossy_salvage`` for those who are alive: somebody has admitted the loss.
+survivor, which merges the rows of the other living replicas before it is read. No stage writes only prev. A source
+sends its cut once it has adopted ``salvage`` and has no older request in progress, so the cut includes all its writes
+of older epochs. Kind ``salvage`` waits for a majority of prev. Kind ``lossy_salvage`` waits only for the living,
+because the loss was admitted.
 
-Two stages with the same groups follow each other where a side effect ends between them: a late one is refused by its
+Two stages with the same groups follow each other if a side effect ends between them: a late effect is refused by its
 stage.
 
-**Sessions.** A stage with work opens a session, which ends with the stage; its id names table, tablet and the epoch
-with which the stage began. A report of another session moves nothing, and a node drops what came under it.
+**Sessions.** A stage with work opens a session, which ends with the stage. The session id names the table, the tablet
+and the stage's first epoch. A report of another session changes nothing, and a node drops the rows of such a session.
 
-**Dead nodes** (declared down, or left): work of a dead leaving or pending node is not waited for where it only cleans;
-a pending one that is dead before ``use_new`` is a reason to turn back; from then on there is no way but forward, and
-the tablet is rebuilt afterwards. Within one node nobody turns back from ``write_both_read_new``.
+**Dead nodes** (declared down, or left). Cleaning does not wait for a dead leaving or pending node. A pending node that
+is dead before ``use_new`` is a reason to revert. From ``use_new`` a transition only goes forward, and the tablet is
+rebuilt afterwards. Within one node no transition reverts from ``write_both_read_new``.
 
 Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Tablet migration".
 """
@@ -59,17 +59,17 @@ from ringlog.kernel.values import NodeId
 
 
 class Giver(Enum):
-    """Who has the rows that a transition brings."""
+    """The replicas that have the rows of a transition."""
 
     LEAVING = "leaving"
-    """The one whose place is taken."""
+    """The replica that the pending one succeeds."""
     OTHERS = "others"
-    """Those who are there before and after."""
+    """The replicas that are there before and after."""
     SURVIVORS = "survivors"
 
 
 class Side(Enum):
-    """Which replicas serve."""
+    """The replicas that serve requests."""
 
     PREV = "prev"
     BOTH = "both"
@@ -77,7 +77,7 @@ class Side(Enum):
 
 
 class StageWork(Enum):
-    """What somebody does in a stage, and reports."""
+    """The work that nodes do in a stage and report."""
 
     NONE = ""
     STREAM = "stream"
@@ -88,8 +88,10 @@ class StageWork(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Stage:
-    """``back``: the stage that a failure leads to; empty: forward only. ``asks``: the group that must know the stage
-    before it ends; None: no group. ``settles``: as what the transition ends.
+    """One stage of a transition.
+
+    ``back``: the stage after a failure; empty: forward only. ``asks``: the group that must know the stage before it
+    ends; None: no group. ``settles``: the side that the tablet keeps when the transition ends here.
     """
 
     name: str
@@ -143,17 +145,17 @@ STAGES: Final[dict[str, Stage]] = {
 }
 
 TURNED_BACK: Final = (FALLBACK, CLEANUP_TARGET, REVERT)
-"""The way back, whatever the kind."""
+"""The stages of a revert, for all kinds."""
 
 SETTLED: Final = "settled"
-"""What a tablet advances to from its last stage: it is in no transition any more."""
+"""The result of the last stage: the tablet has no transition."""
 
 
 @dataclass(frozen=True, slots=True)
 class TransitionKind:
-    """A kind of transition: its stages, who gives the rows, what it weighs in the limits on streaming.
+    """A kind of transition: its stages, the source of its rows, and its weight in the limits on streaming.
 
-    ``within_node``: only the shard changes. ``admits_loss``: it goes on with who is alive, however few.
+    ``within_node``: only the shard changes. ``admits_loss``: it continues with the living replicas, however few.
     """
 
     name: str
@@ -178,48 +180,48 @@ REBUILD_V2: Final = TransitionKind("rebuild_v2", (*_MOVE[:2], REBUILD_REPAIR, *_
 REPAIR: Final = TransitionKind("repair", (REPAIRING, END_REPAIR), Giver.OTHERS, 2)
 SALVAGE: Final = TransitionKind("salvage", (SALVAGING, SALVAGED, END_SALVAGE), Giver.SURVIVORS)
 LOSSY_SALVAGE: Final = TransitionKind("lossy_salvage", SALVAGE.stages, Giver.SURVIVORS, admits_loss=True)
-"""These two are those of a reset: nobody asks for one tablet's."""
+"""Both salvages belong to a reset and cannot be requested for one tablet."""
 
 KINDS: Final[dict[str, TransitionKind]] = {
     kind.name: kind for kind in (MIGRATION, INTRANODE, REBUILD, REBUILD_V2, REPAIR, SALVAGE, LOSSY_SALVAGE)
 }
 
 ASKED: Final = tuple(name for name, kind in KINDS.items() if kind.giver is not Giver.SURVIVORS)
-"""The kinds that somebody may ask for."""
+"""The kinds that a request may name."""
 
 STREAMING_STAGES: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING, REPAIRING)
 """Stages of transitions that count in the limits on streaming."""
 
 
 def kind_of(transition: Transition) -> TransitionKind:
-    """The row of a transition's kind."""
+    """Return the row of a transition's kind."""
     return KINDS[transition.kind]
 
 
 def next_stage(transition: Transition) -> str:
-    """The stage that follows, or ``SETTLED``."""
+    """Return the next stage, or ``SETTLED``."""
     stages = TURNED_BACK if transition.stage in TURNED_BACK else kind_of(transition).stages
     place = stages.index(transition.stage) + 1
     return stages[place] if place < len(stages) else SETTLED
 
 
 def is_salvage(transition: Transition | None) -> bool:
-    """True of the two kinds of a reset."""
+    """Return True for the two kinds of a reset."""
     return transition is not None and transition.stage in SALVAGE.stages
 
 
 def leaving(tablet: Tablet) -> TabletReplica | None:
-    """The replica that is in prev only; within a node its old shard."""
+    """Return the replica that is in prev only; within a node its old shard."""
     return _only(tablet.replicas, tablet.transition.next) if tablet.transition is not None else None
 
 
 def pending(tablet: Tablet) -> TabletReplica | None:
-    """The replica that is in next only; within a node its new shard."""
+    """Return the replica that is in next only; within a node its new shard."""
     return _only(tablet.transition.next, tablet.replicas) if tablet.transition is not None else None
 
 
 def members(tablet: Tablet, side: Side) -> tuple[TabletReplica, ...]:
-    """The replicas of a side, each node once: prev in their order, then who is to come."""
+    """Return the replicas of a side, each node once: prev in its order, then the pending ones."""
     if tablet.transition is None or side is Side.PREV:
         return tablet.replicas
     if side is Side.NEXT:
@@ -229,32 +231,32 @@ def members(tablet: Tablet, side: Side) -> tuple[TabletReplica, ...]:
 
 
 def readers(tablet: Tablet) -> tuple[TabletReplica, ...]:
-    """The replicas that serve reads now."""
+    """Return the replicas that serve reads now."""
     return members(tablet, Side.PREV if tablet.transition is None else STAGES[tablet.transition.stage].reads)
 
 
 def writers(tablet: Tablet) -> tuple[TabletReplica, ...]:
-    """The replicas that take writes now, each node once."""
+    """Return the replicas that take writes now, each node once."""
     return members(tablet, Side.PREV if tablet.transition is None else STAGES[tablet.transition.stage].writes)
 
 
 def session(table: str, index: int, transition: Transition) -> str:
-    """The id of the session that the present stage has open; empty if it has none."""
+    """Return the id of the open session of the present stage; empty if it has none."""
     if STAGES[transition.stage].work is StageWork.NONE:
         return ""
     return f"{table}/{index}@{transition.stage_epoch}"
 
 
 def ends_as(transition: Transition, settled: tuple[TabletReplica, ...]) -> tuple[TabletReplica, ...]:
-    """The replicas that a tablet has when its transition is over, as far as it has come: ``settled`` if it turned back.
+    """Return the replicas that a tablet has after its transition: ``settled`` if it is being reverted.
 
-    Who plans takes what is on its way for done, so that one plan after the other leads to what they ask for together.
+    Planners count transitions as finished, so that successive plans together reach their goal.
     """
     return settled if transition.stage in TURNED_BACK else transition.next
 
 
 def nodes_of(replicas: tuple[TabletReplica, ...]) -> tuple[NodeId, ...]:
-    """The nodes of replicas, in their order."""
+    """Return the nodes of replicas, in their order."""
     return tuple([replica.node for replica in replicas])
 
 
@@ -271,7 +273,7 @@ def _steps() -> Iterator[tuple[Stage, Stage]]:
 
 
 def _check() -> None:
-    """What the rest takes for granted of the rows."""
+    """Assert the invariants of the rows that other code relies on."""
     for kind in KINDS.values():
         assert not kind.within_node or kind.giver is Giver.LEAVING, "a shard gives to another what it has"
         assert not kind.admits_loss or kind.giver is Giver.SURVIVORS, "nobody else goes on without rows"

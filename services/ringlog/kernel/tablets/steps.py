@@ -1,7 +1,7 @@
-"""One step of a tablet: what it is after it entered a stage, turned back, or settled.
+"""One step of a tablet: it enters a stage, is reverted, or settles.
 
-``changed`` and ``since`` follow from the stage table alone: who begins to write is a member since that entry, who stops
-is none any more, and whenever the read or the write group is another one, the tablet has changed.
+``changed`` and ``since`` follow from the stage table alone. A node that starts to take writes is a member since that
+entry, and a node that stops is not a member. Whenever the read or the write group differs, the tablet has changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from ringlog.kernel.values import Epoch
 
 @dataclass(frozen=True, slots=True)
 class SettledTablet:
-    """What a tablet is when its transition has ended."""
+    """A tablet whose transition has ended."""
 
     replicas: tuple[TabletReplica, ...]
     changed: Epoch
@@ -26,7 +26,7 @@ Step = Transition | SettledTablet
 
 
 def begun(kind: str, tablet: Tablet, wanted: tuple[TabletReplica, ...], epoch: Epoch) -> Transition:
-    """The transition of a settled tablet to other replicas; ``since`` of those it has already is theirs."""
+    """Return the transition of a settled tablet to other replicas. Replicas that stay keep their ``since``."""
     assert tablet.transition is None, "a tablet is in one transition at a time"
     stage = STAGES[KINDS[kind].stages[0]]
     writes = stage.writes is not Side.PREV
@@ -36,7 +36,7 @@ def begun(kind: str, tablet: Tablet, wanted: tuple[TabletReplica, ...], epoch: E
 
 
 def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:
-    """The tablet in ``stage`` since ``epoch``, or settled."""
+    """Return the tablet in ``stage`` since ``epoch``, or settled."""
     before = tablet.transition
     assert before is not None, "a stage is one of a transition"
     assert before.stage_epoch < epoch, "epochs of stages ascend"
@@ -56,7 +56,7 @@ def entered(tablet: Tablet, stage: str, epoch: Epoch, reason: str = "") -> Step:
 
 
 def stepped(tablets: TabletMap, steps: Mapping[int, Step]) -> TabletMap:
-    """The map after these steps of its tablets."""
+    """Return the map after these steps of its tablets."""
     after = with_transitions(
         tablets, {index: step if isinstance(step, Transition) else None for index, step in steps.items()}
     )

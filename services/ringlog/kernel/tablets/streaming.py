@@ -1,9 +1,8 @@
 """The shards that a transition reads and writes, and the limits on streaming.
 
 Limits count the weights of kinds, for each shard that is read or written, for each node, and for the cluster. A
-transition counts until it has streamed. An idle shard, node or cluster can always take one transition, whatever
-its weight. Admission and planner count with these functions, so a plan asks for nothing that admission
-refuses because of a limit.
+transition counts until it has streamed. An idle shard, node or cluster can always take one transition of any weight.
+Admission and planner count with these functions, so a plan asks for nothing that admission refuses because of a limit.
 """
 
 from __future__ import annotations
@@ -51,20 +50,20 @@ def use_of(state: ClusterState, tablet: Tablet) -> StreamUse:
 
 
 def uses_in(state: ClusterState) -> Iterator[StreamUse]:
-    """Yield what each transition streams that has not streamed yet, tables in zones included."""
+    """Yield the use of each transition that has not finished streaming, including tables in zones."""
     for tablets, transition in transitions(state):
         if transition.stage in STREAMING_STAGES:
             yield use_of(state, tablets.tablet(transition.tablet))
 
 
 def exceeds(now: int, weight: int, most: int, count: int = 1) -> bool:
-    """Return whether ``count`` transitions more of ``weight`` each pass the limit ``most``. 0 means unlimited."""
+    """Return whether ``count`` further transitions of ``weight`` each pass the limit ``most``. 0 means unlimited."""
     before = now + (count - 1) * weight
     return bool(most and before and before + weight > most)
 
 
 class Streams:
-    """The weights of all that streams in a state, by shard, by node and in all."""
+    """The weights of all streaming transitions of a state, by shard, by node and in total."""
 
     def __init__(self, state: ClusterState) -> None:
         self.reads: Counter[Place] = Counter()
@@ -76,7 +75,7 @@ class Streams:
             self._count(use)
 
     def add(self, state: ClusterState, tablet: Tablet) -> Rejected | None:
-        """Count a transition that begins; the limit that it would pass, and then it is not counted."""
+        """Count a transition that begins. If it would pass a limit, return the rejection and do not count it."""
         use = use_of(state, tablet)
         for counted, places, name in (
             (self.reads, use.reads, "tablet_stream_reads_per_shard_max"),
