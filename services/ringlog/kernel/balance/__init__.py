@@ -1,1 +1,1 @@
-"""The load balancer's planner: which tablets move where, and why the others stay. Pure and deterministic."""
+"""The load balancer's planner: which tablets move, their targets, and why the others stay. Pure and deterministic."""

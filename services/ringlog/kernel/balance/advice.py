@@ -57,7 +57,7 @@ from ringlog.kernel.values import Command, NodeId
 
 
 def make_plan(inputs: BalanceInput) -> BalancePlan:
-    """The next migrations; empty when nothing may or need move, and ``stops`` says which."""
+    """Return the next migrations. ``stops`` says why other tablets stay."""
     if inputs.busy:
         return BalancePlan(stops=(BalanceStop("cluster", inputs.busy),))
     ledger = Ledger(inputs)
@@ -102,7 +102,7 @@ STREAMING_LIMIT: Final = "streaming_limit"
 PLANS_MAX: Final = 16
 """The most plans for one answer. Each leaves out the refused moves of the plan before."""
 NODE_REQUEST: Final = "node_request"
-"""Why nothing starts while a node operation waits or runs."""
+"""The reason why nothing starts while a node operation waits or runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,9 +116,11 @@ class RefusedMigration:
 
 @dataclass(frozen=True, slots=True)
 class Advice:
-    """``inputs`` and ``plan``: the planner's question and answer; ``moves``: what of it may begin now; ``refused``:
-    what may not; ``resizes``: decisions to split, to merge or to stop it, with the number that each would have.
-    ``is_paused``: everything is.
+    """The balancer's advice for one state.
+
+    ``inputs`` and ``plan``: the planner's input and answer. ``moves``: the migrations of the plan that may start now.
+    ``refused``: the others. ``resizes``: decisions to split, to merge or to revoke either, each with its sequence
+    number. ``is_paused``: all balancing is paused.
     """
 
     inputs: BalanceInput
@@ -130,12 +132,12 @@ class Advice:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """What to ask for, in this order: decisions first, since siblings then move for a merge."""
+        """The commands to request, in order: decisions first, since siblings then move for a merge."""
         return (*self.resizes, *([MigrateTablets(self.moves)] if self.moves else []))
 
     @property
     def stop(self) -> str:
-        """Why nothing moves: the first reason of a datacenter or of the cluster; empty if something does."""
+        """The reason why nothing moves: the first one of a datacenter or of the cluster; empty if something moves."""
         if self.plan.migrations:
             return self.refused[0].code if self.refused and not self.moves else ""
         if self.is_paused:
@@ -150,7 +152,7 @@ class Advice:
 def advise(
     state: ClusterState, measured: Mapping[NodeId, MeasuredLoads], tables: Collection[str] | None = None
 ) -> Advice:
-    """What may be asked for now. ``tables``: only tablets of these move; None: of all."""
+    """Return the advice for now. ``tables``: move only tablets of these tables; None: of all."""
     inputs = input_of(state, measured)
     decisions = tuple(_decisions(state, inputs))
     # Siblings do not move for a merge that this plan revokes: the next plan would move them back.
@@ -185,8 +187,11 @@ def advise(
 def _first_that_begin(
     state: ClusterState, wanted: Iterator[Migration]
 ) -> tuple[list[Migration], tuple[TabletMigration, ...], tuple[tuple[TabletMigration, Rejected], ...]]:
-    """Of what is wanted the first ``TABLETS_MAX`` of which some may begin, or might if less streamed; those that may;
-    what speaks against the others. Where none may: the first ones, so that what is refused for good is shown.
+    """Return the first group of up to ``TABLETS_MAX`` wanted changes that may start, the moves that may start, and the
+    refused ones.
+
+    A group also counts if only a streaming limit stops it. If no group may start, the refused moves of the first group
+    are returned, so that permanent refusals are shown.
     """
     first: tuple[tuple[TabletMigration, Rejected], ...] = ()
     while changes := list(islice(wanted, TABLETS_MAX)):
@@ -198,19 +203,21 @@ def _first_that_begin(
 
 
 def input_of(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> BalanceInput:
-    """The planner's input: all tables in tablets, with those that share them; what zones place is theirs."""
+    """Return the planner's input: all tables in tablets, with their co-located tables, without those that
+    zones place.
+    """
     busy = NODE_REQUEST if may_begin(state) is not None else ""
     return collect_input(state, [tablets for _, tablets in balanced(state)], measured, sharing(state), busy)
 
 
 def asked(row: Migration) -> TabletMigration:
-    """A row of a plan as the command has it."""
+    """Return a row of a plan as a migration of the command."""
     source, target = (None if place == NOWHERE else Shard(*place) for place in (row.source, row.target))
     return TabletMigration(row.table, row.tablet, row.kind, source, target)
 
 
 def sharing(state: ClusterState) -> dict[str, tuple[str, ...]]:
-    """Table to those that share its tablets, by name."""
+    """Return for each table the tables that share its tablets, by name."""
     found: dict[str, tuple[str, ...]] = {}
     for name, table in in_order(state.tables):
         if table.tablets is not None and table.tablets.base:
@@ -220,7 +227,7 @@ def sharing(state: ClusterState) -> dict[str, tuple[str, ...]]:
 
 
 def report_basis(state: ClusterState) -> ReportBasis:
-    """What reports are held against."""
+    """Return the part of the state that reports are checked against."""
     shared = sharing(state)
     tables = {
         state.tables[name].id: (name, tablets.count)
@@ -235,7 +242,7 @@ def report_basis(state: ClusterState) -> ReportBasis:
 
 
 def resizings(state: ClusterState, inputs: BalanceInput) -> tuple[Resizing, ...]:
-    """Tables whose number of tablets should become another."""
+    """Return the decisions that should replace the present ones."""
     tables = [sized(state, inputs, tablets) for _, tablets in balanced(state)]
     return decide_resizes(tables, inputs.hosts, limits_of(state))
 
@@ -246,8 +253,9 @@ def _decisions(state: ClusterState, inputs: BalanceInput) -> Iterator[DecideResi
 
 
 def would_be_undone(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads], table: str, decision: str) -> str:
-    """The decision by which the balancer would undo an operator's: ``NONE`` revokes it while it is carried out,
-    ``SPLIT`` or ``MERGE`` follows it. Empty if the decision holds.
+    """Return the decision that the balancer would make to undo an operator's decision; empty if it would not.
+
+    ``NONE`` revokes it while it is in progress, ``SPLIT`` or ``MERGE`` follows it.
     """
     inputs = input_of(state, measured)
     known = {name: sized(state, inputs, tablets) for name, tablets in balanced(state)}
@@ -264,7 +272,7 @@ def would_be_undone(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads
 
 
 def sized(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) -> Sized:
-    """A table as its size is judged."""
+    """Return a table as the sizing rules see it."""
     name = tablets.table
     together = next(one.tables for one in inputs.tables if one.table == name)
     replication = state.keyspaces[state.tables[name].keyspace].replication
@@ -301,8 +309,9 @@ def _spread(state: ClusterState, tablets: TabletMap) -> dict[str, int]:
 
 
 def _bytes_of(table: str, count: int, measured: Mapping[NodeId, MeasuredLoads]) -> tuple[int | None, bool]:
-    """The bytes of one replica of each tablet, and whether the size of each is known: the others count as their mean.
-    None if no node reports any.
+    """Return the bytes of one replica of each tablet, and whether all sizes are known. Missing sizes count as the mean.
+
+    None if no node reports any size.
     """
     most: dict[int, int] = {}
     for report in measured.values():

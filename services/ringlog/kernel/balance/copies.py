@@ -1,12 +1,13 @@
-"""Tablets that have more or fewer replicas than their replication asks for: one replica comes or goes at a time.
+"""Changes of tablets that have more or fewer replicas than their replication asks for, one replica at a time.
 
-A keyspace in tablets has its new replication at once; here it is carried out. The measure that falls is the number of
-replicas that are missing or too many. What comes is first, so that no tablet has fewer than the old and the new
-replication ask for. A replica comes to a rack that is named and has none, else to the rack with the fewest of the
-tablet's, there to the node with the fewest tablets for its shards. One goes from a datacenter or rack that is not
-named, else from where most are; the dead and those who leave go first. A tablet in transition waits.
+A keyspace in tablets has its new replication at once; this module plans the changes of replicas. The number of missing
+and extra replicas falls with each change. Additions come first, so that no tablet has fewer replicas than both the old
+and the new replication ask for. A new replica goes to a named rack that has none, else to the rack with the fewest
+replicas of the tablet. Within the rack it goes to the node with the fewest tablets per shard. A replica is removed from
+a datacenter or rack that is not named, else from the one with most replicas. Dead and leaving nodes come first. A
+tablet in transition waits.
 
-Whether a change may begin now is for admission to say (``movements.tablet_admission``).
+Admission decides whether a change may start now (``movements.tablet_admission``).
 """
 
 from __future__ import annotations
@@ -34,12 +35,12 @@ ANYWHERE: Final = ""
 
 
 def balanced(state: ClusterState) -> Iterator[tuple[str, TabletMap]]:
-    """The tablets that the balancer moves, by table: those of zones go where their partitions do."""
+    """Yield the tablets that the balancer moves, by table. The tablets of zones follow their partitions instead."""
     return ((name, tablets) for name, tablets in in_order(state.tablets) if not in_zone(state, name))
 
 
 def copies(state: ClusterState) -> Iterator[Migration]:
-    """The next change of each tablet that does not fit its replication, by table and tablet."""
+    """Yield the next change of each tablet that does not fit its replication, by table and tablet."""
     unfit = [
         tablets
         for name, tablets in balanced(state)
@@ -56,10 +57,11 @@ def copies(state: ClusterState) -> Iterator[Migration]:
 
 
 class _Changes:
-    """``held``: the tablets of each place, those that are on their way or planned here among them.
+    """The next changes of tablets, with the loads after those planned so far.
 
-    ``counts``: the same of each node, and ``loads``: tablets for a shard of each target, in thousandths. Each change
-    updates them, so that a tablet costs no look at the shards of all nodes.
+    ``_held``: the tablets of each place, including migrating ones and those planned here. ``_counts``: the same per
+    node. ``_loads``: tablets per shard of each target, in thousandths. Each change updates them, so that a tablet does
+    not cost a scan of all shards.
     """
 
     def __init__(self, state: ClusterState) -> None:
@@ -77,7 +79,7 @@ class _Changes:
         self._open: dict[tuple[str, tuple[str, ...]], NDArray[np.bool_]] = {}
 
     def of(self, table: str, tablet: Tablet, wants: tuple[DatacenterReplication, ...]) -> Migration | None:
-        """What a settled tablet needs next; None if it has what is wanted, or nobody could take it."""
+        """Return the next change of a settled tablet. None if it needs none, or no node can take a replica."""
         assert tablet.transition is None, "who is in transition waits"
         there = [((one.node, one.shard), self._nodes[one.node]) for one in tablet.replicas]
         for want in wants:
@@ -104,7 +106,7 @@ class _Changes:
         for rack, count in racks.items():
             if rack in self._racks:
                 in_rack[self._racks[rack]] = count
-        # By the replicas in its rack, then by load; of equals the first by id.
+        # By the replicas in its rack, then by load, then by id.
         node = self._targets[int(found[np.lexsort((self._loads[found], in_rack[self._rack_of[found]]))[0]])]
         assert node.shards >= 1, "who may get tablets has shards"
         return min(((node.id, shard) for shard in range(node.shards)), key=lambda place: (self._held[place], place))
@@ -130,7 +132,7 @@ class _Changes:
         return max(extra, key=order)[0]
 
     def _may_get(self, datacenter: str, racks: tuple[str, ...]) -> NDArray[np.bool_]:
-        """The targets in a datacenter (or anywhere), and in these racks (or in any)."""
+        """Return the targets in a datacenter (or anywhere), and in these racks (or in any), as a mask."""
         known = self._open.get((datacenter, racks))
         if known is None:
             chosen = [
@@ -147,7 +149,7 @@ class _Changes:
             self._loads[number] = self._load(self._targets[number])
 
     def _load(self, node: Node) -> int:
-        """Tablets for a shard, in thousandths."""
+        """Return the tablets per shard, in thousandths."""
         return self._counts[node.id] * 1_000 // node.shards
 
 
@@ -156,7 +158,7 @@ def _wants(replication: Replication) -> tuple[DatacenterReplication, ...]:
 
 
 def _fits(state: ClusterState, tablets: TabletMap, wants: tuple[DatacenterReplication, ...]) -> bool:
-    """Whether every tablet has what is wanted, its settled replicas counted."""
+    """Return whether the settled replicas of every tablet are as the replication asks."""
     rows, nodes = tablets.columns(), [state.nodes[node] for node in tablets.nodes]
 
     def are(chosen: list[bool], number: int) -> bool:

@@ -1,13 +1,13 @@
-"""Hosts that leave give away everything, first of all.
+"""Drains: leaving hosts give away all their tablets, before any other step.
 
-Each replica goes to the least loaded host that placement allows and limits let in; there is no test of convergence,
-since the host must be empty in the end. Missing sizes are guessed, so a node whose reports do not count can leave, too.
-A host whose own sizes are missing gets a replica only if the rules allow no other host.
+Each replica goes to the least loaded host that placement and limits allow. No test of convergence applies, since the
+host must be empty in the end. Missing sizes are guessed, so a node whose reports are ignored can leave, too. A host
+whose own sizes are missing gets a replica only if the rules allow no other host.
 
 Replicas of a dead host are rebuilt if the living know every row, by the rule of admission (``quorum_sources``), or if
 no host that may come back knows more (``gone``).
 
-``obstacles`` looks at the rules alone, limits and loads left aside: each rack that the replication names (else each
+``obstacles`` checks the rules only, without limits and loads. Each rack that the replication names (else each
 datacenter) needs as many hosts without the tablet as it has replicas to give away. If the replication names no
 datacenters, the hosts of all of them count; those of the same datacenter get the tablet first.
 """
@@ -24,7 +24,9 @@ from ringlog.kernel.operations.sources import quorum_sources
 
 
 def drain(ledger: Ledger, table_limits: TableLimits, datacenter: str) -> tuple[list[BalanceStop], list[Obstacle], bool]:
-    """Plan what the datacenter's draining hosts may send now: (reasons, obstacles, whether some of it is left)."""
+    """Plan the moves that the datacenter's draining hosts may start now. Return reasons, obstacles, and whether tablets
+    are left.
+    """
     stops: list[BalanceStop] = []
     found: list[Obstacle] = []
     open_ends = False
@@ -50,7 +52,7 @@ def _drain_shard(
     targets: list[LedgerHost],
     impossible: set[tuple[str, int]],
 ) -> int:
-    """Plan for one shard; how many of its tablets wait."""
+    """Plan for one shard. Return how many of its tablets wait."""
     source = shard.node.host
     waiting = 0
     for unit in sorted(shard.items):
@@ -77,10 +79,10 @@ def _drain_shard(
 def _bundle(
     ledger: Ledger, unit: int, shard: LedgerShard, targets: list[LedgerHost], impossible: set[tuple[str, int]]
 ) -> tuple[int, ...] | None:
-    """Return the units that leave together, as ``Ledger.bundle`` does. Siblings leave one by one if no host may have
+    """Return the units that leave together, as ``Ledger.bundle`` does. Siblings leave separately if no host may have
     both.
 
-    Their other replicas may lie on different hosts, and all hosts have one of the two. They meet again afterwards.
+    Their other replicas may be on different hosts, so that each host has one of the two. They meet again afterwards.
     """
     pair = ledger.pair(unit, shard)
     if len(pair) == 1 or any(one in ledger.busy for one in pair):
@@ -92,7 +94,7 @@ def _bundle(
 
 
 def _may_read(ledger: Ledger, units: tuple[int, ...], shard: LedgerShard) -> bool:
-    """Siblings move together, and each is rebuilt from replicas of its own."""
+    """Return whether the units may stream. Siblings move together, but each is rebuilt from its own replicas."""
     if shard.node.host.alive:
         return ledger.may_read(shard, len(units))
     holders = (other for unit in units for other in ledger.shards_of(unit) if other is not shard)
@@ -103,8 +105,9 @@ def _may_read(ledger: Ledger, units: tuple[int, ...], shard: LedgerShard) -> boo
 def _target(
     ledger: Ledger, table_limits: TableLimits, units: tuple[int, ...], source: LedgerHost, targets: list[LedgerHost]
 ) -> LedgerShard | None:
-    """The best place: one that the rules of balancing allow before one in any rack, then within the share, then by
-    load. Hosts whose sizes are missing come last in ``targets``: they are asked if the rules allow no other one.
+    """Return the best target: first by the balancing rules for racks, then by the table's share, then by load.
+
+    ``targets`` ends with the hosts whose sizes are missing. They count only if the rules allow no other host.
     """
     best: tuple[tuple[int, bool, int, int], LedgerShard] | None = None
     where = source.host
@@ -122,7 +125,7 @@ def _target(
         if (best is None or order < best[0]) and (shard := ledger.target_shard(node, len(units))) is not None:
             best = order, shard
             if order[:2] == (0, False):
-                break  # they are in the order of their loads
+                break  # targets are sorted by load
     return best[1] if best is not None else None
 
 
@@ -131,7 +134,7 @@ def _target_order(node: LedgerHost) -> tuple[bool, int, int]:
 
 
 def obstacles(ledger: Ledger, source: LedgerHost) -> Iterator[Obstacle]:
-    """The replicas of a draining host that have nowhere to go, by table and tablet."""
+    """Yield the replicas of a draining host that have no target, by table and tablet."""
     where, serving = source.host, _serving(ledger)
     for shard in sorted(source.shards, key=heaviest_first):
         for unit in sorted(shard.items):
@@ -162,13 +165,15 @@ def obstacles(ledger: Ledger, source: LedgerHost) -> Iterator[Obstacle]:
 
 
 def _serving(ledger: Ledger) -> Counter[tuple[str, str]]:
-    """How many hosts may get tablets: of each rack; (no rack) of each datacenter; and of all."""
+    """Return how many hosts may get tablets: per (datacenter, rack), per (datacenter, "") and in total under
+    ("", "").
+    """
     hosts = [node.host for node in ledger.nodes.values() if node.host.serving]
     areas = [[(host.datacenter, host.rack), (host.datacenter, ""), ("", "")] for host in hosts]
     return Counter([area for row in areas for area in row])
 
 
 def _elsewhere(ledger: Ledger, datacenter: str) -> list[LedgerHost]:
-    """The hosts of other datacenters that may get tablets, the least loaded first."""
+    """Return the hosts of other datacenters that may get tablets, the least loaded first."""
     hosts = [node for node in ledger.nodes.values() if node.host.serving and node.host.datacenter != datacenter]
     return sorted(hosts, key=_target_order)

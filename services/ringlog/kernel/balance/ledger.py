@@ -1,14 +1,14 @@
-"""The working picture of one plan: who has what, as if all that runs or is planned were done.
+"""The working state of one plan: all tablets and loads, as if all running and planned migrations had finished.
 
-A *unit* is one tablet of a group of co-located tables; it counts once in the limits, however many tables the group
-has. Two units that are to be merged and have the same place move together from there (``Ledger.bundle``), so siblings
-that have met do not part. Limits that allow one stream keep them where they are, unless they must go.
+A *unit* is one tablet of a group of co-located tables; it counts once in the limits, however many tables the group has.
+Two units that are to be merged and are on the same shard move together from there (``Ledger.bundle``), so siblings that
+have met do not part. Limits that allow only one stream keep them there, unless they must go.
 
-Loads are integers; who is more loaded is decided by cross multiplication with capacities, never by a quotient.
-``Node.key`` is a rounded quotient, good enough to choose in which order hosts are tried.
+Loads are integers. Cross multiplication with capacities, never a quotient, decides which host is more loaded.
+``LedgerHost.key`` is a rounded quotient, accurate enough to order the hosts to try.
 
-Invariants: a unit has at most one migration in a plan; what a shard, a node and the cluster stream stays within the
-limits, or is one migration alone.
+Invariants: a unit has at most one migration in a plan. The streams of a shard, a node and the cluster stay within the
+limits, or are one migration only.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ WEIGHT_MAX: Final = 1 << 16
 
 
 class LedgerShard:
-    """One shard: its units and what each counts there, looked up when they are asked for. ``least``: no unit counts
-    less.
+    """One shard with its units and their loads. The units are looked up on first use. ``least``: the smallest load of a
+    unit.
     """
 
     __slots__ = ("_items", "_ledger", "index", "least", "load", "node", "number", "place", "reads", "writes")
@@ -57,17 +57,17 @@ class LedgerShard:
 
     @property
     def items(self) -> dict[int, int]:
-        """Unit to what it counts."""
+        """The load of each unit."""
         if self._items is None:
             self._items = self._ledger.rows.at_shard(self.index)
         return self._items
 
 
 class LedgerHost:
-    """One host: its shards, its load, and of how many tablets of each group it has a replica.
+    """One host: its shards, its load, and the number of its tablets in each group.
 
-    ``incomplete``: names what size is missing; empty if all are known. ``rank``: the order among equals. ``weight``:
-    the capacity in parts of the greatest one.
+    ``incomplete``: the missing size; empty if all are known. ``rank``: the order among equals. ``weight``: the capacity
+    relative to the greatest one.
     """
 
     __slots__ = (
@@ -98,12 +98,12 @@ class LedgerHost:
         return self.shards[: self.host.shards]
 
     def weigh(self) -> None:
-        """Set the key to the load as it is."""
+        """Compute the key from the present load."""
         self.key = self.load * SCALE // self.capacity
 
 
 class Ledger:
-    """All units, places and loads; what is planned so far. ``busy``: units that cannot move now, and why."""
+    """All units, places and loads, and the migrations planned so far. ``busy``: units that cannot move now, and why."""
 
     def __init__(self, inputs: BalanceInput) -> None:
         self.inputs = inputs
@@ -130,7 +130,7 @@ class Ledger:
     # ---------------------------------------------------------------------------------------------- building
 
     def _enter_nodes(self) -> None:
-        """The shards of all hosts, with their loads; capacities."""
+        """Fill in the shards of all hosts with their loads, and the capacities."""
         rows = self.rows
         for number, node in enumerate(self.nodes.values()):
             base, shards = rows.bases[number], rows.widths[number]
@@ -152,8 +152,9 @@ class Ledger:
                 node.weight = max(1, node.capacity * WEIGHT_MAX // greatest)
 
     def _capacities(self, hosts: list[BalancedHost]) -> dict[NodeId, int]:
-        """Capacities in bytes, times the weights, if some of these hosts measure theirs. A shard of the others has the
-        mean capacity of those that are measured. Empty if no host measures.
+        """Return capacities in bytes, times the weights, if some of these hosts measure theirs. Empty if none does.
+
+        A shard of any other host counts as the mean of the measured ones.
         """
         measured = self.inputs.measured
         known = {host.id: found for host in hosts if host.id in measured and (found := measured[host.id].capacity)}
@@ -187,44 +188,46 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------- limits
 
     def cluster_full(self, count: int = 1) -> bool:
-        """Whether the cluster may not stream ``count`` units more. All that a plan begins weighs 1."""
+        """Return whether ``count`` more units would exceed the cluster's limit. Each planned migration weighs 1."""
         return exceeds(self.streams, 1, self.limits.per_cluster, count)
 
     def may_read(self, shard: LedgerShard, count: int = 1) -> bool:
-        """Whether ``count`` units more may be read from the shard."""
+        """Return whether ``count`` more units may be read from the shard."""
         is_full = exceeds(shard.node.reads, 1, self.limits.reads_per_node, count)
         return not is_full and not exceeds(shard.reads, 1, self.limits.reads_per_shard, count)
 
     def may_write(self, shard: LedgerShard, count: int = 1) -> bool:
-        """Whether ``count`` units more may be written to the shard."""
+        """Return whether ``count`` more units may be written to the shard."""
         is_full = exceeds(shard.node.writes, 1, self.limits.writes_per_node, count)
         return not is_full and not exceeds(shard.writes, 1, self.limits.writes_per_shard, count)
 
     def may_move(self, source: LedgerShard, target: LedgerShard, count: int) -> bool:
-        """Whether ``count`` units more may stream from one to the other."""
+        """Return whether ``count`` more units may stream from one shard to the other."""
         may = self.may_read(source, count) and self.may_write(target, count)
         return may and not self.cluster_full(count)
 
     def target_shard(self, node: LedgerHost, count: int = 1) -> LedgerShard | None:
-        """Return the least loaded shard of the node that takes ``count`` units more."""
+        """Return the least loaded shard of the node that can take ``count`` more units."""
         return min((one for one in node.present if self.may_write(one, count)), key=_lightest, default=None)
 
     def best_shard(self, place: LedgerShard, group: int, count: int) -> LedgerShard:
-        """Of the shards as light as ``place`` that may be written to, one with the fewest tablets of the group."""
+        """Return a shard with the fewest tablets of the group among the writable shards that are as light as
+        ``place``.
+        """
         alike = [one for one in place.node.present if one.load == place.load and self.may_write(one, count)]
         return min(alike, key=lambda one: (self.count_at(one, group), one.number))
 
     def count_at(self, shard: LedgerShard, group: int) -> int:
-        """How many tablets of the group the shard has."""
+        """Return how many tablets of the group the shard has."""
         group_of = self.group
         return sum([group_of[unit] == group for unit in shard.items])
 
     # ------------------------------------------------------------------------------------------------ changes
 
     def bundle(self, unit: int, shard: LedgerShard, must_go: bool = False) -> tuple[int, ...] | None:
-        """Return the units that move together, ``unit`` included. None if it cannot move now, or its sibling leads.
+        """Return the units that move together, including ``unit``. None if it cannot move now, or its sibling leads.
 
-        ``must_go``: the shard is given up, so siblings part if limits never let both move at once.
+        ``must_go``: the shard must become empty, so siblings part if limits never let both move at once.
         """
         if unit in self.busy:
             return None
@@ -234,13 +237,13 @@ class Ledger:
         return pair if unit == pair[0] and pair[-1] not in self.busy else None
 
     def _pairs_may_move(self) -> bool:
-        """Whether the limits let two units stream together when nothing else does."""
+        """Return whether the limits let two units stream together when nothing else streams."""
         limits = self.limits
         of_all = (limits.reads_per_shard, limits.writes_per_shard, limits.reads_per_node, limits.writes_per_node)
         return not any(exceeds(0, 1, most, 2) for most in (*of_all, limits.per_cluster))
 
     def pair(self, unit: int, shard: LedgerShard) -> tuple[int, ...]:
-        """The unit and the sibling that it has met there, the even one first; the unit alone if there is none."""
+        """Return the unit and its sibling, the even one first, if both are on this shard; else the unit alone."""
         tablets, number = self.tables[self.group[unit]], self.number[unit]
         if not tablets.merging or number ^ 1 >= tablets.count:
             return (unit,)
@@ -256,7 +259,7 @@ class Ledger:
         why: str,
         with_loads: bool = False,
     ) -> None:
-        """Plan that the units move; loads, places and limits are as if they had."""
+        """Plan a move of the units. Loads, places and limits count it as finished."""
         giver, getter = source.node, target.node
         before = (_millionths(giver), _millionths(getter))
         for unit in units:
@@ -286,24 +289,24 @@ class Ledger:
     # ------------------------------------------------------------------------------------------------- looks
 
     def places(self, unit: int) -> tuple[Place, ...]:
-        """Where the unit is, or will be."""
+        """Return the present or planned places of the unit."""
         found = self._places.get(unit)
         if found is None:
             found = self._places[unit] = self.rows.places(unit)
         return found
 
     def shards_of(self, unit: int) -> Iterator[LedgerShard]:
-        """The shards that have the unit."""
+        """Yield the shards that have the unit."""
         for place in self.places(unit):
             if (shard := self.at.get(place)) is not None:
                 yield shard
 
     def name(self, unit: int) -> str:
-        """``keyspace.table/number``."""
+        """Return ``keyspace.table/number``."""
         return f"{self.tables[self.group[unit]].table}/{self.number[unit]}"
 
     def racks(self, unit: int, datacenter: str) -> dict[str, int]:
-        """How many replicas of the unit each rack of the datacenter has."""
+        """Return how many replicas of the unit each rack of the datacenter has."""
         counted: dict[str, int] = {}
         for shard in self.shards_of(unit):
             host = shard.node.host
@@ -313,8 +316,9 @@ class Ledger:
 
 
 def heavier_after(giver: LedgerHost, getter: LedgerHost, size: int) -> bool:
-    """Whether the giver stays at least as loaded as the getter when ``size`` has moved: else plans would go to and
-    fro.
+    """Return whether the giver stays at least as loaded as the getter after ``size`` has moved.
+
+    Otherwise plans would move it back.
     """
     return (giver.load - size) * getter.capacity >= (getter.load + size) * giver.capacity
 
@@ -324,7 +328,7 @@ by_key: Final = attrgetter("key", "rank")
 
 
 def heaviest_first(shard: LedgerShard) -> tuple[int, int]:
-    """Sorts the shards of a host by load, the most loaded one first."""
+    """Return a sort key for the shards of a host, the most loaded shard first."""
     return -shard.load, shard.number
 
 
@@ -337,6 +341,6 @@ def _millionths(node: LedgerHost) -> int:
 
 
 def _ranks(inputs: BalanceInput) -> Mapping[NodeId, int]:
-    """An order of the hosts that the seed mixes, so that ties do not always fall on the same ones."""
+    """Return an order of the hosts that depends on the seed, so that ties do not always favor the same hosts."""
     drawn = {host.id: sha256(f"{inputs.seed}/{host.id}".encode()).digest() for host in inputs.hosts}
     return {node: rank for rank, node in enumerate(sorted(drawn, key=lambda node: (drawn[node], node)))}

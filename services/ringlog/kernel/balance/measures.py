@@ -1,13 +1,13 @@
-"""How much a replica counts: bytes where sizes are known, else one for each table of the tablet.
+"""The load of a replica: bytes if sizes are known, else one for each table of the tablet.
 
-A datacenter is balanced **by size** as soon as one of its hosts that are alive has reported, else **by count**. By
-size a tablet counts ``max(bytes, least)``; what a living host of the datacenter has not reported of a settled tablet
-makes the host *incomplete*: it neither gives nor gets until it has reported, so a plan never rests on half of the
-sizes. Of a tablet that moves, and of a host that is not alive, the largest size that any replica reported counts, and
-the target size if none did.
+A datacenter is balanced **by size** once one of its living hosts has reported, else **by count**. By size a tablet
+counts ``max(bytes, least)``. A living host is *incomplete* if it has not reported the size of one of its settled
+tablets. It neither gives nor gets tablets until it has reported, so a plan never uses half of the sizes. A tablet that
+moves, and a tablet on a dead host, counts with the largest size that any replica reported. If none did, it counts with
+the target size.
 
-Other loads can be mixed in by weights in per cent: the share of each tablet in the sum of all reads (writes, processor
-time) of the cluster stands for the same share of all bytes. Integers only: equal reports give equal plans on every
+Weights in per cent mix in other loads. The share of each tablet in the sum of all reads (writes, processor time) of the
+cluster counts as the same share of all bytes. All numbers are integers: equal reports give equal plans on every
 machine.
 
 Source: ScyllaDB, ``locator/load_sketch.hh``; the mixing is ours (CEP-21 names balancing by load as future work).
@@ -29,11 +29,11 @@ Ints = NDArray[np.int64]
 
 UNKNOWN: Final = -1
 SUM_MAX: Final = 1 << 62
-"""The largest sum of all sizes: they are added as signed 64-bit integers."""
+"""The largest sum of all sizes, since they are added as signed 64-bit integers."""
 
 
 def by_size(inputs: BalanceInput) -> set[str]:
-    """The datacenters whose loads are bytes."""
+    """Return the datacenters that are balanced by size."""
     return {host.datacenter for host in inputs.hosts if host.alive and host.id in inputs.measured}
 
 
@@ -46,8 +46,9 @@ def amounts(
     rows: tuple[Ints, Ints],
     least: int = 0,
 ) -> Ints:
-    """What was reported of each row (host's number, unit), at least ``least`` for each table; ``UNKNOWN`` if one is
-    missing.
+    """Return the reported amount of each row (host number, unit), at least ``least`` per table.
+
+    ``UNKNOWN`` if the report of a table is missing.
     """
     host, unit = rows
     total = np.zeros(len(host), np.int64)
@@ -72,7 +73,7 @@ def _joined(
     host: Ints,
     unit: Ints,
 ) -> Ints:
-    """The reported amount of each row of one table for each group; ``UNKNOWN`` where there is none."""
+    """Return the reported amount of each row of one table per group; ``UNKNOWN`` if there is none."""
     columns = [
         (hosts[node], first[table], column)
         for node, found in sorted(measured.items())
@@ -97,12 +98,12 @@ def _joined(
 
 
 def bounded(sizes: Ints) -> Ints:
-    """``sizes``, each reduced as far as their sum might exceed 64 bits: only forged reports have such amounts."""
+    """Return ``sizes``, each reduced if their sum might exceed 64 bits. Only forged reports have such amounts."""
     return np.minimum(sizes, SUM_MAX // max(1, len(sizes)))
 
 
 def mixed(sizes: Ints, rates: Mapping[str, Ints], limits: Limits) -> Ints:
-    """Mix the other loads into ``bounded`` sizes. Rates that no node reports count nothing."""
+    """Return ``bounded`` sizes with the other loads mixed in. A rate that no node reports has no weight."""
     weights = {READS: limits.reads_percent, WRITES: limits.writes_percent, CPU: limits.cpu_percent}
     assert sum(weights.values()) <= 100, "weights of loads are parts of a whole"
     known = {kind: np.maximum(rates[kind], 0).astype(object) for kind, percent in weights.items() if percent}
@@ -118,7 +119,7 @@ def mixed(sizes: Ints, rates: Mapping[str, Ints], limits: Limits) -> Ints:
 
 
 def kinds_mixed_in(limits: Limits) -> tuple[str, ...]:
-    """The loads besides bytes that count."""
+    """Return the loads other than bytes that count."""
     weights = {READS: limits.reads_percent, WRITES: limits.writes_percent, CPU: limits.cpu_percent}
     return tuple(kind for kind, percent in weights.items() if percent)
 
@@ -126,8 +127,9 @@ def kinds_mixed_in(limits: Limits) -> tuple[str, ...]:
 def reported(
     measured: Mapping[NodeId, MeasuredLoads], tablets: TabletGroup, number: int, nodes: Sequence[NodeId], least: int
 ) -> int:
-    """The most that any of the nodes has reported of a tablet, at least ``least`` for each table; ``UNKNOWN`` if none
-    of them has.
+    """Return the largest amount that any of the nodes has reported of a tablet, at least ``least`` per table.
+
+    ``UNKNOWN`` if none of them has reported it.
     """
     known = [measured[node].loads.get(BYTES, {}) for node in nodes if node in measured]
     found = [

@@ -1,11 +1,11 @@
-"""What the planner is asked with, and what it answers: plain values, made from the state in one place.
+"""The planner's input and answer: plain values. One module makes them from the state.
 
-A *place* is a shard of a node. A *host* is a node that has tablets or may get some; nodes that are not in the cluster
-yet are no hosts. A host that is *draining* must give away all it has; one that is not *alive* can neither send nor
-receive, so what it has is rebuilt elsewhere from other replicas.
+A *place* is a shard of a node. A *host* is a node that has tablets or may get some; a node that has not joined the
+cluster is not a host. A *draining* host must give away all its tablets. A host that is not *alive* can neither send nor
+receive, so its tablets are rebuilt from other replicas.
 
-A plan is an **increment**: at most one migration of each tablet. It is asked for again, with what runs counted as
-done, until it is empty.
+A plan is an **increment**: at most one migration of each tablet. The balancer asks for plans until one is empty, and
+counts running migrations as finished.
 
 Source: ScyllaDB, ``service/tablet_allocator.cc`` and ``docs/dev/topology-over-raft.md``, "Load balancing".
 """
@@ -27,7 +27,7 @@ Place = tuple[NodeId, int]
 """Node and shard."""
 
 NOWHERE: Final[Place] = ("", 0)
-"""Where a replica comes from that is new, and where one goes that is too many."""
+"""The source of an added replica, and the target of a removed one."""
 
 GIB: Final = 1 << 30
 
@@ -38,9 +38,10 @@ REBUILD: Final = stages.REBUILD.name
 
 @dataclass(frozen=True, slots=True)
 class BalancedHost:
-    """A node with tablets, or that may get some. ``weight``: what operators say, relative to other nodes; ``capacity``:
-    how much it is to hold while no node measures bytes, in units that all hosts share: its shards times its weight.
-    ``gone``: it has left, and takes with it what only it had.
+    """A node that has tablets or may get some.
+
+    ``weight``: set by operators, relative to other nodes. ``capacity``: its shards times its weight; it counts while no
+    node measures bytes. ``gone``: the node has left, and the rows that only it had are lost.
     """
 
     id: NodeId
@@ -61,12 +62,12 @@ class BalancedHost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TabletGroup:
-    """The tablets of a table, and of those co-located with it, which have the same places.
+    """The tablets of a table and of its co-located tables, which have the same places.
 
-    ``tablet``, ``node``, ``shard``: one row for each settled replica, by tablet; ``node`` is a place in ``nodes``, all
-    of which are hosts. ``together``: the co-located tables, ``table`` left out. ``racks``: per datacenter the racks
-    that the replication names; none: any rack. ``merging``: tablets 2i and 2i + 1 are to come together. ``paused``:
-    nothing of it is to move. ``anywhere``: its replication names no datacenters, so its replicas count as one group.
+    ``tablet``, ``node``, ``shard``: one row for each settled replica, by tablet; ``node`` is an index into ``nodes``,
+    which are all hosts. ``together``: the co-located tables, without ``table``. ``racks``: per datacenter the racks
+    that the replication names; none: any rack. ``merging``: tablets 2i and 2i + 1 are to come together. ``paused``: its
+    tablets do not move. ``anywhere``: its replication names no datacenters, so its replicas count as one group.
     ``moving``: the tablets in transition, with their places afterwards.
     """
 
@@ -89,7 +90,7 @@ class TabletGroup:
         return (self.table, *self.together)
 
     def places(self, number: int) -> tuple[Place, ...]:
-        """The settled places of a tablet."""
+        """Return the settled places of a tablet."""
         first, last = np.searchsorted(self.tablet, (number, number + 1)).tolist()
         rows = zip(self.node[first:last].tolist(), self.shard[first:last].tolist(), strict=True)
         return tuple([(self.nodes[node], shard) for node, shard in rows])
@@ -100,7 +101,9 @@ READS: Final = "reads"
 WRITES: Final = "writes"
 CPU: Final = "cpu"
 LOADS: Final = (BYTES, READS, WRITES, CPU)
-"""What a node may report of each tablet: bytes; and in a second: reads, writes, microseconds of processor time."""
+"""The loads that a node may report of each tablet: bytes; and per second: reads, writes, microseconds of processor
+time.
+"""
 
 Reported = Mapping[str, Mapping[str, Mapping[int, int]]]
 """Kind of load, table, tablet: amount."""
@@ -108,8 +111,10 @@ Reported = Mapping[str, Mapping[str, Mapping[int, int]]]
 
 @dataclass(frozen=True, slots=True)
 class MeasuredLoads:
-    """What a node last reported: ``capacity`` in bytes, all that is free included, None if it is not measured; and the
-    loads of its tablets. ``earlier``: table, tablet: bytes, converted from what it reported before a split or merge.
+    """The last report of a node.
+
+    ``capacity``: in bytes, including all free space; None if it is not measured. ``loads``: the loads of its tablets.
+    ``earlier``: bytes by table and tablet, converted from a report before a split or merge.
     """
 
     capacity: int | None
@@ -119,7 +124,7 @@ class MeasuredLoads:
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Settings in force. What streams is bounded for each shard, node and the cluster; 0 for a node: no bound."""
+    """The settings in force. Streams are limited per shard, per node and in the cluster; 0 for a node: no limit."""
 
     reads_per_shard: int = 2
     writes_per_shard: int = 2
@@ -139,16 +144,16 @@ class Limits:
 
     @property
     def least_bytes(self) -> int:
-        """What a tablet counts at least."""
+        """The least size that a tablet counts with."""
         return max(1, self.target_bytes // 100)
 
 
 @dataclass(frozen=True, slots=True)
 class BalanceInput:
-    """All that a plan depends on. ``seed`` decides between hosts of equal load; ``busy``: why nothing may start now.
+    """The complete input of a plan. ``seed`` breaks ties between hosts; ``busy``: the reason why nothing may start now.
 
-    ``refused``: (table, tablet) of moves that the state refuses, with code and detail; they stay where they are.
-    ``streams``: what counts in the limits on streaming now, tables that the balancer does not move included.
+    ``refused``: (table, tablet) of moves that the state refuses, with code and detail; these tablets stay. ``streams``:
+    the transitions that count in the streaming limits now, including tables that the balancer does not move.
     """
 
     hosts: Sequence[BalancedHost]
@@ -183,7 +188,7 @@ WHY: Final[Mapping[str, str]] = {
     MORE: "the replication asks for one replica more",
     FEWER: "the replication asks for one replica fewer",
 }
-"""Why a tablet moves."""
+"""The reasons why a tablet moves."""
 
 CANNOT_MEET: Final = "cannot_meet"
 STATISTICS_MISSING: Final = "statistics_missing"
@@ -212,15 +217,15 @@ STOPS: Final[Mapping[str, str]] = {
     "cannot_meet": "siblings of a merge stay apart: the nodes of other replicas are down, drained or unknown",
     "nothing_to_do": "there are no tablets, or one node",
 }
-"""Why a datacenter, node or tablet is left as it is."""
+"""The reasons why a datacenter, node or tablet does not change."""
 
 
 @dataclass(frozen=True, slots=True)
 class Migration:
     """One tablet of one table moves from ``source`` to ``target``.
 
-    ``loads``: of source and target before, source and target after, in millionths of the capacity; only where loads
-    decide.
+    ``loads``: of source and target before, of source and target after, in millionths of the capacity; None if loads did
+    not decide.
     """
 
     table: str
@@ -237,7 +242,9 @@ class Migration:
 
 @dataclass(frozen=True, slots=True)
 class BalanceStop:
-    """Why ``what`` (a datacenter, node or ``table/tablet``) is left as it is: a code of ``STOPS``, and the details."""
+    """The reason why ``what`` (a datacenter, node or ``table/tablet``) does not change: a code of ``STOPS``, and
+    details.
+    """
 
     what: str
     code: str
@@ -249,7 +256,7 @@ class BalanceStop:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """A drain that cannot succeed: the replica of ``table``'s ``tablet`` on ``node`` has nowhere to go."""
+    """A drain that cannot succeed: the replica of ``table``'s ``tablet`` on ``node`` has no target."""
 
     node: NodeId
     table: str
@@ -262,7 +269,7 @@ class Obstacle:
 
 @dataclass(frozen=True, slots=True)
 class BalancePlan:
-    """The next migrations; why others do not move; the drains that cannot succeed."""
+    """The next migrations, the reasons why other tablets stay, and the drains that cannot succeed."""
 
     migrations: tuple[Migration, ...] = ()
     stops: tuple[BalanceStop, ...] = ()

@@ -1,28 +1,28 @@
-"""Load reports: the newest report of each node, and what of it the balancer uses.
+"""Load reports: the newest report of each node, and the parts that the balancer uses.
 
-A node reports its capacity and, for each table, what each of its tablets holds. The fold keeps the newest report of
-each node; the balancer looks only at those within ``WINDOW_US`` before now. Time here is the broker's append time, so a
-node's own clock moves nothing: it is looked at only to say that it is wrong.
+A node reports its capacity and, for each table, the loads of its tablets. The fold keeps the newest report of each
+node. The balancer uses only reports within ``WINDOW_US`` before now. Time is the broker's append time. A node's own
+clock only serves to report that it is wrong, and to order reports appended at the same time.
 
-**Rules that depend on the report alone** are applied when it arrives. A report that breaks one is ignored as a whole:
-half a report would be half of a load. **Rules that depend on the state** are applied each time that the reports are
-used. A report may arrive before the reader has applied the entry that it follows, and a table may be split after it.
+**Rules that depend on the report alone** apply when it arrives. A report that breaks one is ignored as a whole, because
+half a report would be half of a load. **Rules that depend on the state** apply each time the reports are used. A report
+may arrive before the reader has applied the entry that it follows, and a table may be split after it.
 
 ::
 
     negative            an amount or capacity below 0
     no_capacity         a capacity of 0: loads are divided by it
     too_large           above 2^48 for a tablet, 2^60 for a node: sums must stay exact
-    not_a_number        NaN, infinite, or no integer
-    unknown_tablet      a number that the table has not, by the number of tablets that the report gives
+    not_a_number        NaN, infinite, or not an integer
+    unknown_tablet      a number that the table does not have, by the number of tablets that the report gives
     clock_ahead         the node's clock is ahead of the broker's by more than a minute
     older               the node has reported something newer
     unknown_node        no such node was ever registered
-    unknown_table       no table of that id is or was
+    unknown_table       no table has or had that id
 
-A table is known by its id, since its name may be used again, and its tablets by how many there are. Amounts from
-before a split or merge are no sizes of tablets: the host is incomplete until its next report. The bytes of the whole
-table are known all the same, so they are converted for the sizing.
+The table's id identifies it, since its name may be used again; the number of tablets identifies the tablets. Amounts
+from before a split or merge are not sizes of tablets, so the host is incomplete until its next report. The bytes of the
+whole table are still known, and are converted for the sizing.
 
 An ignored report is kept with its code until the node sends a good one, or for ``WINDOW_US``.
 """
@@ -40,7 +40,7 @@ from ringlog.kernel.balance.sizing import COUNT_MAX
 from ringlog.kernel.values import Micros, NodeId
 
 WINDOW_US: Final = 180_000_000
-"""Three times the period of reports: who is silent longer counts as not measured."""
+"""Three times the reporting period. A node that is silent for longer counts as not measured."""
 
 CLOCK_AHEAD_US: Final = 60_000_000
 AMOUNT_MAX: Final = 1 << 48
@@ -52,17 +52,17 @@ REPORT_CODES: Final = (
 )  # fmt: skip
 
 UNREGISTERED: Final[NodeId] = ""
-"""Key of the ignored records without a node, and of those of too many nodes that are not known."""
+"""Key of the ignored records without a node, and of those of unknown nodes beyond ``STRANGERS_MAX``."""
 STRANGERS_MAX: Final = 100
 """The most entries for nodes that are not registered."""
 
 
 @dataclass(frozen=True, slots=True)
 class LoadReport:
-    """What ``node`` said at ``at`` by its own clock. ``loads``: kind of load, table's id, tablet: amount; ``counts``:
-    table's id: how many tablets it had.
+    """A report of ``node``, made at ``at`` by its own clock.
 
-    Amounts are whatever the record held: ``fold_report`` is where they are judged.
+    ``loads``: amount by kind of load, table id and tablet. ``counts``: number of tablets by table id. Amounts are
+    unchecked values of the record; ``fold_report`` checks them.
     """
 
     node: NodeId
@@ -74,10 +74,10 @@ class LoadReport:
 
 @dataclass(frozen=True, slots=True)
 class ReportBasis:
-    """The part of the state that reports are held against.
+    """The part of the state that reports are checked against.
 
     ``nodes``: those that have not left; ``left``: those that have. ``tables``: id to name and number of tablets;
-    ``dropped``: ids of all other tables that are or were.
+    ``dropped``: ids of all other tables that exist or existed.
     """
 
     nodes: Collection[NodeId]
@@ -88,7 +88,7 @@ class ReportBasis:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedReport:
-    """A node's newest report, when the broker appended it."""
+    """A node's newest report and its append time."""
 
     report: LoadReport
     appended: Micros
@@ -96,7 +96,7 @@ class AcceptedReport:
 
 @dataclass(frozen=True, slots=True)
 class IgnoredReport:
-    """Why the last report of a node is ignored, and when the broker appended it."""
+    """The code and the append time of a node's last ignored report."""
 
     code: str
     appended: Micros
@@ -104,20 +104,20 @@ class IgnoredReport:
 
 @dataclass(frozen=True, slots=True)
 class Reports:
-    """The newest report of each node; the last ignored one of each node that has sent no good one since."""
+    """The newest report of each node, and the last ignored report of each node that has sent no good one since."""
 
     newest: Map[NodeId, AcceptedReport] = field(default_factory=Map)
     ignored: Map[NodeId, IgnoredReport] = field(default_factory=Map)
 
     @property
     def now(self) -> Micros:
-        """When the broker appended the newest one."""
+        """The append time of the newest report."""
         times = [one.appended for kept in (self.newest, self.ignored) for one in kept.values()]
         return max(times, default=0)
 
 
 def fold_report(reports: Reports, report: LoadReport, appended: Micros, basis: ReportBasis) -> Reports:
-    """The reports with one more; it never raises, whatever the record held."""
+    """Return the reports with one more. Never raises, even for unusable records."""
     if report.node not in basis.nodes:
         is_one_more = report.node not in reports.ignored and len(reports.ignored) >= len(basis.nodes) + STRANGERS_MAX
         node = UNREGISTERED if is_one_more else report.node
@@ -130,12 +130,12 @@ def fold_report(reports: Reports, report: LoadReport, appended: Micros, basis: R
 
 
 def ignore(reports: Reports, node: NodeId, code: str, appended: Micros) -> Reports:
-    """The reports after one that is ignored."""
+    """Return the reports after an ignored one."""
     return Reports(reports.newest, reports.ignored.set(node, IgnoredReport(code, appended)))
 
 
 def within_window(reports: Reports, now: Micros, basis: ReportBasis) -> dict[NodeId, MeasuredLoads]:
-    """Loads that nodes reported in the last ``WINDOW_US``, of the tables and tablets that there are now."""
+    """Return the loads that nodes reported in the last ``WINDOW_US``, for present tables and tablets."""
     return {
         node: measured_of(found.report, basis)
         for node, found in sorted(reports.newest.items())
@@ -144,7 +144,7 @@ def within_window(reports: Reports, now: Micros, basis: ReportBasis) -> dict[Nod
 
 
 def ignored_within_window(reports: Reports, now: Micros, basis: ReportBasis) -> Iterator[tuple[NodeId, str]]:
-    """Node and code of each report that is ignored; the node is ``UNREGISTERED`` if it is not known."""
+    """Yield node and code of each ignored report; the node is ``UNREGISTERED`` if it is not known."""
     strangers = set()
     for node, one in sorted(reports.ignored.items()):
         if one.appended < now - WINDOW_US or node in basis.left:
@@ -160,7 +160,7 @@ def ignored_within_window(reports: Reports, now: Micros, basis: ReportBasis) -> 
 
 
 def measured_of(report: LoadReport, basis: ReportBasis) -> MeasuredLoads:
-    """The loads of the present tablets; tables are known by name from here on."""
+    """Return the loads of the present tablets, with tables by name."""
     loads: dict[str, dict[str, Mapping[int, int]]] = {}
     earlier: dict[str, Mapping[int, int]] = {}
     for kind, tables in report.loads.items():
@@ -177,7 +177,7 @@ def measured_of(report: LoadReport, basis: ReportBasis) -> MeasuredLoads:
 
 
 def recut(amounts: Mapping[int, int], before: int, now: int) -> Mapping[int, int]:
-    """Amounts of ``before`` tablets as those of ``now`` tablets, which came from them by splits or merges.
+    """Return amounts of ``before`` tablets as amounts of ``now`` tablets, after splits or merges.
 
     A split divides an amount equally. A merge adds the amounts of siblings, if all are known. Otherwise none is known.
     """
@@ -210,12 +210,12 @@ def recut(amounts: Mapping[int, int], before: int, now: int) -> Mapping[int, int
 
 
 def _is_foreign(report: LoadReport, basis: ReportBasis) -> bool:
-    """Whether it names a table that never was, as far as is known now."""
+    """Return whether the report names a table that, as far as is known now, never existed."""
     return any(table not in basis.tables and table not in basis.dropped for table in report.counts)
 
 
 def _fault(reports: Reports, report: LoadReport, appended: Micros) -> str:
-    """The first rule that the report itself breaks; empty if it keeps them."""
+    """Return the first rule that the report itself breaks; empty if it breaks none."""
     if report.at > appended + CLOCK_AHEAD_US:
         return "clock_ahead"
     last = reports.newest.get(report.node)

@@ -1,7 +1,7 @@
-"""Every replica as a row of arrays: what a plan reads of a large cluster before it looks at single tablets.
+"""All replicas as rows of arrays: the fast input of a plan for a large cluster, before it reads single tablets.
 
-Rows are sorted by unit; a second order, by shard, gives the units of one shard when they are asked for. A tablet in
-transition has the places that it will have. Sums are exact 64-bit integers (a shard's load stays far below).
+Rows are sorted by unit; a second order, by shard, gives the units of one shard on request. A tablet in transition has
+its future places. Sums are exact 64-bit integers (a shard's load stays far below).
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from ringlog.kernel.balance.model import BYTES, BalancedHost, BalanceInput, Plac
 
 
 class ReplicaRows:
-    """The replicas of all units; see the attributes.
+    """The replicas of all units.
 
-    ``first``: the first unit of each group; ``group``, ``number``: of each unit. ``bases``, ``widths``: of each host,
-    its first shard in the numbering of all, and how many it has (those that only a tablet still names included).
-    ``loads``, ``leasts``: of each shard. ``counts``: of each host, per group. ``incomplete``: host to what is missing.
+    ``first``: the first unit of each group; ``group``, ``number``: of each unit. ``bases``, ``widths``: the first shard
+    of each host in the numbering of all shards, and its number of shards (including shards that only a tablet still
+    names). ``loads``, ``leasts``: of each shard. ``counts``: per host and group. ``incomplete``: the missing size, by
+    host.
     """
 
     def __init__(
@@ -76,7 +77,7 @@ class ReplicaRows:
         return units, np.concatenate([host for _, host, _ in parts]), np.concatenate([shard for _, _, shard in parts])
 
     def _sized(self, sized: set[str], groups: Ints) -> Ints:
-        """What each row counts."""
+        """Return the load of each row."""
         tables = np.array([len(one.tables) for one in self._tables], np.int64)
         each: Ints = tables[groups]
         if not sized:
@@ -95,7 +96,7 @@ class ReplicaRows:
         return np.where(by_size, bytes_of, each)
 
     def _mark_missing(self, found: Ints, sized: set[str]) -> None:
-        """Which hosts are incomplete."""
+        """Record the hosts that are incomplete."""
         for number, host in enumerate(self.hosts):
             if host.datacenter in sized and host.alive and host.id not in self._inputs.measured:
                 self.incomplete[number] = "it has not reported"
@@ -107,13 +108,15 @@ class ReplicaRows:
                 self.incomplete.setdefault(number, detail)
 
     def _guessed(self, found: Ints, targets: Ints) -> Ints:
-        """``found``, and where it is unknown what others reported of the tablet, else the target size."""
+        """Return ``found``. Unknown amounts are replaced by the largest report of the tablet, else by the
+        target size.
+        """
         missing = found == UNKNOWN
         if not missing.any():
             return found
         most = np.maximum.reduceat(found, self._starts[:-1]) if len(found) else found
         for group, one in enumerate(self._tables):
-            for number in one.moving:  # who it leaves has no row, but has reported
+            for number in one.moving:  # the leaving host has no row, but has reported
                 unit = self.first[group] + number
                 there = [node for node, _ in one.places(number)]
                 least = self._inputs.limits.least_bytes
@@ -123,22 +126,20 @@ class ReplicaRows:
     # ---------------------------------------------------------------------------------------------------- looks
 
     def places(self, unit: int) -> tuple[Place, ...]:
-        """Where the unit is, or will be when it has arrived."""
+        """Return the places of the unit, after its transition if it has one."""
         first, last = int(self._starts[unit]), int(self._starts[unit + 1])
         rows = zip(self._host[first:last].tolist(), self._shard[first:last].tolist(), strict=True)
         return tuple([(self.hosts[host].id, shard) for host, shard in rows])
 
     def at_shard(self, index: int) -> dict[int, int]:
-        """The units of a shard, in their order, and what each counts."""
+        """Return the units of a shard, in their order, and their loads."""
         rows = self._order[self._slots[index] : self._slots[index + 1]]
         return dict(zip(self._unit[rows].tolist(), self._size[rows].tolist(), strict=True))
 
     def kinds_by(self, where: Sequence[Hashable]) -> tuple[list[int], list[int]]:
-        """Units by where their replicas are, ``where`` being given for each host: (one unit of each kind, the kind of
-        each unit).
-        """
+        """Return units grouped by the ``where`` of their hosts: (one unit of each kind, the kind of each unit)."""
         names = {name: number for number, name in enumerate(dict.fromkeys(where))}
-        # A sum tells no order of replicas, and of scattered numbers it is that of one multiset only.
+        # A sum ignores the order of replicas, and a sum of scattered numbers identifies the multiset.
         scattered = np.array([_scattered(names[name]) for name in where], np.uint64)
         signs = np.add.reduceat(scattered[self._host], self._starts[:-1]) if len(self._unit) else scattered[:0]
         _, firsts, kinds = np.unique(signs, return_index=True, return_inverse=True)
@@ -146,9 +147,10 @@ class ReplicaRows:
 
 
 def _scattered(number: int) -> int:
-    """The number's own 64 bits, unlike those of any other number (the finisher of SplitMix64).
+    """Return 64 scattered bits, different for each number (the finalizer of SplitMix64), so that sums identify
+    multisets.
 
-    Multiples of a constant, or their squares, will not do: 3² + 4² = 5².
+    Multiples of a constant, or their squares, do not suffice: 3² + 4² = 5².
     """
     found = (number + 1) * 0x9E3779B97F4A7C15 % 2**64
     found = (found ^ found >> 30) * 0xBF58476D1CE4E5B9 % 2**64

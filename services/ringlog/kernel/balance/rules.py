@@ -1,21 +1,21 @@
-"""Where a replica may go: the rules of placement, and each table's share of a host.
+"""The rules of placement for replicas, and each table's share of a host.
 
-**Placement.** A replica stays in its datacenter, unless its node is drained, no other host there is free, and the
-replication names no datacenters. It goes to no host that has a replica of the same tablet, and stays in
-its rack if the replication names racks. Otherwise another rack takes it only if that rack has *fewer* of the tablet's
-replicas than the rack it comes from: so the sum of the squares of these numbers never grows, and replicas that lie in
-different racks never collapse into one. (The original compares with the fullest rack, which lets four replicas in
-racks 2 + 1 + 1 become 2 + 2.) A drain whose rack has no place left takes the rack with the fewest.
+**Placement.** A replica stays in its datacenter. The exception is a drained node, if no other host there is free and
+the replication names no datacenters. A replica goes to no host that has a replica of the same tablet. It stays in its
+rack if the replication names racks. Otherwise it may move only to a rack with *fewer* of the tablet's replicas than its
+present rack. So the sum of the squares of these numbers never grows, and replicas in different racks never end in the
+same one. (The original compares with the fullest rack. So four replicas in racks 2 + 1 + 1 may become 2 + 2.) A drain
+from a rack without free places uses the rack with the fewest replicas.
 
 **Tables.** A host whose share of its rack's capacity is w gets at most ``ceil(w · R · (100 + slack) / 100) + 1``
-tablets of a table that has R replicas in the rack. This bounds what one table can pile up on a host; among tables that
-may move, the one that is most uneven between the two hosts goes first. R does not depend on where replicas are now:
-it is the factor in this datacenter shared among racks by capacity, but at least the floor and at most the ceiling of
-factor / racks for each tablet; so limits stand still while tablets move, and two hosts in one rack can always be
-brought within them.
+tablets of a table that has R replicas in the rack. This bounds the number of tablets of one table on a host. Among
+tablets that may move, the table that is most uneven between the two hosts goes first. R does not depend on the hosts of
+the replicas. If the replication names racks, it is the number of replicas in the rack. Otherwise it is the number in
+the datacenter, shared among racks by capacity. For each tablet it is then at least the floor and at most the ceiling of
+factor / racks. So limits stay constant while tablets move, and two hosts in one rack can always be brought within them.
 
-Source: ScyllaDB's balancer has the first as hard constraints and the second only as "badness" (issue 31384: one
-table 11 and 17 times on two shards).
+Source: ScyllaDB's balancer has the first as hard constraints and the second only as "badness" (issue 31384: one table
+11 and 17 times on two shards).
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from ringlog.kernel.balance.model import BalancedHost
 
 
 def forbidden(ledger: Ledger, unit: int, source: LedgerHost, target: LedgerHost, drain: bool = False) -> str:
-    """Why the unit's replica may not go from one host to the other: a code of ``STOPS``; empty if it may.
+    """Return why the unit's replica may not go from one host to the other: a code of ``STOPS``; empty if it may.
 
-    ``drain``: any rack will do that no rule names, and any datacenter if the replication names none.
+    ``drain``: allow any rack if no rule names racks, and any datacenter if the replication names none.
     """
     here, there = source.host, target.host
     if here.datacenter != there.datacenter and not (drain and ledger.tables[ledger.group[unit]].anywhere):
@@ -48,9 +48,9 @@ def forbidden(ledger: Ledger, unit: int, source: LedgerHost, target: LedgerHost,
 
 
 class OpenRacks:
-    """To which racks some tablet of a host might move, as the racks of its replicas are when the plan begins.
+    """The racks that may receive some tablet of a host, given the racks of its replicas when the plan begins.
 
-    What moves is busy from then on, so there are never more. ``are_open``: some rack is, for some host.
+    Units that move are busy afterwards, so the set never grows. ``are_open``: true if any host has such a rack.
     """
 
     def __init__(self, ledger: Ledger) -> None:
@@ -70,15 +70,15 @@ class OpenRacks:
         return [self._ledger.nodes[node].host for node, _ in self._ledger.rows.places(unit)]
 
     def of(self, source: LedgerHost) -> frozenset[str]:
-        """The racks, the host's own included."""
+        """Return the racks, including the host's own."""
         found = self._of_host.get(source.host.id)
         if found is None:
             found = self._of_host[source.host.id] = frozenset({source.host.rack, *self._racks_open_to(source)})
         return found
 
     def _open_to(self, held: tuple[tuple[str, str], ...]) -> dict[tuple[str, str], frozenset[str]]:
-        """For each rack that has replicas, the racks of its datacenter that have fewer; without those for which there
-        are none.
+        """Return, for each rack with replicas, the racks of its datacenter with fewer. Racks without such racks are
+        left out.
         """
         found = {
             (datacenter, rack): frozenset(
@@ -102,7 +102,7 @@ class OpenRacks:
 
 
 class TableLimits:
-    """How many tablets of each group a host may have."""
+    """The most tablets of each group that a host may have."""
 
     def __init__(self, ledger: Ledger) -> None:
         self._ledger = ledger
@@ -115,7 +115,7 @@ class TableLimits:
         self._limits: dict[str, list[int]] = {}
 
     def limit(self, node: LedgerHost, group: int) -> int:
-        """The greatest number of tablets of the group that the host may have."""
+        """Return the most tablets of the group that the host may have."""
         limits = self._limits.get(node.host.id)
         if limits is None:
             limits = self._limits[node.host.id] = self._limits_of(node)
@@ -130,14 +130,14 @@ class TableLimits:
         return [-(-replicas.get(where, 0) * weight // parts) + 1 for replicas in self._replicas]
 
     def _held_by_rack(self) -> dict[tuple[str, str], list[int]]:
-        """The replicas of each group that the hosts of a rack have."""
+        """Return the number of replicas of each group in each rack."""
         counts: dict[tuple[str, str], list[list[int]]] = {}
         for node in self._ledger.nodes.values():
             counts.setdefault((node.host.datacenter, node.host.rack), []).append(node.counts)
         return {where: [sum(column) for column in zip(*rows, strict=True)] for where, rows in counts.items()}
 
     def _by_rack(self, group: int) -> dict[tuple[str, str], int]:
-        """The replicas of the group that each rack is to have."""
+        """Return the number of replicas of the group that each rack should have."""
         tablets = self._ledger.tables[group]
         held: Counter[str] = Counter()
         racks_held = {where: counts[group] for where, counts in self._held.items()}
@@ -159,5 +159,8 @@ class TableLimits:
 
 
 def uneven(source: LedgerHost, target: LedgerHost, group: int) -> int:
-    """How much more of the group the source has than the target would have, each by its weight: move the greatest."""
+    """Return how many more of the group the source has than the target would have, each by its weight.
+
+    The group with the greatest value moves first.
+    """
     return source.counts[group] * target.weight - (target.counts[group] + 1) * source.weight

@@ -1,7 +1,7 @@
-"""Between the shards of one host: the same rule of convergence, shards having equal parts of its capacity.
+"""Balance between the shards of one host, by the same rule of convergence. Shards have equal parts of its capacity.
 
-A host that is being drained keeps its shards as they are. So does one whose datacenter is not balanced because limits
-are reached: what would move to another shard might leave the host next.
+The shards of a draining host are not balanced. Neither are those of a host in a datacenter that has reached its limits,
+because a tablet moved to another shard might leave the host next.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ def even_out(ledger: Ledger, node: LedgerHost, by_size: bool) -> None:
     loads = [shard.load for shard in node.shards]
     least = min([shard.least for shard in node.shards])
     if len(loads) == node.host.shards and max(loads) - min(loads) < 2 * least:
-        return  # nothing that could move is as small as half of the gap
+        return  # every unit is larger than half of the gap
     done: set[int] = set()
     while not ledger.cluster_full():
         source = min(

@@ -17,8 +17,9 @@ from ringlog.kernel.balance.rules import forbidden
 
 
 def bring_together(ledger: Ledger) -> list[BalanceStop]:
-    """Plan at most one move of each pair of siblings of the tables that merge. Return the tables whose pairs cannot
-    meet.
+    """Plan at most one move of each pair of siblings of the tables that merge.
+
+    Return the tables whose pairs cannot meet.
     """
     stops = []
     for group, tablets in enumerate(ledger.tables):
@@ -52,23 +53,23 @@ def _meet(ledger: Ledger, even: int, odd: int) -> None:
 
 
 def _preference(move: _Move) -> tuple[int, int, int, Place, Place]:
-    """Near before far, then from the more loaded host and shard to the less loaded one."""
+    """Return a sort key: near before far, then from the more loaded host and shard to the less loaded one."""
     distance, _, source, target = move
     return distance, target.node.key - source.node.key, target.load - source.load, source.place, target.place
 
 
 def cannot_meet(ledger: Ledger, even: int, odd: int) -> bool:
-    """Return whether siblings lie apart and no move that is allowed brings them closer."""
+    """Return whether siblings are apart and no allowed move brings them closer."""
     theirs = [{shard.place for shard in ledger.shards_of(unit)} for unit in (even, odd)]
     return theirs[0] != theirs[1] and not any((*_moves(ledger, odd, even), *_moves(ledger, even, odd)))
 
 
 _Move = tuple[int, int, LedgerShard, LedgerShard]
-"""Distance, what moves, source, target."""
+"""Distance, unit, source, target."""
 
 
 def _moves(ledger: Ledger, unit: int, sibling: int) -> Iterator[_Move]:
-    """The moves of one unit that bring it to a place of its sibling."""
+    """Yield the moves of one unit that bring it to a place of its sibling."""
     here, there = list(ledger.shards_of(unit)), list(ledger.shards_of(sibling))
     for source in here:
         if source in there or not source.node.movable:
@@ -81,7 +82,9 @@ def _moves(ledger: Ledger, unit: int, sibling: int) -> Iterator[_Move]:
 
 
 def _forbidden(ledger: Ledger, unit: int, source: LedgerShard, target: LedgerShard) -> bool:
-    """Return whether the rules of placement forbid the move; as admission has it, other datacenters are other racks."""
+    """Return whether the rules of placement forbid the move. As in admission, other datacenters count as other
+    racks.
+    """
     here, there = source.node.host, target.node.host
     if here.datacenter == there.datacenter or not ledger.tables[ledger.group[unit]].anywhere:
         return bool(forbidden(ledger, unit, source.node, target.node))
@@ -92,7 +95,7 @@ def _forbidden(ledger: Ledger, unit: int, source: LedgerShard, target: LedgerSha
 
 
 def _distance(source: LedgerShard, target: LedgerShard) -> int:
-    """0: the same host; 1: the same rack; 2: the same datacenter."""
+    """Return 0 for the same host, 1 for the same rack, 2 for the same datacenter, 3 otherwise."""
     here, there = source.node.host, target.node.host
     if here.id == there.id:
         return 0

@@ -1,4 +1,4 @@
-"""How many tablets a table should have: decisions to split or merge, for the rules of resizing to carry out.
+"""The number of tablets that a table should have: decisions to split or merge, which the rules of resizing apply.
 
 ::
 
@@ -11,19 +11,19 @@
     merge      if count > most, or size < count / 2 (or, already merging, size <= count) and half of them are not
                fewer than least
 
-**Decisions end.** While the bytes are constant, size, least and s are constant, too: they depend on no measured
-table's count. After a split for ``size > 2 x count`` the count is below the size. A merge needs a count above twice the
-size, so none follows. After a merge the count is above the size, so no split follows. Nor does a merge go below
-``least``. A table without sizes only grows, up to ``least``; until its count rests, s may fall.
-Comparing a scaled size with a count that is not scaled made split and merge alternate without end.
+**Decisions end.** While the bytes are constant, size, least and s are constant, too: they depend on no measured table's
+count. After a split for ``size > 2 x count`` the count is below the size. A merge needs a count above twice the size,
+so none follows. After a merge the count is above the size, so no split follows. Nor does a merge go below ``least``. A
+table without sizes only grows, up to ``least``; until its count is stable, s may fall. Comparing a scaled size with a
+count that is not scaled made split and merge alternate without end.
 
-**Tables without sizes.** If a tablet's size is missing, its table keeps the decision that is being carried out: while a
-tablet moves, its size is unknown for a moment. Its part in the goal is estimated from the tablets that are
-known, or is its present count.
+**Tables without sizes.** If a tablet's size is missing, its table keeps the decision in progress, because a tablet's
+size is unknown for a moment while it moves. The table's part in the goal is estimated from the known tablets, or is its
+present count.
 
-**Which rule is ours.** The documents of the original split above 100 % of the target size, its code above 200 %; both
-merge below 50 %. Ours is the code's: a split halves the average, so one that begins above 200 % ends above 100 %, far
-from 50 %. The original scales only the resulting count; ours scales both sizes.
+**Differences from the source.** The documents of the original split above 100 % of the target size, its code above 200
+%; both merge below 50 %. This module follows the code. A split halves the average, so one that begins above 200 % ends
+above 100 %, far from 50 %. The original scales only the resulting count; this module scales both sizes.
 
 There may be up to twice as many tablets as the goal says. Co-located tables share one map: together they have the
 target size.
@@ -43,12 +43,12 @@ from ringlog.kernel.balance.model import BalancedHost, Limits
 from ringlog.kernel.tablets.resize import MERGE, NONE, SPLIT
 
 COUNT_MAX: Final = 1 << 20
-"""Tablets of one table."""
+"""The most tablets of one table."""
 
 
 @dataclass(frozen=True, slots=True)
 class SizeOptions:
-    """What the table's owner says; 0: nothing."""
+    """The hints of the table's owner; 0: no hint."""
 
     initial: int = 0
     least: int = 0
@@ -58,11 +58,11 @@ class SizeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Sized:
-    """A table as its size is judged: ``bytes`` of one replica of all tablets, None if none is known.
+    """A table as the sizing rules see it. ``bytes``: of one replica of all tablets; None if no size is known.
 
     ``complete``: False if ``bytes`` is an estimate because the size of some tablet is missing. ``factors``: replicas of
-    a tablet in each datacenter; ``racks``: per datacenter the racks that the replication names. ``decision``: what is
-    being carried out. ``tables``: how many share the map. ``paused``: no decision is made about it.
+    a tablet in each datacenter; ``racks``: per datacenter the racks that the replication names. ``decision``: the one
+    in progress. ``tables``: the number of tables that share the map. ``paused``: no decision is made about it.
     """
 
     table: str
@@ -86,7 +86,9 @@ class Resizing:
 
 
 def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limits: Limits) -> tuple[Resizing, ...]:
-    """Decisions that differ from the present ones; at most ``limits.resizes_per_plan``, revocations first."""
+    """Return the decisions that differ from the present ones: at most ``limits.resizes_per_plan``, revocations
+    first.
+    """
     shards = _shards(hosts)
     least = {one.table: _least(one, shards, limits) for one in tables}
     size = {one.table: Fraction(one.bytes or 0, _target(one, limits)) for one in tables}
@@ -102,7 +104,7 @@ def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limit
 
 
 def _decision(one: Sized, least: int, size: Fraction, limits: Limits) -> str:
-    """The decision by the rules above; ``least`` and ``size`` are scaled."""
+    """Return the decision by the rules above; ``least`` and ``size`` are scaled."""
     count, most = one.count, _most(one.options)
     may_split = 2 * count <= min(most, limits.tablets_most)
     may_merge = count > 1 and -(-count // 2) >= least
@@ -126,7 +128,7 @@ def _scale(
     least: Mapping[str, int],
     size: Mapping[str, Fraction],
 ) -> dict[str, Fraction]:
-    """The factor by which the goal reduces the tablets of each table."""
+    """Return for each table the factor that reduces its tablets to the goal."""
     wanted = {one.table: max(least[one.table], one.count if one.bytes is None else size[one.table]) for one in tables}
     scale = {one.table: Fraction(1) for one in tables}
     for where, count in shards.items():
@@ -139,7 +141,7 @@ def _scale(
 
 
 def _shards(hosts: Sequence[BalancedHost]) -> dict[tuple[str, str], int]:
-    """Shards of each rack's hosts that stay."""
+    """Return the number of shards in each rack, on hosts that stay."""
     found: dict[tuple[str, str], int] = {}
     for host in hosts:
         if host.serving:
@@ -148,7 +150,7 @@ def _shards(hosts: Sequence[BalancedHost]) -> dict[tuple[str, str], int]:
 
 
 def _portion(one: Sized, where: tuple[str, str], shards: Mapping[tuple[str, str], int]) -> Fraction:
-    """Replicas of a tablet in the rack, on average."""
+    """Return the average number of replicas of a tablet in the rack."""
     datacenter, rack = where
     named = one.racks.get(datacenter)
     racks = {other for name, other in shards if name == datacenter and (not named or other in named)}
@@ -156,12 +158,12 @@ def _portion(one: Sized, where: tuple[str, str], shards: Mapping[tuple[str, str]
 
 
 def _target(one: Sized, limits: Limits) -> int:
-    """Bytes that one table of the group is to have in a tablet."""
+    """Return the target bytes of one table of the group in a tablet."""
     return max(1, limits.target_bytes // one.tables)
 
 
 def _least(one: Sized, shards: Mapping[tuple[str, str], int], limits: Limits) -> int:
-    """The fewest tablets that shards and hints ask for."""
+    """Return the fewest tablets that shards and hints ask for."""
     least = 1
     for datacenter, factor in one.factors.items():
         named = one.racks.get(datacenter)
@@ -172,17 +174,17 @@ def _least(one: Sized, shards: Mapping[tuple[str, str], int], limits: Limits) ->
 
 
 def _rounded(wanted: Fraction, options: SizeOptions) -> int:
-    """A power of two that is at least ``wanted``, within the hints."""
+    """Return a power of two that is at least ``wanted``, within the hints."""
     return max(min(power_of_two(max(1, ceil(wanted))), _most(options)), power_of_two(max(1, options.least)))
 
 
 def _most(options: SizeOptions) -> int:
-    """The greatest count that the hints allow, a power of two."""
+    """Return the greatest count that the hints allow, a power of two."""
     most = power_of_two(options.most + 1) // 2 if options.most else COUNT_MAX
     return max(most, power_of_two(max(1, options.least)))
 
 
 def power_of_two(least: int) -> int:
-    """The smallest one that is at least ``least`` (1 or more)."""
+    """Return the smallest power of two that is at least ``least`` (1 or more)."""
     assert least >= 1, "a table has a tablet"
     return 1 << (least - 1).bit_length()

@@ -1,7 +1,8 @@
-"""The planner's input from the state: the one place where tablets, nodes and settings become a ``BalanceInput``.
+"""The planner's input from the state. Only this module makes a ``BalanceInput`` from tablets, nodes and settings.
 
-A node is a host once it has joined, or as soon as it replaces another one. One that leaves is drained; one that has
-left is dead and drained, as long as a map names it. A tablet that is turned back counts where it was.
+A node is a host once it has joined, or once it starts to replace another one. A leaving node is drained. A node that
+has left counts as dead and drained, as long as a map names it. A tablet that is being reverted counts at its old
+places.
 """
 
 from __future__ import annotations
@@ -35,8 +36,10 @@ def collect_input(
     together: Mapping[str, tuple[str, ...]] | None = None,
     busy: str = "",
 ) -> BalanceInput:
-    """What ``make_plan`` is asked with. ``together``: per table those co-located with it; ``busy``: why nothing may
-    start. The seed is the epoch, so equal states give equal plans.
+    """Return the input of ``make_plan``.
+
+    ``together``: the co-located tables of each table; ``busy``: the reason why nothing may start. The seed is the
+    epoch, so equal states give equal plans.
     """
     chosen = sorted(maps, key=lambda one: one.table)
     named = {node for one in chosen for node in nodes_in(one)}
@@ -49,7 +52,7 @@ def collect_input(
 
 
 def limits_of(state: ClusterState) -> Limits:
-    """The settings in force."""
+    """Return the settings in force."""
     return Limits(
         reads_per_shard=setting(state, "tablet_stream_reads_per_shard_max"),
         writes_per_shard=setting(state, "tablet_stream_writes_per_shard_max"),

@@ -1,21 +1,23 @@
-"""Between the hosts of a datacenter: the most loaded one gives to the least loaded one that may take.
+"""Balance between the hosts of a datacenter: the most loaded host gives tablets to the least loaded one that may take
+them.
 
-**Convergence.** A tablet of size s moves from X to Y only if X is more loaded than Y, and not less afterwards:
-``(x - s) / cx >= (y + s) / cy``. Then the sum of ``load² / capacity`` over all hosts falls strictly: by s times the sum
-of both differences. So it ends, and nothing goes to and fro. By size, loads that differ by less than the threshold are
-left alone.
+**Convergence.** A tablet of size s moves from X to Y only if X is more loaded than Y, and not less afterwards: ``(x -
+s) / cx >= (y + s) / cy``. Then the sum of ``load² / capacity`` over all hosts falls strictly: by s times the sum of
+both differences. So it ends, and no tablet moves back and forth. By size, loads that differ by less than the threshold
+are left alone.
 
-**A table's share** (``rules.TableLimits``) comes before the loads: no step raises what lies above the shares, and
-``relieve`` lowers it, whatever the loads. A node that gave too much gets others back: the pair of (excess above
-shares, sum of load² / capacity) falls with every step in the order of words, so both together end, too.
+**A table's share** (``rules.TableLimits``) comes before the loads. No step raises the excess above the shares, and
+``relieve`` lowers it, even against the loads. A node that gave too much gets other tablets back. The pair (excess above
+shares, sum of load² / capacity) falls in lexicographic order with every step, so both together end, too.
 
-Drains come before, the meeting of siblings (``siblings``) between: siblings that have met move together, so what has
-met never falls, and the four of (replicas to drain, siblings apart, excess, sum) end.
+Drains come first, then siblings meet (``siblings``). Siblings that have met move together, so the number of pairs that
+have met never falls. So the four (replicas to drain, siblings apart, excess, sum) end.
 
-**Few moves.** While limits keep the best target or source from more, another one takes its part only as far as the
-mean load: what it took beyond would move twice.
+**Few moves.** While limits block the best target or source, another one takes its part only up to the mean load.
+Tablets beyond the mean would move twice.
 
-**Completeness.** A plan is empty only if no step of these kinds is possible, but for ``SKIPS_MAX`` targets in vain.
+**Completeness.** A plan is empty only if no step of these kinds is possible, or a source has tried ``SKIPS_MAX``
+targets.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ringlog.kernel.balance.model import BALANCE, MIGRATION, TABLE_LIMIT, Balanc
 from ringlog.kernel.balance.rules import OpenRacks, TableLimits, forbidden, uneven
 
 SKIPS_MAX: Final = 64
-"""Targets that a source tries in vain before it gives up in this plan."""
+"""The number of targets without a possible tablet after which a source stops in this plan."""
 
 
 class Spread:
@@ -49,7 +51,7 @@ class Spread:
         self.stops: dict[str, str] = {}
 
     def run(self) -> None:
-        """Plan until nobody has anything to give; ``stops`` says why, host by host."""
+        """Plan until no host can give a tablet; ``stops`` has the reason of each host."""
         sources = [(-node.key, node.rank, node) for node in self._members if node.load]
         heapq.heapify(sources)
         while sources:
@@ -63,7 +65,7 @@ class Spread:
                 heapq.heappush(sources, (-source.key, source.rank, source))
 
     def _give(self, source: LedgerHost) -> str:
-        """Plan one tablet of the source; why not, or empty."""
+        """Plan one tablet of the source. Return the reason why not, or empty."""
         ledger = self._ledger
         if ledger.cluster_full():
             return "limits"
@@ -88,7 +90,7 @@ class Spread:
                 code = "no_candidates" if code != "limits" else code
                 continue
             if code == "limits" and not self._stays_below_mean(target, least):
-                break  # the ones before it are better targets, as soon as they may get more
+                break  # earlier targets are better once limits let them get more
             place = ledger.target_shard(target)
             if place is None:
                 full.append(target)
@@ -105,7 +107,7 @@ class Spread:
         return code
 
     def _wants(self, source: LedgerHost, target: LedgerHost, least: int) -> bool:
-        """Whether the source might give to the target if limits let it."""
+        """Return whether the source could give to the target if limits allowed it."""
         if not self._differ(source, target) or not heavier_after(source, target, least):
             return False
         return target.host.rack == source.host.rack or target.host.rack in self._racks.of(source)
@@ -117,12 +119,12 @@ class Spread:
         return (node.load + size) * SCALE // node.capacity <= min(self._means(node))
 
     def _means(self, node: LedgerHost) -> tuple[int, ...]:
-        """The mean loads that the host might come to."""
+        """Return the mean loads that the host may approach."""
         own = self._mean[node.host.rack]
         return (self._mean[""], own) if self._racks.are_open else (own,)
 
     def _drop(self, full: list[LedgerHost]) -> None:
-        """Leave out targets that get no more in this plan; put the others in order."""
+        """Remove targets that get no more in this plan, and sort the others."""
         if full:
             self._full += full
             self._targets = [node for node in self._targets if node not in full]
@@ -143,7 +145,7 @@ class Spread:
         return False
 
     def _candidate(self, shard: LedgerShard, place: LedgerShard) -> tuple[int, ...] | None:
-        """What to move from the shard: the table that is most uneven, then the largest tablet that fits."""
+        """Return the units to move from the shard: of the most uneven table, the largest tablet that fits."""
         ledger, source, target, group_of = self._ledger, shard.node, place.node, self._ledger.group
         scores: dict[int, tuple[int, int] | None] = {}
         held = Counter([group_of[unit] for unit in shard.items])
@@ -176,7 +178,7 @@ class Spread:
     # ---------------------------------------------------------------------------------------- a table's share
 
     def relieve(self) -> None:
-        """Plan moves away from hosts that have more of a table than their share, to the least loaded that has room."""
+        """Plan moves away from hosts with more of a table than their share, to the least loaded host with room."""
         for source in sorted(self._members, key=by_key, reverse=True):
             for group, count in enumerate(source.counts):
                 for _ in range(count - self._table_limits.limit(source, group)):
@@ -204,13 +206,13 @@ class Spread:
 
 
 def _mean(members: list[LedgerHost], rack: str) -> int:
-    """The key of a host that is as loaded as those of the rack together; of all, without a rack."""
+    """Return the mean load key of the hosts in a rack; of all hosts, if ``rack`` is empty."""
     those = [node for node in members if rack in ("", node.host.rack)]
     return sum([node.load for node in those]) * SCALE // max(1, sum([node.capacity for node in those]))
 
 
 def stop_of(datacenter: str, stops: dict[str, str]) -> BalanceStop:
-    """Why the datacenter is left as it is: what keeps most from moving comes first."""
+    """Return the reason why the datacenter does not change; the most restrictive one comes first."""
     for code in ("limits", "skip_limit", "no_candidates", "load_inversion", "balanced"):
         hosts = sorted(host for host, found in stops.items() if found == code)
         if hosts:
