@@ -1,1 +1,1 @@
-"""Seeded worlds and exhaustive searches: what the production decisions do when everything else goes wrong."""
+"""The simulator: seeded worlds that run the production decisions under injected faults."""

@@ -1,1 +1,1 @@
-"""The processes of a simulated cluster: production decisions, performed on the simulated world."""
+"""The processes of a simulated cluster. They run production decisions in the simulated world."""

@@ -1,7 +1,7 @@
-"""Simulated workers of the roles that submit commands: coordinator, balancer, and roles without effects of their own.
+"""Simulated workers of the roles that submit commands: coordinator, balancer, and roles without their own effects.
 
-They perform the effects of ``ringlog.protocol.coordinator`` and ``ringlog.protocol.balancer``. Each has a client on its
-own replica, and reads all acknowledgements (or load reports) first, then the ones that arrive.
+They perform the effects of ``ringlog.protocol.coordinator`` and ``ringlog.protocol.balancer``. Each worker has a client
+on its own replica. It first reads all acknowledgements (or load reports) and then the new ones.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ AFTER_REFUSAL_US: Micros = 500 * MS
 
 
 class AskingWorker(Worker):
-    """One instance of such a role."""
+    """One instance of a role that submits commands."""
 
     def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
         super().__init__(sim, host, committed)
@@ -54,7 +54,7 @@ class AskingWorker(Worker):
         self.replica.in_time |= {Submit: self._submit}
 
     def close(self) -> None:
-        """Let go of readers."""
+        """Close the readers."""
         super().close()
         self.client.close()
 
@@ -72,7 +72,7 @@ PUBLICATION_POLL_US: Micros = 100 * MS
 
 
 class AcksWorker(AskingWorker):
-    """One instance of such a role."""
+    """One instance of a role that reads acknowledgements."""
 
     def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
         super().__init__(sim, host, committed)
@@ -81,7 +81,7 @@ class AcksWorker(AskingWorker):
         self.replica.in_time |= {ReadAcks: self._all_acks, Accept: self._accept, NewAcks: self._new_acks}
 
     def listen(self) -> list[SimTail]:
-        """Hear what comes in from now on."""
+        """Start to read new records."""
         return [self.sim.broker.tail(self.host, ACKS, 0, self._read, self._take_acks)]
 
     def _accept(self, _: Accept) -> Step:
@@ -107,22 +107,22 @@ class AcksWorker(AskingWorker):
 
 
 def plain_worker(row: Role) -> type[AcksWorker]:
-    """The workers of a role without a shell: its row names its steps."""
+    """Return a worker class for a role without its own shell. The role's table row names its protocol."""
 
     class PlainWorker(AcksWorker):
-        """One instance of it."""
+        """One instance of the role."""
 
         role = row.name
 
         def work(self) -> Step:
-            """Perform the protocol, for ever."""
+            """Perform the role's protocol. It does not end."""
             return self.replica.perform(row.protocol()())
 
     return PlainWorker
 
 
 def decoded_acks(records: list[SimRecord]) -> list[tuple[int, NodeAck]]:
-    """(offset, acknowledgement) of records of the topic."""
+    """Return (offset, acknowledgement) of the readable records of the topic."""
     found = []
     for record in records:
         try:
@@ -139,7 +139,7 @@ class CoordinatorWorker(AcksWorker):
     _published = 0
 
     def work(self) -> Step:
-        """Look at every change, for ever."""
+        """Perform the coordinator's protocol on every change. It does not end."""
         self.replica.at_once |= {
             Forget: lambda _: None,
             PublishedEpoch: lambda _: self._published,
@@ -148,7 +148,7 @@ class CoordinatorWorker(AcksWorker):
         return self.replica.perform(coordinate())
 
     def listen(self) -> list[SimTail]:
-        """The epochs that are published, too."""
+        """Start to read new records, including published epochs."""
         return [*super().listen(), self.sim.broker.tail(self.host, CHANGES, 0, 0, self._take_changes)]
 
     def _take_changes(self, records: list[SimRecord]) -> None:
@@ -165,7 +165,7 @@ class BalancerWorker(AskingWorker):
     role = ROLE
 
     def work(self) -> Step:
-        """Look at every change, for ever."""
+        """Perform the balancer's protocol on every change. It does not end."""
         self._inbox: list[SimRecord] = []
         self._read = 0
         self.replica.in_time |= {ReadLoads: self._all_loads, Accept: self._accept, NewLoads: self._new_loads}
@@ -194,5 +194,5 @@ class BalancerWorker(AskingWorker):
 
 
 def decoded_loads(records: list[SimRecord]) -> list[Heard]:
-    """The records as the balancer takes them."""
+    """Return the records in the balancer's form."""
     return [Heard(cached_load(record.value), record.time) for record in records]

@@ -1,4 +1,4 @@
-"""The cache keeper on the simulated world: performs the effects of ``ringlog.protocol.followers.cache_writer``."""
+"""The simulated cache writer. It performs the effects of ``ringlog.protocol.followers.cache_writer``."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ringlog_sim.replica import Step
 BEAT_US: Micros = 2 * SECOND
 RETRY_US: Micros = SECOND // 2
 WRITE_US: Micros = 20 * MS
-"""What a write takes; epochs that come meanwhile are written together."""
+"""Duration of a write. Epochs that arrive during a write are written together."""
 
 
 class CacheWriterWorker(Worker):
-    """One instance of the cache keeper."""
+    """One instance of the cache writer."""
 
     role = "keeper"
 
     def work(self) -> Step:
-        """Keep the cache at the newest epoch, for ever."""
+        """Update the cache to the newest epoch. It does not end."""
         self.replica.at_once |= {Accept: lambda _: None, NextOffset: lambda _: self.replica.position}
         self.replica.in_time |= {Store: self._store, StoredStamp: self._stored_stamp, AwaitNewer: self._rest}
         return self.replica.perform(keep(self.direct.steps))

@@ -1,10 +1,10 @@
-"""The publisher on the simulated world: performs the effects of ``ringlog.protocol.followers.publisher``.
+"""The simulated publisher. It performs the effects of ``ringlog.protocol.followers.publisher``.
 
-All change topics are one partition here; a record's key is its topic, its value the bytes that the topic gets (with
-the record's own key before them, for the check). No topic is made again, so nothing is ever lacking.
+All change topics are one partition here. A record's key is its topic. Its value is the bytes for the topic, after the
+record's own key, which the check needs. No topic is recreated, so no record is ever missing.
 
-It reads the log itself, from the last published epoch on. In production the replica's ``Feed`` hands over the same
-records between threads, and falls back on reading, too; here there is one thread.
+It reads the log itself, from the last published epoch on. In production, the replica's ``Feed`` passes the same records
+between threads, and also falls back to reading. Here there is one thread.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class PublisherWorker(Worker):
     written = CHANGES
 
     def work(self) -> Step:
-        """Publish every epoch once, for ever."""
+        """Publish every epoch once. It does not end."""
         self._inbox: list[SimRecord] = []
         self._news = Signal()
         handlers: dict[type, Callable[[Any], Any]] = {

@@ -1,8 +1,8 @@
 """One role on one host: a member of its consumer group that starts a worker while it owns the partition.
 
-A worker serves one term, as in ``ringlog.agents``. The term ends when a higher one is folded, when it is fenced,
-or when the group gives the partition to another member. Then a new worker is started. The group itself belongs to
-faust and the broker, so only the start and end of workers are simulated. ``SimTransactions`` implements the port
+A worker serves one term, as in ``ringlog.agents``. The term ends when a higher one is folded, when it is fenced, or
+when the group gives the partition to another member. Then a new worker is started. The group itself belongs to faust
+and the broker, so only the start and end of workers are simulated. ``SimTransactions`` implements the port
 ``ringlog.agents.ports`` on the simulated broker.
 """
 
@@ -33,7 +33,7 @@ NO_ANSWER = "nobody knows what became of it"
 
 
 class SimTransactions:
-    """Transactions of a process on ``host``, which all go to partition 0 of ``topic``: pairs of key and value."""
+    """Transactions of (key, value) pairs by a process on ``host``, to partition 0 of ``topic``."""
 
     def __init__(self, broker: SimBroker, host: SimHost, transactional_id: str, topic: str) -> None:
         self._broker = broker
@@ -43,14 +43,14 @@ class SimTransactions:
         self._epoch = 0
 
     def initialise(self) -> Work:
-        """Take the id; see there."""
+        """Initialise the transactional id, as in the port."""
         try:
             self._epoch = yield from self._broker.initialise(self._host, self._id)
         except Unanswered:
             raise LogUnavailable(f"{self._id}: no answer", NO_ANSWER) from None
 
     def commit(self, records: Iterable[tuple[str, Any]]) -> Work:
-        """Write all of them or nothing; see there."""
+        """Write all records or none, as in the port."""
         return self._commit(tuple(records))
 
     def _commit(self, values: tuple[tuple[str, Any], ...]) -> Work:
@@ -105,7 +105,7 @@ class Worker(ABC):
             self.close()
 
     def close(self) -> None:
-        """Let go of readers."""
+        """Close the readers."""
         self.replica.close()
         for tail in self.tails:
             tail.close()
@@ -114,10 +114,10 @@ class Worker(ABC):
 
     @abstractmethod
     def work(self) -> Step:
-        """The role's work."""
+        """Do the role's work."""
 
     def check_superseded(self) -> None:
-        """Raises Ended if another instance acts now, as far as this one has folded."""
+        """Raise Ended if another instance is active now, as far as this one has folded."""
         why = superseded(self.replica.state, self.role, self.term)
         if why is not None:
             raise Ended(why)
@@ -129,7 +129,7 @@ class Worker(ABC):
             self._snapshots = SimSnapshots(self)
 
     def initialise(self) -> Step:
-        """Take the role's transactional id."""
+        """Initialise the role's transactional id."""
         while True:
             try:
                 yield from self.fenced.initialise()
@@ -138,7 +138,9 @@ class Worker(ABC):
                 self.check_superseded()
 
     def transact(self, values: Sequence[tuple[str, Any]]) -> Step:
-        """One transaction under the role's id; if it has no answer, this producer is of no use any more."""
+        """Commit one transaction with the role's id. Raise Ended without an answer, because the producer is then
+        unusable.
+        """
         try:
             yield from self.fenced.commit(values)
         except Superseded:
@@ -147,7 +149,7 @@ class Worker(ABC):
             raise Ended("a transaction has no answer") from None
 
     def read(self, topic: str) -> Step:
-        """Every record of a topic that is there now."""
+        """Return every current record of a topic."""
         while True:
             try:
                 return (yield from self.sim.broker.read(self.host, topic))
@@ -155,16 +157,16 @@ class Worker(ABC):
                 self.check_superseded()
 
     def acknowledge(self, offset: int) -> None:
-        """Everything up to this offset of the role's topic is done with."""
+        """Commit this offset: the role has finished all records up to it."""
         self.sim.broker.commit_offset(self.host, self.role, self.member(), offset + 1)
 
     def member(self) -> object:
-        """Who this host is in the role's group."""
+        """Return this host's identity in the role's group."""
         return self.sim.shared[f"{self.role}/member/{self.host.name}/{self.host.incarnation}"]
 
 
 def member(sim: Simulation, host: SimHost, make: type[Worker]) -> Step:
-    """The member of the role's group on ``host``: keeps its heartbeat, and a worker while it owns the partition."""
+    """Run the member of the role's group on ``host``: its heartbeat, and a worker while it owns the partition."""
     broker, identity = sim.broker, object()
     sim.shared[f"{make.role}/member/{host.name}/{host.incarnation}"] = identity
     worker: Process | None = None

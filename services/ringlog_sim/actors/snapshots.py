@@ -1,8 +1,7 @@
-"""What agents do for snapshots, on the simulated world: performs ``ringlog.agents.maintenance.snapshots`` on virtual
-time.
+"""The agents' snapshot tasks: ``ringlog.agents.maintenance.snapshots`` on virtual time.
 
-Between what is stored, confirmed, archived, said in the log, and deleted, time passes in which anything can happen; in
-each write to a topic or to the archive the machine can lose its power.
+Storing, confirming, archiving, ordering in the log, and deleting are separated by time for other events. The machine
+can lose power in each write to a topic or to the archive.
 """
 
 from __future__ import annotations
@@ -38,7 +37,9 @@ if TYPE_CHECKING:
 
 PAUSES_US: Final = (1 * MS, 5 * MS, 20 * MS, 60 * MS, 700 * MS)
 CHUNKS_BYTES: Final = (2_500, *[CHUNK_BYTES] * 4)
-"""The state of a run is one chunk as it ships; in few runs it is more, of which one death takes a part."""
+"""In production and in most runs, the state of a run is one chunk. In a few runs it has more, and a crash can hit a
+part.
+"""
 POLL_US: Final = 40 * MS
 POLLS: Final = 100
 RETRY_US: Final = SECOND
@@ -58,7 +59,7 @@ class Acting(Protocol):
 
 
 class _Forgetful(SnapshotTopic):
-    """What is stored once, where that was ordered, is another state: its writer has a defect."""
+    """A snapshot topic that stores a wrong state once, if that is ordered. It simulates a defective writer."""
 
     def __init__(self, records: TopicAtOnce, ends: LogEndsState, chunk_bytes: int) -> None:
         super().__init__(records, chunk_bytes)
@@ -67,14 +68,14 @@ class _Forgetful(SnapshotTopic):
     def store(
         self, start: Start, topic_id: str, by: str, at: Micros, snapshot_id: str, begin: int = 0
     ) -> StoredSnapshot:
-        """As it ships."""
+        """Store a snapshot, as in production, except for the ordered defect."""
         if self._log_ends.forgetful:
             self._log_ends.forgetful, start = False, replace(start, state=replace(start.state, name="another"))
         return super().store(start, topic_id, by, at, snapshot_id, begin)
 
 
 class SimSnapshots:
-    """What one worker does beside its role, from its take-over to its end."""
+    """The snapshot tasks of one worker, from its take-over to its end."""
 
     def __init__(self, worker: Acting) -> None:
         sim, host = worker.sim, worker.host
@@ -110,7 +111,7 @@ class SimSnapshots:
         self._process = sim.world.spawn(host, f"{worker.name}.snapshots", steps)
 
     def close(self) -> None:
-        """The worker ends."""
+        """Stop the tasks."""
         self._process.stop()
 
     def _folded(

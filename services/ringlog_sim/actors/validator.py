@@ -1,4 +1,4 @@
-"""The validator on the simulated world: performs the effects of ``ringlog.protocol.validator.validator``."""
+"""The simulated validator. It performs the effects of ``ringlog.protocol.validator.validator``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringlog_sim.devices.world import Ended
 from ringlog_sim.replica import Step
 
 ANSWERS_MAX, PART_ENTRIES = 12, 2
-"""Few, so that short runs forget and hand over in parts, too."""
+"""Small limits, so that short runs also forget answers and append in parts."""
 
 
 class ValidatorWorker(Worker):
@@ -28,7 +28,7 @@ class ValidatorWorker(Worker):
     written = RESULTS
 
     def work(self) -> Step:
-        """Answer requests for ever."""
+        """Answer requests. It does not end."""
         self._inbox: list[SimRecord] = []
         self._owed: dict[int, tuple[str, ...]] = {}
         self._places: dict[str, tuple[int, int]] = {}
@@ -74,7 +74,7 @@ class ValidatorWorker(Worker):
         return [] if effect.is_over(self.replica.state) else self._taken()
 
     def _taken(self) -> list[tuple[int, tuple[CommandRequest, ...]]]:
-        """What came in since the last time."""
+        """Return the requests since the last call."""
         self.check_superseded()
         taken, self._inbox = self._inbox, []
         found = [(record.offset, cached_requests(record.value)) for record in taken]
@@ -91,10 +91,10 @@ class ValidatorWorker(Worker):
     def _stop(self, effect: StopInstance) -> None:
         raise Ended(effect.detail)
 
-    # What a record with several requests asks of a validator is checked here: nobody else sees which record it was.
+    # A check of records with several requests. It is here because only the validator knows the record of a request.
 
     def _in_order(self, effect: Append) -> Append:
-        """Entries of requests that came together follow one another as the requests do."""
+        """Check that entries of one record's requests have the order of the requests."""
         last: dict[int, int] = {}
         for data in effect.records:
             entry = self.sim.judge(self.replica.state, data)[0]
@@ -106,7 +106,7 @@ class ValidatorWorker(Worker):
         return effect
 
     def _ack(self, effect: Ack) -> None:
-        """A record is acknowledged when each of its requests has an answer."""
+        """Check that each request of an acknowledged record has an answer."""
         for offset in [offset for offset in self._owed if offset <= effect.offset]:
             for request in self._owed.pop(offset):
                 if request not in self._answered:
@@ -114,7 +114,7 @@ class ValidatorWorker(Worker):
         self.acknowledge(effect.offset)
 
     def _shown(self, effect: Shown) -> None:
-        """Nothing is written of what is applied: it must be so in the log."""
+        """Check against the log the requests that the validator considers applied. It publishes no result for them."""
         self._answered.update(result.request_id for result in effect.results)
         for result in effect.results:
             found = find_request(self.replica.state, result.request_id)

@@ -1,1 +1,1 @@
-"""What must hold after every event, and when all is quiet again."""
+"""The invariants that must hold after every event and at the end of a run."""

@@ -1,4 +1,4 @@
-"""Checks, and the families of commands that bring them into the simulator.
+"""Checks, and the families of commands that add them to the simulator.
 
 A check belongs to one run. It keeps its own model, simple and independent of the code under test, and calls
 ``self.sim.broken(rule, detail)`` when the run and the model differ.
@@ -21,24 +21,24 @@ if TYPE_CHECKING:
 
 
 class Check(RunListener):
-    """``rule`` in docs and mutant tables is the class's name."""
+    """A check of one run. ``rule`` in docs and mutant tables is the class's name."""
 
     def __init__(self, sim: Simulation) -> None:
         self.sim = sim
 
     def node(self, node: str) -> SimNode:
-        """The simulated node of this id."""
+        """Return the simulated node with this id."""
         found: SimNode = self.sim.shared["nodes"][node]
         return found
 
 
 DrawCommand = Callable[[ClusterState, Chance], Command | None]
-"""A command that an operator might ask for, seeing this state; None if there is none. Some are wrong on purpose."""
+"""A command that an operator might request in this state, or None. Some are wrong on purpose."""
 
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """``commands``: kind to (how often relative to others, how to draw it); those that only agents send have none."""
+    """``commands``: kind to (relative weight, function that draws it), None for kinds that only agents send."""
 
     name: str
     commands: Mapping[str, tuple[int, DrawCommand] | None]

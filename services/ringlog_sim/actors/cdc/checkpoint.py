@@ -1,8 +1,7 @@
-"""The checkpoint folder of the simulated CDC job: what is on disk, and a driver's plan chain over it.
+"""The checkpoint folder of the simulated CDC job on disk, and a driver's plan chain in it.
 
-Files appear whole or not at all, and only if they are absent. A write takes time; a driver that dies meanwhile does
-not know whether the file is there. A folder that was wiped is *gone*: a process that still works on it cannot write
-any more.
+Each file appears as a whole, and only if it did not exist. A write takes time. A driver that dies during a write does
+not know whether the file exists. After a wipe the folder is *gone*: a process with the old folder can no longer write.
 """
 
 from __future__ import annotations
@@ -28,10 +27,10 @@ WRITE_US = (50, 1_500)
 
 @dataclass(eq=False, slots=True)
 class Folder:
-    """``offsets`` and ``commits`` are Spark's: where each batch ends, stored before it begins; which are committed.
+    """The content of the checkpoint. ``offsets`` and ``commits`` belong to Spark.
 
-    ``recovers``: the topics may have rows by a checkpoint before this one; ``known_rows``: those, once they were looked
-    up.
+    ``offsets``: the end of each batch, stored before the batch begins. ``commits``: committed batches. ``recovers``:
+    the topics may have rows of an earlier checkpoint. ``known_rows``: those rows, after their look-up.
     """
 
     claimed: bool = False
@@ -45,13 +44,14 @@ class Folder:
     known_rows: KnownRows | None = None
 
     def durable_positions(self) -> dict[int, int]:
-        """Source partition to the first offset that may not be durable."""
+        """Return source partition to the first offset that may not be durable."""
         return PlanChain(self.plans, self.done).durable_positions()
 
 
 class Checkpoint(StoredChain[Step, Step]):
-    """One driver's view of the folder on ``disk``, which another driver may have as well. ``stored`` is called when an
-    entry is there.
+    """One driver's view of the folder on ``disk``. Another driver may use the same folder.
+
+    ``stored`` is called when an entry is stored.
     """
 
     def __init__(
@@ -70,14 +70,14 @@ class Checkpoint(StoredChain[Step, Step]):
             before = entry
 
     def writes(self) -> Step:
-        """The time that a write takes before it is there. Raises CdcError if the folder is gone."""
+        """Wait for the duration of a write. Raise CdcError if the folder is gone."""
         self.sim.shared["job"].step(self._host)
         yield self._chance.between(*WRITE_US)
         if self._disk.disk.get(NAME) is not self.folder:
             raise CdcError("checkpoint_gone", "the folder was deleted")
 
     def append(self, entry: PlanEntry) -> Step:
-        """Store the next entry; see there."""
+        """Store the next entry, as in the base class."""
         check_link(self.head, entry)
         yield from self.writes()
         if entry.sequence in self.folder.plans:
@@ -89,13 +89,13 @@ class Checkpoint(StoredChain[Step, Step]):
         self._entries[entry.sequence] = entry
 
     def mark_done(self, entry: PlanEntry) -> Step:
-        """All rows of the entry are durable."""
+        """Record that all rows of the entry are durable."""
         yield from self.writes()
         self.folder.done.add(entry.sequence)
         self._done.add(entry.sequence)
 
     def put_context(self, context: Mapping[str, Any]) -> Step:
-        """Store a context if it is absent; see there."""
+        """Store a context if it does not exist, as in the base class. Return its name."""
         name = context_name(canonical(context))
         if name not in self.folder.contexts:
             yield from self.writes()
@@ -103,7 +103,7 @@ class Checkpoint(StoredChain[Step, Step]):
         return name
 
     def context(self, name: str) -> Mapping[str, Any]:
-        """The context stored under ``name``; see there."""
+        """Return the context stored under ``name``. Raise ChainBroken if it is missing."""
         try:
             return self.folder.contexts[name]
         except KeyError:

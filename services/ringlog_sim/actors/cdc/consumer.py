@@ -1,11 +1,11 @@
-"""A consumer of the CDC log that lives in the simulator: the production core of the reading protocol, and its ends.
+"""A simulated consumer of the CDC log: the production core of the reading protocol and its surroundings.
 
-It follows ``cdc-generations`` in the change topics and reads the CDC topic where ``ringlog.client.cdc.reading`` says.
-Its progress, and what it has delivered, are one file: a crash loses neither without the other. What it drops is
-compared with what it has delivered, which the core does not remember.
+It follows ``cdc-generations`` in the change topics and reads the CDC topic at the positions from
+``ringlog.client.cdc.reading``. Its progress and its delivered rows are one file, so a crash cannot lose only one of
+them. Dropped rows are compared with the delivered rows, which the core does not store.
 
-Retold is the loop around the core, as every reader has one of its own: when it reads, looks for the next generation
-and stores its place. The core gives the same rows in whatever order that is done.
+The loop around the core is re-implemented, because every reader has its own: it reads, looks for the next generation
+and stores its position. The core returns the same rows for any order of these steps.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ WRITE_US = (50, 3_000)
 
 @dataclass(eq=False, slots=True)
 class StoredRows:
-    """``late``: rows that were dropped as repetitions and were none of the delivered ones."""
+    """The consumer's file. ``late``: rows that were dropped as repetitions but were never delivered."""
 
     progress: ConsumerProgress
     delivered: list[CdcRow] = field(default_factory=list)
@@ -43,12 +43,12 @@ class StoredRows:
 
     @property
     def entered(self) -> Micros:
-        """Timestamp of the generation that it is in, -1 before the first."""
+        """Return the timestamp of the current generation, -1 before the first."""
         return self.progress.generation
 
 
 class SimConsumer:
-    """One consumer over its lives."""
+    """One consumer across its restarts."""
 
     def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
@@ -63,7 +63,7 @@ class SimConsumer:
 
     @property
     def stored(self) -> StoredRows:
-        """What is on disk."""
+        """Return the file on disk."""
         partitions = self.sim.broker.topics[CDC]
         stored: StoredRows = self.host.disk.setdefault(
             NAME, StoredRows(begin_at({part.number: 0 for part in partitions}))
@@ -71,14 +71,14 @@ class SimConsumer:
         return stored
 
     def start(self) -> None:
-        """Begin a life on the host, which is up."""
+        """Start the consumer on its host, which is up."""
         self._inbox, self._changes, self._tails = [], [], []
         self._generations = Generations()
         self._reading = CdcReading(ConsumerProgress.from_json(self.stored.progress.to_json()))
         self.sim.world.spawn(self.host, "consumer", self._run())
 
     def unfinished(self) -> list[str]:
-        """What it has not read yet, in sentences."""
+        """Return descriptions of unread rows and generations."""
         stored = self.stored
         read = {number: part.read for number, part in stored.progress.partitions}
         undone = [
@@ -110,7 +110,7 @@ class SimConsumer:
             self.stored.progress = self._reading.progress()
 
     def _read_on(self) -> None:
-        """Read from where the reading is now; what was on its way from elsewhere is dropped."""
+        """Read from the current positions. Records in transit from other positions are dropped."""
         for tail in self._tails:
             tail.close()
         self._inbox = []
@@ -150,5 +150,5 @@ class SimConsumer:
 
 
 def name_of(row: CdcRow) -> str:
-    """What a row is known by: the mutation's id, or where it was."""
+    """Return the identity of a row: the mutation's id or its source position."""
     return row.mutation_id or f"{row.source_partition}/{row.source_offset}"

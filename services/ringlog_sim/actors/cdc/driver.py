@@ -1,12 +1,12 @@
-"""One driver of the simulated CDC job: performs ``ringlog_cdc.protocol.batch`` on batches in the manner of Spark.
+"""One driver of the simulated CDC job. It performs ``ringlog_cdc.protocol.batch`` on batches, as Spark does.
 
-Spark's side is modelled: the end of a batch is on disk before the batch begins, a batch without a commit is handed out
-again, tasks write their rows in order and again until they are acknowledged. What a plan says, which rows are held, and
-what becomes of each mutation are the production functions.
+Spark is modelled. The end of a batch is on disk before the batch begins. A batch without a commit is run again. Tasks
+write their rows in order and repeat them until they are acknowledged. Production functions decide the plans, the held
+rows and the outcome of each mutation.
 
-Retold, since a batch here has a handful of records and Arrow takes half a millisecond for any: ``facts``. A test holds
-the two to each other and to the definition (``tests/cdc/test_columnar.py``). What the effects of a start do to the disk
-is retold, too: there files with their syncs, here a folder, and the time that a write takes.
+``facts`` is re-implemented. Arrow takes half a millisecond for any batch, and batches here have few records. A test
+compares both implementations with the definition (``tests/cdc/test_columnar.py``). The disk effects of a start are also
+re-implemented: production syncs files, and the simulator uses a folder and a write duration.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
 BATCH_RECORDS = 5
-"""Offsets that a batch takes at most of each partition: few, so that there are many batches."""
+"""Maximum offsets of each partition in a batch. It is small, so a run has many batches."""
 SPARK_JOB_US = (MS, 60 * MS)
 HELD_POLL_US: Micros = 500 * MS
 ATTEMPTS = 8
@@ -65,7 +65,7 @@ SENT_TOGETHER = 2
 
 @dataclass(frozen=True, slots=True)
 class MicroBatch:
-    """A batch in hand: its number, where it ends, and its records that are mutations or claim to be."""
+    """The current batch: its number, its ends, and its records that are mutations or claim to be."""
 
     number: int
     ends: Mapping[int, int]
@@ -73,7 +73,7 @@ class MicroBatch:
 
 
 class NotedTopics:
-    """What a look-up has found so far, in the memory of its driver. ``settled``: as ``KnownRows`` has it."""
+    """The results of a look-up so far, in the driver's memory. ``settled``: as in ``KnownRows``."""
 
     def __init__(self, settled: Mapping[int, int]) -> None:
         self._settled = settled
@@ -81,18 +81,18 @@ class NotedTopics:
         self._lasts: dict[tuple[int, int], int] = {}
 
     def add(self, names: Iterable[Noted], to: int) -> None:
-        """What is in the partition ``to`` of the CDC topic, or among the ``LETTERS``."""
+        """Add names from the partition ``to`` of the CDC topic or from the ``LETTERS``."""
         for name in names:
             self._found.append(name)
             self._lasts[name[0], to] = max(name[1], self._lasts.get((name[0], to), 0))
 
     def known_rows(self) -> KnownRows:
-        """All of it."""
+        """Return all results."""
         return replace(known_of(self._found), settled=self._settled, lasts=self._lasts)
 
 
 class Driver:
-    """One run of the job on ``host``, with the checkpoint on ``disk``'s disk."""
+    """One run of the job on ``host``, with the checkpoint on the disk of ``disk``."""
 
     def __init__(self, sim: Simulation, host: SimHost, disk: SimHost, number: int) -> None:
         self.sim = sim
@@ -113,7 +113,7 @@ class Driver:
         self._noted: NotedTopics
 
     def run(self) -> Step:
-        """Start and work, until a CdcError is raised."""
+        """Start and run until a CdcError is raised."""
         try:
             yield from self._client.start()
             writer = SimWriter(self.sim, self.host, self._client, self._stored)
@@ -175,7 +175,7 @@ class Driver:
             raise checkpoint_lost(WRITER_NAME)
         yield from self._store.writes()
         if folder.claimed:
-            return False  # another driver made the file meanwhile: it is made once
+            return False  # another driver created the file meanwhile, and it is created only once
         folder.claimed = True
         for check in self.sim.on_claimed:
             check.claimed()
@@ -244,7 +244,7 @@ class Driver:
         return take
 
     def _next_batch(self, number: int) -> Step:
-        """Wait until there is something new, and store where the batch ends."""
+        """Wait for new records, and store the end of the batch."""
         folder = self._store.folder
         before = folder.offsets.get(number - 1)
         while True:
@@ -284,7 +284,7 @@ class Driver:
     # ------------------------------------------------------------------------------------------------ plans
 
     def _later(self, effect: AppendedSince) -> dict[int, int | None]:
-        """What the broker would say of the batch."""
+        """Return the broker's answer for the batch: per partition, the first record at or after the limit."""
         later: dict[int, int | None] = dict.fromkeys(self._batch.ends)
         for row in reversed(self._batch.rows):
             if row.item.appended >= effect.limit * 1000:
@@ -320,7 +320,7 @@ class Driver:
             yield from self.sim.moments.at("imaged", self.host)
 
     def _write(self, effect: WriteRows) -> Step:
-        """Write the rows and dead letters of a part: what comes from a source partition in its order."""
+        """Write the rows and dead letters of a part, in the order of each source partition."""
         entry = effect.entry
         work = (yield from self._images.work(entry)) if self._images.concern(entry) else None
         rows, table = within(self._batch.rows, entry), self._table(effect)
@@ -335,12 +335,12 @@ class Driver:
         return ()
 
     def left(self, places: Places) -> Places:
-        """What is to go out, without what was there before this checkpoint."""
+        """Return the output without the records written before this checkpoint."""
         known_rows = self._store.folder.known_rows
         return places if known_rows is None else without(places, known_rows)
 
     def send(self, host: SimHost, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
-        """Send records from ``host`` until they are acknowledged. Raises CdcError."""
+        """Send records from ``host`` until they are acknowledged. Raise CdcError after ``ATTEMPTS`` attempts."""
         for _ in range(ATTEMPTS):
             self.sim.shared["job"].step(host)
             try:
@@ -360,7 +360,7 @@ class Driver:
 
 
 def within(rows: Iterable[Taken], entry: PlanEntry) -> list[Taken]:
-    """The rows of a plan part."""
+    """Return the rows of a plan part."""
     ranges = {item.partition: item for item in entry.ranges}
     return [
         row
@@ -370,7 +370,7 @@ def within(rows: Iterable[Taken], entry: PlanEntry) -> list[Taken]:
 
 
 def interleaved(rows: Iterable[Taken], chance: Chance) -> list[Taken]:
-    """An order in which the tasks of the source partitions, which run at the same time, may come to their rows."""
+    """Return a possible order of rows when the tasks of the source partitions run concurrently."""
     sources: dict[int, list[Taken]] = {}
     for row in rows:
         sources.setdefault(row.item.partition, []).append(row)
@@ -382,7 +382,7 @@ def interleaved(rows: Iterable[Taken], chance: Chance) -> list[Taken]:
 
 
 def facts(rows: Iterable[Taken], positions: Mapping[int, int], horizon: int, leeway: int) -> tuple[PartitionFacts, ...]:
-    """What a look at the rows finds out, where some may be held."""
+    """Return, per partition, the first held offset and the greatest used timestamp below the horizon."""
     found: dict[int, PartitionFacts] = {}
     for row in rows:
         item = row.item

@@ -1,8 +1,8 @@
-"""Where the states of rows lie that images are made of: ``ringlog_cdc.images`` on a simulated disk.
+"""The row states for images: ``ringlog_cdc.images`` on a simulated disk.
 
-The store is the production one, in a database in memory: what is committed is on disk, and a process that dies gives
-up what was not. Of the folder only the files are retold. A store has one user at a time, like the file; a process
-waits for it with ``free`` before it opens one, since opening itself takes no time here.
+The store is the production one, with a database in memory. Committed data is on disk, and a dying process loses its
+uncommitted data. Only the files of the folder are re-implemented. A store has one user at a time, like the file. A
+process calls ``free`` to wait for it before opening one, because opening takes no time here.
 """
 
 from __future__ import annotations
@@ -21,20 +21,22 @@ from ringlog_sim.replica import Step
 
 
 class Base(sqlite3.Connection):
-    """A database that is gone with the last who knows of it: a folder may be forgotten while a store goes on in it."""
+    """A database that is closed with its last reference. A store may continue to use the database of a
+    deleted folder.
+    """
 
     def __del__(self) -> None:
         self.close()
 
 
 def _memory() -> Base:
-    """An empty database. The last who knows of it may be the collector of garbage, in whatever thread that runs."""
+    """Return an empty database. The garbage collector may drop the last reference in any thread."""
     return sqlite3.connect(":memory:", isolation_level=None, factory=Base, check_same_thread=False)
 
 
 @dataclass(eq=False, slots=True)
 class ImageDisk:
-    """The folder of images: its mark, source partition to database, and who uses one."""
+    """The folder of images: its mark, the database of each source partition, and the open stores."""
 
     mark: str | None = None
     bases: dict[int, sqlite3.Connection] = field(default_factory=dict)
@@ -58,7 +60,7 @@ class SimStore(ImageStore):
         self._base = disk.bases[self.partition]
 
     def close(self) -> None:
-        """Give up what was begun and not committed, and let others in."""
+        """Roll back uncommitted changes and release the store."""
         disk = self._disk
         if disk.open_stores.get(self.partition) is self:
             if self._base.in_transaction:
@@ -68,51 +70,49 @@ class SimStore(ImageStore):
 
 
 class Kept(Protocol):
-    """A checkpoint, as far as its images go."""
+    """A checkpoint with its images."""
 
     images: ImageDisk | None
 
 
 @dataclass(frozen=True, slots=True)
 class SimFiles(ImageFiles):
-    """The files of images in the checkpoint ``kept``, which lies on the disk of ``owner``, as a process on ``host``
-    sees them.
-    """
+    """The files of images in the checkpoint ``kept`` on the disk of ``owner``, accessed from ``host``."""
 
     kept: Kept
     owner: SimHost
     host: SimHost
 
     def begun(self) -> bytes:
-        """The mark. Raises FileNotFoundError."""
+        """Return the mark. Raise FileNotFoundError if there is none."""
         disk = self.kept.images
         if disk is None or disk.mark is None:
             raise FileNotFoundError
         return disk.mark.encode()
 
     def mark(self, text: str) -> None:
-        """Store the mark; raises PowerCut where the host goes down before that."""
+        """Store the mark. Raise PowerCut if the host goes down before the write."""
         self._may_fail()
         self._there().mark = text
 
     def begin(self) -> None:
-        """An empty folder."""
+        """Create an empty folder."""
         self.forget()
         self._may_fail()
         self.kept.images = ImageDisk()
 
     def forget(self) -> None:
-        """No folder; who has a store of it open goes on with what nobody sees any more."""
+        """Delete the folder. A process with an open store continues with the deleted data."""
         if self.kept.images is not None:
             self._may_fail()
             self.kept.images = None
 
     def partitions(self) -> list[int]:
-        """The source partitions of which there are states."""
+        """Return the source partitions with states."""
         return sorted(self.kept.images.bases) if self.kept.images is not None else []
 
     def has(self, partition: int) -> bool:
-        """True if there are states of a source partition."""
+        """Return True if a source partition has states."""
         return self.kept.images is not None and partition in self.kept.images.bases
 
     def drop(self, partition: int) -> None:
@@ -120,11 +120,11 @@ class SimFiles(ImageFiles):
         self._there().bases.pop(partition, None)
 
     def open(self, partition: int) -> ImageStore:
-        """The states of a source partition, which nobody uses."""
+        """Open the states of a source partition that no other process uses."""
         return SimStore(self._there(), partition)
 
     def free(self, partitions: Iterable[int]) -> Step:
-        """Wait until nobody uses these partitions."""
+        """Wait until no process uses these partitions."""
         wanted = {*partitions}
         while (disk := self.kept.images) is not None and not wanted.isdisjoint(disk.open_stores):
             yield disk.freed
@@ -135,7 +135,7 @@ class SimFiles(ImageFiles):
         return self.kept.images
 
     def _may_fail(self) -> None:
-        """A host whose next write to a disk is its last act goes down before it."""
+        """Raise PowerCut if the host is set to go down before its next write."""
         if self.host.tears:
             self.host.tears = False
             raise PowerCut

@@ -1,10 +1,9 @@
-"""Plan parts whose tables keep images, as the simulated job carries them out.
+"""Plan parts of tables with images, as the simulated job executes them.
 
-For each source partition there is a task: it opens the states, makes rows of the writes in their order, and sends them.
-Its states are committed some time between its first and its last row, for a sink may still hold rows back that it was
-given. A task that was given up may come again, much later, on a machine of its own. The folder, the store and the rows
-are production code; what is retold is the order in which a driver and its tasks use them, since which task runs when,
-and how often, is Spark's affair.
+Each source partition has a task. The task opens the states, makes rows of the writes in order, and sends them. It
+commits the states at some time between its first and its last row, because a sink may still buffer rows. An abandoned
+task may run again much later, on its own machine. The folder, the store and the rows are production code. The order in
+which the driver and its tasks use them is re-implemented, because Spark decides when and how often a task runs.
 """
 
 from __future__ import annotations
@@ -32,20 +31,20 @@ COMMIT_US = (50, 1_500)
 
 
 class Sender(Protocol):
-    """The driver, as far as its tasks need it."""
+    """The interface of the driver that its tasks need."""
 
     sim: Simulation
     host: SimHost
 
     def left(self, places: Places) -> Places:
-        """What is to go out, without what was there before this checkpoint."""
+        """Return the output without the records written before this checkpoint."""
 
     def send(self, host: SimHost, topic: str, partition: int, values: Sequence[tuple[str, Any]]) -> Step:
-        """Send records from ``host`` until they are acknowledged. Raises CdcError."""
+        """Send records from ``host`` until they are acknowledged. Raise CdcError."""
 
 
 class ImagedParts:
-    """Those of one driver. ``epoch``: at which its incarnation was registered; ``disk``: where the checkpoint lies."""
+    """The image parts of one driver. ``epoch``: epoch of its registration. ``disk``: host with the checkpoint."""
 
     def __init__(self, driver: Sender, store: Checkpoint, disk: SimHost, epoch: int, chance: Chance) -> None:
         self.sim = driver.sim
@@ -57,18 +56,18 @@ class ImagedParts:
         self._folder = ImageFolder(self._files, epoch)
 
     def concern(self, entry: PlanEntry) -> bool:
-        """True unless no table keeps images and none did."""
+        """Return True if a table has images now or had images before."""
         kept = self._store.folder
         has_images = bool(tables_with_images(self._store.context(entry.context)))
         return bool(entry.ranges) and (kept.images is not None or has_images)
 
     def work(self, entry: PlanEntry) -> Step:
-        """What the tasks of a part must know; None if its tables keep no images."""
+        """Return the work for the tasks of a part, or None if its tables have no images."""
         yield from self._files.free(self._files.partitions())
         return self._folder.part(self._store, entry, self._store.context(entry.context))
 
     def carry_out(self, rows: Sequence[Taken], entry: PlanEntry, work: ImageWork, table: RoutingTable) -> Step:
-        """Write the rows and dead letters of a part, and keep its states."""
+        """Write the rows and dead letters of a part, and store its states."""
         self.sim.did["cdc", "imaged"] += 1
         for item in sorted(work.ranges, key=lambda _: self._chance.random()):
             own_rows = [row for row in rows if row.item.partition == item.partition]
@@ -116,7 +115,7 @@ class ImagedParts:
         item: OffsetRange,
         delay: int,
     ) -> None:
-        """An attempt that was given up goes on when nobody thinks of it any more."""
+        """Run a second, late attempt of a task after the driver has abandoned it."""
         host = self.sim.world.host(EXECUTOR)
         chance = Chance(self.sim.world.seed, f"late/{entry.sequence}/{item.partition}")
 
@@ -135,7 +134,7 @@ class ImagedParts:
 
 
 def _sends(places: Places, chance: Chance) -> list[tuple[str, int, list[tuple[str, Any]]]]:
-    """(topic, partition, records that go together): each partition's in their order, whatever others do."""
+    """Return sends of (topic, partition, records), in order per partition and interleaved between partitions."""
     left = {place: values[:] for place, values in sorted(places.items())}
     found = []
     while left:

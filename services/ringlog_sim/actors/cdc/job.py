@@ -1,8 +1,8 @@
-"""Who runs drivers of the CDC job: a supervisor that starts one again when it fails, and sometimes a second one.
+"""The supervisor of the CDC job's drivers. It restarts a failed driver, and sometimes starts a second one.
 
-A driver that was replaced is not started again; one whose checkpoint is lost refuses to start, and waits for an
-operator. A second driver on another machine shares the checkpoint: production holds a lock on it, which a suspended
-machine or a shared file system may lose, so nothing may rest on the lock alone.
+A replaced driver is not restarted. A driver with a lost checkpoint refuses to start and waits for an operator. A second
+driver on another machine shares the checkpoint. Production locks the checkpoint, but a suspended machine or a shared
+file system may lose the lock. So no guarantee may depend on the lock alone.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
 SECOND_HOST = "spark-2"
 AGAIN_US: Micros = SECOND
 GIVE_UP_US: Micros = 20 * SECOND
-"""A generation that takes writes for longer is not waited for: clocks were wrong, or the leeway is large."""
+"""Limit for waiting until a generation closes. It takes longer only after a wrong clock or with a large leeway."""
 
 
 class SimCdcJob:
-    """The job. ``refused``: why it waits for an operator, if it does; ``seconds``: second drivers so far."""
+    """The job. ``refused``: the error while it waits for an operator. ``seconds``: number of second drivers so far."""
 
     def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
@@ -42,25 +42,25 @@ class SimCdcJob:
         self._die: Callable[[SimHost], None] = lambda _: None
 
     def start(self, host: SimHost | None = None) -> None:
-        """Start a driver on the host, which is up; by default on its own."""
+        """Start a driver on the host, which is up. Default: the job's own host."""
         self.sim.world.spawn(host or self.host, "cdc", self._supervise(host or self.host))
 
     def again(self) -> None:
-        """An operator has done what the job waited for."""
+        """Start the job again after an operator has resolved the error."""
         if self.refused and self.host.up and not self.host.processes:
             self.start()
 
     def second(self) -> None:
-        """Start a driver on another machine, whatever the first one does."""
+        """Start a driver on another machine, concurrently with the first one."""
         host = self.sim.world.host(SECOND_HOST)
         if host.up and not host.processes:
             self.seconds += 1
             self.start(host)
 
     def calm(self) -> None:
-        """The faults are over: none dies any more, and an operator ends two drivers and starts one.
+        """End the faults: no driver dies, and if there were two drivers, an operator stops both and starts one.
 
-        One that began while another was at work does not know all that this one had carried out.
+        A driver that began next to another one does not know all of the other's finished work.
         """
         self.die_after(0, lambda _: None)
         self._late.clear()
@@ -71,26 +71,26 @@ class SimCdcJob:
             self.start()
 
     def die_after(self, steps: int, die: Callable[[SimHost], None]) -> None:
-        """The driver that takes the ``steps``-th step from now dies in it; 0: none does."""
+        """Let the driver that takes the ``steps``-th step from now die in it. 0: no driver dies."""
         self._left, self._die = steps, die
 
     def straggle(self, delay: int) -> None:
-        """An attempt of the next task with images goes on after it was given up, this many milliseconds later."""
+        """Let the next task with images have a late attempt, this many milliseconds later."""
         self._late.append(delay)
 
     def straggles(self) -> int:
-        """A task with images begins: when another attempt at it will come, 0: never."""
+        """Return the delay of a late attempt for the task that begins, 0 for none."""
         return self._late.pop() if self._late else 0
 
     def step(self, host: SimHost) -> None:
-        """A driver on ``host`` is about to write a file or to send rows, and will wait for that."""
+        """Count a step of the driver on ``host``: it is about to wait for a file write or a send."""
         if self._left:
             self._left -= 1
             if not self._left:
                 self.sim.world.on(None, 0, lambda _: self._die(host))
 
     def unfinished(self) -> list[str]:
-        """What is left to do, in sentences."""
+        """Return descriptions of unfinished work."""
         if self.refused:
             return []
         folder = self.host.disk.get(NAME)
@@ -103,7 +103,7 @@ class SimCdcJob:
         ]
 
     def open_generations(self) -> list[str]:
-        """Generations that should be closed by now: everything of theirs, and of those before, is long past."""
+        """Return descriptions of overdue generations, whose own and earlier writes are long past."""
         state = self.sim.log.state
         soon = self.sim.world.clock(self.host) + GIVE_UP_US
         late: list[str] = []
@@ -124,13 +124,13 @@ class SimCdcJob:
             except CdcError as error:
                 self.sim.did["cdc", error.code] += 1
                 self.sim.world.tell(driver.name, f"ends: {error}")
-                # With another driver at work the folder moves on while this one starts: it finds out and stops.
+                # With a second driver, the folder changes during the start. The driver detects this and stops.
                 if error.code in ("plan_chain_broken", "plan_chain_moved") and not self.seconds:
                     self.sim.broken("cdc_chain", f"{driver.name}: {error}")
                 if error.code in ("images_lost", "images_taken") and not self.seconds:
                     self.sim.broken("cdc_images", f"{driver.name}: {error}")
                 if error.code == "checkpoint_cut_off":
-                    # An operator does what the message asks for.
+                    # An operator follows the instruction in the message.
                     self.host.disk.pop(NAME, None)
                 if error.code == "checkpoint_lost":
                     self.refused = error.code

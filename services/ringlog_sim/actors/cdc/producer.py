@@ -1,6 +1,6 @@
-"""A producer of base-table writes: mutations keyed by (table, partition key), as an application would send them.
+"""A producer of base-table writes: mutations keyed by (table, partition key), like an application's.
 
-Nothing is retold: what an application writes is the load of a run, and its sends are the Kafka client's business.
+No production code is re-implemented here. The writes are the load of a run, and sending is the Kafka client's task.
 """
 
 from __future__ import annotations
@@ -24,20 +24,22 @@ if TYPE_CHECKING:
 
 KEYSPACE, TABLE = "ks", "t"
 IMAGED = ("i", "j")
-"""Tables that keep images, in runs that have such; their columns are those of the load's table and one more."""
+"""Tables with images, in runs that have them. Their columns are those of the load's table and one more."""
 RESPELLED = "respelled"
 """The table whose columns are dropped and renamed, in runs that have it."""
 REUSED = "reused"
-"""The keyspace that is dropped and created again under its name, in runs that have it. It has registers only."""
+"""The keyspace that is dropped and created again with the same name, in runs that have it. It has only registers."""
 KEYS = 12
-"""Base partition keys in use: few, so that several writes meet in one partition."""
+"""Number of base partition keys. It is small, so several writes share a partition."""
 OVERWRITTEN_KEYS = 4
-"""The same in runs that keep rows on disk."""
+"""The same for runs that store rows on disk."""
 BURST_GAP_US: Micros = 30 * MS
 
 
 class SimProducer:
-    """Sends writes in bursts, each record again until it is acknowledged: copies of one write are one write."""
+    """A sender of bursts of writes. It repeats each record until it is acknowledged; copies of a write count as one
+    write.
+    """
 
     def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
@@ -46,24 +48,26 @@ class SimProducer:
         self.unfinished = 0
 
     def burst(self, count: int, late: bool = False) -> None:
-        """Start to send ``count`` writes; ``late`` ones are of just before the last generation."""
+        """Start to send ``count`` writes. ``late`` writes have timestamps just before the last generation."""
         self._start(lambda: self._draw(late), count)
 
     def imaged_burst(self, number: int, count: int) -> None:
-        """Start to send ``count`` writes to tables with images; ``number``: of the action, from which they draw."""
+        """Start to send ``count`` writes to tables with images. ``number``: action number, the seed of the writes."""
         chance = Chance(self.sim.world.seed, f"imaged/{number}")
         self._start(lambda: self._draw_imaged(chance), count)
 
     def tablet_burst(self, number: int, count: int, keyspace: str = IN_TABLETS) -> None:
-        """Start to send ``count`` writes to the table in tablets, or of a zone; ``number``: of the action, from which
-        they draw.
+        """Start to send ``count`` writes to the table in tablets or in a zone.
+
+        ``number``: action number, the seed of the writes.
         """
         chance = Chance(self.sim.world.seed, f"tablet_burst/{number}")
         self._start(lambda: self._draw_tablet(chance, keyspace), count)
 
     def columns_burst(self, number: int, count: int) -> None:
-        """Start to send ``count`` writes to the table whose columns change; ``number``: of the action, from which they
-        draw.
+        """Start to send ``count`` writes to the table with changing columns.
+
+        ``number``: action number, the seed of the writes.
         """
         chance = Chance(self.sim.world.seed, f"columns_burst/{number}")
         self._start(lambda: self._draw_respelled(chance), count)
@@ -106,7 +110,9 @@ class SimProducer:
             self.sim.shared[WRITTEN].append(AcknowledgedWrite(f"{KEYSPACE}.{TABLE}", key, partition, end))
 
     def _draw_tablet(self, chance: Chance, keyspace: str) -> Mutation:
-        """Many keys, so that each tablet has some; most of now, some to come, across the start of a generation."""
+        """Return a write with one of many keys, so that each tablet gets some. Some timestamps are after a generation's
+        start.
+        """
         shift = chance.weighted([(0, 6), (-400 * MS, 2), (1_800 * MS, 2)])
         return Mutation(
             mutation_id=draw_uuid(chance),
@@ -122,8 +128,9 @@ class SimProducer:
         )
 
     def _draw_respelled(self, chance: Chance) -> Mutation | None:
-        """By one of the last versions; each value says which, and for which column. None before there is a table whose
-        versions count for writes.
+        """Return a write by one of the latest versions. Each value names its version and column.
+
+        Return None before the table exists and its versions apply to writes.
         """
         state = self.sim.log.state
         table = state.tables.get(f"{KEYSPACE}.{RESPELLED}")
@@ -148,7 +155,9 @@ class SimProducer:
         )
 
     def _draw_imaged(self, chance: Chance) -> Mutation:
-        """Few rows, so that writes meet in them; every operation, nulls, times to live, times that go back."""
+        """Return a write to one of few rows, so that writes overlap. It covers all operations, nulls, TTLs and late
+        times.
+        """
         operation = chance.weighted([("INSERT", 5), ("UPDATE", 5), ("ROW_DELETE", 2), ("PARTITION_DELETE", 1)])
         cells: list[Cell] = []
         if not operation.endswith("DELETE"):
@@ -171,7 +180,7 @@ class SimProducer:
         )
 
     def _draw_overwrite(self, timestamp: Micros) -> Mutation:
-        """A write or a delete of one of few rows, so that many versions are redundant."""
+        """Return a write or a delete of one of few rows, so that many versions are redundant."""
         chance = self._chance
         operation = chance.weighted([("INSERT", 6), ("UPDATE", 6), ("ROW_DELETE", 3), ("PARTITION_DELETE", 1)])
         is_delete = operation.endswith("DELETE")
@@ -190,7 +199,7 @@ class SimProducer:
 
     def _draw(self, late: bool) -> Mutation:
         chance, now = self._chance, self.sim.world.clock(self.host)
-        # Most writes are of now; some lie near the edges of the acceptance window, or beyond.
+        # Most writes have the current time. Some are near the edges of the acceptance window, or beyond.
         shift = chance.weighted(
             [(0, 12), (-200 * MS, 3), (-800 * MS, 2), (-1400 * MS, 1), (800 * MS, 2), (1800 * MS, 1)]
         )

@@ -1,4 +1,4 @@
-"""From mutations to CDC rows and dead letters: ``ringlog_cdc.bulk.rows`` on the records of the simulated broker."""
+"""CDC rows and dead letters from mutations: ``ringlog_cdc.bulk.rows`` on the records of the simulated broker."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ ROW_BYTES_MAX = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """A record of the mutations topic, and what the job knows of it."""
+    """A record of the mutations topic and its decoded form."""
 
     record: SimRecord
     item: Input
 
 
 def read_input(partition: int, record: SimRecord) -> Taken:
-    """The record, decoded."""
+    """Return the decoded record."""
     try:
         mutation = cached_mutation(record.value)
     except WireError:
@@ -40,15 +40,15 @@ def read_input(partition: int, record: SimRecord) -> Taken:
 
 
 Places = dict[tuple[str, int], list[tuple[str, Any]]]
-"""(topic, partition) to the values (key, record) that go there, in order."""
+"""(topic, partition) to its values (key, record), in order."""
 
 
 def outgoing(
     table: RoutingTable, rows: Sequence[Taken], entry: PlanEntry, cluster_id: str, states: States | None = None
 ) -> Places:
-    """What goes out for the rows of a plan part, which are in the order of the source.
+    """Return the output for the rows of a plan part, which are in source order.
 
-    ``states``: of the rows of tables with images, if there are such tables.
+    ``states``: the row states of tables with images, if there are such tables.
     """
     part = PartContext(MUTATIONS, cluster_id, entry.incarnation, entry.epoch, ROW_BYTES_MAX)
     places: Places = {}
@@ -61,7 +61,7 @@ def outgoing(
 
 
 def noted(record: SimRecord) -> Noted:
-    """The name of a row or a letter."""
+    """Return the name of a row or a letter."""
     found: CdcRow | DeadLetter = record.value
     if isinstance(found, DeadLetter):
         return found.partition, found.offset, 0, 0, 0, False, True
@@ -73,7 +73,7 @@ def _name(row: CdcRow) -> tuple[int, int, int, int]:
 
 
 def without(places: Places, stored: KnownRows) -> Places:
-    """What goes out, without what is there; writes that are half written are completed."""
+    """Return the output without existing records. Incomplete writes are completed."""
     left = LeftToWrite(stored)
 
     def goes_out(found: CdcRow | DeadLetter, to: int) -> CdcRow | DeadLetter | None:

@@ -1,4 +1,4 @@
-"""The writer of the simulated CDC job: performs ``ringlog_cdc.protocol.writer`` on the world."""
+"""The writer of the simulated CDC job. It performs ``ringlog_cdc.protocol.writer`` in the simulated world."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 
 WRITER_NAME = "cdc"
 TIMES = WriterTimes(look=500 * MS, close_look=SECOND, clock_margin=1_500 * MS, timeout=30 * SECOND)
-"""Shorter than in production, as all times of the simulator are; the broker's clock is wrong by less than the margin.
-"""
+"""Shorter than in production, like all times of the simulator. The broker's clock error is less than the margin."""
 SUBMIT_US: Micros = 5 * SECOND
 
 
 class SimWriter:
-    """One incarnation of the writer. ``failure``: what stopped it; it is looked at between steps. ``routed``: called
-    when a plan part is in the chain.
+    """One incarnation of the writer. ``failure``: the error that stopped it, checked between steps.
+
+    ``routed`` is called when a plan part is in the chain.
     """
 
     def __init__(self, sim: Simulation, host: SimHost, client: SimClient, routed: Callable[[PlanEntry], None]) -> None:
@@ -57,7 +57,7 @@ class SimWriter:
         }
 
     def keep(self) -> Step:
-        """Keep the promises, until something stops this."""
+        """Renew the promises until an error occurs."""
         self._replica.followers.append(self._wake_up)
         try:
             yield from self._replica.perform(self.promises.keep())
@@ -92,7 +92,7 @@ class SimWriter:
             return None
 
     def stored(self, entry: PlanEntry) -> None:
-        """An entry is in the chain."""
+        """Report a stored entry of the chain to the checks."""
         if entry.kind == "route":
             self._routed(entry)
             return

@@ -1,9 +1,9 @@
-"""Applications that read and write registers, and read rows: they perform ``ringlog.client.data.registers`` and
-``ringlog.client.data.row_reads`` on virtual time.
+"""Applications that read and write registers and read rows, on virtual time.
 
-An application plans on its own replica of the log, which may be late, and gives up at its deadline, after which nobody
-knows what became of a write. Each register has one writer, whose timestamps ascend, so with repairs before answers it
-is linearizable at QUORUM (Attiya, Bar-Noy, Dolev).
+They perform ``ringlog.client.data.registers`` and ``ringlog.client.data.row_reads``. An application plans on its own
+replica of the log, which may be late. After its deadline it gives up, and the outcome of a write is unknown. Each
+register has one writer with ascending timestamps. So, with repairs before answers, it is linearizable at QUORUM
+(Attiya, Bar-Noy, Dolev).
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ if TYPE_CHECKING:
 
 DEADLINE_US: Micros = 4 * SECOND
 BREAKS_US: tuple[Micros, ...] = (600 * MS, 600 * MS, 3 * SECOND)
-"""After this time without a reply a connection breaks; what was sent may still arrive."""
+"""A connection breaks after this time without a reply. Sent messages may still arrive."""
 KEYSPACE = "ks"
 DATACENTER = "dc1"
 
 
 class SimCalls:
-    """What one request asks of replicas. ``signal`` fires for every reply, and for every new epoch."""
+    """The calls of one request to replicas. ``signal`` fires for every reply and every new epoch."""
 
     __slots__ = ("_breaks", "replies", "signal")
 
@@ -60,22 +60,22 @@ class SimCalls:
         self._breaks: dict[AskReplica, Micros] = {}
 
     def begin(self, asked: AskReplica, breaks: Micros) -> None:
-        """A reply may come before ``breaks``."""
+        """Register a call. Its reply may arrive before ``breaks``."""
         self._breaks[asked] = breaks
 
     def put(self, asked: AskReplica, reply: ReadReply | WriteReply | ReadRowsReply) -> None:
-        """A reply has come, if its connection has not broken."""
+        """Add a reply, if its connection has not broken."""
         if self._breaks.pop(asked, None) is not None:
             found = found_rows(reply) if isinstance(reply, ReadRowsReply) else found_in(reply)
             self.replies.append((asked, found))
             self.signal.fire()
 
     def next_break(self, latest: Micros) -> Micros:
-        """When the next connection breaks, at ``latest`` otherwise."""
+        """Return the time when the next connection breaks, or ``latest``."""
         return min(self._breaks.values(), default=latest)
 
     def take(self, now: Micros) -> list[ReceivedReply]:
-        """The replies since the last time, and None for each connection that has broken."""
+        """Return the replies since the last call, and None for each connection that has broken."""
         for asked in [asked for asked, breaks in self._breaks.items() if breaks <= now]:
             del self._breaks[asked]
             self.replies.append((asked, None))
@@ -84,10 +84,10 @@ class SimCalls:
 
 
 class SimApplication:
-    """One application on its host, over its lives. ``written``: the last timestamp that it used, by register."""
+    """One application on its host, across its restarts. ``written``: its last timestamp by register."""
 
     asks = DATACENTER, DEADLINE_US
-    """Where it is, and its patience."""
+    """Its datacenter and its deadline."""
 
     def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
@@ -98,7 +98,7 @@ class SimApplication:
         self._chance = Chance(sim.world.seed, f"application/{host.name}")
 
     def start(self) -> None:
-        """Begin a life on the host, which is up."""
+        """Start the application on its host, which is up."""
         self._starts += 1
         self._under_way = []
         self._replica = SimReplica(self.sim, self.host, f"{self.host.name}/{self._starts}")
@@ -119,19 +119,23 @@ class SimApplication:
                 self.sim.world.spawn(self.host, f"{self.host.name}.{access}", work)
 
     def _in_tablets(self, key: Key) -> Iterator[Key]:
-        """The register of that name in a table in tablets, if there is one; that of a namesake is another register."""
+        """Yield the register of that name in a table in tablets, if there is one. A table of the same name has other
+        registers.
+        """
         tables = (table for _, table in in_order(self._replica.state.tables) if table.tablets is not None)
         for table in islice(tables, 1):
             yield Key(table.full_name, key.token, b"%b/%b" % (table.id.encode(), key.name))
 
     def _in_reused(self, key: Key) -> Iterator[Key]:
-        """The register of that name in the keyspace ``REUSED``, if that exists; a namesake has another register."""
+        """Yield the register of that name in the keyspace ``REUSED``, if it exists. Each keyspace has its own
+        registers.
+        """
         keyspace = self._replica.state.keyspaces.get(REUSED)
         if keyspace is not None:
             yield Key(REUSED, key.token, b"%d/%b" % (keyspace.made, key.name))
 
     def _is_there(self, key: Key) -> bool:
-        """Return False for a register of a dropped table or keyspace, which has no values any longer."""
+        """Return False for a register of a dropped table or keyspace, which no longer has values."""
         if key.keyspace == REUSED:
             return is_of_reused(self._replica.state, key)
         table = self._replica.state.tables.get(key.keyspace)
@@ -156,7 +160,7 @@ class SimApplication:
             check.wrote(key, timestamp, level, result.epoch)
 
     def _read(self, key: Key, level: Level) -> Step:
-        # At ONE nothing is promised that an order of operations could explain.
+        # Reads at ONE have no guarantee that linearizability could check.
         begun = (
             self.sim.recording.invoke(self.host.name, Op.READ, key.name.decode()) if level is not Level.ONE else None
         )
@@ -177,7 +181,7 @@ class SimApplication:
     # ---------------------------------------------------------------------------------------------- effects
 
     def perform(self, steps: Steps[RegisterResult] | Steps[FoundPartition]) -> Step:
-        """What a request has come to; None if it was given up: nobody knows what became of it."""
+        """Return the result of a request, or None if the application gave up and the outcome is unknown."""
         calls, replica = SimCalls(), self._replica
         at_once: dict[type, Callable[[Any], Any]] = {
             **replica.at_once,
@@ -227,8 +231,9 @@ class SimApplication:
 
 
 def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:
-    """The registers of a run: near the tokens that nodes bring with them, so that their groups change. The last one is
-    for writes at ONE.
+    """Return the registers of a run, near the nodes' tokens, so that their groups change.
+
+    The last register is for writes at ONE.
     """
     chance = Chance(seed, "registers")
     near = [token - chance.below(2**20) for token in tokens] or [0]
@@ -236,13 +241,13 @@ def register_keys(seed: int, tokens: tuple[int, ...]) -> tuple[Key, ...]:
 
 
 def is_of_reused(state: ClusterState, key: Key) -> bool:
-    """True if a register of the keyspace ``REUSED`` belongs to the one that has the name in this state."""
+    """Return True if a register of the keyspace ``REUSED`` belongs to the keyspace that has the name in this state."""
     keyspace = state.keyspaces.get(REUSED)
     return keyspace is not None and key.name.startswith(b"%d/" % keyspace.made)
 
 
 def disturb(sim: Simulation, applications: list[SimHost], nodes: list[SimHost]) -> None:
-    """Faults that last until all faults end: among applications and nodes, and between either and the broker."""
+    """Inject faults between applications, nodes and the broker. They last until all faults end."""
     chance, world = Chance(sim.world.seed, "disturbed"), sim.world
     lost, late = chance.pick([0.0, 0.1, 0.3, 0.5]), chance.pick([0.0, 0.1, 0.3])
     for application in applications:
@@ -261,6 +266,6 @@ def disturb(sim: Simulation, applications: list[SimHost], nodes: list[SimHost]) 
 
 
 def level_of(name: str) -> tuple[Any, ...]:
-    """(access, level) of an action's word, ``read-QUORUM`` and the like."""
+    """Return (access, level) of an action's name, such as ``read-QUORUM``."""
     access, _, level = name.partition("-")
     return Access(access), Level(level)

@@ -1,7 +1,7 @@
 """A member's copy of the log on the simulated disk: ``ringlog.node.protocol.copying`` on virtual time.
 
-The file is a value here; its damage is tested where it is (``ringlog.node.log.log_copy``). It begins where the run
-does, or with a snapshot. On the host's disk: ``log``.
+The file is a value here. Tests of ``ringlog.node.log.log_copy`` cover file damage. The copy begins at the start of the
+run or with a snapshot. Its key on the host's disk is ``log``.
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ DISK: Final = "log"
 
 @dataclass(frozen=True, slots=True)
 class KeptLog:
-    """What is on a disk: the state with which it begins, and the records from the entry on that made it."""
+    """The content of the disk: the first state, and the records from the entry that made it."""
 
     base: Start
     records: tuple[LogRecord, ...] = ()
 
 
 class SimLogCopy(CopySide):
-    """The copy of a node, for one life of it. ``news`` fires when there may be more to acknowledge."""
+    """The copy of a node between two restarts. ``news`` fires when there may be more to acknowledge."""
 
     def __init__(self, sim: Simulation, host: SimHost, node: NodeId, replica: SimReplica, news: Signal) -> None:
         super().__init__(node, host.disk.get("acknowledged", 0))
@@ -54,7 +54,7 @@ class SimLogCopy(CopySide):
         self._arrived = Signal()
 
     def run(self) -> Step:
-        """Keep the copy while the node is a member, for ever."""
+        """Update the copy while the node is a member. It does not end."""
         at_once: dict[type, Callable[[Any], Any]] = {
             OpenCopy: lambda _: self._open(),
             CloseCopy: lambda _: self._close(),
@@ -117,7 +117,7 @@ class SimLogCopy(CopySide):
         self._inbox.clear()
 
     def _keep(self, held: HeldLog, more: list[LogRecord]) -> None:
-        """Have it on the disk."""
+        """Store the new records on the disk."""
         kept: KeptLog = self._host.disk[DISK]
         kept = replace(kept, records=(*kept.records, *more))
         self._sim.world.store(self._host, DISK, kept)

@@ -1,7 +1,7 @@
-"""A node's rows on the simulated disk: they outlive its process, up to one of the last commits.
+"""A node's rows on the simulated disk. They survive its process, up to one of the last commits.
 
-In runs without them a node begins without rows and reads the mutations from their beginning, as one does whose file is
-gone. ``retention``: the topic lets go of what every node that ever began has on its disk for good.
+In other runs a node starts without rows and reads the mutations from the beginning, like a node with a lost file.
+``retain`` truncates the topic up to the offset that every node has durably stored.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ ROWS, MARK = "rows", "mark of rows"
 
 
 class FailingRows(MemoryRows):
-    """Rows on a disk that refuses every commit once it ``fails``."""
+    """Rows on a disk that rejects every commit while ``fails`` is set."""
 
     fails = False
 
     def commit(self, mark: RowsMark, sync: bool = False) -> None:
-        """As the port says."""
+        """Commit, as the port specifies. Raise RowsDamaged if the disk fails."""
         if self.fails:
             raise RowsDamaged("the simulated disk refuses to write")
         super().commit(mark, sync)
 
 
 class SimRows(FailingRows):
-    """Rows on the disk of ``host``: a power cut in a commit leaves it, or leaves nothing of it."""
+    """Rows on the disk of ``host``. A power cut during a commit keeps the whole commit or none of it."""
 
     def __init__(self, world: SimWorld, host: SimHost) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class SimRows(FailingRows):
         self._host = host
 
     def commit(self, mark: RowsMark, sync: bool = False) -> None:
-        """As the port says. Raises PowerCut."""
+        """Commit, as the port specifies. Raise PowerCut."""
         super().commit(mark)
         try:
             self._world.store(self._host, MARK, mark)
@@ -53,7 +53,7 @@ class SimRows(FailingRows):
 
 
 def rows_of(sim: Simulation, host: SimHost, start: int) -> FailingRows:
-    """The rows with which a node begins a life."""
+    """Return the rows with which a node starts."""
     if not sim.shared["keeps_rows"]:
         return FailingRows()
     found: SimRows | None = host.disk.get(ROWS)
@@ -67,7 +67,7 @@ def rows_of(sim: Simulation, host: SimHost, start: int) -> FailingRows:
 
 
 def retain(sim: Simulation) -> None:
-    """The mutations begin as late as they may."""
+    """Truncate the mutations as far as allowed."""
     nodes = [node for _, node in sorted(sim.shared["nodes"].items()) if node.starts]
     marks = [found.safe if (found := node.host.disk.get(ROWS)) is not None else RowsMark() for node in nodes]
     begin: dict[int, int] = sim.shared["mutations_begin"]

@@ -1,7 +1,7 @@
-"""A reference node on the simulated world: performs the steps of ``ringlog.node.protocol`` on virtual time.
+"""A simulated reference node. It performs the steps of ``ringlog.node.protocol`` on virtual time.
 
-Retold is the end of a node whose disk has failed: the process gives a thread a moment for its last word, here a moment
-passes, and an operator deletes the rows.
+The end of a node with a failed disk is re-implemented. In production, a thread gets time for a last report. Here, that
+time passes, and an operator deletes the rows.
 """
 
 from __future__ import annotations
@@ -85,13 +85,13 @@ LATER = Rest(POLL_US)
 FAILURE_REPORT_US: Micros = SECOND
 LOADS_US: Micros = 2 * SECOND
 COUNT_US: Micros = 500 * MS
-"""How often a node looks for partitions that were added to the mutations topic."""
+"""Interval at which a node looks for added partitions of the mutations topic."""
 WHOLE = 2**31
 PAGES = (1, 400, WHOLE)
-"""Bytes that a page of rows has at least, but for the last."""
+"""Minimum bytes of a page of rows, except for the last page."""
 LAGS_US: tuple[Micros, ...] = (0, 0, 30 * MS, 300 * MS, 1_500 * MS)
 COMPACTED_AFTER, NEVER = 2, 2**31
-"""Writes after which a partition is compacted in runs that keep rows on disk, and in others."""
+"""Number of writes after which a partition is compacted, in runs with rows on disk and in others."""
 
 
 def _rest(rest: Rest) -> Step:
@@ -99,12 +99,12 @@ def _rest(rest: Rest) -> Step:
 
 
 def _sizes(effect: MeasureTablets) -> Amounts:
-    """A tablet of a number holds the same wherever it is."""
+    """Return the sizes of tablets. A tablet has the same size on every node."""
     return {table: {one: tablet_bytes(one) for one in numbers} for table, numbers in effect.own.items()}
 
 
 class SimRowReplica(RowReplica):
-    """The rows of one node; checks hear what it adopts and receives. Nodes share the decoding of writes."""
+    """The rows of one node. It reports adopted states and received rows to the checks. Nodes share decoded writes."""
 
     def __init__(self, sim: Simulation, node: str, store: RowStore | None = None) -> None:
         super().__init__(node, store, COMPACTED_AFTER if sim.shared["keeps_rows"] else NEVER)
@@ -113,7 +113,7 @@ class SimRowReplica(RowReplica):
         self._streamed: dict[RowFetch, list[RowVersion]] = {}
 
     def adopt(self, state: ClusterState) -> list[RowFetch]:
-        """As it ships."""
+        """Adopt a state, as in production, and report it to the checks."""
         before = self.state
         fetches = super().adopt(state)
         if self.state is not before:
@@ -122,23 +122,23 @@ class SimRowReplica(RowReplica):
         return fetches
 
     def commit(self, sync: bool = False) -> None:
-        """As it ships."""
+        """Commit, as in production, and fire the signal."""
         super().commit(sync)
         self.turned.fire()
 
     def remove(self, versions: Sequence[RowVersion]) -> None:
-        """As it ships."""
+        """Remove versions, as in production, and count them."""
         super().remove(versions)
         self._sim.did["kept rows", "versions removed"] += len(versions)
 
     def take_in(self, fetch: RowFetch, page: Rows) -> bool:
-        """As it ships."""
+        """Add a page, as in production, and remember its rows."""
         taken = super().take_in(fetch, page)
         self._streamed.setdefault(fetch, []).extend(page.rows if taken else ())
         return taken
 
     def complete(self, fetch: RowFetch, rows: int, digest: str) -> bool:
-        """As it ships."""
+        """Complete a fetch, as in production, and report its rows to the checks."""
         kept, versions = super().complete(fetch, rows, digest), self._streamed.pop(fetch, [])
         if kept:
             for check in self._sim.on_received:
@@ -150,12 +150,13 @@ class SimRowReplica(RowReplica):
 
 
 class SimNode:
-    """One node, over its lives. ``registration``: who it is; ``tokens``: what it wants to join with (none: stays out);
-    ``replaces``: whose place it wants instead. One that ``is_lost`` has no disk any more and never comes back.
+    """One node, across its restarts.
 
-    Every turn of its loop, every stream and every partition that it reads takes a time that is typical for this node in
-    this run. On its host's disk:
-    ``acknowledged``, the newest epoch that it acknowledged.
+    ``registration``: its identity. ``tokens``: the tokens with which it joins, none if it does not join. ``replaces``:
+    the node that it replaces instead. A node that ``is_lost`` has lost its disk and never returns.
+
+    Each step of its loop, each stream and each partition has a delay that is typical for this node in this run. On its
+    host's disk, ``acknowledged`` is the newest epoch that it acknowledged.
     """
 
     def __init__(self, sim: Simulation, host: SimHost, registration: RegisterNode, tokens: tuple[int, ...]) -> None:
@@ -183,7 +184,7 @@ class SimNode:
         )
 
     def start(self) -> None:
-        """Begin a life on the host, which is up."""
+        """Start the node on its host, which is up."""
         self.starts += 1
         self.rows = rows_of(self.sim, self.host, self.starts)
         self.row_replica = SimRowReplica(self.sim, self.registration.id, self.rows)
@@ -208,7 +209,7 @@ class SimNode:
         self.sim.world.spawn(self.host, f"{self.name}.main", self._run_steps(protocol), self._over)
 
     def _side(self) -> RegisterSide:
-        """What acknowledgements wait for: the registers, and a copy of the log in runs that have members."""
+        """Return the conditions of acknowledgements: the registers, and a copy of the log in runs with members."""
         if not self.sim.shared["keeps_log"]:
             return self.registers
         copy = SimLogCopy(self.sim, self.host, self.registration.id, self._replica, self._ack_signal)
@@ -217,31 +218,31 @@ class SimNode:
 
     @property
     def own_epoch(self) -> Epoch:
-        """The newest epoch that its replica of the log has shown it."""
+        """Return the newest epoch of its replica of the log."""
         return self._replica.state.epoch
 
     @property
     def turned(self) -> Signal:
-        """Fires when a request that is behind may have what it waits for."""
+        """Return the signal that fires when a waiting request may continue."""
         return self.row_replica.turned
 
     def named(self, epoch: Epoch) -> None:
-        """A request has waited in vain for an epoch."""
+        """Report an epoch for which a request has waited without success."""
         if self.peers is not None:
             self.peers.named(epoch)
 
     def read_slowly(self, lag: Micros) -> None:
-        """From now on the node gets records of the mutations that much later."""
+        """Delay this node's records of the mutations by ``lag``, from now on."""
         self._lag = lag
         for tail in self._tails:
             tail.lag = lag
 
     def fail_rows(self) -> None:
-        """From now on the disk takes no rows any more."""
+        """Let the disk reject rows from now on, if the node is up and has caught up."""
         self.rows.fails = self.host.up and self.row_replica.caught_up
 
     def lose(self) -> None:
-        """The disk is gone, and with it all that this node was."""
+        """Lose the disk, and with it all data of this node."""
         self.starts, self.is_lost = 0, True
         self.row_replica = SimRowReplica(self.sim, self.registration.id)
 
@@ -249,8 +250,9 @@ class SimNode:
         self.sim.broken("node_ended", f"{self.name} ended: {why}")
 
     def _run_steps(self, protocol: Steps[None]) -> Step:
-        """Perform the steps of a life. If the disk fails the node says so, and ends: its rows are deleted and it begins
-        again, or it never comes back.
+        """Perform the steps of a life. If the disk fails, report it and stop.
+
+        Then the rows are deleted and the node starts again, or it never returns.
         """
         try:
             yield from self._perform(protocol)
@@ -342,7 +344,7 @@ class SimNode:
         return take
 
     def _take(self, _: Take) -> Step:
-        """What has come, and where each partition ends for now."""
+        """Return the received records and the current end of each partition."""
         if not self._inbox and self._replica.state is self.row_replica.state:
             yield self._replica.changed, POLL_US
         yield self._chance.below(self._slowness) + 1
@@ -355,7 +357,7 @@ class SimNode:
         return taken
 
     def _read_added(self) -> None:
-        """Read the partitions that were added since the last look, as ``ringlog.node.streams.mutation_tail`` does."""
+        """Read partitions that were added since the last check, as ``ringlog.node.streams.mutation_tail`` does."""
         sim, known = self.sim, len(self._tails)
         if len(sim.broker.topics[MUTATIONS]) == known or sim.world.now < self._counted_at + COUNT_US:
             return
@@ -377,7 +379,7 @@ class SimNode:
     def _to_its_end(self, steps: Steps[None]) -> Step:
         try:
             yield from self._perform(steps)
-        except NodeFailed as failed:  # it is refused for good: an operator starts it again, not to join
+        except NodeFailed as failed:  # it is permanently rejected: an operator starts it again without a join
             self.sim.world.tell(self.name, f"stays out: {failed}")
         self._replica.changed.fire()
 
@@ -416,7 +418,7 @@ class SimNode:
         return self.sim.broker.try_append(self.host, LOAD, [(publish.load.node, encode_node_load(publish.load))])
 
     def _wish(self, state: ClusterState) -> Steps[Join | Replace]:
-        """To join; or to replace, after the cluster has heard that a lost node is down."""
+        """Return a join, or a replace after the cluster has marked a lost node as down."""
         me, other = self.registration.id, self.replaces
         found = state.nodes.get(other.registration.id) if other is not None else None
         if other is None or found is None or found.state != "normal":
@@ -461,7 +463,7 @@ class SimNode:
         return perform(steps, {**at_once, EndPages: end}, {**in_time, NextPage: next_page, KeepPage: keep})
 
     def serve(self, fetch: RowFetch, newest: Epoch, after: RowVersion | None) -> tuple[Rows, bool] | Exception:
-        """This node as a source: a page, and whether that was all."""
+        """Serve a stream as its source. Return a page and whether it is the last one."""
         try:
             page = self.row_replica.page(fetch, newest, after, self._page_bytes)
         except (NotReady, NotServed) as refused:
@@ -469,7 +471,7 @@ class SimNode:
         return page, sum(len(one.partition_key) + len(one.value) for one in page.rows) < self._page_bytes
 
     def read(self, table: str, key: bytes) -> None:
-        """Answer a read now, if this node may; what it answers goes to the checks."""
+        """Answer a read now, if this node may, and pass the answer to the checks."""
         try:
             epoch, versions = self.row_replica.read(table, key)
         except (NotReady, NotServed) as refused:

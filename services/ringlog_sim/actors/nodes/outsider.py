@@ -1,8 +1,8 @@
-"""Somebody who has folded entries that the log does not have: the log lost them, or they were made up.
+"""A process that has folded entries that the log does not have, because the log lost them or they were invented.
 
-What he sends is planned on that state, which lies a little ahead of what the nodes know: ``planned`` stands for
-whatever a message could carry to make a node believe it. Nobody may act on it. His entries never get into the log; that
-authors on a lost history cannot append is the log's own business.
+Its requests are planned on that state, slightly ahead of the nodes. ``planned`` represents any data in a message that
+could make a node accept that state. No process may act on it. Its entries never enter the log. The log itself ensures
+that authors on a lost history cannot append.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 TIMES = 4
 GIVE_UP_US, AGAIN_US = 2 * SECOND, 250 * MS
 NEVER_WRITTEN = 10**9
-"""The timestamp of what he writes: it would win over everything."""
+"""The timestamp of its writes. It would win over every other write."""
 
 
 @dataclass(frozen=True, slots=True)
 class OutsiderRequest:
-    """What he asks of a node, without a ``cell`` to read; nobody asks again after ``until``."""
+    """A request to a node; a read if ``cell`` is None. It is not repeated after ``until``."""
 
     node: NodeId
     key: Key
@@ -45,7 +45,7 @@ class OutsiderRequest:
 
 
 class SimOutsider:
-    """On a host of its own, which no fault befalls."""
+    """The process, on its own host, which has no faults."""
 
     def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
@@ -53,7 +53,7 @@ class SimOutsider:
         self._chance = Chance(sim.world.seed, "outsider")
 
     def start(self, keys: tuple[Key, ...]) -> None:
-        """Begin, with these registers in mind."""
+        """Start, with these registers as targets."""
         self.sim.world.spawn(self.host, self.host.name, self._work(keys))
 
     def _work(self, keys: tuple[Key, ...]) -> Step:
@@ -61,7 +61,7 @@ class SimOutsider:
             yield self._chance.between(100, 2_500) * MS
             key, node = self._chance.pick(keys), self._chance.pick(sorted(self.sim.shared["nodes"]))
             if not self.sim.log.state.epoch:
-                continue  # no entry can follow: the cluster does not exist yet
+                continue  # no entry can follow, because the cluster does not exist yet
             planned = self._lost(key.keyspace)
             if planned is not self.sim.log.state:
                 cell = RegisterCell(NEVER_WRITTEN, b"%d" % NEVER_WRITTEN)
@@ -70,7 +70,7 @@ class SimOutsider:
                 self._send(OutsiderRequest(node, key, cell, planned, until))
 
     def _lost(self, keyspace: str) -> ClusterState:
-        """What follows the log in his world."""
+        """Return a state that follows the log in its own history."""
         state = self.sim.log.state
         commands: list[Command] = [DropKeyspace(keyspace), *[Noop()] * self._chance.below(6)]
         if self._chance.happens(0.5):
@@ -107,7 +107,7 @@ class SimOutsider:
             self._again(asked)
 
     def _again(self, asked: OutsiderRequest) -> None:
-        """Ask once more when the node is not behind any more."""
+        """Repeat the request when the node is no longer behind."""
         if self.sim.shared["nodes"][asked.node].own_epoch >= asked.planned.epoch:
             self._send(asked)
         elif self.sim.world.now < asked.until:

@@ -1,11 +1,10 @@
-"""What nodes ask and answer of the log on the simulated world: ``ringlog.node.protocol.peers`` on virtual time.
+"""The nodes' requests to peers about the log: ``ringlog.node.protocol.peers`` on virtual time.
 
-Bugs that believe a peer's word are planted here and in ``registers``: what ships has hints and what serves in two
-threads that share nothing but the replica, so there is no place for them.
+Planted bugs that trust a peer's claim are here and in ``registers``. Production cannot have them at this place, because
+the client and the server of claims are two threads that share only the replica.
 
-Some nodes hold a few entries and no copy, so they have gaps; others have a copy that begins as late. In some runs a
-node gives for a while what is not the log (``ringlog_sim.stories.peer_logs``); what it would have given goes to the
-checks.
+Some nodes have a few entries and no copy, so they have gaps. Others have a copy that begins equally late. In some runs
+a node answers with a wrong log for a while (``ringlog_sim.stories.peer_logs``). The checks get its correct answer.
 """
 
 from __future__ import annotations
@@ -38,11 +37,11 @@ if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
 PAGE_BYTES = 1_200
-"""A few entries, so that pages are many."""
+"""A few entries, so there are many pages."""
 
 
 class SimLogOnDisk:
-    """A member's copy that begins where the entries begin that the node holds."""
+    """A member's copy that begins with the first entry that the node has."""
 
     def __init__(self, sim: Simulation, recent: RecentEntries) -> None:
         self._sim = sim
@@ -51,19 +50,19 @@ class SimLogOnDisk:
 
     @property
     def base(self) -> Start:
-        """See ``LogOnDisk``."""
+        """Return the start of the copy, as in ``LogOnDisk``."""
         epoch = self._recent.before
         if self._base.state.epoch != epoch:
             self._base = Start(self._sim.log.states[epoch], 1)
         return self._base
 
     def after(self, epoch: Epoch, page_bytes: int) -> tuple[bytes, ...] | None:
-        """See ``LogOnDisk``."""
+        """Return entries after an epoch, as in ``LogOnDisk``."""
         return self._recent.after(epoch, page_bytes)
 
 
 class SimPeers:
-    """One node among its peers, for one life of it. ``lie``: how it lies at the moment; empty: not at all."""
+    """One node among its peers, between two restarts. ``lie``: its current kind of wrong answer, or empty."""
 
     def __init__(self, sim: Simulation, node: NodeId, replica: SimReplica, lie: Callable[[], str]) -> None:
         self.sim = sim
@@ -81,21 +80,21 @@ class SimPeers:
         self.in_time: Performers = {AwaitBehind: self._await, AskLog: self._ask_log, AskPeer: self._ask}
 
     def steps(self, draw: Draw) -> Steps[None]:
-        """As the node performs them."""
+        """Return the steps that the node performs."""
         replica = self._replica
         return ask_peers(self.node, lambda: replica.state, self.claims, self.entry_at, draw)
 
     def entry_at(self, epoch: Epoch) -> bytes | None:
-        """The entry of the own log that made an epoch, if it is held."""
+        """Return the own log's entry that made an epoch, or None."""
         return self._replica.recent.at(epoch)
 
     def named(self, epoch: Epoch) -> None:
-        """A message names an epoch that is not here."""
+        """Record that a message names an epoch that this node does not have."""
         self._named = max(epoch, self._named)
         self._behind.fire()
 
     def answered(self, request: EntriesRequest) -> EntriesReply:
-        """This node as a peer."""
+        """Answer a request as a peer."""
         reply = self._side.answered(request)
         for check in self.sim.on_gave:
             check.gave(self.node, request, reply)
@@ -118,7 +117,7 @@ class SimPeers:
         request = effect.request
         peer = self.sim.shared["nodes"].get(request.node)
         if peer is None:
-            return None  # somebody has registered a node that nobody ever starts
+            return None  # a client has registered a node that never starts
 
         def ask(answer: Callable[[Any], None]) -> None:
             if peer.peers is not None:

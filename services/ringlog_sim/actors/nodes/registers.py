@@ -1,9 +1,9 @@
-"""Registers on the simulated world: ``ringlog.node.protocol.registers`` with a journal and messages on virtual time.
+"""Simulated registers: ``ringlog.node.protocol.registers`` with a journal and messages on virtual time.
 
-They live beside the rows of a node and follow the log at a pace of their own; the node acknowledges what both have. A
-batch of the journal takes a while to get to the disk. On the host's disk: ``registers``.
+They exist next to a node's rows and follow the log at their own speed. The node acknowledges an epoch when both have
+it. A batch of the journal takes some time to reach the disk. Its key on the host's disk is ``registers``.
 
-Requests that nodes hold: ``ringlog.node.protocol.requests`` on virtual time.
+Held requests use ``ringlog.node.protocol.requests`` on virtual time.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ def hold(world: SimWorld, changed: Signal, steps: Steps[Any]) -> Step:
 DISK = "registers"
 RETRY_US: Micros = 250 * MS
 CALL_US: Micros = 2 * SECOND
-"""A call's time: short, so that streams get on over several."""
+"""Timeout of a call. It is short, so a stream needs several calls."""
 PAGE = 2
-"""Cells that a page of a stream has at most: few, so that streams are cut off between pages."""
+"""Maximum cells of a stream's page. It is small, so streams are interrupted between pages."""
 
 
 class NotYet(Exception):
-    """A source cannot give its cells, or not now."""
+    """A source cannot serve its cells, or not yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """A request on its way, ``planned`` on this state; ``answer`` is called with the reply on the host that asked,
-    ``source``.
+    """A request in transit. ``planned``: the state on which it was planned.
+
+    ``answer`` is called with the reply on the requesting host ``source``.
     """
 
     request: WriteRequest | ReadRequest
@@ -65,8 +66,9 @@ class Message:
 
 @dataclass(eq=False, slots=True)
 class CellsCall:
-    """A call for the cells after ``after`` by a node at epoch ``newest``. ``found``: the answer of the source in its
-    ``incarnation``; ``cells``: those of it that were not sent yet.
+    """A call for the cells after ``after``, by a node at epoch ``newest``.
+
+    ``found``: the answer of the source in its ``incarnation``. ``cells``: the unsent cells of the answer.
     """
 
     fetch: RegisterFetch
@@ -78,7 +80,7 @@ class CellsCall:
 
 
 class SimJournal:
-    """A journal on the disk of ``host``: what waits gets there together, after a time below ``slowness()``."""
+    """A journal on the disk of ``host``. Waiting records are written together, within ``slowness()``."""
 
     def __init__(self, world: SimWorld, host: SimHost, slowness: Callable[[], Micros]) -> None:
         self._world = world
@@ -90,7 +92,7 @@ class SimJournal:
         world.spawn(host, f"{host.name}.journal", self._run())
 
     def append(self, record: JournalRecord, done: Done) -> None:
-        """As the port says."""
+        """Append a record, as the port specifies."""
         self._waiting.append((record, done))
         self._news.fire()
 
@@ -109,9 +111,9 @@ class SimJournal:
 
 
 class SimRegisters:
-    """The registers of one node, over its lives. ``news`` fires when there may be more to acknowledge.
+    """The registers of one node, across its restarts. ``news`` fires when there may be more to acknowledge.
 
-    ``disk``: how long it takes at most until something is there.
+    ``disk``: maximum duration of a disk write.
     """
 
     def __init__(self, sim: Simulation, host: SimHost, node: NodeId) -> None:
@@ -131,7 +133,7 @@ class SimRegisters:
         self._free = Signal()
 
     def start(self, replica: SimReplica, news: Signal, tries: StreamAttempts) -> None:
-        """Begin a life with what is on the disk."""
+        """Start with the content of the disk."""
         self._tries = tries
         self._incarnation = self.host.incarnation
         self.news = news
@@ -142,15 +144,15 @@ class SimRegisters:
 
     @property
     def value(self) -> RegisterReplica:
-        """The registers as they are now, or were when the node ended."""
+        """Return the current registers, or the last ones of an ended node."""
         return RegisterReplica(self.node) if self._registers is None else self._registers.value
 
     def acknowledgeable(self) -> Epoch:
-        """The newest epoch that the node may acknowledge as far as its registers go."""
+        """Return the newest epoch that the registers allow the node to acknowledge."""
         return registers.acknowledgeable(self.value)
 
     def received(self, operation: OperationId) -> bool:
-        """True if everything that was to be streamed for the operation is here."""
+        """Return True if all streams of the operation are complete."""
         return operation in self.value.received
 
     # ----------------------------------------------------------------------------------------------- epochs
@@ -185,8 +187,9 @@ class SimRegisters:
         self.news.fire()
 
     def _on_disk(self, begin: Callable[[Done], bool | None]) -> Step:
-        """Begin something that is done when it is on the disk, and wait for that, one after the other; False if it was
-        refused.
+        """Begin an operation and wait until it is on the disk. Operations run one at a time.
+
+        Return False if the operation was rejected.
         """
         while self._is_busy:
             yield self._free
@@ -204,7 +207,7 @@ class SimRegisters:
     # ------------------------------------------------------------------------------------- reads and writes
 
     def take(self, message: Message) -> None:
-        """A message has arrived."""
+        """Receive a message."""
         if self._incarnation == self.host.incarnation and self._registers is not None:
             self.sim.world.begin(self.host, "request", self._answer(self._registers, message))
 
@@ -281,7 +284,7 @@ class SimRegisters:
         return perform(steps, at_once, {**in_time, NextPage: next_page, KeepPage: keep, EndPages: end})
 
     def page(self, call: CellsCall, answer: Callable[[Any], None]) -> None:
-        """These registers as a source: some of those that were here when the call came in."""
+        """Serve a page of a stream as its source, from the cells that existed when the call began."""
         if self._incarnation != self.host.incarnation or (
             call.found is not None and call.incarnation != self._incarnation
         ):
@@ -298,7 +301,7 @@ class SimRegisters:
 
 
 class StreamCalls:
-    """The calls of one stream to ``host`` from ``source``, each with its time."""
+    """The calls of one stream to ``host`` from ``source``, each with its timeout."""
 
     def __init__(self, world: SimWorld, host: SimHost, source: SimHost) -> None:
         self._world = world
@@ -307,7 +310,7 @@ class StreamCalls:
         self._until: Micros = 0
 
     def ask(self, effect: NextPage, ask: Callable[[Callable[[Any], None]], None]) -> Step:
-        """The answer to ``ask``, or AskAgain."""
+        """Return the answer to ``ask``, or AskAgain."""
         world = self._world
         if effect.is_first:
             self._until = world.now + CALL_US
@@ -327,7 +330,7 @@ def streaming(
     news: Signal,
     retry: Micros = RETRY_US,
 ) -> tuple[dict[type, Callable[[Any], Any]], Performers]:
-    """How a stream to ``host`` is performed: at once, and in time. Its ``news``: there will be no more attempts."""
+    """Return the performers of a stream to ``host``. ``news`` fires after the last attempt."""
 
     def again(effect: Again) -> Step:
         if effect.seconds is None:

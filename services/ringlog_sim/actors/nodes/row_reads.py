@@ -1,7 +1,7 @@
-"""Reads of rows on the simulated world: ``ringlog.node.rows.row_reads`` answers, this moves messages and time.
+"""Simulated reads of rows. ``ringlog.node.rows.row_reads`` answers; this module moves messages and time.
 
-Reads at a position ask for what the producer
-was acknowledged last; those at QUORUM, one after the other, for what is being written.
+A read at a position asks for the producer's last acknowledged write. Consecutive reads at QUORUM ask for a write in
+progress.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ OFTEN, GAP_US = 8, 8 * MS
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgedWrite:
-    """A write that the broker has: its table and partition key, and the position behind it."""
+    """A write that the broker has: its table, its partition key, and the position after it."""
 
     table: str
     key: bytes
@@ -46,7 +46,7 @@ class AcknowledgedWrite:
 
 @dataclass(frozen=True, slots=True)
 class RowsMessage:
-    """A request on its way to ``node``; ``answer`` is called with the reply on the host that asked, ``source``."""
+    """A request to ``node`` in transit. ``answer`` is called with the reply on the requesting host ``source``."""
 
     node: SimNode
     request: ReadRowsRequest
@@ -55,7 +55,7 @@ class RowsMessage:
 
 
 class RowReader(Protocol):
-    """An application: what it asks with (its datacenter, its patience), and what performs its reads."""
+    """An application. ``asks``: its datacenter and its deadline. ``perform`` runs its reads."""
 
     sim: Simulation
     host: SimHost
@@ -65,7 +65,7 @@ class RowReader(Protocol):
 
 
 def take(message: RowsMessage) -> None:
-    """A request has arrived at its node."""
+    """Receive a request at its node."""
     if message.node.starts:
         message.node.sim.world.begin(message.node.host, "rows", _answer(message))
 
@@ -82,7 +82,7 @@ def _answer(message: RowsMessage) -> Step:
 
 
 def operate(application: RowReader, number: int, way: str) -> None:
-    """Begin to read a partition that was written; ``number`` chooses which."""
+    """Begin to read a partition with writes. ``number`` selects the partition."""
     sim = application.sim
     written: list[AcknowledgedWrite] = sim.shared[WRITTEN]
     if application.host.up and written:
@@ -101,7 +101,7 @@ def _at_position(application: RowReader, chosen: AcknowledgedWrite) -> Step:
 
 
 def _again(application: RowReader, chosen: AcknowledgedWrite, level: Level, times: int, gap: Micros) -> Step:
-    """Each read has what those before it had; they begin when another write has just come. ``times``: how many."""
+    """Read ``times`` times, beginning when another write has arrived. Each read must see what earlier reads saw."""
     written: list[AcknowledgedWrite] = application.sim.shared[WRITTEN]
     count = len(written)
     for _ in range(POLLS):

@@ -1,10 +1,10 @@
 """Models of accepted writes, and of the rows that a consumer of the CDC log must get.
 
-The rule of acceptance is stated again in a few lines and applied to every record of the mutations topic. A record has
-one verdict, from the tables and settings of its append time and from all generations, once the validation watermark of
-the log is above them. From then on every node keeps it, or none does, whatever they have folded and however often they
-restart. Until then no node may keep it. A write may be in the topic several times: it is kept if one of its records
-counts. The verdict is computed again after each entry and must not change.
+The acceptance rule is written here a second time in a few lines and applied to every record of the mutations topic. A
+record gets one decision once the log's validation watermark is above its times. The decision depends on the tables and
+settings of its append time and on all generations. From then on either every node stores the write or none does, for
+any folded epoch and after any restart. Before that, no node may store it. A write may be in the topic several times. It
+is stored if one of its records counts. The decision is recomputed after each entry and must not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NAME = f"{KEYSPACE}.{TABLE}"
 
 @dataclass(slots=True)
 class WrittenRecord:
-    """One record of the topic. ``counts``: its verdict; None: it has none yet."""
+    """One record of the topic. ``counts``: its decision, None while it has none."""
 
     partition: int
     offset: int
@@ -46,7 +46,7 @@ class WrittenRecord:
 
 
 class AcceptedWrites:
-    """All records so far; ``observe`` takes in what is new. Writes are distinguished by their bytes."""
+    """All records so far. ``observe`` adds new ones. Writes are distinguished by their bytes."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
@@ -57,7 +57,7 @@ class AcceptedWrites:
         self.records: list[WrittenRecord] = []
 
     def observe(self) -> None:
-        """Take in the records that can be read by now."""
+        """Add the records that are visible now."""
         for partition in self._sim.broker.topics[MUTATIONS]:
             first = self._read.get(partition.number, 0)
             if first == partition.visible:
@@ -79,7 +79,7 @@ class AcceptedWrites:
                 self.records.append(written)
 
     def changed(self, before: ClusterState, state: ClusterState) -> None:
-        """The log has a new state."""
+        """Update the model for a new state of the log."""
         self._reaches.observe(state)
         self._times.observe(before, state)
         was, self._state = self._state, state
@@ -89,7 +89,7 @@ class AcceptedWrites:
                 self._judge(written)
 
     def _judge(self, written: WrittenRecord) -> None:
-        """The verdict by the newest state, if it has one; it is what it was."""
+        """Decide by the newest state, if it allows a decision. Report a changed decision."""
         state_then = self._times.at(written.appended)
         window, write = window_of(state_then), written.write
         used = max(written.appended, write.timestamp if write.timestamp <= written.appended + window else 0)
@@ -110,12 +110,16 @@ class AcceptedWrites:
         written.counts = counts
 
     def must(self) -> set[bytes]:
-        """The writes that everybody who has passed them keeps, and nobody else has any."""
+        """Return the writes that every node past them stores. No node may store other writes."""
         return {written.value for written in self.records if written.counts}
 
 
 def _acceptable(timestamp: int, now: int, starts: tuple[int, ...], reaches: tuple[int, ...], leeway: int) -> bool:
-    """ScyllaDB's rule: not from the future, in a generation, and of one that has ended only within its window."""
+    """Return True if a write passes ScyllaDB's rule.
+
+    It must not be too far in the future, must be in a generation, and after that generation's end only within its
+    window.
+    """
     if timestamp > now + leeway or not any(start <= timestamp for start in starts):
         return False
     followers = [(start, reach) for start, reach in zip(starts, reaches, strict=True) if timestamp < start <= now]
@@ -126,30 +130,33 @@ Place = tuple[int, int]
 """(partition, offset)."""
 
 Name = tuple[int, int, Micros, int]
-"""Of a row: partition and offset of its write, timestamp, number among its write's rows of that timestamp."""
+"""The identity of a row: its write's partition and offset, its timestamp, and its number among rows of that
+timestamp.
+"""
 
 
 def faults_of(stored: StoredRows, rows: Mapping[Name, CdcRow], complete: Set[Place]) -> Iterator[str]:
-    """What is wrong, in sentences: each row comes once, in order, and none once the consumer has left its generation.
+    """Yield the consumer's errors: rows must come once, in order, and never after the consumer has left their
+    generation.
 
-    ``rows``: all that a CDC topic has; ``complete``: the writes whose last row is among them.
+    ``rows``: all rows of a CDC topic. ``complete``: the writes whose last row is among them.
     """
-    # What is repeated of a write that is not whole yet comes before it is delivered.
+    # Repetitions of an incomplete write come before it is delivered.
     late = [row for row in stored.late if name_of(row) not in stored.names]
     if late:
         yield f"a row of {late[0].generation} was taken for a repetition: {late[0]}"
     delivered = [(row.mutation_id, row.timestamp, row.batch_seq_no) for row in stored.delivered]
     got = {row.mutation_id for row in stored.delivered}
-    # What a job has begun to write that was refused for good is never whole: nobody delivers a part of it.
+    # A permanently rejected write that a job has begun stays incomplete. No consumer delivers a part of it.
     whole = (row for name, row in rows.items() if name[:2] in complete)
     wanted = {row.mutation_id for row in whole if row.generation <= stored.entered}
     if len(set(delivered)) != len(delivered) or got != wanted:
         yield f"the consumer has {len(delivered)} rows of {len(got)} writes, wanted {len(wanted)}"
-    # Of the copies of a write in the source the rows of one were delivered, all of them.
+    # If the source has copies of a write, the consumer delivers all rows of exactly one copy.
     places = {(row.source_partition, row.source_offset) for row in stored.delivered}
     if len(delivered) != sum(name[:2] in places for name in rows):
         yield "the consumer has a part of a write"
-    # If partitions were added, the writes of one key lie in two of them, and only timestamps order these.
+    # After partitions are added, writes of one key are in two of them, and only timestamps order them.
     last: dict[tuple[bytes, tuple[bytes, ...], int], Place] = {}
     generation = -1
     for row in stored.delivered:

@@ -1,8 +1,8 @@
-"""``ringlog audit`` on the topics of a run: it must find nothing wrong in a log that the other checks find right.
+"""``ringlog audit`` on the topics of a run: it must find no failure in a log that the other checks accept.
 
-The audit reads the simulated topics at the end of a run as it reads Kafka's. The change topics are made from the last
-state. A run with a second checkpoint is left out if a table kept images, since the audit then knows no more than the
-check of images what they begin with.
+At the end of a run, the audit reads the simulated topics as it reads Kafka's. The change topics are derived from the
+last state. A run with a second checkpoint is skipped if a table had images, because the audit does not know their first
+states. The image check has the same limit.
 """
 
 from __future__ import annotations
@@ -40,38 +40,38 @@ class AuditedRecord:
     time: int = 0
 
     def partition(self) -> int:
-        """Its partition."""
+        """Return its partition."""
         return self.place[0]
 
     def offset(self) -> int:
-        """Its offset."""
+        """Return its offset."""
         return self.place[1]
 
     def key(self) -> bytes | None:
-        """Its key."""
+        """Return its key."""
         return self.data[0]
 
     def value(self) -> bytes | None:
-        """Its value."""
+        """Return its value."""
         return self.data[1]
 
     def timestamp(self) -> tuple[int, int]:
-        """Its append time in milliseconds, as Kafka's client has it."""
+        """Return its append time in milliseconds, like Kafka's client."""
         return 2, self.time // 1_000
 
 
 class SimTopics:
-    """The topics of a simulated cluster, as at the end of the run."""
+    """The topics of a simulated cluster at the end of the run."""
 
     def __init__(self, sim: Simulation) -> None:
         self._sim = sim
 
     def name(self, suffix: str) -> str:
-        """The name by which rows and letters call a topic."""
+        """Return the name of a topic in rows and letters."""
         return suffix
 
     def records(self, suffix: str, since: Mapping[int, int] | None = None) -> Iterator[AuditedRecord]:
-        """Every record that can be read; the audit of a run asks for no others."""
+        """Yield every visible record. The audit of a run requests no others."""
         assert since is None, "no node is asked"
         if suffix in PUBLISHED:
             for (topic, key), value in project(self._sim.log.states[-1]).items():
@@ -113,18 +113,18 @@ def _value(suffix: str, record: SimRecord) -> bytes:
 
 
 class AuditHolds(Check):
-    """The audit finds nothing wrong, whatever befell tables, generations and the job."""
+    """The audit finds no failure after any change of tables and generations and any fault of the job."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._claims = 0
 
     def claimed(self) -> None:
-        """States begin anew with a checkpoint."""
+        """Count a new checkpoint, which starts new image states."""
         self._claims += 1
 
     def quiet(self) -> None:
-        """Of some runs."""
+        """Audit some of the runs."""
         sim = self.sim
         if sim.world.seed % SHARE or not any(partition.visible for partition in sim.broker.topics[CDC]):
             return

@@ -1,8 +1,9 @@
-"""The CDC log by truth: each write in effect once, under the generation that the log says, below everybody's promises.
+"""The CDC log checked against the true log.
 
-The check knows the raw mutations, the applied entries, the moments at which a plan part or a closing was stored, and
-what is in the CDC and dead-letter topics. Acceptance, generation and stream are worked out again here, by linear search
-and plain integers from ScyllaDB's definitions.
+Each applied write must be logged once, in the generation that the log determines, below all writers' write leases. The
+check knows the raw mutations, the applied entries, the times at which plan parts and closings were stored, and the CDC
+and dead-letter topics. It computes acceptance, generation and stream a second time, by linear search and plain integers
+from ScyllaDB's definitions.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class DecidedMutation:
-    """A stored plan part has settled what becomes of a mutation, knowing the log up to ``epoch``."""
+    """A mutation whose outcome a stored plan part has decided, with the log up to ``epoch``."""
 
     epoch: int
     use: Micros
@@ -44,9 +45,9 @@ class DecidedMutation:
 
 @dataclass(frozen=True, slots=True)
 class Closing:
-    """What the mutations were when a closing was stored: everything below ``low_watermark`` was said to be durable.
+    """The ends of the mutations when a closing was stored, which claims durability below ``low_watermark``.
 
-    ``skewed``: the clock that was believed ran ahead.
+    ``skewed``: the clock that the writer used was ahead.
     """
 
     low_watermark: Micros
@@ -55,7 +56,7 @@ class Closing:
 
 
 class Cdc(Check):
-    """Rows, dead letters, promises and closes against the raw mutations and the true log."""
+    """Rows, dead letters, write leases and closed generations, compared with the raw mutations and the true log."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -91,7 +92,7 @@ class Cdc(Check):
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
-        """Promises and generations, as they are applied."""
+        """Check write leases and generations when they are applied."""
         self._reaches.observe(before)
         self._reaches.observe(after)
         self._times.observe(before, after)
@@ -148,7 +149,7 @@ class Cdc(Check):
                 pass
 
     def _has_tablets(self, after: ClusterState) -> None:
-        """The new generation has a stream for each tablet, as the tables with a log are cut with this very entry."""
+        """Check that the new generation has a stream for each tablet, with the tablets that this entry leaves."""
         wanted = {}
         for table in after.tables.values():
             if table.cdc.enabled and table.tablets is not None:
@@ -159,7 +160,9 @@ class Cdc(Check):
             self.sim.broken("cdc_tablets", f"a generation describes {found}, the tables are cut as {wanted}")
 
     def _register(self, before: ClusterState, writer: str) -> None:
-        """After a fence the name is done with what is closed, and with nothing else; its horizon does not sink."""
+        """Update the model after a fence: the writer has finished exactly the closed generations. Its lease does not
+        decrease.
+        """
         self._fenced.discard(writer)
         first = next((g.timestamp for g in before.generations if g.closed is None), 0)
         self._low[writer], self._horizon[writer] = first, max(self._horizon[writer], first)
@@ -181,7 +184,7 @@ class Cdc(Check):
             self._is_durable(before, command)
 
     def _is_durable(self, state: ClusterState, command: AdvanceCdcWriter) -> None:
-        """Whatever of the mutations lies below the low-watermark is in the CDC log, below the positions."""
+        """Check that all mutations below the low watermark are in the CDC log, below the positions."""
         if not any(closing.low_watermark == command.low_watermark for closing in self._closings):
             self.sim.broken("cdc_low_watermark", f"{command.low_watermark} was claimed without a closing")
         positions = {position.partition: position.offset for position in command.positions}
@@ -216,7 +219,7 @@ class Cdc(Check):
                 self.sim.broken("cdc_close", f"a row at {number}/{offset} is behind the positions of {name}")
 
     def _expire(self, before: ClusterState, name: str, expired_at: Micros) -> None:
-        """Whatever any table promised at any epoch since the commit is over."""
+        """Check that the rows have outlived every TTL that a table had at any epoch since the commit."""
         index, found = self._generation(before, name)
         states = self.sim.log.states[found.committed : before.epoch + 1]
         ttls = {table.cdc.ttl for state in states for table in state.tables.values() if table.cdc.enabled}
@@ -225,7 +228,7 @@ class Cdc(Check):
             self.sim.broken("cdc_expiry", f"{name} expires at {expired_at}, its rows were to live {sorted(ttls)} s")
 
     def _forget(self, before: ClusterState, after: ClusterState, name: str) -> None:
-        """Only streams go, and only of what has expired."""
+        """Check that only streams are deleted, and only those of expired generations."""
         index, found = self._generation(before, name)
         if found.expired is None:
             self.sim.broken("cdc_expiry", f"the streams of {name} are gone, and it has not expired")
@@ -238,13 +241,13 @@ class Cdc(Check):
         return next((number, found) for number, found in enumerate(state.generations) if found.id == name)
 
     def _whole(self, generations: Sequence[Generation]) -> list[Generation]:
-        """The generations with the streams that they had."""
+        """Return the generations with their original streams."""
         return [self._forgotten.get(found.id, found) for found in generations]
 
     # ------------------------------------------------------------------------------------------- decisions
 
     def claimed(self) -> None:
-        """A checkpoint takes the place of a lost one: all is decided anew, and nobody writes for the one before."""
+        """Model a checkpoint that replaces a lost one: all is decided again, and no process writes for the old one."""
         if self._incarnations.keys() - self._fenced:
             self.sim.broken("cdc_fence", "a checkpoint begins, and the writer that had another one was not fenced")
         state = self.sim.log.state
@@ -265,7 +268,9 @@ class Cdc(Check):
         self.sim.broker.appended = appended
 
     def routed(self, incarnation: str, epoch: int, records: list[tuple[int, SimRecord]]) -> None:
-        """A plan part is stored: its mutations were free, and below the horizon, as its author and the log have it."""
+        """Check a stored plan part: its mutations were undecided, and below the lease by its author's view and the
+        log's.
+        """
         known = self.sim.log.states[epoch]
         writer = next((w for _, w in sorted(known.writers.items()) if w.incarnation == incarnation), None)
         if writer is None:
@@ -287,8 +292,9 @@ class Cdc(Check):
             self._used = max(self._used, use)
 
     def closing(self, low_watermark: Micros, read: Mapping[int, int] | None) -> None:
-        """A closing is stored: nothing that lies below it is left undecided. A clock that runs ahead may close out what
-        is appended after the writer has read the ends.
+        """Check a stored closing: all mutations below it are decided.
+
+        A clock that is ahead may close out mutations appended after the writer read the ends.
         """
         partitions = self.sim.broker.topics[MUTATIONS]
         ends = {partition.number: partition.high for partition in partitions} if read is None else dict(read)
@@ -305,7 +311,7 @@ class Cdc(Check):
     # ----------------------------------------------------------------------------------------------- topics
 
     def rows(self, partition: Partition) -> None:
-        """Rows as they arrive: new ones in order, into open generations; copies are the same row."""
+        """Check arriving rows: new rows are in order and in open generations, and copies are equal."""
         start = self._read.get(partition.number, 0)
         for record in partition.records[start : partition.visible]:
             row: CdcRow = record.value
@@ -327,7 +333,7 @@ class Cdc(Check):
         self._read[partition.number] = partition.visible
 
     def _is_readable(self, place: Place, row: CdcRow, decided: int) -> bool:
-        """True if the row's epoch has the version of the table that reads the write."""
+        """Return True if the row's epoch has the table version that reads the write."""
         states, (record, mutation) = self.sim.log.states, self._mutation(place)
         if not states[decided].settled.until:
             return row.epoch == decided
@@ -339,7 +345,7 @@ class Cdc(Check):
         if place not in self._decided:
             self.sim.broken("cdc_rows", f"{place} has a row, and no plan said so")
         elif not self._is_readable(place, row, self._decided[place].epoch):
-            # By name and epoch a reader knows the table, over its lives.
+            # A reader finds the table by name and epoch, also after the name was reused.
             decided = self._decided[place].epoch
             self.sim.broken("cdc_rows", f"the row of {place} was decided by epoch {decided}, and says {row.epoch}")
         if place in self._letters:
@@ -356,7 +362,7 @@ class Cdc(Check):
         self._compare(place, row, self.sim.log.state.generations)
 
     def _compare(self, place: Place, row: CdcRow, generations: Sequence[Generation]) -> None:
-        """The row is that of its mutation, in the stream that the log says."""
+        """Check that the row is that of its mutation, in the stream that the log determines."""
         mutation = self._mutation(place)[1]
         if mutation is None or (mutation.mutation_id, mutation.timestamp, mutation.partition_key) != (
             row.mutation_id,
@@ -378,7 +384,7 @@ class Cdc(Check):
             )
 
     def letters(self, partition: Partition) -> None:
-        """Dead letters as they arrive."""
+        """Check arriving dead letters."""
         for record in partition.records[self._letters_read : partition.visible]:
             letter: DeadLetter = record.value
             place = (letter.partition, letter.offset)
@@ -396,7 +402,7 @@ class Cdc(Check):
     # ----------------------------------------------------------------------------------------------- at rest
 
     def quiet(self) -> None:
-        """Every mutation that was decided has its row or its dead letter, as the final log says."""
+        """Check that every decided mutation has its row or its dead letter, as the final log determines."""
         generations = self.sim.log.state.generations
         if not self._earlier.keys() <= self._decided.keys() and not self.sim.shared["job"].refused:
             self.sim.broken("cdc_rows", "what a lost checkpoint had planned is not planned again")
@@ -406,7 +412,7 @@ class Cdc(Check):
             reason = letter.reason if letter is not None else ""
             was_row, was_letter = (self._before(place, verdict, generations) for verdict in ("", reason))
             if (place in self._begun and was_row) or (reason and was_letter):
-                # What was written for a lost checkpoint stays, unless its generation closed in the middle of a write.
+                # Output for a lost checkpoint is kept, unless its generation closed in the middle of a write.
                 expected = "" if reason == "generation_closed" else reason
             elif place not in self._begun and letter is None and self._before(place, "skipped", generations):
                 expected = "skipped"
@@ -433,8 +439,9 @@ class Cdc(Check):
             self.sim.broken("cdc_rows", f"{place} was accepted and has no row, but {reason or 'nothing'}")
 
     def _was_late(self, place: Place) -> None:
-        """A mutation of a closed generation is only then refused when it came after the closing was stored; or the
-        generation was closed without a writer that had been fenced.
+        """Check a mutation that was rejected because its generation was closed.
+
+        It must have come after the stored closing, or the generation was closed without a fenced writer.
         """
         timestamp = self._mutations[place][1].timestamp  # type: ignore[union-attr]  # else it was refused before
         operating = max(g.timestamp for g in self.sim.log.state.generations if g.timestamp <= timestamp)
@@ -458,7 +465,7 @@ class Cdc(Check):
         return judged(mutation, record.time, known, table, generations, self._reaches)
 
     def _before(self, place: Place, verdict: str, generations: Sequence[Generation]) -> bool:
-        """True if a checkpoint that was lost had that verdict on a mutation."""
+        """Return True if a lost checkpoint had this decision for a mutation."""
         return any(self._expected(place, one, generations) == verdict for one in self._earlier.get(place, ()))
 
     def _mutation(self, place: Place) -> tuple[SimRecord, Mutation | None]:

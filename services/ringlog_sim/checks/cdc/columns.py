@@ -1,8 +1,7 @@
-"""A cell is seen under the column that it was written to, by every reader, or not at all once that column is dropped.
+"""A check that every reader sees a cell under the column it was written to, and not at all after a drop of the column.
 
-The model numbers the columns of the table that ``ringlog_sim.stories.column_rename`` alters: a rename keeps the number,
-a drop ends it, and what is added has a new one. Each value names the version and the column that it is meant for, hence
-the number.
+The model numbers the columns of the table that ``ringlog_sim.stories.column_rename`` alters. A rename keeps the number,
+a drop ends it, and an added column gets a new one. Each value names its version and column, and so its number.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ Cells = dict[tuple[object, str], bytes]
 
 
 class Columns(Check):
-    """What nodes have, and what the CDC log shows by the table of its row and by that of today."""
+    """The columns in nodes' rows, and in the CDC log by the table version of each row and by the newest one."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -62,7 +61,7 @@ class Columns(Check):
         self._numbers[table.version] = neededs
 
     def quiet(self) -> None:
-        """Everybody has read everything."""
+        """Check all nodes and all rows, after they have been read to the end."""
         for _, node in sorted(self.sim.shared["nodes"].items()):
             if node.starts:
                 self._check_node(node)
@@ -72,7 +71,7 @@ class Columns(Check):
                     self._check_row(record.value)
 
     def _check_node(self, node: SimNode) -> None:
-        """The rows of a node, as who asks for them sees them: of each column the newest value that is its own."""
+        """Check a node's rows as a reader sees them: for each column, the newest value written to it."""
         table = node.row_replica.state.tables.get(NAME)
         if table is None:
             return
@@ -99,7 +98,7 @@ class Columns(Check):
         return {(row, names[number]): value for (row, number), (_, value) in newest.items() if number in names}
 
     def _check_row(self, row: CdcRow) -> None:
-        """A row of the log, by the table as it was when the row was decided, and by its newest version."""
+        """Check a row of the log with the table at the row's epoch and with the newest version."""
         then = self.sim.log.states[row.epoch].tables.get(NAME)
         if then is None:
             self.sim.broken("columns", f"a row is of epoch {row.epoch}, which has no table {NAME}")
@@ -110,7 +109,7 @@ class Columns(Check):
                 continue
             names = self._names(table)
             given = [(self._number(cell.value), cell.value) for cell in row.cells if cell.value is not None]
-            # The operator's columns have types of their own, in which the words of this load are not readable.
+            # The operator's columns have other types, which do not fit the texts of this load.
             text_columns = {column.name for column in table.columns if column.type == "text"}
             wanted = {names[number]: value for number, value in given if names.get(number) in text_columns}
             shown = TableTypes(table_change(table, row.epoch)).row(row)
@@ -123,13 +122,13 @@ class Columns(Check):
         return {number: name for name, number in self._numbers[table.version].items()}
 
     def _number(self, value: bytes) -> int:
-        """Of the column that a value was meant for."""
+        """Return the number of the column that a value was written to."""
         version, name = value.decode().split("/")
         return self._numbers[version][name]
 
 
 def _commands(item: Entry) -> Iterable[Command]:
-    """Those of an entry, of a batch one by one."""
+    """Return the commands of an entry, including each command of a batch."""
     if isinstance(item.command, SchemaBatch):
         return [command for statement in item.command.statements for command in statement.commands]
     return [item.command] if isinstance(item.command, Command) else []

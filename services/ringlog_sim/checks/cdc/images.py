@@ -1,9 +1,9 @@
-"""Images in the CDC log against a model that knows the writes in order, and which of them were logged.
+"""Images in the CDC log, compared with a model that knows the order of writes and which of them were logged.
 
-The model is the audit's (``ringlog_audit.rules.images``): a heap of facts for each partition of a table, one heap for
-each time that the table's images begin. Columns are those of the version that reads a write, options those of the
-newest version that counts at its append time. Images end in a source partition with a write at whose append time the
-table keeps none; where no table keeps any they end everywhere at once.
+The model is the audit's (``ringlog_audit.rules.images``): a heap of facts for each partition of a table, and a new heap
+each time the table's images begin. Columns are those of the version that reads a write. Options are those of the newest
+version that applies at its append time. Images end in a source partition with a write at whose append time the table
+has none. If no table has images, they end everywhere at once.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ Heaps = dict[tuple[int, str, str], Images]
 
 
 class ImageRows(Check):
-    """Every write of a table with images has the rows before and after it, as the writes before it left them."""
+    """Every write of a table with images has the rows before and after it, as the earlier writes left them."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -46,20 +46,20 @@ class ImageRows(Check):
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
-        """Which table a write is of goes by its append time."""
+        """Record the entry. A write's append time determines its table."""
         self._times.observe(before, after)
 
     def claimed(self) -> None:
-        """States begin anew with a checkpoint."""
+        """Count a new checkpoint, which starts new states."""
         self._claims += 1
 
     def routed(self, incarnation: str, epoch: int, records: list[tuple[int, SimRecord]]) -> None:
-        """A plan part is stored; parts that hold no offset are none."""
+        """Record a stored plan part. Parts without offsets are skipped."""
         if records:
             self._parts.append((epoch, records))
 
     def rows(self, partition: Partition) -> None:
-        """Rows of writes; copies are the same row, which is another check's affair."""
+        """Record rows of writes. Another check compares copies."""
         start = self._read.get(partition.number, 0)
         for record in partition.records[start : partition.visible]:
             row: CdcRow = record.value
@@ -68,8 +68,9 @@ class ImageRows(Check):
         self._read[partition.number] = partition.visible
 
     def quiet(self) -> None:
-        """All parts are carried out, unless the job has refused to go on. With a second checkpoint a write may have
-        images by either, and there nothing is said of them.
+        """Check all parts after they are finished, unless the job has refused to start.
+
+        With a second checkpoint, a write may have images by either, so such runs are not checked.
         """
         heaps: Heaps = {}
         if self.sim.shared["job"].refused or self._claims > 1:
@@ -105,7 +106,7 @@ class ImageRows(Check):
                         heaps.pop((partition, name, table.id), None)
 
     def _versions(self, state: ClusterState, mutation: Mutation, now: int) -> tuple[Table | None, Table | None]:
-        """(the version that reads a write, the newest one that counts at its append time); None: there is none."""
+        """Return (the version that reads a write, the newest version at its append time), None for a missing one."""
         name = f"{mutation.keyspace}.{mutation.table}"
         if not state.settled.until:
             return state.tables.get(name), state.tables.get(name)
@@ -144,7 +145,7 @@ def _has_images(table: Table) -> bool:
 
 
 def _kept(state: ClusterState) -> set[tuple[str, str]]:
-    """(full name, id) of the tables that keep images, or kept some for writes that may still be judged."""
+    """Return (full name, id) of tables that have images, or had some for writes that may still be validated."""
     newest = {(name, table.id) for name, table in in_order(state.tables) if _has_images(table)}
     return newest | {
         (name, version.table.id)
@@ -156,7 +157,7 @@ def _kept(state: ClusterState) -> set[tuple[str, str]]:
 
 
 def _in_stored_names(write: dict[str, Any], table: Table) -> dict[str, Any]:
-    """Return the write as rows have it: a column added after a drop or a rename has a stored name of its own."""
+    """Return the write with names as in rows. A column added after a drop or a rename has a different stored name."""
     places = dict(table.stored)
     for part in (write, *write["more"]):
         part["cells"] = tuple(cell | {"column": places.get(cell["column"], cell["column"])} for cell in part["cells"])
@@ -164,7 +165,7 @@ def _in_stored_names(write: dict[str, Any], table: Table) -> dict[str, Any]:
 
 
 def _columns(table: Table) -> AuditColumns:
-    """Columns of these tables are scalar, and none is static."""
+    """Return the columns of a table. Here they are scalar, and none is static."""
     types = {column.name: column.type for column in table.columns}
     return AuditColumns(
         tuple(types[name] for name in table.partition_key),
@@ -175,7 +176,7 @@ def _columns(table: Table) -> AuditColumns:
 
 
 def _wanted(table: Table, counting: Table) -> Wanted:
-    """Columns of one version, options of the other."""
+    """Return the columns of one version with the options of the other."""
     keys, places = {*table.partition_key, *table.clustering_key}, dict(table.stored)
     regular = tuple(places.get(column.name, column.name) for column in table.columns if column.name not in keys)
     return Wanted(counting.cdc.preimage, counting.cdc.postimage, regular, ())

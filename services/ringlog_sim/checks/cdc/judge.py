@@ -1,4 +1,4 @@
-"""What becomes of a write, a second time: ScyllaDB's rules in the plainest way, for checks to compare with."""
+"""A second, direct implementation of ScyllaDB's rules for the outcome of a write, for comparison in checks."""
 
 from __future__ import annotations
 
@@ -15,38 +15,39 @@ OPERATIONS = ("INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE")
 
 
 def window_of(state: ClusterState) -> Micros:
-    """How far from now a timestamp may lie."""
+    """Return the maximum distance of a timestamp from the current time."""
     return state.settings.get("cdc_leeway_us", WINDOW_US)
 
 
 class Reaches:
-    """How far behind its start each generation lets writes reach: the window as it was when it was committed."""
+    """How far before its start each generation accepts writes: the window at the time of its commit."""
 
     def __init__(self) -> None:
         self._found: dict[Micros, Micros] = {}
 
     def observe(self, state: ClusterState) -> None:
-        """Take in a state; to be shown every one in which a generation appears."""
+        """Record a state. It must get every state in which a generation appears."""
         if len(state.generations) > len(self._found):
             for generation in state.generations:
                 self._found.setdefault(generation.timestamp, window_of(state))
 
     def at(self, start: Micros) -> Micros:
-        """That of the generation that starts there."""
+        """Return the window of the generation that starts at this time."""
         return self._found[start]
 
 
 class VerdictTimes:
-    """Which state's tables and settings count for writes appended at a time: what changed them counts from the settled
-    time on that the log had before, or a lower one that an operator brings about later. Without a settled time the
-    newest counts, for all writes.
+    """The state whose tables and settings apply to writes of an append time.
+
+    A change applies from the validation watermark that the log had before it, or from a lower one that an operator sets
+    later. Without a watermark, the newest state applies to all writes.
     """
 
     def __init__(self) -> None:
         self._since: list[tuple[Micros, ClusterState]] = []
 
     def observe(self, before: ClusterState, after: ClusterState) -> None:
-        """Take in an entry; to be shown every one."""
+        """Record an entry. It must get every entry."""
         if not before.settled.until:
             self._since = [(0, after)]
         elif after.settled.lowered != before.settled.lowered:
@@ -55,17 +56,19 @@ class VerdictTimes:
             self._since.append((before.settled.until, after))
 
     def at(self, now: Micros) -> ClusterState:
-        """The last state that counts already."""
+        """Return the last state that already applies."""
         return [state for since, state in self._since if since <= now][-1]
 
     def since(self, table: Table) -> Micros:
-        """The append time from which on that version of a table counts."""
+        """Return the append time from which that version of a table applies."""
         states = ((since, state.tables.get(table.full_name)) for since, state in self._since)
         return next((since for since, found in states if found is not None and found.version == table.version), 0)
 
     def table_of(self, mutation: Mutation, now: Micros) -> Table | str:
-        """The table as a write reads it that was appended at ``now``: the version that it names, if that counts
-        already, else the last one. No run takes the hour after which an earlier version may not be named any more.
+        """Return the table as a write appended at ``now`` reads it, or the reason why there is none.
+
+        It is the version that the write names, if that already applies, and else the last one. No run lasts the hour
+        after which an earlier version may no longer be named.
         """
         name, states = f"{mutation.keyspace}.{mutation.table}", [one for since, one in self._since if since <= now]
         table = states[-1].tables.get(name)
@@ -85,10 +88,10 @@ def judged(
     generations: Sequence[Generation],
     reaches: Reaches,
 ) -> str:
-    """The reason of a refusal; empty: a row; ``skipped``: the table has no CDC log.
+    """Return the reason of a rejection, empty for a row, or ``skipped`` for a table without a CDC log.
 
-    ``state``: the state that the decision was made with; ``table``: that the write is of, or why it is of none;
-    ``generations``: those of the end.
+    ``state``: the state of the decision. ``table``: the write's table, or the reason why it has none. ``generations``:
+    those of the end.
     """
     if mutation is None:
         return "unreadable"
@@ -119,8 +122,9 @@ def judged(
 def window(
     timestamp: Micros, now: Micros, leeway: Micros, starts: Sequence[Micros], reach: Callable[[Micros], Micros]
 ) -> str:
-    """The acceptance rule by its text: an old write passes only if it is of the generation that operated a window ago,
-    and that operates still. The window is that of the switch by which the write's generation ended.
+    """Return the reason why the window rejects a timestamp, or empty text.
+
+    A write of an ended generation passes only within the window of the switch that ended it.
     """
     if timestamp > now + leeway:
         return "timestamp_in_future"
@@ -135,8 +139,9 @@ def window(
 def stream_for(
     generations: Sequence[Generation], timestamp: Micros, token: int, table: str = ""
 ) -> tuple[Micros, bytes]:
-    """(start of the generation, stream id) for a token of the table with that id at a time; (-1, empty) before the
-    first generation. A table that the generation describes has a stream a tablet, retold from the ids' layout.
+    """Return (start of the generation, stream id) for a token and a time; (-1, empty) before the first generation.
+
+    A table with the id ``table`` that the generation describes has one stream per tablet, derived from the id layout.
     """
     operating: Generation | None = None
     for generation in generations:
@@ -160,7 +165,7 @@ def stream_for(
 
 
 def _tablet_stream(timestamp: Micros, end: int, number: int, table: str) -> bytes:
-    """Token, 38 bits of chance, number and version, as the guide lays them out."""
+    """Return the id from token, 38 hash bits, number and version, as the guide specifies."""
     place = timestamp.to_bytes(8, "big") + end.to_bytes(8, "big", signed=True) + table.encode()
     chance = int.from_bytes(blake2b(place, digest_size=8).digest(), "big") >> 26
     return ((end % 2**64) << 64 | chance << 26 | number << 4 | 1).to_bytes(16, "big")

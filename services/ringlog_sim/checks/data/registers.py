@@ -1,13 +1,13 @@
-"""Registers and the log, as clients see them: one order explains every answer, and nothing that was promised is lost.
+"""Registers and the log from the clients' view: histories are linearizable, and guaranteed writes are not lost.
 
-What replicas said is compared with a ledger of our own: which writes each of them has admitted and not answered, and
-what it acknowledged. At the end each register and the log must be linearizable. And from the moment at which a write or
-a read at QUORUM or ALL succeeds every majority of those who may be read has what it had: a reader who knows the newest
-epoch may ask just these.
+The replicas' answers are compared with the check's own ledger: each replica's admitted and unanswered writes, and its
+acknowledgements. At the end, each register and the log must be linearizable. After a write or read at QUORUM or ALL has
+succeeded, every majority of the current readers must have its value, because a reader at the newest epoch may ask
+exactly these replicas.
 
-Where a partition of a zone was reset, the survivor of a tablet has, before he is read, what was there at the reset with
-anybody who has been alive since. Nothing is lost if these are most of those who had it, or if nobody has admitted a
-loss. Else what was done by who had not heard of the reset may be lost, and nothing else.
+After a reset of a zone partition, the survivor of a tablet must have, before it is read, all values that the replicas
+up since then had at the reset. No write may be lost if these are a majority of the group, or if the reset does not
+admit loss. Otherwise, only writes of clients that did not know the reset may be lost.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
 FORGIVEN = "forgiven registers"
-"""The names of registers that may have lost writes with the reset of their partition."""
+"""Names of registers that may have lost writes with the reset of their partition."""
 
 NOBODY: tuple[int, list[str]] = (0, [])
-"""Who serves a register that does not exist."""
+"""The replicas of a register that does not exist."""
 
 Where = tuple[str, int]
 """Table and number of a tablet."""
@@ -56,8 +56,9 @@ Where = tuple[str, int]
 
 @dataclass(slots=True)
 class Salvage:
-    """A tablet whose survivor is not read yet. ``epoch``: of the reset; ``group``: who had it; ``alive``: of these who
-    has been so all the while; ``held``: what each of them had at the reset.
+    """A tablet whose survivor is not read yet. ``epoch``: epoch of the reset. ``group``: the replicas at the reset.
+
+    ``alive``: replicas that have been up since then. ``held``: the values of each of them at the reset.
     """
 
     epoch: Epoch
@@ -68,19 +69,19 @@ class Salvage:
 
 
 class Histories(Check):
-    """Records the log's commits; when all is quiet, decides every key of the run's history."""
+    """The history of the log's commits. At the end, it decides every key of the run's history."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._begun: dict[tuple[str, str, str], Event] = {}
 
     def asked(self, client: str, asked: Asked, kind: str) -> None:
-        """A commit begins, or another attempt at it: the one before stays open."""
+        """Record that a commit, or another attempt at it, begins. The earlier attempt stays open."""
         name = _name(asked.request_id, asked.digest)
         self._begun[client, asked.request_id, asked.digest] = self.sim.recording.invoke(client, Op.COMMIT, LOG, name)
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
-        """It is known what became of it, unless the answer is that nobody can know any more."""
+        """Record the outcome of a commit, unless it is permanently unknown."""
         begun = self._begun.pop((client, asked.request_id, asked.digest))
         if isinstance(answer, AppliedResult):
             self.sim.recording.ok(begun, answer.epoch)
@@ -88,7 +89,7 @@ class Histories(Check):
             self.sim.recording.fail(begun, answer.code)
 
     def quiet(self) -> None:
-        """Every key has an order that explains it."""
+        """Check that every key is linearizable."""
         recording, log = self.sim.recording, self.sim.log
         whole = recording.invoke("end", Op.APPLIED, LOG)
         entries = enumerate(log.entries)
@@ -104,12 +105,12 @@ class Histories(Check):
 
 
 def _name(request_id: str, digest: str) -> str:
-    """What tells one command from another that uses its request id again."""
+    """Return a name that distinguishes commands with the same request id."""
     return f"{request_id}/{digest[:8]}"
 
 
 class RegistersCheck(Check):
-    """What replicas admit, answer and acknowledge; what is there in the end."""
+    """The replicas' admissions, answers and acknowledgements, and the values at the end."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -123,11 +124,11 @@ class RegistersCheck(Check):
         self.sim.shared[FORGIVEN] = set[str]()
 
     def began(self, node: str) -> None:
-        """What was not on its disk is gone; it never was answered."""
+        """Forget the node's admitted writes. They were not on its disk and were never answered."""
         self._admitted[node] = {}
 
     def serves(self, node: str, state: ClusterState) -> None:
-        """A replica serves under states that the log had, none below one that it acknowledged, in whatever life."""
+        """Check that a replica serves states of the log, and none below an acknowledged one, also after a restart."""
         epoch = state.epoch
         if not self._is_of_the_log(state):
             self.sim.broken("another_log", f"{node} serves under a state of epoch {epoch} that the log never had")
@@ -137,7 +138,7 @@ class RegistersCheck(Check):
             self._check_reused(node, state)
 
     def admitted(self, node: str, number: int, epoch: int, is_write: bool, planned: ClusterState) -> None:
-        """One more request in hand; it was planned on a state that the log had."""
+        """Record an admitted request. Check that it was planned on a state of the log."""
         if not self._is_of_the_log(planned):
             self.sim.broken("other_history", f"{node} takes a request of epoch {planned.epoch} of another history")
         if is_write:
@@ -152,7 +153,9 @@ class RegistersCheck(Check):
         planned: ClusterState,
         found: Taken,
     ) -> None:
-        """Who is behind answers as one who is not, or waits, and not for what does not matter."""
+        """Check that a replica that is behind waits only for relevant changes, and otherwise answers like a current
+        one.
+        """
         if is_write and key.keyspace == REUSED:
             self._reused.setdefault(key, set()).add(planned.keyspaces[REUSED].made)
         if state.epoch >= planned.epoch or not self._is_of_the_log(planned):
@@ -164,7 +167,7 @@ class RegistersCheck(Check):
         elif isinstance(found, int) or found.refused != NOT_READY:
             here, there = _serves(state, key, is_write), _serves(planned, key, is_write)
             if here == there == NOBODY:
-                return  # its name begins with the id of a table that was dropped; another one has the table's name
+                return  # the key names a dropped table by its id, and another table has that name now
             between = [_serves(one, key, is_write) for one in self.sim.log.states[state.epoch : planned.epoch + 1]]
             stays = all(made == there[0] and node in group for made, group in between)
             if not stays or not (is_write or here == there):
@@ -172,13 +175,13 @@ class RegistersCheck(Check):
                 self.sim.broken("asked_in_vain", f"{at}: {found} by {here}, not by {there}")
 
     def replied(self, node: str, reply: Reply) -> None:
-        """A write is on disk, or was refused; its answer is no older than the epoch at which it was taken."""
+        """Check an answer. Its epoch must not be older than that of the admission."""
         taken = self._admitted[node].pop(reply.number, 0)
         if reply.epoch < taken:
             self.sim.broken("answered_as_of", f"{node} took a write at epoch {taken}, and answers as of {reply.epoch}")
 
     def acked(self, ack: NodeAck) -> None:
-        """A replica that has drained an epoch has no write from below it in hand."""
+        """Check that a replica that has drained an epoch has no open write from below it."""
         below = [number for number, epoch in sorted(self._admitted.get(ack.node, {}).items()) if epoch < ack.drained]
         if below:
             self.sim.broken(
@@ -187,21 +190,21 @@ class RegistersCheck(Check):
         self._acked[ack.node] = max(ack.applied, self._acked.get(ack.node, 0))
 
     def wrote(self, key: Key, timestamp: int, level: Level, epoch: Epoch | None) -> None:
-        """A write begins, or succeeded."""
+        """Record that a write begins, or has succeeded."""
         if epoch is None:
             self._begun[key] = timestamp
         elif level is not Level.ONE:
             self._promise(key, timestamp, epoch)
 
     def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
-        """A read succeeded: no level gives away what nobody wrote."""
+        """Check that a successful read returned a value that was written, at any level."""
         if timestamp is not None and timestamp > self._begun.get(key, 0):
             self.sim.broken("out_of_thin_air", f"{key.name.decode()} = {timestamp} was read and never written")
         if level is not Level.ONE:
             self._promise(key, timestamp or 0, epoch)
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Who may be read changes with placements and tablets, and with the reset of a partition what is promised."""
+        """Check the readers after a change of placements or tablets, and update the guarantees after a reset."""
         if isinstance(item.command, ResetPartitions):
             self._is_reset(item.command, before, after)
         elif isinstance(item.command, AdvanceTablets):
@@ -214,7 +217,7 @@ class RegistersCheck(Check):
             self.quiet()
 
     def quiet(self) -> None:
-        """Each choice of a majority of a key's readers holds what was promised, unless a node was assassinated."""
+        """Check that each majority of a key's readers has the guaranteed value, unless a node was assassinated."""
         if movements(self.sim).forfeited:
             return
         for key, done in sorted(self._promised.items()):
@@ -231,7 +234,9 @@ class RegistersCheck(Check):
     # ------------------------------------------------------------------------------------------------ resets
 
     def _is_reset(self, command: ResetPartitions, before: ClusterState, after: ClusterState) -> None:
-        """A salvage begins of each tablet of a partition. No reset by itself gives up what nobody alive has."""
+        """Record a recovery for each tablet of the partition. An automatic reset must not drop data without a live
+        replica.
+        """
         zone = before.zones[command.zone]
         for name, tablets in after.tablets.items():
             if before.keyspaces[name.partition(".")[0]].replication.zone != zone.name:
@@ -256,7 +261,7 @@ class RegistersCheck(Check):
                 self.sim.did["zone data", most if is_admitted else f"{most}, no loss admitted"] += 1
 
     def _is_salvaged(self, command: AdvanceTablets, state: ClusterState) -> None:
-        """The survivor has what those had who are alive, and what may be lost is known."""
+        """Check that the survivor has the values of the live replicas. Record which loss is allowed."""
         for one in command.tablets:
             where = (one.table, one.tablet)
             transition = state.tablets[one.table].transitions.get(one.tablet)
@@ -278,7 +283,7 @@ class RegistersCheck(Check):
         self.sim.shared[FORGIVEN].update(key.name.decode() for key in keys)
 
     def _tablet(self, key: Key) -> tuple[str, int]:
-        """Table and number of the tablet of a register; -1: it is in none."""
+        """Return (table, tablet number) of a register, with number -1 if it is in no tablet."""
         state = self.sim.log.state
         table = state.tables.get(key.keyspace)
         if table is None or table.tablets is None:
@@ -287,7 +292,7 @@ class RegistersCheck(Check):
         return base, next(one.index for one in state.tablets[base] if holds(one.start, one.end, key.token))
 
     def _check_reused(self, node: str, state: ClusterState) -> None:
-        """A node has no register of a keyspace that was dropped in the next keyspace of the same name."""
+        """Check that a node has no register of a dropped keyspace in the next keyspace of the same name."""
         keyspace = state.keyspaces.get(REUSED)
         for key in self._reused:
             cell = self.sim.shared["nodes"][node].registers.value.durable.cells.get(key)
@@ -312,7 +317,7 @@ class RegistersCheck(Check):
 
 
 def _serves(state: ClusterState, key: Key, is_write: bool) -> tuple[int, list[str]]:
-    """The epoch that created the keyspace or table of a register, and the nodes that serve it."""
+    """Return the epoch that created the keyspace or table of a register, and the nodes that serve it."""
     keyspace, group = state.keyspaces.get(key.keyspace.partition(".")[0]), _group(state, key)
     if keyspace is None or group is None:
         return NOBODY
@@ -323,7 +328,7 @@ def _serves(state: ClusterState, key: Key, is_write: bool) -> tuple[int, list[st
 
 
 def _readers(state: ClusterState, key: Key) -> list[str]:
-    """Return the nodes that may be read; none once the table or the keyspace of a register was dropped."""
+    """Return the nodes that may be read, or none after the register's table or keyspace was dropped."""
     if key.keyspace == REUSED and not is_of_reused(state, key):
         return []
     group = _group(state, key)
@@ -331,7 +336,7 @@ def _readers(state: ClusterState, key: Key) -> list[str]:
 
 
 def _group(state: ClusterState, key: Key) -> RangeGroup | None:
-    """Who serves a register, found the slow way. What the groups of tablets are the check of tablets says."""
+    """Return the group of a register by linear search. The tablet check covers the groups of tablets."""
     if "." in key.keyspace:
         table = state.tables.get(key.keyspace)
         if table is None or table.tablets is None or not key.name.startswith(table.id.encode()):

@@ -1,8 +1,8 @@
-"""What programs read of rows, against every write that counts: a read at a position has all that was accepted below it,
-and what a read at QUORUM had every later one has.
+"""Reads of rows, compared with every accepted write.
 
-Who may answer is worked out here from the log's own states: a node counts that was a read replica of the key at every
-epoch from that of its answer to that of the result.
+A read at a position must return all accepted writes below it. A read at QUORUM must return everything that an earlier
+read at QUORUM returned. The check derives the permitted replicas from the log's own states: a node counts if it was a
+read replica of the key at every epoch from that of its answer to that of the result.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 
 
 class RowReadsCheck(Check):
-    """Reads of rows of the load's table."""
+    """The reads of rows of the load's table."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._seen: dict[bytes, list[tuple[Micros, frozenset[bytes]]]] = {}
 
     def found_rows(self, begun: Micros, at: Mapping[int, int], found: FoundPartition) -> None:
-        """A read that began at ``begun`` has succeeded now."""
+        """Check a read that began at ``begun`` and has now succeeded."""
         accepted: AcceptedWrites = self.sim.shared[ACCEPTED]
         accepted.observe()
         same_key = [written for written in accepted.records if written.key == found.partition_key and written.counts]
@@ -68,7 +68,7 @@ class RowReadsCheck(Check):
         return () if group is None else tuple(replica.node for replica in group.read)
 
     def _lacks(self, found: FoundPartition, writes: Iterable[bytes], why: str) -> None:
-        """Something is missing, which nobody promised any more if a node was assassinated."""
+        """Report a missing row, unless a node was assassinated, which ends the guarantee."""
         if any(True for _ in writes) and not movements(self.sim).forfeited:
             self._broken(found, f"lacks a row, and {why}")
 

@@ -1,7 +1,7 @@
-"""Compare what nodes store and answer with every write that counts: nothing is missing, nothing is left over.
+"""Nodes' rows and answers, compared with every accepted write: none is missing, and there are no others.
 
-Newer writes of the same partition supersede older ones. The model of that knows the writes of the simulated load only:
-no static columns, no collections, no times to live.
+Newer writes of a partition supersede older ones. The model of that covers only the writes of the simulated load: no
+static columns, no collections, no times to live.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 def lost_writes(needed: Iterable[bytes], kept: Set[bytes]) -> list[bytes]:
-    """Return the needed writes of a table that are neither kept nor superseded by kept ones."""
+    """Return the needed writes of a table that are neither stored nor superseded by stored ones."""
     absent = [value for value in needed if value not in kept]
     if not absent:
         return []
@@ -72,14 +72,14 @@ def is_superseded(write: Mutation, others: Iterable[Mutation]) -> bool:
 
 RING = ((0, 0),)
 ACCEPTED = "accepted writes"
-"""Where the writes that count are shared with other checks."""
+"""The key under which other checks find the accepted writes."""
 
 
 class RowsCheck(Check):
-    """A read replica holds every accepted write of its ranges that it has passed; nobody holds rows of other ranges.
+    """A read replica has every accepted write of its ranges below its positions. No node has rows of other ranges.
 
-    A stream has every accepted write below the receiver's positions, and is reported as it was. A write is also held
-    or sent if other writes that are there supersede it (``superseded``).
+    A stream has every accepted write below the receiver's positions, and its report must match. A superseded write may
+    be missing (``is_superseded``).
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -91,24 +91,24 @@ class RowsCheck(Check):
         self._probed = 0
 
     def begin(self, state: ClusterState) -> None:
-        """The rules that the run begins with."""
+        """Record the rules at the start of the run."""
         self._writes.changed(EMPTY_STATE, state)
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """The rules may have changed."""
+        """Record changed rules."""
         self._writes.changed(before, after)
         self._has_been_down |= before.nodes is not after.nodes and any(
             node.down or node.state == "left" for node in after.nodes.values()
         )
 
     def began(self, node: str) -> None:
-        """Nothing received in an earlier life counts."""
+        """Forget the rows received before a restart."""
         self._placed[node] = None
         for key in [key for key in self._parts if key[0] == node]:
             del self._parts[key]
 
     def adopted(self, node: str, state: ClusterState) -> None:
-        """Look at the rows whenever groups have changed, and ask for one partition as a reader would."""
+        """Check the rows after every change of groups, and read one partition."""
         placed = self._placed[node]
         if placed is None or placed[0] is not state.placements or placed[1] is not state.tablets:
             self._placed[node] = (state.placements, state.tablets)
@@ -116,7 +116,7 @@ class RowsCheck(Check):
         self._probe(self.node(node))
 
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[bytes]) -> None:
-        """A reader sees all that counts and nothing else."""
+        """Check that a reader sees exactly the accepted writes."""
         if table != NAME:
             return
         self._writes.observe()
@@ -133,7 +133,9 @@ class RowsCheck(Check):
             self._lacks(node, f"{needed[value].write} in its answer of {key!r} at {epoch}")
 
     def received(self, node: str, fetch: RowFetch, versions: Sequence[RowVersion]) -> None:
-        """Rows of the ranges that were asked for, every accepted one that the receiver will not read itself."""
+        """Check a stream: it has only rows of the requested ranges, and every accepted one that the receiver will not
+        read.
+        """
         self._writes.observe()
         for version in versions:
             if not any(holds(start, end, version.token) for start, end in fetch.ranges):
@@ -154,8 +156,9 @@ class RowsCheck(Check):
         self._inspect(self.node(node))
 
     def acked(self, ack: NodeAck) -> None:
-        """A report is about the last rows of each source; if somebody was declared down, about those of some of them:
-        sources are chosen again then.
+        """Check a report: it describes the last rows of each source.
+
+        If a node was declared down, it may describe a part of the sources, because sources are then chosen again.
         """
         for report in ack.reports:
             if report.operation.startswith(SESSIONS):
@@ -172,7 +175,7 @@ class RowsCheck(Check):
                 self._broken(ack.node, f"reports {report}, it was sent {rows} rows with checksum {digest}")
 
     def quiet(self) -> None:
-        """At rest everybody who runs has everything."""
+        """Check that every running node has everything."""
         self._writes.observe()
         for _, node in sorted(self.sim.shared["nodes"].items()):
             if node.starts:
@@ -181,7 +184,7 @@ class RowsCheck(Check):
     # ------------------------------------------------------------------------------------------- internals
 
     def _probe(self, node: SimNode) -> None:
-        """One of the known partitions, each time another one."""
+        """Read one of the known partitions, each time another one."""
         if not self._writes.records:
             return
         self._probed += 1
@@ -195,7 +198,7 @@ class RowsCheck(Check):
             check.read(node.registration.id, NAME, key, epoch, found)
 
     def _inspect(self, node: SimNode) -> None:
-        """All rows of a node, under the epoch that it serves."""
+        """Check all rows of a node at the epoch that it serves."""
         self._writes.observe()
         row_replica, state = node.row_replica, node.row_replica.state
         me = node.registration.id
@@ -220,7 +223,7 @@ class RowsCheck(Check):
                 self._lacks(me, f"{written.key!r} of {written.partition}/{written.offset} at epoch {state.epoch}")
 
     def _lacks(self, node: str, detail: str) -> None:
-        """Something is missing, which nobody promised any more if a node was assassinated."""
+        """Report missing rows, unless a node was assassinated, which ends the guarantee."""
         if not movements(self.sim).forfeited:
             self._broken(node, f"lacks {detail}")
 
@@ -229,13 +232,13 @@ class RowsCheck(Check):
 
 
 def _placement(state: ClusterState) -> Placement | None:
-    """Where the load's keyspace lies, if it is one of ranges."""
+    """Return the placement of the load's keyspace, or None if it has no ranges."""
     keyspace = state.keyspaces.get(NAME.split(".", 1)[0])
     return state.placements.get(keyspace.placement or key_of(keyspace.replication)) if keyspace is not None else None
 
 
 def _groups(state: ClusterState) -> tuple[RangeGroup, ...]:
-    """Who reads and who writes each range of the load's table: ranges of its keyspace, or tablets of its own."""
+    """Return the read and write groups of the load's table: ranges of its keyspace, or its own tablets."""
     table = state.tables.get(NAME)
     tablets = map_of(state, table) if table is not None else None
     if tablets is not None:
@@ -245,23 +248,26 @@ def _groups(state: ClusterState) -> tuple[RangeGroup, ...]:
 
 
 def group_of_token(state: ClusterState, token: int) -> RangeGroup | None:
-    """Who reads and who writes a key of the load's table."""
+    """Return the read and write group of a key of the load's table."""
     return _group(_groups(state), token)
 
 
 def _group(groups: tuple[RangeGroup, ...], token: int) -> RangeGroup | None:
-    """The range that has the token, found by looking at each."""
+    """Return the range with the token, by linear search."""
     return next((group for group in groups if holds(group.start, group.end, token)), None)
 
 
 def _digest(parts: Iterable[Sequence[RowVersion]]) -> str:
-    """What a report says of streams: one hash over theirs; of no rows at all if there were no streams."""
+    """Return the checksum for a report of streams: one hash over their hashes, also without streams."""
     each = sorted(map(_checksum, parts))
     return hashlib.sha256("".join(each).encode()).hexdigest()
 
 
 def _checksum(versions: Iterable[RowVersion]) -> str:
-    """Every field of every version, each with its length in front (four bytes), then three numbers of eight bytes."""
+    """Return the hash of every field of every version.
+
+    Each field has its length in front (four bytes). Three numbers of eight bytes follow.
+    """
     data = b""
     for version in versions:
         keys = [b"\0" if part is None else b"\1" + part for part in version.clustering_key]

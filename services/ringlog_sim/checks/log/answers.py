@@ -1,6 +1,7 @@
-"""Compare the answers that clients got with the log, from then on to the end of the run.
+"""A comparison of the clients' answers with the log, until the end of the run.
 
-No rule of the log raises: the fold turns a defect into a rejection with a code of its own. No client may see that code.
+The log's rules raise no exceptions. The fold converts a defect into a rejection with a reserved code, which no client
+may receive.
 """
 
 from __future__ import annotations
@@ -51,8 +52,9 @@ LATE = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
 
 class Answers(Check):
-    """*Applied* names the epoch that the command made; *rejected* means that it was not applied and never will be;
-    *expired* means that nothing more will happen.
+    """*Applied* names the epoch that the command made. *Rejected* means that it was not applied and never will be.
+
+    *Expired* means that nothing more will happen.
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -65,16 +67,17 @@ class Answers(Check):
         self._requests_read = 0
 
     def begin(self, state: ClusterState) -> None:
-        """What was applied before the run."""
+        """Record the entries applied before the run."""
         for epoch, entry in enumerate(self.sim.log.entries[1:], start=1):
             assert entry is not None, "an applied record is an entry"
             self._applied[entry.request_id] = (epoch, entry.digest)
         self._history_min = state.settings.get("history_entries", self._history_min)
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """An entry whose request was answered as over must not be applied.
+        """Check that no entry is applied after its request was answered as ended.
 
-        Who withdraws a request has a Noop applied under its id. If the request asked for a Noop, both look the same.
+        A client that withdraws a request has a Noop applied under its id. If the request was a Noop, both look the
+        same.
         """
         self._applied[item.request_id] = (after.epoch, item.digest)
         self._history_min = min(self._history_min, after.settings.get("history_entries", self._history_min))
@@ -85,7 +88,9 @@ class Answers(Check):
             )
 
     def results(self, partition: Partition) -> None:
-        """A published rejection is true of the state that it names, and never of what is applied."""
+        """Check that a published rejection is true in the state that it names, and that its command is
+        never applied.
+        """
         for record in partition.records[self._read : partition.visible]:
             result = cached_result(record.value)
             if result.outcome == APPLIED:
@@ -123,7 +128,7 @@ class Answers(Check):
         return self._requests.get((request_id, digest))
 
     def withdrawn(self, client: str, asked: Asked, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
-        """A request that a Noop took the place of is never applied; if it was before, that is what the client hears."""
+        """Check that a withdrawn request is never applied, or that the client learned of its earlier application."""
         epoch, digest = self._applied.get(asked.request_id, (0, ""))
         if not isinstance(ended, ExpiredResult) and (ended.epoch, isinstance(ended, WithdrawnResult)) != (
             epoch,
@@ -134,7 +139,7 @@ class Answers(Check):
             self._ended[asked.request_id, asked.digest] = "withdrawn"
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
-        """A client believes an answer."""
+        """Check an answer that a client received."""
         applied = self._applied.get(asked.request_id)
         if isinstance(answer, AppliedResult):
             if applied != (answer.epoch, asked.digest):
@@ -156,9 +161,9 @@ class Answers(Check):
 
 
 class Defects(Check):
-    """No answer says that a rule is broken."""
+    """No answer reports a broken rule."""
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
-        """A client believes an answer."""
+        """Check that an answer to a client reports no defect."""
         if isinstance(answer, RejectedResult) and answer.code == DEFECT:
             self.sim.broken("defect", f"{client} got this answer to {asked.request_id}: {answer.detail}")

@@ -1,4 +1,4 @@
-"""The log protocol, retold in a few lines: one chain, each request at most once, epochs without a gap."""
+"""A short second implementation of the log protocol: one chain, each request at most once, epochs without a gap."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 class ChainCheck(Check):
-    """An applied entry follows the one before it, has a new request id, makes the next epoch; others change nothing."""
+    """An applied entry follows the previous one, has a new request id and makes the next epoch. Others
+    change nothing.
+    """
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -23,7 +25,7 @@ class ChainCheck(Check):
         self._epoch = 0
 
     def begin(self, state: ClusterState) -> None:
-        """What the log before the run had."""
+        """Record the log before the run."""
         for entry in self.sim.log.entries[1:]:
             assert entry is not None, "an applied record is an entry"
             self._epoch += 1
@@ -34,7 +36,7 @@ class ChainCheck(Check):
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
-        """One more record of the true log."""
+        """Check one more record of the true log."""
         if outcome.kind is not OutcomeKind.APPLIED:
             if after is not before:
                 self.sim.broken("chain", f"offset {offset} was {outcome.kind.value} and changed the state")

@@ -1,4 +1,4 @@
-"""Snapshots, archive and truncation: nothing goes that a reader needs, and readers begin with the states of the log."""
+"""Snapshots, archive and truncation: no needed record is deleted, and readers begin with states of the log."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from ringlog_sim.simulation import Simulation
 
 
 class Beginnings(Check):
-    """The log begins with the entry of a snapshot that can be read, what went is in the archive, and a reader begins
-    with the true state of an epoch, right behind its entry.
+    """The log begins with the entry of a readable snapshot, and the archive has all deleted records.
+
+    A reader begins with the true state of an epoch, directly after its entry.
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -28,7 +29,7 @@ class Beginnings(Check):
         self._unmarked: dict[Epoch, int] = {}
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """The true log has one more record."""
+        """Check one more record of the true log."""
         self._behind[offset + 1] = after.epoch
         ends, size = self.sim.log_ends, setting(before, "snapshot_bytes")
         records = self.sim.broker.partition(METADATA).records
@@ -36,7 +37,7 @@ class Beginnings(Check):
             ends.unmarked_bytes += len(records[offset - records[0].offset].value)
         else:
             if item.submitter.startswith("coordinator"):
-                size_then = self._unmarked.get(item.since_epoch, size)  # when it was asked for
+                size_then = self._unmarked.get(item.since_epoch, size)  # the size at the time of the request
                 entries = setting(before, "snapshot_entries")
                 if size_then < size and not 0 < entries <= before.epoch - last_snapshot(before):
                     self.sim.broken("log_ends", f"a snapshot after {size_then} bytes, {size} are one's")
@@ -45,7 +46,7 @@ class Beginnings(Check):
         self._unmarked[after.epoch] = ends.unmarked_bytes
 
     def begins(self, reader: str, start: Start) -> None:
-        """A reader begins."""
+        """Check the state with which a reader begins."""
         epoch, states = start.state.epoch, self.sim.log.states
         if start.position == 0 and self._begin:
             self.sim.broken("log_ends", f"{reader} finds nothing to begin with, the log begins at {self._begin}")
@@ -54,7 +55,7 @@ class Beginnings(Check):
             self.sim.broken("log_ends", f"{reader} begins with another state of epoch {epoch} at {start.position}")
 
     def let_go(self, begin: int) -> None:
-        """The log begins later."""
+        """Check a truncation of the log."""
         sim, first = self.sim, self._behind.get(begin + 1)
         sim.did["snapshots", "truncated"] += 1
         bound = sim.log.state.log_bounds.get("truncated")
@@ -69,17 +70,17 @@ class Beginnings(Check):
             self._archived(sim.log_ends.files)
 
     def snapshots(self) -> None:
-        """There are more records in the snapshots."""
+        """Check the start of the log after new snapshot records."""
         if self._begin:
             self._covered()
 
     def quiet(self) -> None:
-        """Who was away for all that time could begin."""
+        """Check that a reader absent until now can begin."""
         if self._begin:
             self.sim.begin("who comes last", self._published() - 1)
 
     def _covered(self) -> None:
-        """The snapshot with which the log begins is there, whole and confirmed."""
+        """Check that the snapshot at the start of the log exists, complete and confirmed."""
         sim, epoch = self.sim, self._behind[self._begin + 1]
         partition = sim.broker.partition(SNAPSHOTS)
         newest = {record.key: record.value for record in partition.records[: partition.visible]}
@@ -99,7 +100,7 @@ class Beginnings(Check):
         return newest.epoch if isinstance(newest, EpochChange) else 0
 
     def _archived(self, files: dict[str, bytes]) -> None:
-        """All that went is in the archive, in its order."""
+        """Check that the archive has all deleted records in order."""
         held, at = b"".join(files[name] for name in sorted(files)), 0
         for record in self.sim.broker.partition(METADATA).records:
             if record.offset >= self._begin:
