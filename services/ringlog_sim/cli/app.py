@@ -1,4 +1,4 @@
-"""``ringlog sim``: prove it yourself. The simulator, its mutants, quorums, histories, and delays on a live log."""
+"""``ringlog sim``: the simulator, its mutants, quorums, histories, and delays on a live log."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""``ringlog sim check``: is a recorded history linearizable? Our checker, porcupine, or both against each other.
+"""``ringlog sim check``: check a recorded history with this checker, porcupine, or both.
 
-Exit status: 0 linearizable; 1 not; 2 a bad file, or undecided; 3 the checkers disagree, which is a defect of one of
-them.
+Exit status: 0 linearizable; 1 not linearizable; 2 a bad file, or undecided; 3 the checkers disagree, which is a defect
+of one of them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ DISAGREE = 3
 
 
 class Checker(StrEnum):
-    """Who is asked."""
+    """The checker to use."""
 
     OURS = "ours"
     PORCUPINE = "porcupine"
@@ -77,7 +77,7 @@ def check(
 
 
 def _porcupine(file: Path) -> tuple[Opinion | None, str]:
-    """Porcupine's opinion, or None and why there is none."""
+    """Return porcupine's opinion, or None and the reason."""
     from ringlog.stack.artifacts import cache_root
     from ringlog_testing.histories.porcupine import Unavailable, ask, build
 
@@ -88,7 +88,7 @@ def _porcupine(file: Path) -> tuple[Opinion | None, str]:
 
 
 def _verdict(report: HistoryReport | None, opinion: Opinion | None) -> Linearizability:
-    """What was found: a decided opinion counts more than an undecided one."""
+    """Return the combined verdict. A decided verdict has priority over an undecided one."""
     from ringlog_testing.histories.verdict import Linearizability
 
     found = [one.verdict for one in (report, opinion) if one is not None]
@@ -100,7 +100,7 @@ def _status(verdict: Linearizability) -> int:
 
 
 def _disagreements(report: HistoryReport | None, opinion: Opinion | None) -> list[str]:
-    """Keys on which both decided, and not the same."""
+    """Return keys for which both checkers decided differently."""
     from ringlog_testing.histories.verdict import Linearizability
 
     if report is None or opinion is None:

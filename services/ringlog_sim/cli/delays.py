@@ -1,6 +1,6 @@
-"""``ringlog sim hold|delay|drop|release|rules``: steer what a live stack commits, and who hears of it when.
+"""``ringlog sim hold|delay|drop|release|rules``: control the commits of a live stack and their delivery.
 
-Every process that was started with ``RINGLOG_DELAYS=FOLDER`` obeys the rules in that folder; these commands write them.
+Every process started with ``RINGLOG_DELAYS=FOLDER`` follows the rules in that folder. These commands write them.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ MATCHED: Options = {
     "stage": (Annotated[str, typer.Option("--stage", help="Entries by which an operation enters this stage.")], ""),
     "submitter": (Annotated[str, typer.Option("--submitter", help="Entries of this submitter; a pattern.")], ""),
 }
-"""What entries a rule is about: the fields of ``Match``."""
+"""The entries that a rule applies to: the fields of ``Match``."""
 
 OPTIONS: Options = {
     "delays": (Folder, None),
@@ -46,7 +46,7 @@ OPTIONS: Options = {
     "name": (Annotated[str | None, typer.Option("--name", help="Name of the rule; none: hold-1, hold-2, …")], None),
     "as_json": (Json, False),
 }
-"""The options of every verb that puts a rule."""
+"""The options of every command that adds a rule."""
 
 
 def register(app: typer.Typer) -> None:
@@ -86,7 +86,7 @@ def release(
     every: Annotated[bool, typer.Option("--all", help="All rules.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Remove rules: what they hold goes on."""
+    """Remove rules and continue the entries that they hold."""
     control = _control(delays)
     if bool(names) == every:
         fail("no_rule", "name the rules to release, or give --all", 2)
@@ -100,7 +100,7 @@ def release(
 
 
 def show_rules(delays: Folder = None, as_json: Json = False) -> None:
-    """Show the rules, and which entries wait because of them, at whom, since when."""
+    """Show the rules, and the entries that wait for them by participant and time."""
     control = _control(delays)
     rules, held, problems = control.rules(), control.held(), control.problems()
     if as_json:
@@ -109,7 +109,7 @@ def show_rules(delays: Folder = None, as_json: Json = False) -> None:
         return
     table = Table("rule", "does", "for", "to entries with", "holds now", box=None, padding=(0, 2))
     for rule in rules:
-        # What several readers of one participant wait for (a node's replica, its copy of the log) is one line.
+        # Several readers of one participant (a node's replica, its copy of the log) share one line.
         waiting = "\n".join(dict.fromkeys(_waiting(each) for each in held if each.rule == rule.name))
         match = ", ".join(f"{key} {value}" for key, value in asdict(rule.match).items() if value)
         cells = (rule.name, _does(rule), ", ".join(rule.participants) or "everybody", match or "anything", waiting)
@@ -120,7 +120,7 @@ def show_rules(delays: Folder = None, as_json: Json = False) -> None:
 
 
 def printable_lines(text: str) -> str:
-    """Lines of text of others as a table's cell may show them."""
+    """Return lines of external text in a form that a table's cell can show."""
     return "\n".join(printable(line) for line in text.split("\n"))
 
 

@@ -1,4 +1,4 @@
-"""``ringlog sim mutants``: planted bugs, and within how many seeds the simulator finds each."""
+"""``ringlog sim mutants``: planted bugs, and the number of seeds until the simulator finds each."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def mutants(
 
 
 def _can_be_written(page: Path) -> None:
-    """To be known before the bugs are measured, for hours perhaps."""
+    """Fail now if the page cannot be written, because the measurement may take hours."""
     try:
         page.open("a", encoding="utf-8").close()
     except OSError as error:
@@ -99,7 +99,7 @@ def _measured(chosen: list[Mutant], jobs: int, quiet: bool) -> Iterator[MutantMe
 
 
 def _page(rows: Mapping[str, str], known: Sequence[str], most: int | None) -> str:
-    """The table in Markdown: what was found, and what was not. ``rows``: by bug, in order; ``known``: all bugs."""
+    """Return the table of found and missed bugs in Markdown. ``rows``: by bug, in order. ``known``: all bugs."""
     unmeasured = [name for name in known if name not in rows]
     found = [row for row in rows.values() if row.count("|") == FOUND_COLUMNS + 1]
     missed = [row for row in rows.values() if row not in found]
@@ -135,7 +135,7 @@ def _page(rows: Mapping[str, str], known: Sequence[str], most: int | None) -> st
 
 
 def _rows(results: list[MutantMeasure], page: Path, known: Iterable[str]) -> dict[str, str]:
-    """The rows of the page, by bug: of those that were measured now, and as they stand there of others."""
+    """Return the rows of the page by bug: new rows for measured bugs, existing rows for the others."""
     stands = page.read_text(encoding="utf-8") if page.exists() else ""
     rows = {name: row for row, name in ROW.findall(stands)} | {one.mutant.name: _row(one) for one in results}
     return {name: rows[name] for name in known if name in rows}

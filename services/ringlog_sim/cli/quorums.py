@@ -1,4 +1,4 @@
-"""``ringlog sim quorums``: do read and write quorums meet, in every plan that this cluster could be asked for?"""
+"""``ringlog sim quorums``: check quorum intersection in every plan that could be requested of a cluster."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from ringlog_testing.quorums.model import QuorumRules
 
 LEAST_WIDTH = 160
-"""Columns where the terminal is narrower or nobody looks: a table of views must stay one."""
+"""Minimum width, also for narrow terminals and files, so that a table of views keeps its lines."""
 
 
 def register(app: typer.Typer) -> None:
@@ -84,7 +84,7 @@ def quorums(
 
 @contextmanager
 def _refusals(bad_input: tuple[type[Any], ...]) -> Iterator[None]:
-    """End with status 2 for bad input, and with 3 for a defect of this tool: status 1 is for a counterexample."""
+    """End with status 2 for bad input, and with 3 for a defect of this tool. Status 1 is for a counterexample."""
     try:
         yield
     except typer.Exit:
@@ -98,7 +98,7 @@ def _refusals(bad_input: tuple[type[Any], ...]) -> Iterator[None]:
 
 
 def rules_of(given: list[str]) -> QuorumRules:
-    """The rules with the choices of ``NAME=CHOICE`` options."""
+    """Return the rules with the choices of ``NAME=CHOICE`` options."""
     from ringlog.kernel.operations.gates import GATED_STAGES
     from ringlog_testing.quorums.model import CHOICES, RULE_FIELDS, QuorumRules
 
@@ -119,7 +119,7 @@ def rules_of(given: list[str]) -> QuorumRules:
 
 
 def _kinds(operations: str | None) -> tuple[str, ...]:
-    """The kinds that are asked for; none: those that the cluster has something of."""
+    """Return the requested kinds, or nothing for the kinds that the cluster has."""
     from ringlog_testing.quorums.plans import KINDS
     from ringlog_testing.quorums.tablet_plans import KINDS as TABLET_KINDS
 
@@ -137,7 +137,9 @@ def _explored(
     kinds: tuple[str, ...],
     options: CaseOptions,
 ) -> tuple[list[Findings], tuple[str, ...]]:
-    """Return the findings in the file, log or numbers given (default: a regular cluster), and changes without plans."""
+    """Return the findings of the given file, log or numbers (default: a regular cluster), and the changes without
+    plans.
+    """
     from ringlog.cli.json_commands import state_from
     from ringlog_testing.quorums.description import Numbers, described, drawn, state_of
     from ringlog_testing.quorums.tablet_plans import kinds_in, not_covered
@@ -154,7 +156,7 @@ def _explored(
         if "histories" in description:
             return [explorer.drawn(drawn(description))], ()
         state = state_of(description)
-    with errors.status("") as status:  # nothing is shown unless somebody watches
+    with errors.status("") as status:  # the terminal shows progress; other outputs show none
 
         def report_progress(kind: str, done: int, count: int) -> None:
             status.update(f"{kind}: {done} of {count} plans")

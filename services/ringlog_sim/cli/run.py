@@ -124,7 +124,7 @@ def replay(
 
 
 def seeds_of(text: str) -> range:
-    """The seeds that ``A..B`` or ``A`` names; ends the command with usage status otherwise."""
+    """Return the seeds in ``A..B`` or ``A``. End the command with usage status for other text."""
     match = re.fullmatch(r"([0-9]{1,15})(?:\.\.([0-9]{1,15}))?", text)
     if match is None or int(match[2] or match[1]) < int(match[1]):
         fail("bad_seeds", f"--seeds {text[:60]}: expected A..B with A not above B, or one seed", status=2)
@@ -132,7 +132,7 @@ def seeds_of(text: str) -> range:
 
 
 def needs_streaming() -> None:
-    """End the command with a word if what the CDC part of the simulator is made with is not installed."""
+    """End the command with an error if the libraries of the CDC part are not installed."""
     if find_spec("pyarrow") is None:
         fail("extra_missing", "the simulator needs the extra: pip install 'ringlog[streaming]'", status=3)
 
@@ -186,7 +186,7 @@ def _story(report: RunReport) -> None:
 
 
 def _draw(path: Path, seed: int, profile: str) -> None:
-    """The same run once more, which is the same to its digest, with a film."""
+    """Run the same seed again, with the same digest, and record a chart."""
     from ringlog_sim.runner.run import run_script
     from ringlog_sim.runner.script import ALL, PROFILES, draw_script, profile_of
 
@@ -197,7 +197,7 @@ def _draw(path: Path, seed: int, profile: str) -> None:
 
 
 def _keep(report: RunReport, shrunk: bool, folder: Path) -> tuple[RunReport, Path, int]:
-    """Save the script of a failed run, cut down; (report, file, actions left)."""
+    """Save the shortened script of a failed run. Return (report, file, actions left)."""
     from ringlog_sim.runner.script import PROFILES, draw_script
     from ringlog_sim.runner.shrink import save, shrink
 
@@ -234,7 +234,7 @@ def _show(
 
 
 def _rich(table: CoverageTable) -> RichTable:
-    """The table; an empty cell shows as a red dot."""
+    """Return the table for rich. An empty cell is a red dot."""
     shown = RichTable(title=f"{table.title} ({table.empty()} empty)", title_justify="left", box=None, padding=(0, 1))
     shown.add_column("")
     for column in table.columns:

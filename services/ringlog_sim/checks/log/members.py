@@ -1,7 +1,7 @@
-"""The metadata service: one node at a time goes in or out, its copy of the log is whole, and somebody always has one.
+"""The metadata service: nodes join or leave one at a time, their log copies are complete, and one copy always exists.
 
-What the log accepts is compared with what nodes have said and with what is on their disks. How many members there are
-to be, and where, is worked out anew, by trying each exchange.
+The log's decisions are compared with the nodes' acknowledgements and their disks. The number and location of the
+members are computed here independently, by trying each exchange.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ SIZES = ((2, 1), (5, 3), (100, 5), (10_000, 10))
 
 
 class Members(Check):
-    """One node at a time takes one step; who enters or leaves the groups for good has been heard of by a quorum; who is
-    called a member has the log, on its disk; none goes before another has its place.
+    """One node at a time takes one step. A quorum knows a node before it finally joins or leaves the groups.
+
+    A member has the log on its disk. A node leaves only after its replacement has joined.
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -45,7 +46,7 @@ class Members(Check):
         self._offsets: dict[Epoch, int] = {}
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """The true log has one more record."""
+        """Check one more record of the true log."""
         self._offsets[after.epoch] = offset
         if after.recoveries and after.operations is not before.operations:
             self._held_by_recovery(before, after)
@@ -97,7 +98,7 @@ class Members(Check):
                 self._broken(after, f"{name} becomes a member, and is not to be one")
 
     def _spread(self, state: ClusterState, name: NodeId) -> None:
-        """One more goes where the fewest are."""
+        """Check that an added node is where the fewest members are."""
         fit = _fit(state)
         members = [node for node in fit if node.id in state.service]
         if len(members) >= _wanted(state):
@@ -107,14 +108,14 @@ class Members(Check):
             self._broken(state, f"{name} comes where others are already")
 
     def acked(self, ack: NodeAck) -> None:
-        """A node is about to say that it has that epoch for good."""
+        """Check the node's log copy before it acknowledges an epoch."""
         self._acknowledged[ack.node] = max(ack.applied, self._acknowledged.get(ack.node, 0))
         state, node = self.sim.log.states[ack.applied], self.sim.shared["nodes"][ack.node]
         if ack.node in state.service and ack.node in node.row_replica.state.service:
             self._has(state, ack.node, ack.applied)
 
     def quiet(self) -> None:
-        """There are as many as were wanted, as far apart as may be, unless somebody is on the way who never comes."""
+        """Check the number and spread of the members, unless a node is still joining or leaving."""
         state = self.sim.log.state
         if not state.service:
             return
@@ -132,14 +133,14 @@ class Members(Check):
             self._broken(state, "somebody is a member who is not to be one")
 
     def _check_newest_epoch_is_held(self, state: ClusterState) -> None:
-        """A recovery would begin with the newest epoch, unless everybody is lost who has it."""
+        """Check that every live member has the newest epoch, so that a recovery would begin with it."""
         nodes = self.sim.shared["nodes"]
         living = [name for name, one in state.service.items() if one.stage == "member" and nodes[name].starts]
         for name in living:
             self._has(state, name, state.epoch)
 
     def _has(self, state: ClusterState, name: NodeId, epoch: Epoch) -> None:
-        """The copy on the node's disk is the log up to that epoch."""
+        """Check that the copy on the node's disk is the log up to that epoch."""
         node, sim = self.sim.shared["nodes"][name], self.sim
         if node.is_lost or epoch not in self._offsets:
             return

@@ -1,7 +1,7 @@
-"""What peers say of the log: pages of one chain or nothing, and nobody serves or keeps it before the log shows it.
+"""The peers' claims about the log: their pages form one chain, and no node serves or stores them before the log does.
 
-The rule of the chain is retold here by ids alone; what nodes serve and acknowledge is compared with what their own
-replicas of the log have folded.
+The rule of the chain is implemented here by ids alone. Served and acknowledged epochs are compared with the epochs that
+the node's own replica has folded.
 """
 
 from __future__ import annotations
@@ -18,8 +18,9 @@ from ringlog_sim.simulation import Simulation
 
 
 class PeersCheck(Check):
-    """An honest peer gives the log, from the epoch on that it was asked about; who asks takes nothing else. Where a
-    chain was false all the same, the log has refuted who gave it in the end.
+    """An honest peer returns entries of the log, after the requested epoch. The requesting node accepts nothing else.
+
+    If a chain was false all the same, the log refutes the peer by the end of the run.
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -27,11 +28,11 @@ class PeersCheck(Check):
         self._false: dict[str, set[Epoch]] = {}
 
     def began(self, node: str) -> None:
-        """It knows nothing from its peers yet."""
+        """Forget the answers of peers after a restart."""
         self._false[node] = set()
 
     def gave(self, node: str, request: EntriesRequest, reply: EntriesReply) -> None:
-        """A peer has its answer ready; a lie is still to come."""
+        """Check a peer's answer before it is falsified."""
         entries = self.sim.log.entries
         for epoch, data in enumerate(reply.entries, request.epoch + 1):
             item, logged = decode_entry(data), entries[epoch] if epoch < len(entries) else None
@@ -39,10 +40,10 @@ class PeersCheck(Check):
                 self.sim.broken("gap_unsaid", f"{node} gives another entry as that of epoch {epoch}")
 
     def peer_answer(self, node: str, answer: PeerAnswered) -> None:
-        """A node has taken an answer, or not."""
+        """Check an answer that a node accepted."""
         reply, before, entries = answer.reply, answer.request.state_id, self.sim.log.entries
         if answer.code == OTHER_HISTORY:
-            self.began(node)  # two peers differ: it forgets what they gave
+            self.began(node)  # two peers differ, so the node forgets their entries
         if reply is None or answer.code:
             return
         for epoch, data in enumerate(reply.entries, answer.request.epoch + 1):
@@ -55,19 +56,19 @@ class PeersCheck(Check):
             before = item.state_id
 
     def adopted(self, node: str, state: ClusterState) -> None:
-        """A node serves rows under that state."""
+        """Check the epoch of served rows."""
         self._shown_by_the_log(node, state.epoch, "serves rows at")
 
     def serves(self, node: str, state: ClusterState) -> None:
-        """A node serves registers under that state, and has it on the disk."""
+        """Check the epoch of served registers, which is on the disk."""
         self._shown_by_the_log(node, state.epoch, "serves registers at")
 
     def acked(self, ack: NodeAck) -> None:
-        """A node says that it has that epoch for good."""
+        """Check an acknowledged epoch."""
         self._shown_by_the_log(ack.node, ack.applied, "acknowledges")
 
     def quiet(self) -> None:
-        """What was false is known to be."""
+        """Check that false entries have been refuted."""
         for node, epochs in sorted(self._false.items()):
             peers = self.sim.shared["nodes"][node].peers
             if not peers.claims.refuted and any(peers.entry_at(epoch) is not None for epoch in epochs):

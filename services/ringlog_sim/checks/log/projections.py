@@ -1,4 +1,4 @@
-"""What others see of the state: the change topics are its differences, the cache is one of its epochs."""
+"""The projections of the state: the change topics are its differences, and the cache is one of its epochs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 
 
 class ChangesAreTheDifferences(Check):
-    """The change topics hold each epoch once, in order, whole, and exactly its difference to the one before."""
+    """The change topics have each epoch once, in order, complete, and with exactly its difference to the
+    previous one.
+    """
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -24,12 +26,12 @@ class ChangesAreTheDifferences(Check):
         self._epoch = 0
 
     def begin(self, state: ClusterState) -> None:
-        """Everything so far is published."""
+        """Record that all epochs before the run are published."""
         self._epoch = state.epoch
         self._read = self.sim.broker.partition(CHANGES).visible
 
     def published(self, partition: Partition) -> None:
-        """One or more transactions."""
+        """Check one or more transactions."""
         records = partition.records[self._read : partition.visible]
         self._read = partition.visible
         found: list[tuple[str, object]] = []
@@ -56,18 +58,18 @@ class ChangesAreTheDifferences(Check):
 
 
 COMPARED_EVERY = 16
-"""A projection costs as much as the rest of a small run: so often, and at rest, it is compared whole."""
+"""A full comparison costs as much as a small run, so it is made once in this number of epochs and at the end."""
 
 
 class CacheIsAState(Check):
-    """After an acknowledged write the cache is the whole projection of one epoch of the log."""
+    """After an acknowledged write, the cache is the complete projection of one epoch of the log."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._seen = (0, 0)
 
     def stored(self) -> None:
-        """Unless it lost its content the cache never shows an older epoch than before."""
+        """Check that the cache's epoch does not decrease, unless it lost its content."""
         confirmed, (losses, epoch) = self.sim.cache.confirmed(), self._seen
         now = self.sim.shared.get("cache_losses", 0)
         if confirmed is None:
@@ -78,15 +80,15 @@ class CacheIsAState(Check):
         self._seen = (now, stamp.epoch)
 
     def cached(self, state: ClusterState) -> None:
-        """The keeper's write for ``state`` was applied."""
+        """Check the cache after an applied write for ``state``."""
         stored = self.sim.cache.read()
         if stored is None or stored.stamp.epoch != state.epoch:
-            return  # it was flushed, or replaced by a copy, since
+            return  # it has been flushed, or replaced by a copy
         if state.epoch % COMPARED_EVERY == 0:
             self._compare(stored.stamp.epoch)
 
     def quiet(self) -> None:
-        """At rest it is the newest epoch."""
+        """Check that the cache finally has the newest epoch."""
         stored = self.sim.cache.read()
         if stored is None or stored.stamp.epoch != self.sim.log.state.epoch:
             self.sim.broken(

@@ -14,14 +14,14 @@ from ringlog_sim.checks.base import Check
 from ringlog_sim.devices.listener import FoldingReplica
 
 DIGEST_EVERY = 128
-"""Lone states are compared whole at each epoch; their digests, which cost far more, once in N epochs."""
+"""Independent states are compared at each epoch. Their digests cost far more, so they are compared once in N epochs."""
 
 
 class Replicas(Check):
-    """Epochs never go back or skip; the state at an epoch is one and has one digest, on every replica."""
+    """Epochs never decrease or skip. All replicas have the same state and digest at an epoch."""
 
     def folded(self, replica: FoldingReplica, before: ClusterState, after: ClusterState) -> None:
-        """A replica has reached another state."""
+        """Check the new state of a replica."""
         epoch = after.epoch
         if epoch != before.epoch + 1:
             self.sim.broken("epochs", f"{replica.name} went from epoch {before.epoch} to {epoch}")
@@ -36,7 +36,9 @@ class Replicas(Check):
             self._compare(replica)
 
     def quiet(self) -> None:
-        """At rest the digests of lone replicas are those of the log; in one run of eight, as they cost so much."""
+        """Compare the final digests of independent replicas with the log's, in one run of eight because of
+        their cost.
+        """
         for replica in self.sim.replicas:
             if replica.is_independent and replica.is_alive() and self.sim.world.seed % 8 == 0:
                 self._compare(replica)
@@ -51,16 +53,16 @@ _looked_at: dict[int, ClusterState] = {}
 
 
 class StateInvariants(Check):
-    """After each entry no invariant of ``ringlog.kernel.invariants`` is broken."""
+    """After each entry, all invariants of ``ringlog.kernel.invariants`` hold."""
 
     def begin(self, state: ClusterState) -> None:
-        """The state that the run begins with, as a whole; once, for many runs begin with it."""
+        """Check the complete first state once. Many runs share it."""
         if _looked_at.get(id(state)) is not state:
             self._check(state, EMPTY_STATE)
             _looked_at[id(state)] = state
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Look at what the entry has changed."""
+        """Check the changes of an entry."""
         self._check(after, before)
 
     def _check(self, state: ClusterState, previous: ClusterState) -> None:

@@ -1,4 +1,4 @@
-"""One instance acts in a role at a time, and who was taken over publishes nothing any more."""
+"""A role has one active instance at a time, and a superseded instance publishes nothing."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
 
 class Terms(Check):
-    """Terms of a role ascend; published rejections have ascending terms, and one request id has one rejection.
+    """Terms of a role ascend. Published rejections have ascending terms, and one request id has one rejection.
 
-    Behind the mark of a floor above its epoch a request may be refused once more, as forgotten; never without one.
+    After a floor mark above its epoch, a request may be rejected again as forgotten; without a mark, never.
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -36,11 +36,11 @@ class Terms(Check):
         self._floor = 0
 
     def begin(self, state: ClusterState) -> None:
-        """The terms so far."""
+        """Record the terms before the run."""
         self._terms = {role: term.term for role, term in state.terms.items()}
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """A take-over must raise the term."""
+        """Check that a take-over raises the term."""
         self._applied.add(item.request_id)
         if isinstance(item.command, TakeOver):
             command = item.command
@@ -51,12 +51,12 @@ class Terms(Check):
                 self._holders[command.term] = command.instance
 
     def results(self, partition: Partition) -> None:
-        """New results: rejections are written under the fence."""
+        """Check new results. Rejections must be written under the fence."""
         for record in partition.records[self._read : partition.visible]:
             result = cached_result(record.value)
             if result.outcome == REJECTED and result.term < self._last:
                 self.sim.broken("fence", f"a rejection of term {result.term} was published after one of {self._last}")
-            # An instance that answers at all has read the results before it, and will see no more of earlier terms.
+            # An active instance has read all earlier results, so it gets no more results of earlier terms.
             self._last = max(self._last, result.term)
             if result.outcome != REJECTED:
                 continue
@@ -70,8 +70,8 @@ class Terms(Check):
                 self.sim.broken("answers", f"{result.request_id} was refused as forgotten, and no mark says so")
             key = (result.request_id, result.digest)
             first = self._rejected.setdefault(key, result)
-            # Who gave a request up has taken its id, with a Noop: from then on it is another command's.
-            # So has who asked for another command under it when the answer to the first one was forgotten.
+            # A client that withdrew a request used its id for a Noop, so the id belongs to another command from then
+            # on. The same applies to a client that reused the id after the first answer was forgotten.
             self._forgotten |= {result.request_id} if forgotten else set()
             taken = result.request_id in self._applied or result.request_id in self._forgotten
             withdrawn = result.code == "request_id_reused" and taken

@@ -1,29 +1,28 @@
-"""Check that the entries of the balancer in the log are justified, and that they come to an end.
+"""A check that the balancer's entries in the log are justified, and that they end.
 
-The model has the state of the epoch that a plan was made on, as lists of replicas and what each weighs. It does not
-have the load reports that the planner used, so a move must be right under one of several readings. The model in
+The model has the state of the epoch that a plan was made on, as lists of replicas and their sizes. It does not have the
+load reports that the planner used. So a move must be right under one of several interpretations. The model in
 ``tests/kernel/balance/naive.py`` has the input of one call of the planner, and applies each rule exactly.
 
-*To and fro.* The model remembers for each replica the shards that the balancer took it from. As long as nobody else
-changes what it plans with, it never puts it back onto one of them. Another replica of the tablet may go there, since a
-node whose report was late comes into play late. A move between the shards of a host does not count while a node of the
-datacenter has not reported all its tablets: the host may give to that node later. Other changes (nodes, sizes, other
-moves, other tablets) begin a new chapter. So does a copy that comes or goes to reach the replication factor. A pair of
-siblings that meets for its merge begins a new chapter for all other tablets: siblings meet however even the loads are,
-each pair once.
+*Back and forth.* For each replica, the model stores the shards that the balancer moved it from. While no other author
+changes the planner's inputs, the balancer never moves it back to one of them. Another replica of the tablet may go
+there, because a node with a late report becomes a target late. A move between the shards of a host does not count while
+a node of the datacenter has not reported all its tablets: the host may give to that node later. Other changes (nodes,
+sizes, other moves, other tablets) reset this memory. So does a copy that is added or removed to reach the replication
+factor. A pair of siblings that is colocated for a merge resets it for all other tablets: siblings are colocated at any
+load, each pair once.
 
-*Each plan.* Its instance acts. On the state of the epoch that it was made on, with what ran done: nothing was paused
-and no operation waited, no replica leaves its datacenter or fills a rack, and a host or shard that gives one stays as
-loaded as the one that gets it, unless it is drained, has more of the table or more than its share, or siblings meet.
-Loads are bytes of nodes that reported, or counts: plans made on either are right, and so are those made on a report
-from before somebody gave a node its capacity.
+*Each plan.* Its instance is active. The following must hold in the state of its epoch with all running moves finished.
+Nothing was paused, no operation waited, and no replica leaves its datacenter or fills a rack. A giving host or shard
+stays at least as loaded as the receiving one, unless it is drained, has more of the table or more than its share, or
+siblings are colocated. Loads are bytes of nodes that reported, or counts. Plans on either basis are right, and so are
+plans on a report from before a node's capacity was set.
 
-*Any migration.* No operation is in flight but those that wait for a drain, no rack is filled, and no limit
-on streaming is passed by what is new.
+*Any migration.* All operations in flight wait for a drain, no rack is filled, and new moves exceed no streaming limit.
 
-*At rest.* No single move would still be right: hosts and shards are as even as moves can make them, within the share
-that each host has of a table, and who leaves has nothing that another one could take. That no plan is left,
-``ringlog_sim.runner.rest`` asks of the balancer itself.
+*At the end.* No single move is still right: hosts and shards are as even as moves can make them, within each host's
+share of a table, and a leaving node has no tablet that another node could take. ``ringlog_sim.runner.rest`` asks the
+balancer itself whether a plan remains.
 """
 
 from __future__ import annotations
@@ -54,7 +53,7 @@ Place = tuple[str, int]
 _ADMINISTRATIVE = frozenset(
     {"AdvanceTablets", "Noop", "TakeOver", "SettleVerdicts", "AdvanceCdcWriter", "LowerCdcWriter"}
 )
-"""Entries that change nothing a plan depends on, but what was planned."""
+"""Entries that change none of the planner's inputs, except for planned moves."""
 _BACK = frozenset({"write_both_read_old_fallback_cleanup", "cleanup_target", "revert_migration"})
 _STREAMS = frozenset({"allow_write_both_read_old", "write_both_read_old", "rebuild_repair", "streaming", "repair"})
 _WEIGHTS = {"rebuild_v2": 2, "repair": 2}
@@ -63,10 +62,10 @@ CLOCK_AHEAD_US = 60_000_000
 
 
 class ModelledPlacement:
-    """Where each replica is, or will be when what runs is done, and what hosts and shards weigh.
+    """The position of each replica after all running moves, and the loads of hosts and shards.
 
-    ``by``: ``bytes`` or ``count``; loads are in proportion to what nodes can hold. ``reported``: False: as before
-    somebody gave a node its capacity. ``unknown``: tablets whose size nobody reported; each weighs the target size.
+    ``by``: ``bytes`` or ``count``; loads are in proportion to the nodes' capacities. ``reported``: False for the state
+    before a node's capacity was set. ``unknown``: tablets without a reported size; each has the target size.
     """
 
     def __init__(
@@ -89,7 +88,7 @@ class ModelledPlacement:
                     self._weigh(place, size)
 
     def size(self, number: int) -> int:
-        """What a tablet of that number weighs, of whatever table."""
+        """Return the load of a tablet of that number, which is the same for every table."""
         return tablet_bytes(number) if self.by == "bytes" else 1
 
     def _weigh(self, place: Place, size: int) -> None:
@@ -97,14 +96,14 @@ class ModelledPlacement:
         self.shards[place] += size
 
     def gives(self, source: Place, target: Place, size: int) -> bool:
-        """True if the giver is as loaded as the getter when that much has moved."""
+        """Return True if the giver is at least as loaded as the receiver after a move of that size."""
         if source[0] == target[0]:
             return self.shards[source] - size >= self.shards[target] + size
         source_load, target_load = self.rooms[source[0]], self.rooms[target[0]]
         return (self.hosts[source[0]] - size) * target_load >= (self.hosts[target[0]] + size) * source_load
 
     def differs(self, source: Place, target: Place) -> bool:
-        """True if the loads differ by more than is left alone."""
+        """Return True if the difference of the loads exceeds the threshold."""
         more, less = self.shards[source], self.shards[target]
         if source[0] != target[0]:
             more = self.hosts[source[0]] * self.rooms[target[0]]
@@ -113,7 +112,7 @@ class ModelledPlacement:
         return more > less and (more - less) * 1000 >= more * most
 
     def fits(self, table: str, number: int, source: Place, target: Place, anywhere: bool = False) -> bool:
-        """True if the rules of placement let the replica go there; ``anywhere``: to another datacenter, too."""
+        """Return True if the placement rules allow the move. ``anywhere``: also to another datacenter."""
         if source[0] == target[0]:
             return True
         here, there = self.state.nodes[source[0]], self.state.nodes[target[0]]
@@ -124,14 +123,14 @@ class ModelledPlacement:
         return _rack(here) == _rack(there) or racks[_rack(there)] < racks[_rack(here)]
 
     def move(self, table: str, number: int, source: Place, target: Place) -> None:
-        """The replica is there now."""
+        """Move the replica to its new position."""
         places = self.places[table, number]
         places[places.index(source)] = target
         self._weigh(source, -self.size(number))
         self._weigh(target, self.size(number))
 
     def copy(self, move: TabletMigration) -> None:
-        """One replica more, or fewer."""
+        """Add or remove a replica."""
         places, size = self.places[move.table, move.tablet], self.size(move.tablet)
         if move.to is not None:
             places.append((move.to.node, move.to.shard))
@@ -141,11 +140,11 @@ class ModelledPlacement:
             self._weigh((move.from_.node, move.from_.shard), -size)
 
     def held(self, table: str, node: str) -> int:
-        """Of how many tablets of the table the node has a replica."""
+        """Return the number of the table's tablets of which the node has a replica."""
         return sum(node in dict(places) for (name, _), places in self.places.items() if name == table)
 
     def share(self, table: str, node: Node) -> int:
-        """At least this number of tablets of the table the node may have, by the part of its rack that it is."""
+        """Return the minimum share of the table's tablets of the node, by its part of its rack's capacity."""
         racks: Counter[str] = Counter()
         for one in self.state.nodes.values():
             if one.datacenter == node.datacenter and (_serves(one) or one.id in self._replacing):
@@ -159,9 +158,7 @@ class ModelledPlacement:
 
 
 class BalancerCheck(Check):
-    """Nothing goes to and fro, each plan is justified by the state and the loads it was made on, and at the end all is
-    even.
-    """
+    """Replicas do not move back and forth, state and loads justify each plan, and at the end the load is even."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -169,7 +166,7 @@ class BalancerCheck(Check):
         self._chapter = 0
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """The true log has one more record."""
+        """Check one more record of the true log."""
         command = item.command
         if isinstance(command, MigrateTablets):
             self._begun(before, after, command)
@@ -205,8 +202,9 @@ class BalancerCheck(Check):
         replicas[target] = left if is_premature else left | {source}
 
     def _is_late(self, state: ClusterState, datacenter: str) -> bool:
-        """True if one of the last two reports of a node there lacks a settled tablet that it has. The plan was made on
-        either.
+        """Return True if one of the last two reports of a node there lacks a settled tablet that it has.
+
+        The plan was made on one of these reports.
         """
         settled = [
             (one.node, (name, tablet.index))
@@ -239,7 +237,7 @@ class BalancerCheck(Check):
             if not self._is_drained(state.nodes[source[0]]):
                 meets = _is_merging(state.tablets[move.table])
                 replication = state.keyspaces[move.table.partition(".")[0]].replication
-                anywhere = meets and not replication.datacenters  # siblings may meet in another datacenter then
+                anywhere = meets and not replication.datacenters  # siblings may then be colocated in another datacenter
                 if not views[0].fits(move.table, move.tablet, source, target, anywhere):
                     self.sim.broken("unjustified", f"{where} moves from {source} to {target}, against the rules")
                 right = [view.gives(source, target, view.size(move.tablet)) for view in views]
@@ -254,7 +252,7 @@ class BalancerCheck(Check):
                 view.move(move.table, move.tablet, source, target)
 
     def _copied(self, views: list[ModelledPlacement], move: TabletMigration) -> None:
-        """A replica comes where there are too few, or goes where there are too many."""
+        """Check that a replica is added only if there are too few, and removed only if there are too many."""
         state, where = views[0].state, f"{move.table}/{move.tablet}"
         there = len(views[0].places[move.table, move.tablet])
         wanted = state.keyspaces[move.table.partition(".")[0]].replication.factor
@@ -267,7 +265,7 @@ class BalancerCheck(Check):
         return node.down or node.state in ("leaving", "left")
 
     def _begun(self, before: ClusterState, after: ClusterState, command: MigrateTablets) -> None:
-        """No operation waits, and what begins keeps the limits."""
+        """Check that no operation waits, and that new moves respect the limits."""
         for operation in before.operations.values():
             if operation.stage in _ENDED:
                 continue
@@ -278,7 +276,7 @@ class BalancerCheck(Check):
         view = ModelledPlacement(before, "count")
         for move in command.migrations:
             if before.keyspaces[move.table.partition(".")[0]].replication.zone:
-                continue  # its zone says where it goes
+                continue  # its zone determines the target
             if move.from_ is None or move.to is None or self._is_drained(before.nodes[move.from_.node]):
                 continue
             source, target = (move.from_.node, move.from_.shard), (move.to.node, move.to.shard)
@@ -294,7 +292,7 @@ class BalancerCheck(Check):
     # ----------------------------------------------------------------------------------------------- at rest
 
     def quiet(self) -> None:
-        """No single move would be right, and no drain could go on."""
+        """Check that no single move would be right, and that no drain could continue."""
         state = self.sim.log.state
         moving = any(tablets.transitions for tablets in state.tablets.values())
         held_up = any(pause.scope == "balancing" for pause in state.pauses.values())
@@ -321,8 +319,9 @@ class BalancerCheck(Check):
                 self.sim.broken("uneven", f"{found}, with {view.by} {dict(view.hosts)} {dict(view.shards)}")
 
     def _drained(self, state: ClusterState, goes: str) -> None:
-        """A node that leaves, or was assassinated, has no tablet that another host there could take. Reports
-        do not matter.
+        """Check that a leaving or assassinated node has no tablet that another host of its datacenter could take.
+
+        Reports do not matter here.
         """
         node = state.nodes[goes]
         others = [one for one in state.nodes.values() if one.datacenter == node.datacenter and _serves(one)]
@@ -336,11 +335,11 @@ class BalancerCheck(Check):
                 self.sim.broken("drain", f"{node.name} leaves, and {table}/{number} stays on it")
 
     def _sizes_known(self, state: ClusterState) -> dict[str, set[tuple[str, int]]]:
-        """Node to the tablets in its last report that counts."""
+        """Return node to the tablets in its last valid report."""
         return {node: sizes[-1] for node, sizes in self._sizes_reported(state).items()}
 
     def _sizes_reported(self, state: ClusterState) -> dict[str, list[set[tuple[str, int]]]]:
-        """Node to the tablets in each of its reports that count, in their order."""
+        """Return node to the tablets in each of its valid reports, in order."""
         found: dict[str, list[set[tuple[str, int]]]] = {}
         for record in self.sim.broker.partition(LOAD).records:
             load = cached_load(record.value)
@@ -351,7 +350,7 @@ class BalancerCheck(Check):
         return found
 
     def _unknown(self, state: ClusterState) -> frozenset[tuple[str, int]]:
-        """The tablets in transition that none of their nodes has in its report."""
+        """Return the tablets in transition that no report of their nodes contains."""
         known = self._sizes_known(state)
         return frozenset(
             (name, tablet.index)
@@ -362,7 +361,9 @@ class BalancerCheck(Check):
         )
 
     def _reported(self, state: ClusterState) -> dict[str, bool]:
-        """Nodes with a report that counts; False if the last one lacks a tablet that the node has, as after a split."""
+        """Return nodes with a valid report. The value is False if the last one lacks a tablet of the node, as after a
+        split.
+        """
         found = self._sizes_known(state)
         has = {
             node: {
@@ -381,7 +382,7 @@ def _is_merging(tablets: TabletMap) -> bool:
 
 
 def _meets_sibling(state: ClusterState, move: TabletMigration) -> bool:
-    """True if a tablet comes to where the tablet is, or goes, with which it is to be merged."""
+    """Return True if a tablet moves to the current or future position of its sibling for a merge."""
     tablets = state.tablets[move.table]
     if not _is_merging(tablets) or move.to is None:
         return False
@@ -389,13 +390,13 @@ def _meets_sibling(state: ClusterState, move: TabletMigration) -> bool:
 
 
 def _is_present(state: ClusterState, load: TableLoad) -> bool:
-    """True if the tablets that a report numbers are those that the table has now."""
+    """Return True if the tablet numbers of a report are those of the current table."""
     tablets = state.tablets.get(load.table)
     return tablets is not None and (load.id, load.count) == (state.tables[load.table].id, tablets.count)
 
 
 def _uneven(view: ModelledPlacement, hosts: list[str]) -> Iterator[str]:
-    """Moves that would be right."""
+    """Yield moves that would be right."""
     shards = [(node, shard) for node in hosts for shard in range(view.state.nodes[node].shards)]
     for (table, number), places in view.places.items():
         is_merging = _is_merging(view.state.tablets[table])
@@ -411,11 +412,11 @@ def _uneven(view: ModelledPlacement, hosts: list[str]) -> Iterator[str]:
 
 
 Counted = dict[object, tuple[int, int, bool]]
-"""Place to (weight, transitions, whether one of the new ones is among them)."""
+"""Place to (weight, number of transitions, whether a new transition is included)."""
 
 
 def _streams(state: ClusterState, new: set[tuple[str, int]]) -> tuple[Counted, ...]:
-    """What streams, for each of the limits."""
+    """Return the current streams, for each of the limits."""
     found: tuple[Counted, ...] = ({}, {}, {}, {}, {})
     for name, tablets in in_order(state.tablets):
         for number, one in in_order(tablets.transitions):
@@ -439,20 +440,20 @@ def _streams(state: ClusterState, new: set[tuple[str, int]]) -> tuple[Counted, .
 
 
 def _ends_as(tablet: Tablet) -> list[Place]:
-    """Where a tablet is when what runs has ended."""
+    """Return the position of a tablet after its running transition."""
     stays = tablet.transition is None or tablet.transition.stage in _BACK
     replicas = tablet.replicas if tablet.transition is None or stays else tablet.transition.next
     return [(one.node, one.shard) for one in replicas]
 
 
 def _nodes_of(tablet: Tablet) -> set[str]:
-    """The nodes that have a tablet, or are to have it."""
+    """Return the current and future nodes of a tablet."""
     coming = () if tablet.transition is None else tablet.transition.next
     return {one.node for one in (*tablet.replicas, *coming)}
 
 
 def _room(node: Node, reported: bool) -> int:
-    """What a node can hold, in a unit of its datacenter."""
+    """Return a node's capacity, in a unit of its datacenter."""
     return node.shards * node.capacity if reported else node.shards
 
 

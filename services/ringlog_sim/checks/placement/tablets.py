@@ -1,11 +1,11 @@
-"""An own record of tablets: lists of replicas, moved about as the entries say. It shares nothing with the kernel but
-the fields of commands, and where a table was first cut.
+"""An independent model of tablets: lists of replicas that entries change. It shares with the kernel only the fields of
+commands and the initial tablets of a table.
 
-A tablet is two lists and the name of a stage; who reads and writes in a stage stands here a second time (``STAGES``),
-as words. An entry that the record would not allow, or a tablet that the state shows otherwise, is a defect. In each
-stage every read quorum must share a node with every write quorum, of this stage and of those next to it, tried out set
-by set: requests that were planned one stage apart may meet. What may be lost by the reset of a partition the checks of
-registers say; one whose loss nobody has admitted goes on only while most of those who had the tablet are alive.
+A tablet is two lists and the name of a stage. The readers and writers of each stage are defined here a second time, as
+text (``STAGES``). An entry that the model does not allow, or a tablet that differs in the state, is a defect. In each
+stage, every read quorum must intersect every write quorum of this stage and of the adjacent ones, tested set by set,
+because requests that were planned one stage apart may overlap. The register checks cover loss after the reset of a
+partition. A recovery that admits no loss continues only while a majority of the tablet's nodes is up.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ BACK = tuple(STAGES)[8:11]
 
 @dataclass(slots=True)
 class ModelledTablet:
-    """A tablet: its replicas, those that it is to have, its stage and since when, who writes since when."""
+    """A tablet: its current and future replicas, its stage and that stage's epoch, and each writer's first epoch."""
 
     old: list[Place]
     since: dict[str, int]
@@ -72,19 +72,19 @@ class ModelledTablet:
     entered: int = 0
 
     def group(self, access: str) -> list[str]:
-        """The nodes that read or write now."""
+        """Return the nodes that read or write now."""
         groups = STAGES[self.stage] if self.stage else "reads old, writes old"
         chosen = groups.split(f"{access} ")[1].split(",")[0]
         places = {"old": self.old, "new": self.new, "both": [*self.old, *self.new]}[chosen]
         return list(dict.fromkeys(node for node, _ in places))
 
     def following(self) -> str:
-        """The stage after this one; empty at the end."""
+        """Return the stage after this one, or empty text at the end."""
         way = BACK if self.stage in BACK else WAYS[self.kind]
         return (*way, "")[way.index(self.stage) + 1]
 
     def enter(self, stage: str, epoch: int) -> None:
-        """The stage is entered, or (empty) the life goes on without a transition."""
+        """Enter a stage. An empty stage ends the transition."""
         before = self.groups()
         if not stage and self.stage in ("end_migration", "end_salvage"):
             self.old = self.new
@@ -97,7 +97,7 @@ class ModelledTablet:
             self.changed = epoch
 
     def groups(self) -> list[str]:
-        """Who reads and who writes, in words."""
+        """Return the read and write groups, as text."""
         return STAGES[self.stage].split(", ")[:2] if self.stage else ["reads old", "writes old"]
 
 
@@ -105,14 +105,14 @@ Broken = Callable[[str], None]
 
 
 class TabletModel:
-    """The tablets of all tables; ``broken`` is called with each difference."""
+    """The tablets of all tables. ``broken`` is called with each difference."""
 
     def __init__(self, broken: Broken) -> None:
         self.broken = broken
         self.tables: dict[str, list[ModelledTablet]] = {}
 
     def take(self, command: Command, before: ClusterState, after: ClusterState) -> None:
-        """An entry was applied."""
+        """Apply an entry to the model."""
         match command:
             case CreateTable() | DropTable():
                 self._made_or_dropped(command, before, after)
@@ -133,7 +133,7 @@ class TabletModel:
             case DeclareUp(node):
                 for tablet in (tablet for modelled in self.tables.values() for tablet in modelled):
                     if (tablet.kind, tablet.stage) == ("lossy_salvage", "salvage") and node in dict(tablet.old):
-                        tablet.enter("salvage", after.epoch)  # what was reported without that node counts no more
+                        tablet.enter("salvage", after.epoch)  # earlier reports without that node no longer count
             case DecideResize():
                 pass
             case FinishResize():
@@ -143,7 +143,7 @@ class TabletModel:
         self.compare(after)
 
     def compare(self, state: ClusterState) -> None:
-        """The state shows every tablet as the record has it."""
+        """Compare every tablet of the state with the model."""
         if set(state.tablets) != set(self.tables):
             self.broken(f"tables {sorted(state.tablets)} are in tablets, not {sorted(self.tables)}")
         for name, modelled in self.tables.items():
@@ -175,7 +175,7 @@ class TabletModel:
     # ----------------------------------------------------------------------------------------------- entries
 
     def _made_or_dropped(self, command: Command, before: ClusterState, after: ClusterState) -> None:
-        """A statement about a table; a CREATE of one that is there was not needed."""
+        """Apply a statement about a table. A CREATE of an existing table has no effect."""
         match command:
             case CreateTable(keyspace, name) if f"{keyspace}.{name}" not in before.tables:
                 self._create(f"{keyspace}.{name}", after)
@@ -207,7 +207,7 @@ class TabletModel:
             if target is not None:
                 there, comes = before.nodes[target[0]], source is None or source[0] != target[0]
                 placed = before.keyspaces[one.table.partition(".")[0]].replication.zone
-                away = ("left",) if placed else ("leaving", "left")  # a partition may go through who leaves
+                away = ("left",) if placed else ("leaving", "left")  # a partition may pass through a leaving node
                 if there.down or (comes and there.state in away):
                     self.broken(f"{where} was to come to {there.id}, which is down, or {there.state}")
             tablet.kind = one.kind
@@ -250,7 +250,9 @@ class TabletModel:
             tablet.enter(BACK[2] if tablet.stage == "allow_write_both_read_old" else BACK[1], epoch)
 
     def _reset(self, command: ResetPartitions, before: ClusterState, after: ClusterState) -> None:
-        """All who have all of a tablet give it to the one with whom its partition begins anew."""
+        """Model a reset: all nodes with all rows of a tablet give them to the node with which its partition
+        restarts.
+        """
         zone, mode = command.zone, before.zones[command.zone].mode
         tables = [name for name in self.tables if before.keyspaces[name.partition(".")[0]].replication.zone == zone]
         for number in range(before.zones[zone].partitions):
@@ -301,8 +303,10 @@ class TabletModel:
     # ------------------------------------------------------------------------------------------------- rules
 
     def _lacking(self, name: str, tablet: ModelledTablet, state: ClusterState, seen: set[str]) -> Iterator[str]:
-        """Missing acknowledgements. Each majority of the asked replicas needs one. A salvage needs its survivor.
-        When the survivor is read it needs all others that are alive, and a majority of them unless a loss is admitted.
+        """Yield missing acknowledgements. Each majority of the asked replicas needs one. A recovery needs its survivor.
+
+        Before the survivor is read, all other live nodes must acknowledge, and a majority of them unless a loss is
+        admitted.
         """
         if "salvage" in tablet.kind:
             here = [node for node, _ in tablet.old if state.nodes[node].state != "left"]
@@ -324,8 +328,10 @@ class TabletModel:
             yield from (f"{node}, which leaves" for node in goes - seen if not _dead(state, node))
 
     def _asked(self, name: str, tablet: ModelledTablet, state: ClusterState) -> list[list[str]]:
-        """Sets of replicas. No majority of one may be unaware of the stage. They are the readers before the stage,
-        or the new readers before old rows are deleted, and their part in each datacenter where replicas change.
+        """Return sets of replicas, each without a majority that does not know the stage.
+
+        The sets are the readers before the stage, or the new readers before old rows are deleted, and their part in
+        each datacenter with changes.
         """
         old, new = ([node for node, _ in group] for group in (tablet.old, tablet.new))
         here, there = {
@@ -345,7 +351,7 @@ class TabletModel:
         return [here, *(own for own, other in parts if set(own) != set(other) and own)]
 
     def _excused(self, name: str, tablet: ModelledTablet, state: ClusterState) -> set[str]:
-        """Nodes that have left, and nodes that an operation ignores if the living readers know every row."""
+        """Return nodes that have left, and nodes that an operation ignores if the live readers have every row."""
         reads = tablet.group("reads")
         named = state.keyspaces[name.partition(".")[0]].replication.datacenters
         where = {node: state.nodes[node].datacenter if named else "" for node in reads}
@@ -356,7 +362,7 @@ class TabletModel:
         return ignored.union(node for node, found in state.nodes.items() if found.state == "left")
 
     def _workers(self, tablet: ModelledTablet, state: ClusterState) -> list[str]:
-        """Who had to have reported, as far as it is one for sure."""
+        """Return the nodes that must have reported."""
         groups = STAGES[tablet.stage]
         if "survivor" in groups:
             return [node for node, _ in tablet.new]
@@ -371,7 +377,7 @@ class TabletModel:
         return [node for node in comes if not _dead(state, node)] if "comer" in groups else []
 
     def _meet(self, where: str, tablet: ModelledTablet) -> None:
-        """Every read quorum meets every write quorum, of this stage and the next."""
+        """Check that every read quorum intersects every write quorum, in this stage and the next."""
         here = _groups(tablet)
         stages = (
             [here, _groups(ModelledTablet(tablet.old, {}, 0, tablet.new, tablet.kind, tablet.following()))]
@@ -385,14 +391,14 @@ class TabletModel:
 
 
 def _groups(tablet: ModelledTablet) -> tuple[list[str], list[list[str]]]:
-    """The read group, and the groups of which a write needs a majority."""
+    """Return the read group, and the groups that a write needs a majority of."""
     old, new = ([node for node, _ in group] for group in (tablet.old, tablet.new))
     both = tablet.stage and "writes both" in STAGES[tablet.stage]
     return tablet.group("reads"), [old, new] if both else [tablet.group("writes")]
 
 
 def _missed(reads: list[str], needs: list[list[str]]) -> tuple[object, object] | None:
-    """A read quorum and a write that it misses."""
+    """Return a read quorum and a write quorum that do not intersect, or None."""
     nodes = sorted({node for group in needs for node in group})
     for size in range(1, len(nodes) + 1):
         for written in combinations(nodes, size):
@@ -404,7 +410,7 @@ def _missed(reads: list[str], needs: list[list[str]]) -> tuple[object, object] |
 
 
 def _quorum_of(these: list[str], group: list[str]) -> bool:
-    """True if they are a majority of the group."""
+    """Return True if these are a majority of the group."""
     return 2 * len(these) > len(group)
 
 
@@ -415,7 +421,7 @@ def _moving(tablet: ModelledTablet) -> list[tuple[set[str], set[str]]]:
 
 
 def _living_know_all(state: ClusterState, group: list[str], by_datacenter: bool) -> bool:
-    """True if each majority of the group, and of its part in each datacenter, has a living node."""
+    """Return True if each majority of the group, and of its part in each datacenter, has a live node."""
     parts = [group]
     if by_datacenter:
         names = sorted({state.nodes[node].datacenter for node in group})
@@ -428,12 +434,12 @@ def _dead(state: ClusterState, node: str) -> bool:
 
 
 class TabletsCheck(Check):
-    """Tablets are, at every epoch, what the entries made of them; no quorum of readers misses one of writers."""
+    """At every epoch, tablets are as the entries made them, and every read quorum intersects every write quorum."""
 
     _model: TabletModel | None = None
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Take what was applied into the record."""
+        """Apply an entry to the model."""
         if self._model is None:
             self._model = TabletModel(lambda detail: self.sim.broken("tablets", detail))
         assert isinstance(item.command, Command), "what is applied was read"

@@ -1,16 +1,16 @@
-"""Zones: what each decision about a partition may do, by what it names and by how the partition was. It shares nothing
-with the rules but the fields of commands and of partitions.
+"""Zones: the allowed effects of each decision about a partition. It shares with the rules only the fields of commands
+and of partitions.
 
 ========================  =============================================================================================
-rule                      promise
+rule                      guarantee
 ========================  =============================================================================================
 zone_cause                a trigger, a restart and a reset change only partitions whose last cause is older
-zone_revision             a switch, a cancel and the end of one name the revision of what is pending
-zone_third                what a group says that it has applied counts, also where it was to be undone
-zone_roles                nobody who stays gets another role in one step, while somebody keeps the vote
-zone_limit                a trigger or a restart puts no more partitions on their way than ``zone_moves_max``
-zone_high                 a highly available zone brings no partition to a node that is down
-zone_healthy              nothing is reset that has a quorum of voters alive, and a majority of each tablet
+zone_revision             a switch, a cancel and the end of a cancel name the pending revision
+zone_third                a step that a group reports as applied counts, even if it was to be undone
+zone_roles                no remaining node changes its role in a step while another node keeps its vote
+zone_limit                a trigger or a restart starts at most ``zone_moves_max`` moving partitions
+zone_high                 a highly available zone moves no partition to a node that is down
+zone_healthy              no partition is reset that has a live quorum of voters and a live majority of each tablet
 ========================  =============================================================================================
 """
 
@@ -34,10 +34,10 @@ from ringlog_sim.checks.base import Check
 
 
 class ZoneDecisions(Check):
-    """The module's promises."""
+    """The guarantees of this module."""
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Something was decided."""
+        """Check a decision."""
         if before.zone_partitions is after.zone_partitions:
             return
         command = item.command
@@ -77,7 +77,7 @@ class ZoneDecisions(Check):
             self.sim.broken("zone_third", f"{key} had applied {step}, and is at {now.reached}")
 
     def _roles(self, key: str, was: ZonePartition, now: ZonePartition) -> None:
-        """Of the step that comes next, where it is another one."""
+        """Check the next step, if it is a new one."""
         have, step = now.reached, now.pending[0] if now.pending else None
         if have is None or step is None or step.forced or step.from_reset or was.pending[:1] == now.pending[:1]:
             return

@@ -1,34 +1,34 @@
-"""Zones: what their groups may do at once, and an own record of what was asked for. It shares nothing with the agent,
-nor with the rules, but the fields of commands and of partitions.
+"""Zones: the allowed concurrent states of their groups, and an independent model of requests. It shares with the agent
+and the rules only the fields of commands and of partitions.
 
-*Primaries.* Of each node the model knows what it acts under: as of the state that it serves, once it is past what it
-had acknowledged before it crashed. A node counts in the group of a partition with what it knows there: the voters
-before the step, those after it, and whom it takes for the primary, the first voter that is alive. A primary is
-*confirmed* if majorities of both name it. After each event at most one knowledge of a partition has a confirmed
-primary, between two resets: who resets gives up those who are cut off.
+*Primaries.* The model knows each node's current view: the state that it serves, once that is past the epoch it had
+acknowledged before a crash. A node counts in a partition's group with its view: the voters before the step, the voters
+after it, and the primary, which is the first live voter. A primary is *confirmed* if majorities of both groups name it.
+After each event, at most one view of a partition has a confirmed primary, between two resets. A reset gives up
+unreachable nodes.
 
-*Replicas.* Who says that it has a step has on its disk all mutations that were appended before the step was decided.
-Whose disk fails says so of the steps that it comes with, and nothing else.
+*Replicas.* A node that reports a step has on its disk all mutations appended before the step was decided. A node with a
+failed disk reports that for the steps that add it, and reports nothing else.
 
-*Steps.* What is recorded as applied is true: each node that comes has said so, and a majority of the voters before it
-has the step on its disk. What is recorded as undone: a majority of them has seen the cancel. What is recorded
-once is never undone.
+*Steps.* A step recorded as applied is applied: each added node has reported it, and a majority of the previous voters
+has the step on its disk. For a step recorded as undone, a majority of them has seen the cancel. A recorded step is
+never undone.
 
-*Wishes.* What a trigger asked for becomes stable, or something takes its place: another trigger, a reset, a cancel, the
-end of the partition. Nothing is planned where nothing is pending.
+*Requests.* The placement that a trigger requested becomes stable, or is replaced by another trigger, a reset, a cancel
+or the end of the partition. A partition without a pending step has no planned one.
 
-*Data.* A tablet of a zone begins to move only from nodes that the partition's step leaves to those that it goes to. A
-step is recorded as applied only when all of the partition's tablets are on its nodes, and nobody else has them but for
-those of the steps behind it, and those who had it at rest and are planned to have it again; a cancel as done when
-nobody has them but those who had them before, and each of these who is alive.
+*Data.* A tablet of a zone moves only from nodes that the partition's step removes to nodes that it adds. A step is
+recorded as applied only when all of the partition's tablets are on its nodes. Other nodes may have them only if a later
+step needs them, or if they are stable and planned again. A cancel is recorded as done when only the previous nodes have
+the tablets, and all live ones of these do.
 
-*Restarts.* When replicas begin to be made anew, a quorum of the voters is alive without them. When that is over, with
-nothing in between that ends it, the group has been without them, and who is back has a replica that was begun since,
-of the partition and of each of its tablets; and if nothing else has changed, the partition is where it was.
+*Restarts.* When replicas restart, a quorum of the voters is up without them. After the restart, unless another event
+ended it, the group has been without them. A returned node has a replica of the partition and of each tablet that began
+after the restart. If nothing else changed, the partition is on the same nodes as before.
 
-*At rest.* Nobody has left among the data nodes, and they are those whose timers are over; where a zone places
-keyspaces they have joined, and are not about to leave. A partition whose nodes are all alive has as many as its zone
-asks for, unless it was cancelled, or reset by hand, after the last change of its zone.
+*At the end.* No left node is a data node, and the data nodes are those whose timers have expired. In a zone with
+keyspaces, they have joined and are not leaving. A partition with only live nodes has the number of nodes that its zone
+requests, unless it was cancelled, or reset manually, after the last change of its zone.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What a node knows of a group. ``begun``: the epoch of the last reset, or of the partition's begin."""
+    """A node's view of a group. ``begun``: the epoch of the last reset, or of the partition's creation."""
 
     begun: int
     revisions: tuple[int, int]
@@ -76,14 +76,14 @@ class Knowledge:
 
     @property
     def groups(self) -> tuple[Group, ...]:
-        """The voters of which a majority is needed."""
+        """Return the voter groups. A majority of each is needed."""
         return tuple(group for group in (self.old, self.new) if group)
 
 
 @dataclass(slots=True)
 class Restart:
-    """Replicas that are made anew. ``was``: the nodes of the partition, if it is to be there again; ``out``: who has
-    been out.
+    """Replicas that restart. ``was``: the partition's nodes, if it must return to them. ``out``: nodes that have been
+    out.
     """
 
     epoch: int
@@ -93,7 +93,7 @@ class Restart:
 
 
 class ZonesCheck(Check):
-    """The module's promises."""
+    """The guarantees of this module."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -113,11 +113,11 @@ class ZonesCheck(Check):
     # ------------------------------------------------------------------------------------------- primaries
 
     def began(self, node: str) -> None:
-        """It knows nothing yet."""
+        """Forget a node's view after a restart."""
         self._known_groups.pop(node, None)
 
     def adopted(self, node: str, state: ClusterState) -> None:
-        """It knows more."""
+        """Record a node's new view."""
         self._seen[node] = max(self._seen.get(node, 0), state.epoch)
         before = self._known_groups.get(node, {})
         if not state.zones and not before:
@@ -133,7 +133,7 @@ class ZonesCheck(Check):
             self._one_primary(key)
 
     def acked(self, ack: NodeAck) -> None:
-        """Its epoch is on the disk."""
+        """Record that a node's epoch is on its disk, and check its reports."""
         self._kept[ack.node] = max(self._kept.get(ack.node, 0), ack.applied)
         for report in ack.reports:
             if report.operation.startswith("zone/"):
@@ -151,7 +151,7 @@ class ZonesCheck(Check):
                 self.sim.broken("zone_failed", f"the disk of {ack.node} fails, and it says {reported}, not {wanted}")
 
     def _follows(self, node: str, key: str, revision: int, length: int) -> None:
-        """What it says that it has is on its disk."""
+        """Check that a reported replica is on the node's disk."""
         rows, begun = self.node(node).rows, self._begins[revision]
         there = [rows.safe.positions.get(number, 0) for number in range(len(begun))]
         if any(has < end for has, end in zip(there, begun, strict=True)) or length > sum(there):
@@ -171,7 +171,7 @@ class ZonesCheck(Check):
         return Knowledge(begun[place - 1], revisions, old, new, living[0] if living else "")
 
     def _one_primary(self, key: str) -> None:
-        """No two confirmed ones between two resets."""
+        """Check that at most one primary is confirmed between two resets."""
         views: dict[Knowledge, set[str]] = {}
         for node, knowledge in self._known_groups.items():
             if key in knowledge:
@@ -189,7 +189,7 @@ class ZonesCheck(Check):
     # --------------------------------------------------------------------------------------------- entries
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Something was decided."""
+        """Check a decision."""
         command = item.command
         if before.zone_partitions is not after.zone_partitions:
             self._begins[after.epoch] = [partition.high for partition in self.sim.broker.topics[MUTATIONS]]
@@ -222,7 +222,7 @@ class ZonesCheck(Check):
             if isinstance(command, ResetPartitions):
                 if command.mode == MANUAL:
                     self._excused[key] = after.epoch
-                self._elsewhere.add(key)  # it may leave more nodes than it belongs on, or others
+                self._elsewhere.add(key)  # it may have more nodes than requested, or others
             if key in self._restarts and not isinstance(command, RestartReplicas):
                 self._restart_goes_on(key, now, after, isinstance(command, TriggerRebalance))
             if isinstance(command, TriggerRebalance):
@@ -234,7 +234,7 @@ class ZonesCheck(Check):
             self._fulfils(key, now)
 
     def _fulfils(self, key: str, now: ZonePartition) -> None:
-        """Who is at rest has what was asked for last."""
+        """Check that a partition without a pending step has the last requested placement."""
         wish = self._wishes.get(key)
         if not wish or now.pending:
             return
@@ -243,7 +243,7 @@ class ZonesCheck(Check):
             self.sim.broken("lost_trigger", f"{key} was to have {wish} and rests on {now.stable}")
 
     def _applies(self, key: str, before: ClusterState) -> None:
-        """The step that is recorded is applied in truth."""
+        """Check that a recorded step is applied."""
         one = before.zone_partitions[key]
         revision, step = one.revisions.pending, one.pending[0]
         old = None if step.forced else one.reached
@@ -262,13 +262,13 @@ class ZonesCheck(Check):
         self._applied.add((key, revision))
 
     def _cancelled(self, key: str, after: ClusterState) -> None:
-        """What was asked for before is given up, but for what is planned."""
+        """Forget the request of a cancelled step, unless a step is planned."""
         self._cancels[key] = after.epoch
         if after.zone_partitions[key].planned is None:
             self._wishes.pop(key, None)
 
     def _ends(self, command: FinishCancel, before: ClusterState, after: ClusterState) -> None:
-        """What is undone was left by a majority, and was not recorded before."""
+        """Check that a majority has left an undone step, and that it was not recorded as applied."""
         key = f"{command.zone}/{command.partition}"
         if command.result == "already_new":
             self._applies(key, before)
@@ -293,7 +293,7 @@ class ZonesCheck(Check):
     # -------------------------------------------------------------------------------------------- restarts
 
     def _restarts_begin(self, command: RestartReplicas, before: ClusterState, epoch: int) -> None:
-        """Without them enough voters are alive."""
+        """Check that enough voters are up without the restarting replicas."""
         key = f"{command.zone}/{command.partition}"
         one, zone = before.zone_partitions[key], before.zones[command.zone]
         assert one.stable is not None, "somebody has it"
@@ -308,7 +308,7 @@ class ZonesCheck(Check):
         self.sim.did["zone restart", "begun"] += 1
 
     def _restart_goes_on(self, key: str, now: ZonePartition, state: ClusterState, is_triggered: bool) -> None:
-        """Who comes back begins anew."""
+        """Check that a returning node has a new replica."""
         found = self._restarts[key]
         if now.reached is not None:
             found.out |= found.nodes.difference(now.reached.nodes)
@@ -332,7 +332,7 @@ class ZonesCheck(Check):
     # ------------------------------------------------------------------------------------------------ data
 
     def _moves(self, move: TabletMigration, before: ClusterState) -> None:
-        """From who is left to who is gone to."""
+        """Check that a tablet moves from removed nodes to added nodes only."""
         zone = before.keyspaces[move.table.partition(".")[0]].replication.zone
         if not zone or move.kind in ("repair", "intranode_migration"):
             return
@@ -345,7 +345,7 @@ class ZonesCheck(Check):
             self.sim.broken("zone_data", f"{move} takes a tablet of {zone}/{move.tablet} from one of {sorted(goes)}")
 
     def _data(self, key: str, state: ClusterState, least: set[str], most: set[str]) -> None:
-        """The tablets of a partition are at rest, on these nodes."""
+        """Check that a partition's tablets are settled on at least and at most these nodes."""
         zone, _, number = key.partition("/")
         for name, tablets in in_order(state.tablets):
             if state.keyspaces[name.partition(".")[0]].replication.zone == zone:
@@ -356,7 +356,7 @@ class ZonesCheck(Check):
                     self.sim.broken("zone_data", f"{key} goes on, and {name}/{number} is on {sorted(there)}: {tablet}")
 
     def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
-        """Counts what registers of a zone's table are good for: reads that found something."""
+        """Count reads of registers in a zone's table that found a value."""
         self.sim.did["zone data", "registers"] += timestamp is not None and self._is_placed(key.keyspace)
 
     def _is_placed(self, space: str) -> bool:
@@ -366,7 +366,7 @@ class ZonesCheck(Check):
     # --------------------------------------------------------------------------------------------- at rest
 
     def quiet(self) -> None:
-        """Data nodes are those that they should be. Counts the CDC rows of zones' tables."""
+        """Check the data nodes, and count the CDC rows of zones' tables."""
         if not self.sim.shared["rebalances"]:
             return
         for partition in self.sim.broker.topics[CDC]:
@@ -377,7 +377,9 @@ class ZonesCheck(Check):
         self._short(self.sim.log.state)
 
     def _short(self, state: ClusterState) -> None:
-        """Check that each partition has the nodes that its zone asks for; high_availability replaces no dead one."""
+        """Check that each partition has the nodes that its zone requests. high_availability does not replace dead
+        nodes.
+        """
         for key, one in in_order(state.zone_partitions):
             zone = state.zones[one.zone]
             nodes = [state.nodes[node] for node in zone.nodes]
@@ -401,14 +403,14 @@ def _is_alive(node: Node) -> bool:
 
 
 def _data_nodes(state: ClusterState) -> Iterator[str]:
-    """What is wrong with data nodes; the simulator's filters match everybody."""
+    """Yield errors of data nodes. The simulator's filters match every node."""
     for name, zone in in_order(state.zones):
         have = set(zone.nodes)
         for node, found in in_order(state.nodes):
             if found.state in ("left", "none") and node in have:
                 yield f"{node} is {found.state}, and is a data node of {name}"
             elif found.state not in ("normal", "moving"):
-                continue  # what waits for it, the script's end knows
+                continue  # the end of the script checks its waiting conditions
             elif _is_alive(found) and node not in have and zone.scale_up != NEVER:
                 yield f"{node} is alive, and no data node of {name}"
             elif not _is_alive(found) and node in have and zone.scale_down != NEVER:

@@ -1,8 +1,8 @@
-"""Gates by truth: an operation leaves a stage only when those that it needs have really acknowledged it.
+"""Gates, checked against the truth: an operation leaves a stage only after the required nodes have acknowledged it.
 
-What a node has acknowledged is what it said itself, from what it had adopted and its disk had kept; what the
-coordinator says of it, or what is on its way, does not count. Whose word is needed is worked out here from the own
-record of movements: for each range that changes, a quorum of the old and of the new group, in each datacenter.
+A node's acknowledgements are those that it sent, for adopted epochs that are on its disk. Claims of the coordinator and
+messages in transit do not count. The required nodes are computed here from the independent model of movements: for each
+changed range, a quorum of the old and of the new group, in each datacenter.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ REPORTED = ("streaming", "write_both_read_old")
 
 
 class Acknowledgements(Check):
-    """A node says only what is true, keeps its word over restarts, and answers nobody before it can keep it.
+    """A node sends only true acknowledgements, keeps them across restarts, and answers only from acknowledged data.
 
-    ``acknowledged``: node id to the newest epoch that it has given its word for.
+    ``acknowledged``: node id to its newest acknowledged epoch.
     """
 
     def __init__(self, sim: Simulation) -> None:
@@ -42,7 +42,7 @@ class Acknowledgements(Check):
         sim.shared["acknowledgements"] = self
 
     def began(self, node: str) -> None:
-        """A new life: memory is gone, and what the disk does not have never was."""
+        """Forget the node's memory after a restart. Only data on its disk survives."""
         self._adopted[node] = self._acknowledged[node] = 0
         self._ends[node] = [partition.high for partition in self.sim.broker.topics[MUTATIONS]]
         on_disk = self.node(node).host.disk.get("acknowledged", 0)
@@ -50,7 +50,7 @@ class Acknowledgements(Check):
             self.acknowledged[node] = on_disk
 
     def adopted(self, node: str, state: ClusterState) -> None:
-        """Epochs go forward."""
+        """Check that a node's epochs increase."""
         if state.epoch <= self._adopted[node]:
             self.sim.broken("epochs", f"{self._name(node)} went from {self._adopted[node]} to {state.epoch}")
         if state.epoch >= len(self.sim.log.states) or self.sim.log.states[state.epoch].state_id != state.state_id:
@@ -58,7 +58,7 @@ class Acknowledgements(Check):
         self._adopted[node] = state.epoch
 
     def acked(self, ack: NodeAck) -> None:
-        """About to be published: adopted, on disk, caught up, and no step back."""
+        """Check an acknowledgement before it is published: adopted, on disk, caught up, and not decreasing."""
         node, name = ack.node, self._name(ack.node)
         if ack.applied > self._adopted[node] or ack.drained > self._adopted[node]:
             self.sim.broken("ack", f"{name} acknowledges {ack.applied}/{ack.drained}, it serves {self._adopted[node]}")
@@ -74,7 +74,7 @@ class Acknowledgements(Check):
             self.reported.setdefault((node, report.operation), set()).add(report)
 
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[bytes]) -> None:
-        """It answered: under its present epoch, not below its word, and knowing what it knew before."""
+        """Check an answer: its epoch is current and not below the acknowledged one, and the node has caught up."""
         if epoch != self._adopted[node] or epoch < self.acknowledged.get(node, 0):
             acknowledged = self.acknowledged.get(node, 0)
             self.sim.broken("serving", f"{self._name(node)} answered at {epoch}, its word is {acknowledged}")
@@ -82,7 +82,7 @@ class Acknowledgements(Check):
             self.sim.broken("serving", f"{self._name(node)} answered before it has read again what it held")
 
     def caught_up(self, node: str) -> bool:
-        """True once it has passed the ends that the mutations had when its life began."""
+        """Return True if the node has passed the ends that the mutations had when it started."""
         positions = self.node(node).row_replica.positions
         return all(positions.get(number, 0) >= end for number, end in enumerate(self._ends[node]))
 
@@ -91,10 +91,10 @@ class Acknowledgements(Check):
 
 
 class Gates(Check):
-    """When an operation leaves a gated stage, the truth meets the gate, and the witnesses that counted are true."""
+    """When an operation leaves a gated stage, the true acknowledgements meet the gate, and counted ones are true."""
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Look at applied steps of operations."""
+        """Check an applied step of an operation."""
         if isinstance(item.command, RetryOperation):
             self._left_out(after, item.command)
         if not isinstance(item.command, AdvanceOperation):
@@ -121,7 +121,10 @@ class Gates(Check):
             self._reports(where, move, command, truth)
 
     def _left_out(self, after: ClusterState, command: RetryOperation) -> None:
-        """Who is left out of a movement that only goes forward is declared down, and no quorum of a group by itself."""
+        """Check the nodes that are left out of a movement past its point of no return.
+
+        They must be declared down, and must not be a quorum of a group.
+        """
         record = movements(self.sim).upto(after.epoch)
         move = record.flying.get(command.operation)
         if move is None or not command.ignore_nodes:
@@ -138,7 +141,7 @@ class Gates(Check):
                         self.sim.broken("gate", f"{where}: a quorum of {local} would know nothing of it")
 
     def _reports(self, where: str, move: SeenMovement, command: AdvanceOperation, truth: Acknowledgements) -> None:
-        """Every gaining node has said that it has its rows, and said the same."""
+        """Check that every gaining node has reported its rows, with the same content."""
         for node in sorted(move.gaining()):
             given = [report for report in command.reports if report.node == node]
             if not given:
@@ -149,12 +152,12 @@ class Gates(Check):
 
 
 def _excused(move: SeenMovement, record: Movements) -> frozenset[str]:
-    """Who is left out, and who leaves if it was declared down."""
+    """Return the nodes left out, and the leaving node if it was declared down."""
     return move.ignored | record.down.intersection({move.parting})
 
 
 def _lacking(move: SeenMovement, stage: str, informed: set[str], record: Movements) -> str:
-    """Whose acknowledgement is missing, in words; empty if the gate is met."""
+    """Return a description of the missing acknowledgement, or empty text if the gate is met."""
     if stage in GAINING_ASKED and (silent := move.gaining() - informed):
         return f"the gaining {sorted(silent)} have not acknowledged it"
     excused = _excused(move, record)
@@ -164,7 +167,7 @@ def _lacking(move: SeenMovement, stage: str, informed: set[str], record: Movemen
             for datacenter in sorted({record.places[node][0] for node in group}):
                 local = [node for node in group if record.places[node][0] == datacenter]
                 asked = [node for node in local if node not in excused]
-                if len(local) - len(asked) > len(local) // 2:  # else a quorum would be left out, and nobody said so
+                if len(local) - len(asked) > len(local) // 2:  # otherwise a quorum would be left out without a decision
                     asked = [node for node in local if node not in move.ignored]
                 have = sum(node in informed for node in asked)
                 if have < min(len(local) // 2 + 1, len(asked)):

@@ -1,7 +1,7 @@
-"""Who holds a position of the ring, the naive way: sort the tokens, walk clockwise, take whom the setting wants.
+"""A naive implementation of replica placement: sort the tokens, walk clockwise, and take the nodes of the setting.
 
-It shares nothing with the kernel but the fields of a setting. ``Places``: node to (datacenter, rack).
-The kernel's own tests use it, too.
+It shares with the kernel only the fields of a setting. ``Places``: node to (datacenter, rack). The kernel's own tests
+also use it.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ Owners = Mapping[int, str]
 
 Places = Mapping[str, tuple[str, str]]
 LAST = 2**63 - 1
-"""Where the one range ends that every node has."""
+"""The end of the only range under EntireStrategy."""
 
 
 class AppliedEntry(Protocol):
-    """An entry of the log that was accepted."""
+    """An accepted entry of the log."""
 
     @property
     def command(self) -> object:
-        """The command that was applied."""
+        """Return the applied command."""
 
 
 class AppliedLog(Protocol):
@@ -34,23 +34,23 @@ class AppliedLog(Protocol):
 
     @property
     def entries(self) -> Mapping[int, AppliedEntry | None] | Sequence[AppliedEntry | None]:
-        """The entry of each epoch."""
+        """Return the entry of each epoch."""
 
     @property
     def states(self) -> Mapping[int, ClusterState] | Sequence[ClusterState]:
-        """The state after each epoch."""
+        """Return the state after each epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class SeenRange:
-    """One range: members of its read and its write group, each with the epoch since which it is one."""
+    """One range: the members of its read and its write group, each with its first epoch."""
 
     read: Mapping[str, int]
     write: Mapping[str, int]
     changed: int
 
     def next(self, read: tuple[str, ...], write: tuple[str, ...], epoch: int) -> SeenRange:
-        """With these groups from ``epoch`` on, if they are not the groups it has."""
+        """Return the range with these groups from ``epoch`` on, or unchanged if the groups are equal."""
         if (read, write) == (tuple(self.read), tuple(self.write)):
             return self
         same = set(read) == set(self.read) and set(write) == set(self.write)
@@ -61,7 +61,7 @@ class SeenRange:
         )
 
     def with_others(self, others: Iterable[SeenRange]) -> SeenRange:
-        """One range of several with the same members: each is one since the latest of its epochs."""
+        """Return one range from several with the same members. Each member has the latest of its epochs."""
         spans = (self, *others)
         return SeenRange(
             {node: max(span.read[node] for span in spans) for node in self.read},
@@ -72,17 +72,17 @@ class SeenRange:
 
 NO_RANGE = SeenRange({}, {}, 0)
 Layout = dict[int, SeenRange]
-"""End of a range to who serves it."""
+"""End of a range to its groups."""
 
 
 def walk(owners: Owners, end: int) -> list[str]:
-    """The distinct owners clockwise from the first token at or after ``end``."""
+    """Return the distinct owners clockwise from the first token at or after ``end``."""
     tokens = sorted(owners)
     return list(dict.fromkeys([owners[t] for t in tokens if t >= end] + [owners[t] for t in tokens if t < end]))
 
 
 def replicas(setting: Replication, owners: Owners, places: Places, end: int) -> tuple[str, ...]:
-    """The replicas of the range that ends at ``end``, in the order of the walk."""
+    """Return the replicas of the range that ends at ``end``, in the order of the walk."""
     met = walk(owners, end)
     if setting.strategy == "entire":
         return tuple(met)
@@ -96,12 +96,12 @@ def replicas(setting: Replication, owners: Owners, places: Places, end: int) -> 
 
 
 def _listed(local: list[tuple[str, str]], racks: Iterable[str]) -> list[str]:
-    """The first node of each listed rack."""
+    """Return the first node of each listed rack."""
     return [next(node for node, its in local if its == rack) for rack in racks if any(its == rack for _, its in local)]
 
 
 def _spread(local: list[tuple[str, str]], factor: int) -> list[str]:
-    """The first node of each rack, and as many others, first come first served, as there are racks too few."""
+    """Return the first node of each rack. If there are too few racks, add further nodes in walk order."""
     repeats = factor - len({rack for _, rack in local})
     chosen: list[str] = []
     seen: set[str] = set()
@@ -114,7 +114,7 @@ def _spread(local: list[tuple[str, str]], factor: int) -> list[str]:
 
 
 def key_of(setting: Replication) -> str:
-    """How the state names a setting."""
+    """Return the state's name for a setting."""
     if setting.strategy == "simple":
         return f"simple:{setting.factor}"
     if setting.strategy == "entire":
@@ -125,17 +125,17 @@ def key_of(setting: Replication) -> str:
 
 
 def ends_of(setting: Replication, tokens: Iterable[int]) -> set[int]:
-    """Where the ranges end into which a setting cuts a ring with these tokens."""
+    """Return the range ends of a setting on a ring with these tokens."""
     ends = set(tokens)
     return ends and ({LAST} if setting.strategy == "entire" else ends)
 
 
 def holds(start: int, end: int, token: int) -> bool:
-    """True if ``(start, end]`` of the ring has the token; ``(t, t]`` has them all."""
+    """Return True if ``(start, end]`` of the ring has the token. ``(t, t]`` has all tokens."""
     return start < token <= end if start < end else token > start or token <= end
 
 
 def covering(ends: Iterable[int], token: int) -> int:
-    """The end of the range that has the token, of ranges with these ends (at least one)."""
+    """Return the end of the range that has the token, from at least one end."""
     ordered = sorted(ends)
     return next((end for end in ordered if end >= token), ordered[0])

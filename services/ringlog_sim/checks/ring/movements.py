@@ -1,13 +1,13 @@
-"""An own record of the ring: who owns which token, which movements are on their way, what that means for groups.
+"""An independent model of the ring: token owners, current movements, and the resulting groups.
 
-It is built from the applied entries alone and shares nothing with the kernel but their fields. A layout is worked out
-the naive way (``ringlog_sim.checks.ring.layout``). A movement is a change of the token map, or of one keyspace's
-setting, and two moments (``READS_AT``, ``WRITES_AT``): when readers, and when writers, go by what it changes to.
-Everything else (groups at each stage, who gains, what a gate must ask, which ranges are locked) follows.
+It is built from the applied entries alone and shares with the kernel only their fields. Layouts are computed naively
+(``ringlog_sim.checks.ring.layout``). A movement changes the token map or one keyspace's setting. At two stages
+(``READS_AT``, ``WRITES_AT``), readers and writers begin to use the new one. The groups at each stage, the gaining
+nodes, the gates and the locked ranges follow from that.
 
-``SeenRange`` remembers for each member of a range since when it has been one: copied when a range is split, the later
-of two when ranges are merged, begun anew when somebody enters, taken back by a cancel from the copy that was made when
-the movement was admitted. Keyspaces in tablets are not in it: ``ringlog_sim.checks.placement.tablets`` knows those.
+``SeenRange`` stores each member's first epoch. A split copies it, and a merge takes the later of two. It restarts when
+a node enters a group. A cancel restores it from the copy made at the movement's admission. Keyspaces in tablets are not
+included; ``ringlog_sim.checks.placement.tablets`` covers them.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ STANDING: Mapping[str, tuple[str, str, str]] = {
     "replace": ("joining", "normal", "none"),
     "assassinate": ("leaving", "left", "normal"),
 }
-"""Kind of movement to what its node is meanwhile, when it has finished, and when it was cancelled."""
+"""Kind of movement to its node's state during the movement, after its end, and after a cancel."""
 
 
 Side = tuple[Replication, Owners]
@@ -72,7 +72,7 @@ Sides = tuple[Side, Side, Side]
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """In a range of replication ``key`` that ends at ``end`` a movement leads from group ``old`` to ``new``."""
+    """In a range of replication ``key`` that ends at ``end``, a movement changes the group ``old`` to ``new``."""
 
     key: str
     start: int
@@ -83,7 +83,7 @@ class Exchange:
 
 @dataclass(slots=True)
 class SeenMovement:
-    """A movement. ``marks``: (stage, epoch) entered so far; ``locked``: (key, start, end, changed) when admitted."""
+    """A movement. ``marks``: (stage, epoch) entered so far. ``locked``: (key, start, end, changed) at its admission."""
 
     id: str
     kind: str
@@ -105,34 +105,34 @@ class SeenMovement:
 
     @property
     def stage(self) -> str:
-        """The present one."""
+        """Return the current stage."""
         return self.marks[-1][0]
 
     def reached(self, stage: str) -> bool:
-        """True from ``stage`` on."""
+        """Return True from ``stage`` on."""
         return any(entered == stage for entered, _ in self.marks)
 
     def gaining(self) -> set[str]:
-        """Who gets rows by it: who enters a group, and those members of smaller groups that its plan lets stream."""
+        """Return the nodes that receive rows: new members of groups, and further members that the plan lets stream."""
         fixed = {self.node} if self.kind in ("join", "replace", "rebuild") else set()
         return fixed.union(self.streaming).union(*(set(change.new) - set(change.old) for change in self.exchanges))
 
     @property
     def parting(self) -> str:
-        """Who has left when it is finished; empty: nobody."""
+        """Return the node that has left after the movement, or empty text."""
         return self.replaced or (self.node if self.kind in ("leave", "remove") else "")
 
     def map(self, owners: Owners) -> Owners:
-        """What it makes of a token map."""
+        """Return the token map after the movement."""
         kept = {token: node for token, node in owners.items() if token not in self.gone}
         return {**kept, **dict.fromkeys(self.tokens, self.node)}
 
 
 class Movements:
-    """The record; ``upto`` brings it to an epoch of the true log. ``flying``: movements that have not ended, by id.
+    """The model. ``upto`` updates it to an epoch of the true log. ``flying``: movements that have not ended, by id.
 
-    ``created``: keyspace to the epoch that made it; ``refreshed``: the last epoch at which groups were worked out;
-    ``forfeited``: a node was assassinated, so rows may be missing for good.
+    ``created``: keyspace to its first epoch. ``refreshed``: the last epoch at which groups were recomputed.
+    ``forfeited``: a node was assassinated, so rows may be missing permanently.
     """
 
     def __init__(self, log: AppliedLog) -> None:
@@ -152,7 +152,7 @@ class Movements:
         self.gate_prepared = 1
 
     def of(self, log: AppliedLog) -> Movements:
-        """A copy for the log of another run; nothing may be in flight. What has ended does not change any more."""
+        """Return a copy for the log of another run. Nothing may be in flight. Ended movements no longer change."""
         assert not self.flying, "a movement in flight belongs to one run"
         copied = Movements(log)
         copied.epoch, copied.refreshed = self.epoch, self.refreshed
@@ -165,7 +165,7 @@ class Movements:
         return copied
 
     def upto(self, epoch: int) -> Movements:
-        """Take in the applied entries up to ``epoch``."""
+        """Apply the entries up to ``epoch``."""
         while self.epoch < epoch:
             self.epoch += 1
             entry = self._log.entries[self.epoch]
@@ -181,7 +181,7 @@ class Movements:
         keyspaces: Mapping[str, Replication],
         since: int,
     ) -> None:
-        """Start with a quiet ring at ``epoch``, whose groups all exist since ``since``."""
+        """Start with a quiet ring at ``epoch``. All its groups begin at ``since``."""
         self.owners, self.places, self.keyspaces = dict(owners), dict(places), dict(keyspaces)
         members = set(owners.values())
         self.standing = {node: "normal" if node in members else "none" for node in places}
@@ -191,7 +191,7 @@ class Movements:
         self.epoch = epoch
 
     def key(self, keyspace: str) -> str:
-        """Under which key a keyspace's ranges lie."""
+        """Return the key of a keyspace's ranges."""
         for move in self.flying.values():
             if move.keyspace == keyspace and move.reached(SPLIT_AT):
                 return move.own
@@ -240,7 +240,7 @@ class Movements:
                     self._admit(move)
 
     def _asked(self, command: object) -> SeenMovement | None:
-        """The movement that a command asks for."""
+        """Return the movement that a command requests."""
         match command:
             case Join(node, tokens):
                 return SeenMovement(f"join-{self.epoch}", "join", node, tokens)
@@ -268,16 +268,16 @@ class Movements:
         return None
 
     def _parting(self, node: str) -> SeenMovement | None:
-        """By which movement a node leaves."""
+        """Return the movement with which a node leaves, or None."""
         moves = [m for m in self.flying.values() if m.replaced == node or (m.gone and not m.tokens and m.node == node)]
         return moves[0] if moves else None
 
     def _replacing(self, node: str) -> SeenMovement | None:
-        """The movement of a node that replaces another one and has tablets."""
+        """Return the movement of a node that replaces another one and has tablets."""
         return next((m for m in self.flying.values() if m.node == node and self._has_tablets(m)), None)
 
     def _has_tablets(self, move: SeenMovement) -> bool:
-        """True if who comes in another's place has been given a tablet of it, or is about to be."""
+        """Return True if a replacing node has a tablet of the replaced node, or is about to get one."""
         maps = self._log.states[self.epoch - 1].tablets.values() if move.replaced else ()
         moving = (one.node for tablets in maps for moves in tablets.transitions.values() for one in moves.next)
         held = (node for tablets in maps for node, count in zip(tablets.nodes, tablets.held, strict=True) if count)
@@ -309,7 +309,7 @@ class Movements:
             self.standing[move.replaced] = ("leaving", "left", "normal")[moment]
 
     def _exchanges(self, move: SeenMovement) -> tuple[Exchange, ...]:
-        """Every range whose members differ, in any order, before and after the movement."""
+        """Return every range whose members differ before and after the movement, in any order."""
         found: list[Exchange] = []
         if move.setting is not None:
             pairs = [(move.own, self.keyspaces[move.keyspace], move.setting)]
@@ -327,7 +327,7 @@ class Movements:
         return tuple(found)
 
     def _locks(self, move: SeenMovement) -> tuple[tuple[str, int, int, int], ...]:
-        """The present ranges in which something changes, is cut, is joined, or is streamed."""
+        """Return the current ranges in which something changes, is split, is merged, or is streamed."""
         locked = []
         for key, layout in sorted(self.layouts.items()):
             inside = {change.end for change in move.exchanges if change.key == key}
@@ -353,7 +353,7 @@ class Movements:
             self._refresh()
 
     def _finish(self, move: SeenMovement) -> None:
-        """Its new layout is all there is."""
+        """End the movement and keep its new layout."""
         if move.setting is None:
             self.owners = move.map(self.owners)
             self._stand(move, 1)
@@ -388,12 +388,12 @@ class Movements:
     # --------------------------------------------------------------------------------------------- groups
 
     def settings(self) -> list[tuple[str, Replication]]:
-        """(key, setting) of every replication setting in use."""
+        """Return (key, setting) of every replication setting in use."""
         used = {key_of(setting): setting for setting in self.keyspaces.values()}
         return sorted(used.items(), key=lambda item: item[0])
 
     def after(self, stage: str) -> Owners:
-        """The token map with all movements that have reached ``stage``."""
+        """Return the token map with all movements that have reached ``stage``."""
         owners = self.owners
         for move in self.flying.values():
             if move.reached(stage):
@@ -401,12 +401,15 @@ class Movements:
         return owners
 
     def groups(self, key: str, end: int) -> tuple[tuple[str, ...], tuple[str, ...], tuple[str, ...]]:
-        """Of the range that ends at ``end``: who reads; of which two groups a write needs a quorum (may be one)."""
+        """Return, for the range that ends at ``end``, its readers and the two groups that a write needs a quorum of.
+
+        The two groups may be equal.
+        """
         read, old, new = (replicas(setting, owners, self.places, end) for setting, owners in self._sides(key))
         return read, old, new
 
     def _sides(self, key: str) -> Sides:
-        """By which setting and which token map go those who read, those who write as before, those who write anew."""
+        """Return setting and token map of the readers, of the old writers, and of the new writers."""
         setting = {**dict(self.settings()), **{m.own: self.keyspaces[m.keyspace] for m in self._altering()}}[key]
         reading = writing = setting
         for move in self._altering():
@@ -419,7 +422,7 @@ class Movements:
         return [move for move in self.flying.values() if move.setting is not None and move.reached(SPLIT_AT)]
 
     def _laid(self, earlier: Layout | None, ends: set[int], sides: Sides) -> Layout:
-        """Ranges with these ends, and who has been in their groups since when, from what was known of the ring."""
+        """Return ranges with these ends, and each member's first epoch, from the earlier layout."""
         fine = sorted({*ends, *(earlier or ())})
         ranges: Layout = {}
         for end in fine:
@@ -437,7 +440,9 @@ class Movements:
         return layout
 
     def _order(self, end: int) -> list[str]:
-        """Everybody as a walk meets them: who joins at its coming tokens, who replaces another beside it."""
+        """Return all nodes in walk order. A joining node is at its future tokens, a replacing node next to the replaced
+        one.
+        """
         owners = dict(self.owners)
         replacing: dict[str, str] = {}
         for move in self.flying.values():
@@ -451,7 +456,7 @@ class Movements:
         return met
 
     def _refresh(self) -> None:
-        """Work out all groups, and who has been in them since when."""
+        """Recompute all groups, and each member's first epoch."""
         self.refreshed = self.epoch
         tokens = {*self.owners, *self.after(SPLIT_AT)}
         layouts = {
@@ -466,7 +471,7 @@ class Movements:
 
 
 def movements(sim: Simulation) -> Movements:
-    """The record that the checks of one run share."""
+    """Return the model that the checks of one run share."""
     found = sim.shared.get("movements")
     if not isinstance(found, Movements):
         found = sim.shared["movements"] = _begun(sim)
@@ -475,17 +480,17 @@ def movements(sim: Simulation) -> Movements:
 
 _KEPT_MAX = 512
 _kept: dict[int, tuple[object, Movements]] = {}
-"""The record at the end of a log of before a run, by the id of that log, which many runs share."""
+"""The model at the end of a log from before a run, by the id of that log, which many runs share."""
 
 
 def _begun(sim: Simulation) -> Movements:
-    """The record of the log that the run began with."""
+    """Return the model of the log that the run began with."""
     if sim.prefix is None:
         return Movements(sim.log)
     kept = _kept.get(id(sim.prefix))
     if kept is None:
         if len(_kept) >= _KEPT_MAX:
             _kept.clear()
-        # With the log itself, so that its id stays its own.
+        # The log is stored with it, so that its id is not reused.
         kept = _kept[id(sim.prefix)] = sim.prefix, Movements(sim.log).upto(sim.preloaded).of(sim.log)
     return kept[1].of(sim.log)

@@ -1,4 +1,4 @@
-"""Stages, locks and the way back, retold: what an operation may do with one entry, and what nobody else may."""
+"""A second implementation of stages, locks and cancels: the allowed effects of one entry on operations."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ENDED = ("finished", "cancelled")
 
 
 class Stages(Check):
-    """An operation goes one stage at a time, on an entry that names it, and back only before its new owner is read."""
+    """An operation advances one stage at a time, with an entry that names it, and reverts only before new readers."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
@@ -31,7 +31,7 @@ class Stages(Check):
         self._published: set[str] = set()
 
     def begin(self, state: ClusterState) -> None:
-        """Ids that have been used; generations before the run are all published."""
+        """Record used ids, and the generations before the run, which are all published."""
         record = movements(self.sim).upto(state.epoch)
         self._ids = {*record.flying, *record.ended}
         for generation in state.generations:
@@ -39,7 +39,7 @@ class Stages(Check):
             self._published.add(generation.id)
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Every difference between two states must be that of one step."""
+        """Check that the difference of two states is a single step."""
         record = movements(self.sim).upto(after.epoch)
         self._record(item, after)
         if after.operations is not before.operations:
@@ -68,7 +68,7 @@ class Stages(Check):
                 self._published.add(name)
 
     def _moved(self, before: ClusterState, after: ClusterState, op: Operation, item: Entry) -> bool:
-        """Check what happened to one operation; True if it is new or in another stage."""
+        """Check the change of one operation. Return True if it is new or in another stage."""
         old = before.operations.get(op.id)
         if op is old:
             return False
@@ -128,7 +128,7 @@ class Stages(Check):
             self._broken(after, f"{op.id} is {op.stage} and holds a plan or locks")
 
     def _forgotten(self, before: ClusterState, after: ClusterState) -> None:
-        """Only ended operations are forgotten, oldest first."""
+        """Check that only ended operations are pruned, oldest first."""
         gone = [op for name, op in before.operations.items() if name not in after.operations]
         kept = [op.stage_epoch for op in after.operations.values() if op.stage in ENDED]
         for op in gone:
@@ -139,7 +139,7 @@ class Stages(Check):
 
 
 def lock_faults(record: Movements, op: Operation, move: SeenMovement) -> Iterator[str]:
-    """A new operation locks the ranges that it will change, and no other operation holds any of them."""
+    """Yield errors: a new operation locks the ranges that it will change, and no other operation has locked them."""
     locks = tuple(sorted((lock.replication, lock.start, lock.end, lock.changed) for lock in op.locks))
     if locks != tuple(sorted(move.locked)):
         yield f"{op.id} locks {locks}, it changes {move.locked}"
@@ -149,7 +149,7 @@ def lock_faults(record: Movements, op: Operation, move: SeenMovement) -> Iterato
 
 
 def source_faults(record: Movements, op: Operation, move: SeenMovement) -> Iterator[str]:
-    """Each write that a quorum has is known to every later quorum: by members that stay, or by what is streamed."""
+    """Yield errors: each write of a quorum is known to every later quorum, by remaining members or by streams."""
     given: dict[tuple[str, int, int], dict[str, set[str]]] = {}
     for s in op.plan.sources:
         given.setdefault((s.replication, s.start, s.end), {}).setdefault(s.target, set()).add(s.source)
@@ -172,7 +172,7 @@ def source_faults(record: Movements, op: Operation, move: SeenMovement) -> Itera
 
 
 def _served(record: Movements, move: SeenMovement) -> Iterator[tuple[str, int, int, tuple[str, ...], tuple[str, ...]]]:
-    """(key, start, end, who has the rows, who is to have them) of each range in which rows are streamed."""
+    """Yield (key, start, end, nodes with the rows, nodes to receive them) of each streamed range."""
     for change in move.exchanges:
         yield change.key, change.start, change.end, change.old, change.new
     if move.kind == "rebuild":
@@ -184,9 +184,9 @@ def _served(record: Movements, move: SeenMovement) -> Iterator[tuple[str, int, i
 
 
 def _kept(old: list[str], new: list[str], sources: dict[str, set[str]]) -> bool:
-    """True if each majority of ``new`` has somebody who knows what any majority of ``old`` knows.
+    """Return True if each majority of ``new`` has a node that knows the writes of any majority of ``old``.
 
-    That is who is of that majority itself, or who streams from one of it.
+    The node is a member of that majority, or streams from a member.
     """
     for knowing in combinations(old, len(old) // 2 + 1):
         ignorant = [node for node in new if node not in knowing and not sources.get(node, set()).intersection(knowing)]
@@ -196,7 +196,7 @@ def _kept(old: list[str], new: list[str], sources: dict[str, set[str]]) -> bool:
 
 
 def _meet(one: SeenMovement, other: SeenMovement) -> bool:
-    """True if both change a keyspace's replication, are about one node, or lock a range in common."""
+    """Return True if both change a keyspace's replication, concern one node, or lock a common range."""
     if "alter" in (one.kind, other.kind) or {one.node, one.replaced} & {other.node, other.replaced} - {""}:
         return True
     return any(

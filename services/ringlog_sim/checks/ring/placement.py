@@ -1,4 +1,4 @@
-"""Who reads and who writes each range, against a layout that is worked out the naive way from an own record."""
+"""Readers and writers of each range, compared with a naive layout from an independent model."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from ringlog_sim.checks.ring.movements import Movements, movements
 
 
 class Placements(Check):
-    """Live placements are, at every epoch, what stage and token map say: ranges, groups and their order, since when.
+    """At every epoch, live placements follow from stage and token map: ranges, groups, their order, and first epochs.
 
-    Nothing in flight: the canonical layout. After a cancel: what it was before the operation was admitted.
+    With nothing in flight, they are the canonical layout. After a cancel, they are as before the operation's admission.
     """
 
     def begin(self, state: ClusterState) -> None:
-        """The placements that the run begins with."""
+        """Check the placements at the start of the run."""
         self._compare(placement_faults(state, movements(self.sim).upto(state.epoch)))
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """Compare whenever the placements, or what they should be, have changed."""
+        """Compare whenever the placements or the model have changed."""
         record = movements(self.sim).upto(after.epoch)
         if after.placements is not before.placements or record.refreshed == after.epoch:
             self._compare(placement_faults(after, record))
@@ -35,7 +35,7 @@ class Placements(Check):
 
 
 def placement_faults(state: ClusterState, record: Movements) -> Iterator[str]:
-    """Differences between the live placements and those of the record."""
+    """Yield differences between the live placements and those of the model."""
     if set(state.placements) != set(record.layouts):
         yield f"epoch {state.epoch}: settings {sorted(state.placements)} are placed"
         return
@@ -56,7 +56,7 @@ def placement_faults(state: ClusterState, record: Movements) -> Iterator[str]:
 
 
 def owner_faults(state: ClusterState, record: Movements) -> Iterator[str]:
-    """Differences between the owned tokens and those of the record."""
+    """Yield differences between the owned tokens and those of the model."""
     if dict(state.token_owners) != record.owners:
         yield f"epoch {state.epoch}: other tokens are owned than by the entries"
     for node in state.nodes.values():
@@ -70,5 +70,5 @@ def _members(group: tuple[Replica, ...]) -> dict[str, int]:
 
 
 def _listed(span: SeenRange) -> tuple[object, ...]:
-    """With the order of the members."""
+    """Return the range as tuples, including the order of the members."""
     return tuple(span.read.items()), tuple(span.write.items()), span.changed

@@ -1,13 +1,13 @@
-"""Whatever two views are in use at one moment: every read quorum meets every write quorum.
+"""Quorums of any two views in use at the same time: every read quorum intersects every write quorum.
 
-A view is what the log said about who reads and writes, from one epoch to the next that changes it. A coordinator may
-plan with any view there has ever been, however old; but a node answers under no epoch below the one that it serves, so
-a view can only have the quorums of members that have not gone beyond it (rules R2 and R3 of the protocol; that a node
-which has left and come back is a new member is a matter of ``since``, which ``Placements`` watches). A write needs a
-quorum of the old and of the new group while both are written (R1). The gates (R5) must have made every dangerous quorum
-impossible by the time a new view appears; since nodes only go forward, that moment is when to look.
+A view is the log's readers and writers, from one epoch to the next that changes them. A coordinator may plan with any
+view, however old. But a node answers under no epoch below the one that it serves. So a view can only have quorums of
+members that have not passed it (rules R2 and R3 of the protocol). A node that left and returned is a new member;
+``Placements`` checks this by ``since``. A write needs a quorum of the old and of the new group while both are written
+(R1). The gates (R5) must have made every unsafe quorum impossible when a new view appears. Nodes only advance, so the
+check runs at that moment.
 
-Quorums are those of the whole cluster, and those of each datacenter for requests that stay within it.
+Quorums are those of the whole cluster, and those of each datacenter for requests within it.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Group = tuple[str, ...]
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """A range in a view: the readers, and the groups of which a write needs a quorum each."""
+    """A range in a view: the readers, and the groups that each need a write quorum."""
 
     read: Group
     writes: tuple[Group, ...]
@@ -40,9 +40,9 @@ class Served:
 
 @dataclass(slots=True)
 class SeenRanges:
-    """From epoch ``first`` to ``last`` (None: still). ``ranges``: key to end to who serves.
+    """From epoch ``first`` to ``last`` (None: current). ``ranges``: key to end to groups.
 
-    ``keys``: where each keyspace lies, distinguished from later ones of its name by the epoch that made it.
+    ``keys``: the key of each keyspace, which is distinguished from later ones of its name by its first epoch.
     """
 
     first: int
@@ -52,18 +52,18 @@ class SeenRanges:
 
 
 class Quorums(Check):
-    """Reads and writes that can both succeed at one moment have a node in common."""
+    """Reads and writes that can both succeed at one time have a node in common."""
 
     def __init__(self, sim: Simulation) -> None:
         super().__init__(sim)
         self._views: list[SeenRanges] = []
 
     def begin(self, state: ClusterState) -> None:
-        """The view with which the run begins; all nodes have got that far."""
+        """Record the view at the start of the run. All nodes have reached it."""
         self._views = [self._view(state)]
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """A new view appears: compare it with all that can still be used."""
+        """Compare a new view with all usable ones."""
         record = movements(self.sim).upto(after.epoch)
         same = after.placements is before.placements and record.refreshed != after.epoch
         if same or record.forfeited:
@@ -81,7 +81,7 @@ class Quorums(Check):
         self._views.append(new)
 
     def _view(self, state: ClusterState) -> SeenRanges:
-        """Readers as the state has them; the two groups of a write by the own record."""
+        """Return the view of a state. Its readers are from the state, the two groups of a write from the model."""
         record = movements(self.sim).upto(state.epoch)
         ranges: dict[str, dict[int, Served]] = {}
         for key, placement in sorted(state.placements.items()):
@@ -97,7 +97,7 @@ class Quorums(Check):
         return SeenRanges(state.epoch, None, ranges, keys)
 
     def _serving(self) -> dict[str, int]:
-        """Below which epoch each node answers nobody any more."""
+        """Return, for each node, the epoch below which it answers no request."""
         truth: Acknowledgements = self.sim.shared["acknowledgements"]
         serving = dict(truth.acknowledged)
         for node, found in sorted(self.sim.shared["nodes"].items()):
@@ -106,7 +106,7 @@ class Quorums(Check):
         return serving
 
     def _usable(self, view: SeenRanges, serving: dict[str, int]) -> bool:
-        """True if some range of the view can still have a quorum of any kind."""
+        """Return True if a range of the view can still have a quorum of any kind."""
         return any(
             smallest_quorums((group,), self._able(view, group, serving))
             for layout in view.ranges.values()
@@ -115,7 +115,7 @@ class Quorums(Check):
         )
 
     def _able(self, view: SeenRanges, group: Iterable[str], serving: dict[str, int]) -> frozenset[str]:
-        """Who of the group can still answer in the view."""
+        """Return the nodes of the group that can still answer in the view."""
         return frozenset(node for node in group if view.last is None or serving.get(node, 0) <= view.last)
 
     def _compare(self, reading: SeenRanges, writing: SeenRanges, serving: dict[str, int]) -> None:
@@ -130,7 +130,7 @@ class Quorums(Check):
                     self._meet(f"{key} at {end}{scope[0]}", scope[1], (reading, read), (writing, write), serving)
 
     def _scopes(self, read: Served, write: Served) -> list[tuple[str, Group]]:
-        """The whole cluster, and each datacenter if there are several."""
+        """Return the whole cluster, and each datacenter if there are several."""
         where = movements(self.sim).places
         nodes = sorted({*read.read, *(node for group in write.writes for node in group)})
         names = sorted({where[node][0] for node in nodes})
@@ -164,7 +164,7 @@ class Quorums(Check):
 
 
 def _distinct(old: Group, new: Group, present: Group) -> tuple[Group, ...]:
-    """The groups of which a write needs a quorum each; all present writers where the two do not make them up."""
+    """Return the groups that each need a write quorum, or all current writers if the two groups do not cover them."""
     groups = [old] if set(old) == set(new) else [old, new]
     if {node for group in groups for node in group} != set(present):
         groups = [present]
@@ -173,7 +173,7 @@ def _distinct(old: Group, new: Group, present: Group) -> tuple[Group, ...]:
 
 @lru_cache(maxsize=4096)
 def smallest_quorums(groups: tuple[Group, ...], able: frozenset[str]) -> tuple[frozenset[str], ...]:
-    """All smallest choices among ``able`` that hold more than half of each group."""
+    """Return all minimal subsets of ``able`` with more than half of each group."""
     nodes = sorted(able)
     found: list[frozenset[str]] = []
     for mask in sorted(range(1, 1 << len(nodes)), key=int.bit_count):
