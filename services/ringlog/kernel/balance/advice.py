@@ -300,7 +300,7 @@ def sized(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) -> Size
 
 
 def _spread(state: ClusterState, tablets: TabletMap) -> dict[str, int]:
-    """Replicas of a tablet in each datacenter that has some, rounded up."""
+    """Return the replicas of a tablet in each datacenter that has some, rounded up."""
     held: dict[str, int] = {}
     for node, count in zip(tablets.nodes, tablets.held, strict=True):
         where = state.nodes[node].datacenter

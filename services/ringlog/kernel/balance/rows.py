@@ -56,7 +56,7 @@ class ReplicaRows:
         self.leasts: list[int] = leasts.tolist()
 
     def _gathered(self) -> tuple[Ints, Ints, Ints]:
-        """Unit, host and shard of each row."""
+        """Return unit, host and shard of each row."""
         parts: list[tuple[Ints, Ints, Ints]] = [(np.empty(0, np.int64),) * 3]
         for first, one in zip(self.first, self._tables, strict=True):
             host = np.array([self._index[node] for node in one.nodes], np.int64)[one.node] if one.nodes else one.node

@@ -1,5 +1,5 @@
-"""The commands, a file for each family: what may change the state, the rules that decide whether it does, their codes.
+"""The commands, one file per family: changes of the state, the rules that accept or reject them, and their codes.
 
 ``ringlog.kernel.registry`` lists the families. Values that a command brings and the state keeps are in
-``ringlog.kernel.values``: the state is below the commands.
+``ringlog.kernel.values``, because the state does not import the commands.
 """

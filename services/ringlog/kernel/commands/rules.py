@@ -1,6 +1,6 @@
-"""The shape of a field rule: what a command's own fields must obey, whatever the state; and whom it may leave out.
+"""Field rules: conditions on a command's own fields in any state, and on the nodes that a command names.
 
-Values have the right Python type already (the schema of the record sees to that); these rules are about their range.
+Values already have the right Python type, which the schema of the record guarantees; these rules check their range.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from ringlog.kernel.values import Epoch, NodeId, Witness
 T = TypeVar("T")
 
 Check = tuple[bool, str, str]
-"""Whether it holds, the field, and the rule in words."""
+"""Whether the rule holds, the field, and the rule in words."""
 
 
 def broken_field(*checks: Check) -> Rejected | None:
-    """``bad_field`` for the first check that does not hold, naming field and rule; None if all hold."""
+    """Return ``bad_field`` with field and rule for the first check that does not hold; None if all hold."""
     for holds, field, rule in checks:
         if not holds:
             return Rejected("bad_field", f"{field}: {rule}")
@@ -35,36 +35,36 @@ SEED_BYTES = 16
 
 
 def reason_rule(reason: str, least: int = 1) -> Check:
-    """An operator's words, of which there are ``least`` at least."""
+    """Return the check of an operator's reason, which must have at least ``least`` characters."""
     rule = f"must have {least} to {REASON_LENGTH_MAX} characters"
     return least <= len(reason) <= REASON_LENGTH_MAX, "reason", rule
 
 
 def seed_rule(seed: bytes) -> Check:
-    """What the random bits of stream ids are made of."""
+    """Return the check of the random bytes for stream ids."""
     return len(seed) == SEED_BYTES, "seed", f"must be {SEED_BYTES} bytes"
 
 
 def cause_rule(state: ClusterState, cause: Epoch) -> Check:
-    """What asks for it is in the log."""
+    """Return the check that a cause is an epoch of the log."""
     return 1 <= cause <= state.epoch, "cause", f"must be an epoch from 1 to {state.epoch}"
 
 
 def made_of(kind: type[T], command: Any, **own: Any) -> T:
-    """What a command makes: its fields by their names, but for ``own`` ones."""
+    """Return an object from the command's fields of the same names, except for ``own`` ones."""
     names = [one.name for one in fields(kind) if hasattr(command, one.name)]  # type: ignore[arg-type]
     return kind(**{name: getattr(command, name) for name in names} | own)
 
 
 def registered(state: ClusterState, name: NodeId, field: str = "node") -> Node | Rejected:
-    """The node of this id, which ``field`` of a command names."""
+    """Return the node with this id, or the rejection for the ``field`` that names it."""
     return state.nodes.get(name) or Rejected("unknown_node", f"{field}: {name} is not registered")
 
 
 def to_ignore(
     state: ClusterState, names: tuple[NodeId, ...], not_these: tuple[NodeId, ...]
 ) -> tuple[NodeId, ...] | Rejected:
-    """The nodes to ignore, sorted: registered, declared down, not those that the operation is about."""
+    """Return the nodes to ignore, sorted: registered, declared down, and not subjects of the operation."""
     for name in names:
         node = registered(state, name, "ignore_nodes")
         if isinstance(node, Rejected):
@@ -77,7 +77,7 @@ def to_ignore(
 
 
 def bad_witnesses(state: ClusterState, witnesses: tuple[Witness, ...] | AckColumns) -> Rejected | None:
-    """Witnesses are registered nodes and cannot know the future; a repeated one counts once."""
+    """Reject witnesses that are not registered or claim epochs of the future. A repeated witness counts once."""
     if isinstance(witnesses, AckColumns) and _are_all_valid(state, witnesses):
         return None
     for witness in witnesses:

@@ -1,33 +1,34 @@
-"""What a clock that was wrong left in the log, and how an operator takes it back.
+"""Repair of times that a wrong clock has put into the log, by an operator.
 
-Times of CDC come from clocks: a writer promises a horizon a little ahead of its own, a generation starts a little ahead
-of the coordinator's. The validator refuses what lies far ahead of *its* clock; where all of them were wrong together
-(one machine, a resumed virtual one) the log has a horizon or a generation of a far future, and what comes after it must
-lie above it. Three commands take such a time back, as far as nobody has used it:
+CDC times come from clocks: a writer promises a horizon a little ahead of its clock, a generation starts a little ahead
+of the coordinator's clock. The validator rejects times far ahead of *its* clock. If all these clocks were wrong
+together (one machine, a resumed virtual machine), the log has a horizon or a generation of a far future, and later ones
+must be above it. Three commands lower such a time, as far as it was not used:
 
-- ``LowerCdcWriter``: a horizon is the bound of what a writer *may* have used. Of a fenced writer, which can use nothing
-more, the operator may know a lower one. A live writer lowers its own; one that cannot is fenced first. The name comes
-back with the lowered horizon, which is then its floor.
-- ``WithdrawCdcGeneration``: a generation in which no writer may have routed anything has no effect yet. Every horizon
-in the state, those of fenced writers included, bounds what was routed; if none is above its start, and nobody
-may have left the one before it, it can go as if it had never been committed. A writer that promises past its start
-after that has folded the withdrawal, since both are entries of one log.
-- ``LowerSettledTime``: below the settled time readers judge, and what is decided counts from there. A CDC writer judges
-below its horizon, so no horizon may be above the lowered time. A node has folded all that the log had when it
-read the write; so by a state of before this entry it judges only what was appended before this entry. If nothing that
-was uses a time at or above the lowered one, nobody has judged there, and what was to count from above it (versions of
-tables, leeways) can count from there. After that a generation that starts above it can be withdrawn, too.
+- ``LowerCdcWriter``: A horizon is the bound of the times that a writer *may* have used. A fenced writer can use no
+  more, so the operator may know a lower bound. A live writer lowers its own; one that cannot is fenced first. The name
+  returns with the lowered horizon, which is then its floor.
+- ``WithdrawCdcGeneration``: A generation has no effect until a writer may have routed to it. The horizons in the
+  state, including those of fenced writers, bound the routed writes. If none is above the generation's start, and no
+  consumer may have left the previous generation, it can be removed as if it had never been committed. A writer that
+  later promises past its start has folded the withdrawal, since both are entries of one log.
+- ``LowerSettledTime``: Readers validate writes below the validation watermark, and later decisions count from it. A
+  CDC writer validates below its horizon, so no horizon may be above the lowered time. A node has folded the whole log
+  as of when it read a write. So by a state before this entry it validates only writes appended before this entry. If
+  none of them uses a time at or above the lowered one, no reader has validated there. Then decisions that were to
+  count from above it (table versions, allowed lateness) can count from there. After that a generation that starts
+  above it can be withdrawn, too.
 
-The fold sees neither the topics nor a clock. That no write was appended at or after the lowered time, or the start
-of what is withdrawn, is the operator's word, as the end of a writer's rights is with a fence (``ringlog cdc lower``
-and ``ringlog cdc withdraw`` look it up at the broker first). Whatever was used stays bound: then the way on is a
-generation above it, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
+The fold reads neither topics nor a clock. The operator asserts that no write was appended at or after the lowered time
+or the start of the withdrawn generation, as with the end of a writer's rights in a fence. (``ringlog cdc lower`` and
+``ringlog cdc withdraw`` first check it at the broker.) Used times stay bound. Then a later generation must be above
+them, however far ahead (setting ``cdc_timestamp_ahead_max_us``).
 
 ::
 
     horizon far ahead ─Fence─► fenced ─Lower─► fenced, low again ─► generations start near now
     settled far ahead ─all horizons low─► ─Lower─► low again ─► generations start, schema changes count near now
-    generation committed far ahead ─Withdraw─► gone; the ring's ends that it had are prepared anew
+    generation committed far ahead ─Withdraw─► gone; the ring's ends that it had are prepared again
 """
 
 from __future__ import annotations
@@ -78,7 +79,9 @@ class LowerCdcWriter(Command):
 
 
 def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: EntryContext) -> Decision:
-    """The horizon of a fenced writer sinks to ``horizon``; it never rises, nor sinks below what the writer claimed."""
+    """Lower the horizon of a fenced writer to ``horizon``: never above the present one or below the writer's low
+    watermark.
+    """
     broken = broken_field(
         reason_rule(command.reason),
         (0 <= command.horizon <= MICROS_MAX, "horizon", f"must be between 0 and {MICROS_MAX}"),
@@ -124,9 +127,9 @@ class LowerSettledTime(Command):
 
 
 def decide_lower_settled_time(state: ClusterState, command: LowerSettledTime, context: EntryContext) -> Decision:
-    """The settled time sinks to ``until``, and what was to count from above it counts from there.
+    """Lower the settled time to ``until``. Decisions that were to count from above it count from there.
 
-    It never rises, nor sinks below what a CDC writer may have judged, or to what is forgotten.
+    Reject a higher time, a time below a CDC writer's horizon, and times whose decisions are pruned.
     """
     broken = broken_field(
         reason_rule(command.reason),
@@ -171,9 +174,9 @@ class WithdrawCdcGeneration(Command):
 def decide_withdraw_cdc_generation(
     state: ClusterState, command: WithdrawCdcGeneration, context: EntryContext
 ) -> Decision:
-    """The last generation goes, if nobody may have used it; the ends of the ring that lack streams then are prepared.
+    """Remove the last generation, unless it may have been used, and prepare streams for ring ends that then lack them.
 
-    An operation that it was made for must have ended: its tokens would come into use without streams of their own.
+    An operation that it was made for must have ended: its tokens would otherwise be used without their own streams.
     """
     broken = broken_field(
         reason_rule(command.reason),
@@ -193,12 +196,12 @@ def decide_withdraw_cdc_generation(
     state = requests.ended(state, last.id, requests.DROPPED, context)
     state = advance(state, context.epoch, generations=state.generations[:-1])
     begun = decide_request_cdc_generation(state, RequestCdcGeneration(command.seed, ""), context)
-    # Its answer may be no: then the one before is not published yet, and who finds the ring not optimal asks again.
+    # A rejection means that the generation before is not published yet; the next check of the ring requests it again.
     return begun if isinstance(begun, Accepted) else Accepted(state)
 
 
 def _in_use(state: ClusterState, last: Generation) -> Rejected | None:
-    """Who may have used the generation, or rests on it."""
+    """Reject if a writer, reader or consumer may have used the generation, or an operation needs it."""
     for _, writer in in_order(state.writers):
         if writer.horizon > last.timestamp or writer.low_watermark >= last.timestamp:
             text = f"writer {writer.name} may have routed writes below {writer.horizon}, {last.id} starts at"

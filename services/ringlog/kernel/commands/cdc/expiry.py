@@ -1,18 +1,18 @@
-"""The end of a CDC generation: its rows are gone, then its streams leave the state.
+"""The end of a CDC generation: its rows are removed, then its streams leave the state.
 
 ::
 
     closed ──Expire──► expired (marked in the change topics, streams still there) ──Forget──► expired (no streams)
 
-Two entries, so that a reader of the change topics sees the end before the streams are deleted there, in
-that order, however late it reads. What stays of a generation is small: id, times, numbers, digest and positions. So
-its id is never used again, a write of its time is still judged as before (the acceptance window needs the timestamps
-of all generations), and a consumer that asks for it learns that it was too late, not that it never existed.
+Two entries let a reader of the change topics see the end before the streams are deleted there, in that order, however
+late it reads. The rest of a generation is small: id, times, numbers, digest and positions. So its id is never used
+again, and a write of its time is still validated as before (the acceptance window needs the timestamps of all
+generations). A consumer that asks for it learns that it is too late, not that it never existed.
 
-There is no clock in the rule. ``expired_at`` comes with the command, and must not lie before the time at which the log
-says that the last row is gone (``generations.expiry``). An author that lies about the present can therefore expire a
-generation early, as one with a wrong clock can; the validator refuses a time ahead of its own. Generations need not
-expire in their order: one whose rows are kept for ever holds back none that came later.
+The rule uses no clock. ``expired_at`` comes with the command, and must not be before the time when, according to the
+log, the last row is gone (``generations.expiry``). So an author with a wrong clock can expire a generation early; the
+validator rejects a time ahead of its clock. Generations need not expire in order: one whose rows are kept forever
+delays no later one.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ class ExpireCdcGeneration(Command):
 
 
 def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGeneration, context: EntryContext) -> Decision:
-    """No row of the closed generation is kept any more; its streams are still there, and marked."""
+    """Mark a closed generation as expired once no row of it is kept. Its streams stay in the state."""
     broken = broken_field((0 < command.expired_at <= MICROS_MAX, "expired_at", f"must be between 1 and {MICROS_MAX}"))
     if broken is not None:
         return broken
@@ -93,7 +93,7 @@ class ForgetCdcGeneration(Command):
 
 
 def decide_forget_cdc_generation(state: ClusterState, command: ForgetCdcGeneration, context: EntryContext) -> Decision:
-    """The streams of an expired generation leave the state."""
+    """Remove the streams of an expired generation from the state."""
     index = _index(state, command.generation)
     if index is None:
         return _unknown(command.generation)
@@ -119,5 +119,5 @@ def _with(state: ClusterState, index: int, changed: Generation) -> tuple[Generat
 
 
 def _same_if_equal(state: ClusterState, past: tuple[PastTtl, ...]) -> tuple[PastTtl, ...]:
-    """A part that did not change stays the same object: it keeps its epoch and its digest."""
+    """Return the present object if nothing changed, so that the part keeps its epoch and its digest."""
     return state.past_ttls if past == state.past_ttls else past

@@ -1,22 +1,21 @@
-"""CDC generations and writers: how the streams change without a clock that anybody trusts.
+"""CDC generations: streams change without a trusted clock.
 
-A writer's **horizon** is its promise, kept in the log, to route only writes whose timestamp and append time lie below
-the horizon *that it has folded*. A generation commits only with a timestamp above every horizon; a writer that extends
-a horizon past that timestamp has folded the commit first, since both are entries of one log. So no write is ever routed
-under a generation that does not operate at its timestamp, however late, slow or dead a writer is:
+A writer's **horizon** is its write lease, kept in the log: it routes only writes whose timestamp and append time are
+below the horizon *that it has folded*. A generation commits only with a timestamp above every horizon. A writer that
+extends a horizon past that timestamp has folded the commit first, since both are entries of one log. So no write is
+ever routed under a generation that is not active at its timestamp, however late, slow or dead a writer is:
 
-- while a generation is prepared horizons may not rise, or the commit could chase them for ever; they may sink, so
-that the switch need not wait until the time that a writer had reserved is over; - no incarnation sinks its horizon
-below the one it found: earlier incarnations may have routed up to there, and what they sent may still be on its way;
-- a writer's **low watermark** (all its rows below are durable) never goes back and never passes its horizon; - a
-generation closes, oldest first, when every writer's low watermark has reached the next one's timestamp, but for those
-that were **fenced**: a writer that is gone for good is ended by an operator, after the broker took its right to write
-the CDC topic away for ever. Its horizon goes on counting, for what it wrote is there; its name may come back, and then
-begins again with the oldest open generation.
+- While a generation is prepared horizons may not rise, or the commit might never exceed them. They may be lowered, so
+  that the switch need not wait for the end of a writer's lease.
+- No incarnation lowers its horizon below the one it found. Earlier incarnations may have routed up to there, and their
+  records may still arrive.
+- A writer's **low watermark** (all its rows below are durable) never falls and never passes its horizon.
+- A generation closes, oldest first, when every writer's low watermark has reached the next one's timestamp. **Fenced**
+  writers do not count: an operator ends a writer after the broker has revoked its right to write the CDC topic. Its
+  horizon still counts, because its rows remain. Its name may return, and then starts with the oldest open generation.
 
-Data of a generation has no effect before its commit, which names its digest. So a part that differs from one that is
-there starts the data anew: a coordinator that takes over a preparation whose owners changed meanwhile need not undo
-anything.
+Data of a generation has no effect before its commit, which names its digest. So a part that differs from a present one
+restarts the data: a coordinator that continues a preparation with other token owners need not undo anything.
 
 ::
 
@@ -105,7 +104,7 @@ class RequestCdcGeneration(Command):
 def decide_request_cdc_generation(
     state: ClusterState, command: RequestCdcGeneration, context: EntryContext
 ) -> Decision:
-    """Begin a generation, unless the last one is optimal or one is prepared: that is waited for then.
+    """Prepare a generation, unless the last one is optimal. If one is being prepared, the request waits for that one.
 
     The request is recorded.
     """
@@ -142,7 +141,9 @@ class PutCdcGenerationData(Command):
 def decide_put_cdc_generation_data(
     state: ClusterState, command: PutCdcGenerationData, context: EntryContext
 ) -> Decision:
-    """Keep one part of the prepared generation's data; the first part for a waiting operation begins its generation."""
+    """Store one part of the prepared generation's data. The first part for a waiting operation prepares its
+    generation.
+    """
     broken = broken_field(
         (is_name(command.generation), "generation", NAME_RULE),
         (1 <= command.parts <= PARTS_MAX, "parts", f"must be between 1 and {PARTS_MAX}"),
@@ -164,7 +165,9 @@ def decide_put_cdc_generation_data(
 def parts_of(
     generation: GenerationId, ranges: Sequence[GenerationRange], streams_per_part: int = STREAMS_PER_PART
 ) -> tuple[PutCdcGenerationData, ...]:
-    """The commands that bring ``ranges`` (not empty) into the log: at most ``streams_per_part`` each, or one range."""
+    """Return the commands that put ``ranges`` (not empty) into the log: up to ``streams_per_part`` each, or
+    one range.
+    """
     parts: list[list[GenerationRange]] = [[]]
     streams = 0
     for described in ranges:
@@ -181,7 +184,7 @@ def parts_of(
 def _begun(
     state: ClusterState, generation: GenerationId, context: EntryContext
 ) -> tuple[ClusterState, PreparedGeneration] | Rejected:
-    """The state in which ``generation`` is prepared, and its record; begun now if an operation waits for one."""
+    """Return the state with ``generation`` prepared, and its record. Prepare it now if an operation waits for one."""
     if state.prepared is not None:
         if state.prepared.id == generation:
             return state, state.prepared
@@ -200,7 +203,9 @@ def _begun(
 
 
 def _with_part(prepared: PreparedGeneration, command: PutCdcGenerationData) -> PreparedGeneration:
-    """The record with the part; the same object if it was there. A part that does not fit the others starts anew."""
+    """Return the record with the part; the same object if it had the part. A part that does not fit the others replaces
+    them.
+    """
     received = dict(prepared.received)
     if command.parts == prepared.parts:
         if received.get(command.part) == command.ranges:
@@ -225,7 +230,7 @@ class CommitCdcGeneration(Command):
 
 
 def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGeneration, context: EntryContext) -> Decision:
-    """The prepared generation operates from ``timestamp`` on, and serves every operation that waits for one."""
+    """Commit the prepared generation from ``timestamp``. It serves every operation that waits for one."""
     broken = broken_field((0 < command.timestamp <= MICROS_MAX, "timestamp", f"must be between 1 and {MICROS_MAX}"))
     if broken is not None:
         return broken
@@ -253,7 +258,7 @@ def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGenerati
     )
     operations = state.operations
     for operation in in_flight(state):
-        # Its range ends are those of every operation in flight, so it serves all that have no generation of their own.
+        # Its range ends are those of every operation in flight, so it serves all operations without a generation.
         waits = kind_of(operation).makes_generation and not has_reached(operation, PUBLISH_CDC_GENERATION)
         if operation.generation is None and waits:
             operations = operations.set(operation.id, replace(operation, generation=prepared.id))
@@ -269,7 +274,7 @@ def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGenerati
 
 
 def _whole(state: ClusterState, prepared: PreparedGeneration, digest: str) -> tuple[GenerationRange, ...] | Rejected:
-    """All ranges of the prepared generation, if they are complete, sound, those of ``digest``, and still wanted."""
+    """Return all ranges of the prepared generation if they are complete, valid, still wanted, and match ``digest``."""
     received = dict(prepared.received)
     missing = [part for part in range(prepared.parts) if part not in received]
     if missing or not prepared.parts:
@@ -317,7 +322,7 @@ class PublishCdcGeneration(Command):
 def decide_publish_cdc_generation(
     state: ClusterState, command: PublishCdcGeneration, context: EntryContext
 ) -> Decision:
-    """The description of the committed generation is in the change topics."""
+    """Mark the committed generation as published: the change topics have its description."""
     generation = generation_of(state, command.generation)
     if generation is None:
         if state.prepared is not None and state.prepared.id == command.generation:
@@ -354,11 +359,11 @@ class CloseCdcGeneration(Command):
 
 
 def decide_close_cdc_generation(state: ClusterState, command: CloseCdcGeneration, context: EntryContext) -> Decision:
-    """Every registered writer is done with the oldest open generation; the greatest positions are recorded with it.
+    """Close the oldest open generation once every registered writer has finished it, and record the greatest positions.
 
-    A fenced writer is not waited for. Where no writer has come through it (none is registered, or all were fenced
-    before) nobody has logged what lies in it: a job that comes later begins with the oldest open generation and would
-    find its writes refused, which the nodes took. So that takes a word of the command, unless no table kept a log.
+    A fenced writer does not count. If no writer has passed the generation (none is registered, or all were fenced
+    before), its writes are not logged. A later job would start with the oldest open generation, and reject writes that
+    the nodes accepted. So closing it then needs ``unwatched``, unless no table kept a log.
     """
     broken = broken_field((0 <= command.closed_at <= MICROS_MAX, "closed_at", f"must be between 0 and {MICROS_MAX}"))
     if broken is not None:
@@ -400,7 +405,7 @@ def _waits_for_generation(operation: Operation) -> bool:
 
 
 def _last_unpublished(state: ClusterState) -> Rejected | None:
-    """One generation at a time is between its data and its publication, so that descriptions come out in order."""
+    """Reject unless the last generation is published, so that descriptions appear in order."""
     last = current(state)
     if last is None or last.published is not None:
         return None

@@ -1,9 +1,10 @@
-"""The settled time: what readers ask for before they judge writes (``ringlog.kernel.generations.verdicts``).
+"""The settled time (validation watermark): readers request it before they validate writes
+(``ringlog.kernel.generations.verdicts``).
 
-``SettleVerdicts`` raises the time below which no later entry changes a verdict on a write, and makes the state forget
-what counted only for writes appended before another time. The fold sees no topic and no clock: that nobody will ask for
-a verdict on a write as old as that is the author's word (the mutations topic begins later; every node has passed it),
-but every writer must have claimed as much. How far ahead the time may lie is the validator's to say.
+``SettleVerdicts`` raises the settled time: no later entry changes a decision on a write appended before it. It also
+prunes facts that counted only for writes appended before another time. The fold reads neither topics nor a clock. The
+author asserts that no reader will validate writes that old (the mutations topic begins later; every node has passed
+it), but every writer must have claimed as much. The validator limits how far ahead the time may be.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class SettleVerdicts(Command):
 
 
 def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context: EntryContext) -> Decision:
-    """The settled time rises; it is above all horizons from the first time on."""
+    """Raise the settled time. From the first one on it is at or above all horizons."""
     broken = broken_field(
         (1 <= command.until <= MICROS_MAX, "until", f"must be between 1 and {MICROS_MAX}"),
         (0 <= command.forget_below <= MICROS_MAX, "forget_below", f"must be between 0 and {MICROS_MAX}"),
@@ -68,7 +69,7 @@ def _needed(state: ClusterState, below: Micros) -> str:
     """Return which reader may still validate a write appended before ``below``; empty if none does.
 
     A fenced writer may have left writes without a row. Its successor reads them, unless another writer logs the topic
-    now, or their generations are closed, so that no row can be written any more.
+    now, or their generations are closed, so that no more rows can be written.
     """
     if below > state.settled.until:
         return f"writes appended from {state.settled.until} on are judged by nobody yet"

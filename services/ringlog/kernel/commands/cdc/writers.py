@@ -1,8 +1,8 @@
-"""CDC writers: they register, promise what they route, and may be fenced. Why this makes a switch safe: see ``cdc``.
+"""CDC writers: their registration, horizons and fences. ``cdc`` explains why this makes a switch safe.
 
-**One source, one writer**: what two writers log twice is in the log of changes twice, for ever. A registration names
-the topic that its writer logs. While one that is not fenced does so, no other may: also two that start at the same
-moment are distinct, since the metadata log takes one registration after the other.
+**One source, one writer**: writes that two writers log are in the log of changes twice, permanently. A registration
+names the topic that its writer logs. While a writer that is not fenced logs a topic, no other writer may. This also
+covers two writers that start at the same moment, since the metadata log orders their registrations.
 """
 
 from __future__ import annotations
@@ -34,16 +34,18 @@ CODES: Final = {
 POSITIONS_MAX = 4_096
 OFFSET_MAX = 2**62
 INCARNATIONS_KEPT_MAX = 100
-"""Ended incarnations that a writer's record names; a delayed registration is stopped by its request's expiry anyway."""
+"""The most ended incarnations in a writer's record. The expiry of requests stops a delayed registration of an older
+one.
+"""
 SOURCE_LENGTH_MAX = 249
-"""As long as the name of a topic can be."""
+"""The longest name of a topic."""
 
 
 def source_owner(state: ClusterState, name: str, source: str) -> CdcWriter | None:
-    """Who keeps the writer ``name`` from logging ``source``: another one that logs it, and is not fenced.
+    """Return the other writer that keeps ``name`` from logging ``source``: it logs the source, and is not fenced.
 
-    A writer that registered without a source may log any topic, so it keeps every name away that is not at work. It
-    does not keep away a writer at work: of two without a source, one has to name its own first.
+    A writer registered without a source may log any topic, so it blocks every name whose writer is not active. It does
+    not block an active writer: of two without a source, one must name its own first.
     """
     if not source:
         return None
@@ -54,7 +56,7 @@ def source_owner(state: ClusterState, name: str, source: str) -> CdcWriter | Non
 
 
 def held_source(other: CdcWriter, source: str) -> str:
-    """What is said of a source that another writer logs."""
+    """Return the text about a source that another writer logs."""
     logs = f"logs {source}" if other.source else f"never said that it does not log {source}"
     return f"the CDC writer {other.name} {logs}, and nothing is logged twice; fence that writer to take its place"
 
@@ -75,10 +77,10 @@ class RegisterCdcWriter(Command):
 
 
 def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, context: EntryContext) -> Decision:
-    """A new incarnation takes over the writer's promises and ends the earlier ones.
+    """Register a new incarnation. It inherits the writer's horizon and ends the earlier incarnations.
 
-    An incarnation registers once. The same one again is refused and not repeated in silence: it may be a second process
-    that was given the same name, and the two would keep one promise between them.
+    An incarnation registers once. A second registration is rejected, not ignored: it may come from a second process
+    with the same name, and the two would share one horizon.
     """
     broken = broken_field(
         (is_name(command.writer), "writer", NAME_RULE),
@@ -88,7 +90,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     if broken is not None:
         return broken
     known = state.writers.get(command.writer)
-    # Who says nothing logs what the name logged before.
+    # Without a source, the writer logs the source that its name logged before.
     source = command.source or (known.source if known is not None else "")
     other = source_owner(state, command.writer, source)
     if other is not None:
@@ -104,7 +106,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
     elif command.incarnation in known.ended:
         return Rejected("stale_incarnation", f"incarnation: {command.incarnation} of {known.name} has ended")
     else:
-        # After a fence it begins anew; but what the fenced one may have routed stays below the horizon of the name.
+        # After a fence it starts again, but writes that the fenced one may have routed stay below the name's horizon.
         horizon = known.horizon if known.fenced is None else max(known.horizon, start)
         writer = replaced(
             known,
@@ -142,7 +144,7 @@ class AdvanceCdcWriter(Command):
 
 
 def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, context: EntryContext) -> Decision:
-    """The writer's current incarnation moves its horizon, its low watermark and its positions."""
+    """Change the horizon, the low watermark and the positions of the writer's current incarnation."""
     broken = broken_field(
         (0 <= command.low_watermark <= command.horizon, "low_watermark", "must be between 0 and the horizon"),
         (command.horizon <= MICROS_MAX, "horizon", f"must be at most {MICROS_MAX}"),
@@ -161,7 +163,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
     )
     if refused is not None:
         return refused
-    # With another checkpoint a writer begins its source anew: what was decided before stays so.
+    # With another checkpoint a writer reads its source from the start again; earlier decisions stay.
     decided = greatest(writer.decided, command.decided)
     if len(decided) > POSITIONS_MAX:
         text = f"with those of before {len(decided)} partitions, and {POSITIONS_MAX} at most"
@@ -179,7 +181,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
 
 
 def _promised(state: ClusterState, writer: CdcWriter, context: EntryContext) -> ClusterState:
-    """The state with the writer: who routes below a horizon judges there, so nothing later may count there."""
+    """Return the state with the writer. It validates below its horizon, so the settled time rises to the horizon."""
     settled = raised(state, writer.horizon)
     return advance(state, context.epoch, writers=state.writers.set(writer.name, writer), settled=settled)
 
@@ -210,9 +212,9 @@ class FenceCdcWriter(Command):
 
 
 def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, context: EntryContext) -> Decision:
-    """The writer's current incarnation, and all before it, are ended for ever; no close waits for them any more.
+    """End the writer's current incarnation and all before it permanently. Generations close without waiting for them.
 
-    The fold cannot see a broker: the operator's word is that these incarnations can write nothing behind ``positions``.
+    The fold cannot see a broker. The operator asserts that these incarnations can write nothing after ``positions``.
     """
     broken = broken_field(
         reason_rule(command.reason),
@@ -248,7 +250,7 @@ def _position_rules(positions: tuple[Position, ...], name: str = "positions") ->
 
 
 def _unfenced(state: ClusterState, name: str, incarnation: str) -> CdcWriter | Rejected:
-    """The writer, if ``incarnation`` is the one that it is now, and may still promise."""
+    """Return the writer, if ``incarnation`` is its current one and not fenced."""
     writer = state.writers.get(name)
     if writer is None:
         return Rejected("unknown_writer", f"writer: {name} is not registered")
@@ -278,7 +280,7 @@ def _positions_went_back(writer: CdcWriter, positions: tuple[Position, ...]) -> 
 
 
 def greatest(first: tuple[Position, ...], second: tuple[Position, ...]) -> tuple[Position, ...]:
-    """The greater offset for each partition that either names, by partition, as ``first`` is already."""
+    """Return the greater offset for each partition that either names, by partition. ``first`` is sorted already."""
     if not second:
         return first
     greatest: dict[int, int] = {}

@@ -1,4 +1,6 @@
-"""Rules of the cluster as a whole: founding, settings, who acts in a role, and the barrier that changes nothing."""
+"""Rules of the cluster as a whole: creation, settings, active instances of roles, and the barrier that changes
+nothing.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,7 @@ CODES: Final = {
 
 TERM_MAX = 2**62
 TERM_STEP_MAX = 1_000
-"""How far a term may lie above the last one: with the greatest of all, nobody could ever take the role over again."""
+"""The largest step between terms. After the greatest term no instance could ever become active again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,7 @@ class InitializeCluster(Command):
 
 
 def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, context: EntryContext) -> Decision:
-    """Name and settings of a new cluster; its id is the entry's."""
+    """Set the name and the settings of a new cluster. Its id is the entry's."""
     if (broken := broken_field((is_name(command.name), "name", NAME_RULE))) is not None:
         return broken
     if state.epoch > 0:
@@ -63,7 +65,7 @@ class ChangeSettings(Command):
 
 
 def decide_change_settings(state: ClusterState, command: ChangeSettings, context: EntryContext) -> Decision:
-    """Known settings, sane values; all or none."""
+    """Change known settings to valid values; all or none."""
     if (broken := broken_field((len(command.settings) > 0, "settings", "must name at least one setting"))) is not None:
         return broken
     settings = _with_settings(state, command.settings)
@@ -76,13 +78,13 @@ def decide_change_settings(state: ClusterState, command: ChangeSettings, context
     if len(settled.leeways) > LEEWAYS_MAX:
         return Rejected("too_many_versions", "settings: cdc_leeway_us was changed more often than is kept")
     changed = advance(changed, context.epoch, settled=settled)
-    # What is committed keeps the leeway that it was committed with.
+    # A committed generation keeps the leeway that it was committed with.
     kept = tuple(replace(generation, leeway=leeway_at(state, generation)) for generation in state.generations)
     return Accepted(changed if kept == state.generations else advance(changed, context.epoch, generations=kept))
 
 
 def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) -> Map[str, int] | Rejected:
-    """The settings of ``state`` with ``changes``; the same object if nothing differs."""
+    """Return the settings of ``state`` with ``changes``; the same object if nothing differs."""
     names = [name for name, _ in changes]
     if len(set(names)) < len(names):
         return Rejected("bad_field", "settings: must name each setting once")
@@ -106,7 +108,9 @@ class TakeOver(Command):
 
 
 def decide_take_over(state: ClusterState, command: TakeOver, context: EntryContext) -> Decision:
-    """A greater term of a role: its instance acts from this epoch on, an earlier one stops when it folds this."""
+    """Accept a greater term of a role. Its instance is active from this epoch; an earlier one stops when it folds this
+    entry.
+    """
     broken = broken_field(
         (is_name(command.role), "role", NAME_RULE),
         (is_name(command.instance), "instance", NAME_RULE),
@@ -134,5 +138,5 @@ class Noop(Command):
 
 
 def decide_noop(state: ClusterState, _command: Noop, _context: EntryContext) -> Decision:
-    """Always passes; the epoch and the history are all that it changes."""
+    """Accept always. Only the epoch and the history change."""
     return Accepted(state)

@@ -1,11 +1,11 @@
-"""Features: what every member can do, from an epoch on and for good.
+"""Features: abilities that every member has from an epoch on, permanently.
 
-A node says which features it supports. One that is enabled may be used by every process that knows that it is, so each
-node that is a member, or becomes one, supports it at that epoch, and goes on supporting it; who lacks it can neither
-register nor become a member. Nothing disables a feature: what was written by its leave stays in the log.
+A node lists the features that it supports. Every process that knows that a feature is enabled may use it. So each node
+that is a member, or becomes one, supports it at that epoch and afterwards. A node that lacks it can neither register
+nor become a member. A feature is never disabled, because the log keeps the entries that use it.
 
-A node that is registered and no member is not asked, or one that never comes would hold a feature up for ever; it is
-asked when it joins or replaces another.
+A registered node that is not a member is not checked. Otherwise a node that never joins would block a feature forever.
+It is checked when it joins or replaces another node.
 
 A feature can be required before it is enabled, while members are upgraded one by one. Members that lack it remain
 members until they are upgraded; the set of nodes that lack it cannot grow. A requirement can be withdrawn until the
@@ -67,7 +67,9 @@ class EnableFeature(Command):
 
 
 def decide_enable_feature(state: ClusterState, command: EnableFeature, context: EntryContext) -> Decision:
-    """Every node that is a member, or becomes one, supports it. Of one that is enabled already nothing changes."""
+    """Enable a feature if every node that is a member, or becomes one, supports it. An enabled feature stays
+    as it is.
+    """
     if (broken := broken_field((is_name(command.feature), "feature", NAME_RULE))) is not None:
         return broken
     found = state.features.get(command.feature)

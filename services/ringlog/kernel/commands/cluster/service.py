@@ -1,14 +1,16 @@
-"""Commands about the metadata service: who is a member, and how many there are (``kernel.service`` has the theory).
+"""Commands on the metadata service: its members and their number (``kernel.service`` has the theory).
 
-Operators name a member, or say how many they want; the coordinator asks for each step (``AdvanceService``), which is
-accepted only if it is the next one and, where a group gets another majority, a quorum has acknowledged the last.
+Operators name a member, or a number of members. The coordinator requests each step (``AdvanceService``). A step is
+accepted only if it is the next one. If it changes the majority of a group, a quorum must also have acknowledged the
+last step.
 
-What becomes of a member that
+Rules for a member that
 
-- **leaves**, is **removed** or **replaced**: its operation waits in ``requested`` until another has its place
+- **leaves**, is **removed** or **replaced**: Its operation waits in ``requested`` until another node has its place
   (``awaits_service``);
-- is **assassinated**: it is in no group with that very entry; the last of the read group cannot be (``last_member``);
-- is **declared down**: another takes its place, where there is another.
+- is **assassinated**: The same entry removes it from all groups, unless it is the last of the read group
+  (``last_member``);
+- is **declared down**: Another node takes its place, if there is one.
 
 Source: CEP-21, "CMS Reconfiguration Protocol".
 """
@@ -65,7 +67,9 @@ class AddServiceMember(Command):
 
 
 def decide_add_service_member(state: ClusterState, command: AddServiceMember, context: EntryContext) -> Decision:
-    """A normal node that is up and not excluded, while no other is on its way; one more member is wanted."""
+    """Add a normal node that is up and not excluded, unless another one joins or leaves. The goal becomes one member
+    more.
+    """
     node = registered(state, command.node)
     if isinstance(node, Rejected):
         return node
@@ -98,8 +102,8 @@ class RemoveServiceMember(Command):
 def decide_remove_service_member(state: ClusterState, command: RemoveServiceMember, context: EntryContext) -> Decision:
     """Remove a member. The goal becomes one member less.
 
-    Reject the last member of the read group, a removal while another member joins or leaves, and one after which half
-    of the members or more are down: they have to acknowledge it.
+    Reject the last member of the read group, and a removal while another member joins or leaves. Reject also a removal
+    after which half of the members or more are down, because they have to acknowledge it.
     """
     node = registered(state, command.node)
     if isinstance(node, Rejected):
@@ -139,7 +143,7 @@ class ReconfigureService(Command):
 
 
 def decide_reconfigure_service(state: ClusterState, command: ReconfigureService, context: EntryContext) -> Decision:
-    """Only the goal is changed: of the members none leaves before another has its place."""
+    """Change only the goal. No member leaves before another node has its place."""
     size, excluded = command.size, command.excluded
     something = size is not None or command.automatic or excluded is not None
     broken = broken_field(
@@ -175,7 +179,7 @@ class AdvanceService(Command):
 
 
 def decide_advance_service(state: ClusterState, command: AdvanceService, context: EntryContext) -> Decision:
-    """The very step that the state gives (``service.next_step``), if enough have acknowledged the one before."""
+    """Apply the next step of the state (``service.next_step``), if enough nodes have acknowledged the step before."""
     known = (*STAGES, GONE)
     if (broken := broken_field((command.to in known, "to", f"must be {', '.join(known)}"))) is not None:
         return broken
@@ -191,7 +195,7 @@ def decide_advance_service(state: ClusterState, command: AdvanceService, context
 
 
 def last_reader(state: ClusterState, node: str) -> Rejected | None:
-    """The refusal to take the last member from the read group; None if others are left there."""
+    """Reject the removal of the last member from the read group; None if others are left there."""
     if read_group(state) != (node,):
         return None
     name = state.nodes[node].name

@@ -1,11 +1,11 @@
-"""Snapshots: epochs whose states are stored, so that readers need not begin with the log's first entry.
+"""Snapshots: epochs whose states are stored, so that readers need not start with the log's first entry.
 
-``TakeSnapshot`` is a mark in the log. It changes nothing but the list of the last marks; a replica that folds it has
-the state of that very epoch at hand, and agents store it and confirm it outside the log (``ringlog.log.snapshots``).
-Whether one was stored is no part of the state: a mark is a chance to store, not a promise.
+``TakeSnapshot`` is a mark in the log. It changes only the list of the last marks. A replica that folds it has the state
+of that epoch; agents store the state and confirm it outside the log (``ringlog.log.snapshots``). The state does not say
+whether one was stored: a mark is a chance to store, not a promise.
 
-The coordinator asks for one when ``snapshot_entries`` entries, or entries of ``snapshot_bytes``, were applied since the
-last; operators by hand. A fold knows no sizes: who asks has counted the bytes that it read.
+The coordinator requests one when ``snapshot_entries`` entries, or entries of ``snapshot_bytes``, were applied since the
+last one. Operators may also request one. A fold knows no sizes: the requester counts the bytes that it reads.
 
 Source: CEP-21, log compaction and snapshots; Cassandra's TRIGGER_SNAPSHOT.
 """
@@ -28,7 +28,9 @@ SNAPSHOTS_KEPT_MAX: Final = 8
 """The newest marks, confirmed or not. The state also keeps those that readers depend on (``_kept_marks``)."""
 
 OWN_ENTRIES_MAX: Final = 4
-"""Entries that follow from a mark, with it: it is confirmed, by two at once perhaps, and the archive goes so far."""
+"""The most entries that a mark causes, itself included: two confirmations at once, perhaps, and a record of the
+archive.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +41,7 @@ class TakeSnapshot(Command):
 
 
 def decide_take_snapshot(state: ClusterState, _command: TakeSnapshot, context: EntryContext) -> Decision:
-    """Always accepted. Marks that no reader depends on are removed when there are too many."""
+    """Record a mark. Remove marks that no reader depends on, if there are too many."""
     taken = state.snapshots.set(str(context.epoch), TakenSnapshot(context.epoch, context.time))
     kept = _kept_marks(state) | set(sorted(one.epoch for one in taken.values())[-SNAPSHOTS_KEPT_MAX:])
     for epoch in sorted(one.epoch for one in taken.values() if one.epoch not in kept):
@@ -50,10 +52,10 @@ def decide_take_snapshot(state: ClusterState, _command: TakeSnapshot, context: E
 
 
 def _kept_marks(state: ClusterState) -> set[Epoch]:
-    """Epochs of marks that are never removed, however many unconfirmed ones follow.
+    """Return the epochs of marks that are never removed, however many unconfirmed ones follow.
 
-    These are the newest ``STORED_MAX`` confirmed marks, which are what the topic stores, and the one that the log
-    begins with. A lost log can be rebuilt only with the witnesses of one of them.
+    These are the newest ``STORED_MAX`` confirmed marks, whose states the topic stores, and the mark at the log's begin.
+    A lost log can be rebuilt only with the witnesses of one of them.
     """
     bound = state.log_bounds.get(TRUNCATED)
     begins = set() if bound is None or str(bound.epoch) not in state.snapshots else {bound.epoch}
@@ -61,25 +63,25 @@ def _kept_marks(state: ClusterState) -> set[Epoch]:
 
 
 def last_snapshot(state: ClusterState) -> Epoch:
-    """The epoch of the last mark; 0: there is none."""
+    """Return the epoch of the last mark; 0 if there is none."""
     return max((one.epoch for one in state.snapshots.values()), default=0)
 
 
 def is_mark(before: ClusterState, after: ClusterState) -> bool:
-    """True if what made ``after`` asks for a snapshot of it."""
+    """Return whether the entry that made ``after`` requests a snapshot of it."""
     return after.snapshots is not before.snapshots and last_snapshot(after) == after.epoch
 
 
 def is_unconfirmed(state: ClusterState, epoch: Epoch) -> bool:
-    """True if that epoch is marked, and no two roles have said so far that they have its state."""
+    """Return whether that epoch is marked, and two roles have not yet confirmed its state."""
     mark = state.snapshots.get(str(epoch))
     return mark is not None and not mark.witnesses
 
 
 def is_due(state: ClusterState, entry_bytes: int = 0) -> bool:
-    """True if enough was applied since the last mark, and more entries than a snapshot makes by itself.
+    """Return whether enough was applied since the last mark, and more entries than a snapshot itself causes.
 
-    ``entry_bytes``: of the entries since then.
+    ``entry_bytes``: the size of the entries since then.
     """
     entries, size = setting(state, "snapshot_entries"), setting(state, "snapshot_bytes")
     applied = state.epoch - last_snapshot(state)

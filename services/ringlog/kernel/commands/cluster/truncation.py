@@ -1,19 +1,19 @@
-"""Truncation: the log's oldest entries may go, once nobody needs them to know the state.
+"""Truncation: removal of the log's oldest entries once no reader needs them to know the state.
 
-An agent stores a snapshot and others compare it with their own folds, outside the log (``ringlog.log.snapshots``). What
-came of it is put into the log, so that the fold can rule on it:
+An agent stores a snapshot and others compare it with their own folds, outside the log (``ringlog.log.snapshots``). The
+results are entries of the log, so that the fold can decide on them:
 
-- ``ConfirmSnapshot``: two roles have the state of a mark by their own folds; here are its position and digest.
-- ``RecordArchive``: the archive holds every entry up to there, and was read back (``ringlog.log.archive.archive``).
-- ``TruncateLog``: the log may begin with the entry of the newest confirmed snapshot that is not above ``below_epoch``.
-  A confirmed snapshot covers all below it; if there is an archive, it holds all that goes.
+- ``ConfirmSnapshot``: Two roles have the state of a mark by their own folds, with this position and digest.
+- ``RecordArchive``: The archive holds every entry up to there, and was read back (``ringlog.log.archive.archive``).
+- ``TruncateLog``: The log may begin with the entry of the newest confirmed snapshot that is not above ``below_epoch``.
+  A confirmed snapshot covers the entries below it; if there is an archive, it holds the removed entries.
 
-So the state says the offset below which records may be deleted, and a reader tells a truncation that was ordered from
-a log that somebody cut: no order, or the log begins above it. The entry that made a snapshot's state stays, since
+So the state names the first offset to keep: records below it may be deleted. A reader can then distinguish an ordered
+truncation from a log that was cut without an order, or above it. The entry that made a snapshot's state stays, since
 readers compare the two.
 
-The positions are the word of those who read the log: a fold knows no offsets. The keeper, which deletes, compares them
-once more with the snapshots and the archive as they are (``ringlog.agents.maintenance.truncation``).
+The positions are claims of those who read the log: a fold knows no offsets. Before it deletes, the keeper (cache
+writer) compares them again with the present snapshots and archive (``ringlog.agents.maintenance.truncation``).
 
 Source: DESIGN, snapshots; CEP-21, log compaction.
 """
@@ -61,7 +61,7 @@ class ConfirmSnapshot(Command):
 
 
 def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, context: EntryContext) -> Decision:
-    """The mark is remembered, and nobody says something else of it. Witnesses of one thing add up."""
+    """Record the witnesses of a known mark, unless the log or other witnesses contradict them. Witnesses accumulate."""
     roles = sorted(set(command.witnesses))
     broken = broken_field(
         (0 < command.position <= OFFSET_MAX, "position", "must be an offset behind an entry"),
@@ -102,7 +102,7 @@ class RecordArchive(Command):
 
 
 def decide_record_archive(state: ClusterState, command: RecordArchive, context: EntryContext) -> Decision:
-    """The archive grows, or is given up."""
+    """Record the growth of the archive, or its removal."""
     if command.epoch == 0:
         if (
             broken := broken_field((not command.position and not command.digest, "epoch", "0: no archive"))
@@ -134,11 +134,11 @@ class TruncateLog(Command):
 
 
 def decide_truncate_log(state: ClusterState, command: TruncateLog, context: EntryContext) -> Decision:
-    """A confirmed snapshot covers all that goes, and the archive holds it, if there is one."""
+    """Order a truncation if a confirmed snapshot covers the removed entries and any archive holds them."""
     wanted = command.below_epoch
     if (broken := broken_field((0 < wanted < context.epoch, "below_epoch", f"must be 1 to {state.epoch}"))) is not None:
         return broken
-    confirmed = confirmed_snapshots(state)[-STORED_MAX:]  # older ones may be stored no more
+    confirmed = confirmed_snapshots(state)[-STORED_MAX:]  # older ones may no longer be stored
     first = next((one for one in reversed(confirmed) if one.epoch <= wanted), None)
     if first is None:
         there = f"the oldest usable one is of epoch {confirmed[0].epoch}" if confirmed else "take one first"
@@ -154,7 +154,7 @@ def decide_truncate_log(state: ClusterState, command: TruncateLog, context: Entr
 
 
 def is_known(state: ClusterState, command: Command) -> bool:
-    """True if the log says already what this would put into it."""
+    """Return whether the log already has the content of this command."""
     if isinstance(command, ConfirmSnapshot):
         mark = state.snapshots.get(str(command.epoch))
         return mark is not None and len(mark.witnesses) >= WITNESSES_MIN

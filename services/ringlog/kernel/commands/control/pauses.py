@@ -1,7 +1,7 @@
 """Pauses: operators stop a kind of change, everywhere, in a keyspace or of a table, until they resume it.
 
 =============  ======================================================================================================
-scope          what it stops
+scope          changes that it stops
 =============  ======================================================================================================
 balancing      the balancer begins no transition of a tablet, drains included
 splits         the balancer decides no split and no merge
@@ -16,16 +16,16 @@ registrations  RegisterNode and UnregisterNode
 all            each change: all of these, and moves, splits and merges that operators request
 =============  ======================================================================================================
 
-Each command class declares its scope (``PAUSED_BY``). No pause stops the steps of what runs, what ends it (cancels,
-reverts), what nodes and agents report (UpdateNode, DeclareDown, acknowledged steps, snapshots, verdicts), Assassinate,
-resets of partitions, a recovery (with its truncation of the log), and a resume. Tablets of zones still follow the
+Each command class declares its scope (``PAUSED_BY``). No pause stops steps of running changes, cancels and reverts,
+Assassinate, resets of partitions, a recovery (with its truncation of the log), or a resume. Reports of nodes and agents
+are also admitted (UpdateNode, DeclareDown, acknowledged steps, snapshots, verdicts). Tablets of zones still follow the
 partitions that move.
 
 ``balancing`` and ``splits`` bind the balancer alone: an operator who has paused it may still move and split by hand. A
 refusal names the pause. Only ``balancing``, ``splits`` and ``repairs`` can be limited to a keyspace or a table.
 
-``topology`` admits what node failures need, so that a dead node can be replaced while other operations are stopped;
-``all`` does not. To relax it, pause the other scopes by name and resume ``all``.
+``topology`` admits commands that node failures need, so that a dead node can be replaced while other operations are
+stopped; ``all`` does not. To relax it, pause the other scopes by name and resume ``all``.
 
 Source: ScyllaDB's switch of the tablet balancer; CEP-21, migration, for the switch and for node failures.
 """
@@ -47,7 +47,7 @@ from ringlog.kernel.tablets.stages import KINDS
 from ringlog.kernel.values import Before, Command
 
 _KEEP: Final = frozenset(name for name, kind in KINDS.items() if not kind.exchanges)
-"""Kinds of transitions after which a tablet is on the same nodes: repairs."""
+"""Kinds of transitions that leave a tablet on the same nodes: repairs."""
 
 CODES: Final = {"changes_paused": "Operators hold up changes of this kind until they resume them."}
 
@@ -67,7 +67,7 @@ class PauseChanges(Command):
 
 
 def decide_pause_changes(state: ClusterState, command: PauseChanges, context: EntryContext) -> Decision:
-    """Each scope is paused there."""
+    """Pause each scope for the keyspace or table, or everywhere."""
     if (wrong := _broken(state, command.scopes, command.of)) is not None:
         return wrong
     if len(command.reason) > REASON_LENGTH_MAX:
@@ -92,7 +92,7 @@ class ResumeChanges(Command):
 
 
 def decide_resume_changes(state: ClusterState, command: ResumeChanges, context: EntryContext) -> Decision:
-    """Nothing that is paused or exists can be against it."""
+    """Resume these scopes there. Accept scopes that are not paused, and keyspaces or tables that no longer exist."""
     if unknown := [scope for scope in command.scopes if scope not in SCOPES]:
         return Rejected("bad_field", f"scopes: {unknown[0]!r} is none of {', '.join(SCOPES)}")
     pauses = state.pauses
@@ -103,14 +103,16 @@ def decide_resume_changes(state: ClusterState, command: ResumeChanges, context: 
 
 
 def pause_of(state: ClusterState, scope: str, table: str = "") -> Pause | None:
-    """The pause that holds up ``scope`` of ``keyspace.table``; empty: everywhere."""
+    """Return the pause that stops ``scope`` of ``keyspace.table``; without a table, everywhere. None if there
+    is none.
+    """
     places = ("", table.partition(".")[0], table) if table else ("",)
     found = (state.pauses.get(pause_key(name, of)) for of in places for name in (scope, ALL))
     return next((pause for pause in found if pause is not None), None)
 
 
 def paused(state: ClusterState, command: Command) -> Rejected | None:
-    """The refusal of a command that a pause holds up; None if none does."""
+    """Reject a command that a pause stops; None if none does."""
     if command.PAUSED_BY == UNPAUSED or (isinstance(command, TruncateLog) and in_recovery(state) is not None):
         return None
     if isinstance(command, MigrateTablets):
@@ -127,7 +129,9 @@ def paused(state: ClusterState, command: Command) -> Rejected | None:
 
 
 def _of_migrations(state: ClusterState, command: MigrateTablets) -> Pause | None:
-    """The pause of repairs of one of these tables; or of all, if a tablet moves that no zone places."""
+    """Return the pause of repairs of one of these tables, or the pause of all changes, if a tablet outside of zones
+    moves.
+    """
     tables = sorted({one.table for one in command.migrations if one.kind in _KEEP})
     if (found := next((found for table in tables if (found := pause_of(state, REPAIRS, table))), None)) is not None:
         return found
@@ -139,7 +143,7 @@ def _of_migrations(state: ClusterState, command: MigrateTablets) -> Pause | None
 
 
 def _after_failure(state: ClusterState, command: movements.Remove | movements.Replace) -> bool:
-    """True if the node that goes was declared down."""
+    """Return whether the node that leaves was declared down."""
     node = state.nodes.get(command.node if isinstance(command, movements.Remove) else command.replaced)
     return node is not None and node.down
 

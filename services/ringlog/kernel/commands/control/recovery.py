@@ -1,18 +1,18 @@
-"""Recovery: a time in which operators override what the rules of the log would decide.
+"""Recovery: operators override the rules of the log for a time.
 
-It is for what the rules cannot mend: a metadata service that lost its majority, a state that is damaged. Each one is
-named by operator and reason, is shown by every status while it goes on, and is remembered for ever.
+It is for faults that the rules cannot repair: a metadata service that lost its majority, a damaged state. Each recovery
+has an operator and a reason. Every status shows it while it is active, and its record stays permanently.
 
-While it goes on:
+During a recovery:
 
-- ``ForceState`` replaces parts of the state. What it makes holds every invariant, by itself and as the next state of
-  the one before, or it is refused: no id, name or term is forgotten by it.
-- A step of the metadata service needs no quorum; a node that becomes a member still must have the log itself.
-- Versions of the schema are digests, and are marked so (``kernel.fold``).
-- New node operations and moves of tablets are refused (``in_recovery``): the state that they would be planned on is
-  being repaired. What runs goes on, may be cancelled, and Assassinate is allowed.
+- ``ForceState`` replaces parts of the state. The result must hold every invariant, alone and as the next state of
+  the one before, or it is rejected. So it removes no id, name or term.
+- A step of the metadata service needs no quorum. A node that becomes a member still must have the log itself.
+- Versions of the schema are digests, and are marked as such (``kernel.fold``).
+- New node operations and moves of tablets are rejected (``in_recovery``), because their plans would use a state that is
+  being repaired. Running ones continue and may be cancelled, and Assassinate is allowed.
 
-Nothing else differs. Epochs count on, and every entry has its predecessor.
+Nothing else differs. Epochs continue, and every entry has its predecessor.
 
 Source: CEP-21, "Failure Recovery"; ScyllaDB, ``docs/dev`` on Raft, "Group 0 schema versioning".
 """
@@ -48,14 +48,16 @@ CODES: Final = {
 OPERATOR_LENGTH_MAX: Final = 100
 FORCED_KEPT_MAX: Final = 100
 STATE_BYTES_MAX: Final = 512 * 1024
-"""All parts of one ForceState together; a larger repair is made in several."""
+"""The most bytes of all parts of one ForceState together; a larger repair needs several commands."""
 
 UNFORCEABLE: Final = ("log_bounds", "recoveries", "settled", "snapshots")
-"""The record of recoveries itself; facts of the log and its archive; and the time below which readers have validated
-writes, which has commands of its own (``SettleVerdicts``, ``LowerSettledTime``).
+"""Parts that cannot be replaced.
+
+These are the record of recoveries itself, facts of the log and its archive, and the validation watermark, which has its
+own commands (``SettleVerdicts``, ``LowerSettledTime``).
 """
 FORCEABLE: Final = tuple(name for name in PARTS if name not in UNFORCEABLE)
-"""What may be replaced."""
+"""The parts that may be replaced."""
 
 
 def _named(operator: str, reason: str) -> tuple[Check, ...]:
@@ -74,7 +76,7 @@ class EnterRecovery(Command):
 
 
 def decide_enter_recovery(state: ClusterState, command: EnterRecovery, context: EntryContext) -> Decision:
-    """One at a time; the record of it stays for ever."""
+    """Start a recovery unless one is active. Its record stays permanently."""
     if (broken := broken_field(*_named(command.operator, command.reason))) is not None:
         return broken
     if (running := in_recovery(state)) is not None:
@@ -95,7 +97,7 @@ class LeaveRecovery(Command):
 
 
 def decide_leave_recovery(state: ClusterState, command: LeaveRecovery, context: EntryContext) -> Decision:
-    """The recovery that goes on ends."""
+    """End the active recovery."""
     if (broken := broken_field(*_named(command.operator, command.reason))) is not None:
         return broken
     running = _running(state)
@@ -127,7 +129,7 @@ class ForceState(Command):
 
 
 def decide_force_state(state: ClusterState, command: ForceState, context: EntryContext) -> Decision:
-    """Every invariant holds of what follows, by itself and as the next state of this one."""
+    """Replace parts of the state if the result holds every invariant, alone and as the next state of this one."""
     size = sum(len(one.data) for one in command.state)
     names = [one.name for one in command.state]
     broken = broken_field(
@@ -155,7 +157,7 @@ def decide_force_state(state: ClusterState, command: ForceState, context: EntryC
 
 
 def held_by_recovery(state: ClusterState, command: Command) -> Rejected | None:
-    """The refusal of a command that is not allowed while a recovery goes on; None if it is, or none does."""
+    """Reject a command that is not allowed during a recovery; None if it is allowed, or no recovery is active."""
     begins = type(command).__module__ == movements.__name__ and not isinstance(command, movements.Assassinate)
     if not begins and not isinstance(command, MigrateTablets):
         return None
@@ -172,7 +174,7 @@ def _running(state: ClusterState) -> Recovery | Rejected:
 
 
 def _replaced(state: ClusterState, parts: dict[str, object]) -> dict[str, object]:
-    """The parts that differ, each with as much of the old one as is equal: what is the same is not looked at again."""
+    """Return the parts that differ. Each shares equal items with the old part, so that checks can skip them."""
     found: dict[str, object] = {}
     for name, part in parts.items():
         before = getattr(state, name)
@@ -187,7 +189,7 @@ def _sharing(part: Map[Any, Any], before: Map[Any, Any]) -> Map[Any, Any]:
 
 
 def _unsound(before: ClusterState, after: ClusterState, context: EntryContext) -> str:
-    """The first invariants that the state breaks once it has its entry's own ids; empty: none."""
+    """Return the first invariants that the state breaks once it has its entry's ids; empty if it breaks none."""
     stand_in = Applied(context.epoch, context.state_id, context.state_id, "")
     whole = replaced(
         after,

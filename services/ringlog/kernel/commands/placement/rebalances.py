@@ -1,21 +1,22 @@
-"""Partitions of zones move: they are put on their way, go on step by step, turn back, begin anew from a survivor.
+"""Rebalances of zone partitions: trigger, switch, cancel, restart and reset.
 
-The five decisions are pure functions of one partition (``zones.rebalance``, with their tables); the commands say for
-which partitions, on which state, and what speaks against it. What a decision came to is the partition's ``status``.
+Decisions are pure functions of one partition (``zones.rebalance``, with their tables). The commands name the partitions
+and the state that they were decided on, and reject invalid requests. The result of a decision is the partition's
+``status``.
 
-A request may come twice, late, or from somebody who does not lead any more. So each names what it was decided on: a
-trigger and a reset the epoch of their *cause*, of which only a newer one than the last counts; a switch the
-*revisions* of the keys that it writes; a cancel, and the end of one, the revision of ``pending`` that is cancelled. A
-repeated request is refused by that, or changes nothing.
+A request may arrive twice, late, or from an instance that is not active. So each names its basis. A trigger, a restart
+and a reset name the epoch of their *cause*, and only a newer cause than the last one counts. A switch names the
+*revisions* of the keys that it writes. A cancel, and its end, name the revision of ``pending`` that is cancelled. So a
+repeated request is rejected, or changes nothing.
 
-At most ``zone_moves_max`` partitions of all zones have something pending at once: a trigger leaves the others as they
-are, its cause unseen, so that the same trigger, sent again, reaches them later. For the same reason a restart and a
-reset keep a record of their own cause: a change of the zone on which no trigger has acted yet is not lost by them.
+At most ``zone_moves_max`` partitions of all zones have pending steps at once. A trigger leaves the others unchanged,
+with their cause unseen, so the same trigger, sent again, reaches them later. For the same reason a restart and a reset
+record their cause separately, so that a change of the zone that no trigger has acted on is not lost.
 
-Where a zone places keyspaces, a step counts as applied, and a cancel as done, only when the tablets of the partition
-are where they belong (``zones.data``). A reset begins to salvage them at once (``zones.salvage``); where that may lose
-some, an operator must admit that, and the refusal of one who has not says what. The salvage keeps the word: without it
-no later death makes it lose anything.
+If a zone places keyspaces, a step counts as applied, and a cancel as finished, only when the tablets of the partition
+are where they belong (``zones.data``). A reset starts their salvage at once (``zones.salvage``). If the salvage may
+lose rows, an operator must admit the loss; otherwise the rejection names it. The salvage keeps the admission: without
+it, later deaths cause no loss.
 """
 
 from __future__ import annotations
@@ -91,7 +92,9 @@ class TriggerRebalance(Command):
 
 
 def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, context: EntryContext) -> Decision:
-    """Each partition by the six conditions; refused if all are beyond the cause, or beyond the limit."""
+    """Trigger each partition by the conditions of ``zones.rebalance``. Reject if all have acted on the cause, or none
+    may move now.
+    """
     if (broken := broken_field(cause_rule(state, command.cause))) is not None:
         return broken
     found = _named(state, command.zone, command.partitions)
@@ -135,7 +138,7 @@ class SwitchStable(Command):
 
 
 def decide_switch_stable(state: ClusterState, command: SwitchStable, context: EntryContext) -> Decision:
-    """Recorded if it is the pending step, on the revisions that were seen; what is recorded already changes nothing."""
+    """Record the applied step, if it is pending on the revisions that were seen. A recorded step changes nothing."""
     found = _one(state, command.zone, command.partition)
     if isinstance(found, Rejected):
         return found
@@ -170,7 +173,7 @@ class CancelRebalance(Command):
 
 
 def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, context: EntryContext) -> Decision:
-    """Noted, if that is still pending; the group answers with FinishCancel."""
+    """Record a cancel of the pending steps of this revision. The group answers with FinishCancel."""
     if len(command.reason) > REASON_LENGTH_MAX:
         return Rejected("bad_field", f"reason: must be at most {REASON_LENGTH_MAX} characters")
     found = _one(state, command.zone, command.partition)
@@ -202,7 +205,7 @@ class FinishCancel(Command):
 
 
 def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: EntryContext) -> Decision:
-    """The partition is stable on the old configuration, or on the new one; what is planned follows."""
+    """Settle the partition on the old or the new configuration. Its planned target follows."""
     if command.result not in RESULTS:
         return Rejected("bad_field", f"result: must be one of {', '.join(RESULTS)}")
     found = _one(state, command.zone, command.partition)
@@ -232,7 +235,7 @@ class RestartReplicas(Command):
 
 
 def decide_restart_replicas(state: ClusterState, command: RestartReplicas, context: EntryContext) -> Decision:
-    """Begun where the partition is at rest, and enough of its voters are left meanwhile."""
+    """Start to make replicas again, if the partition is settled and enough of its voters stay alive meanwhile."""
     if (broken := broken_field(cause_rule(state, command.cause))) is not None:
         return broken
     found = _one(state, command.zone, command.partition)
@@ -284,11 +287,11 @@ class ResetPartitions(Command):
 
 
 SALVAGED_MAX: Final = TABLETS_MAX
-"""The most tablets that one entry begins to salvage; those of one partition always may."""
+"""The most tablets whose salvage one entry starts. The tablets of one partition are always allowed."""
 
 
 def decide_reset_partitions(state: ClusterState, command: ResetPartitions, context: EntryContext) -> Decision:
-    """All of those that are named, or nothing; without names those that can be reset, at least one."""
+    """Reset all named partitions, or none. Without names, reset those that can be reset, at least one."""
     if (broken := _broken_reset(state, command)) is not None:
         return broken
     found = _named(state, command.zone, command.partitions)
@@ -338,7 +341,7 @@ def _reset(
     command: ResetPartitions,
     epoch: Epoch,
 ) -> ZonePartition | Rejected:
-    """One partition after its reset, or what speaks against it."""
+    """Return one partition after its reset, or the rejection."""
     after = reset(state, zone, before, logs, command.mode, command.cause, epoch)
     if isinstance(after, Rejected):
         return after
@@ -366,7 +369,7 @@ def _broken_reset(state: ClusterState, command: ResetPartitions) -> Rejected | N
 
 
 def _named(state: ClusterState, name: str, numbers: tuple[int, ...]) -> tuple[Zone, list[ZonePartition]] | Rejected:
-    """A zone and the partitions of these numbers; none: all."""
+    """Return a zone and the partitions of these numbers; without numbers, all partitions."""
     zone = zone_named(state, name)
     if isinstance(zone, Rejected):
         return zone
@@ -384,7 +387,7 @@ def _named(state: ClusterState, name: str, numbers: tuple[int, ...]) -> tuple[Zo
 
 
 def _room(state: ClusterState) -> int:
-    """How many more partitions may be on their way."""
+    """Return how many more partitions may have pending steps."""
     return setting(state, "zone_moves_max") - sum([other.moving for other in state.zones.values()])
 
 
@@ -399,7 +402,7 @@ def _one(state: ClusterState, name: str, number: int) -> tuple[Zone, ZonePartiti
 
 
 def _step(command: SwitchStable) -> ZoneStep | None:
-    """The configuration that was applied; None if it is none."""
+    """Return the applied configuration; None if the command does not name one."""
     nodes, learners = set(command.applied), set(command.learners)
     if not learners < nodes or len(nodes) < len(command.applied) or len(learners) < len(command.learners):
         return None
@@ -407,14 +410,14 @@ def _step(command: SwitchStable) -> ZoneStep | None:
 
 
 def _calculated(state: ClusterState, zone: Zone, partition: ZonePartition) -> ZoneStep | None:
-    """Where a partition belongs, if a switch must know it."""
+    """Return the target of a partition, if a switch needs it."""
     if not partition.reduce and not partition.append:
         return None
     return targets(state, zone, [kept(partition)], [partition.number])[0]
 
 
 def default_copies(state: ClusterState, partitions: Iterable[ZonePartition]) -> tuple[ZoneCopy, ...]:
-    """What is assumed where nobody has asked the nodes: all members that are alive have the same."""
+    """Return the copies to assume if no node was asked: all living members have the same data."""
     return tuple(
         ZoneCopy(partition.number, node, 0)
         for partition in partitions

@@ -1,15 +1,15 @@
-"""Tables are cut into more or fewer tablets, in two steps: a decision, and its finish.
+"""Splits and merges of tables, in two steps: a decision, and its finish.
 
-A decision has the number that follows the last one of its table; another decision replaces it, ``none`` revokes it.
-Meanwhile every node with a replica makes ready for it. The finish is one entry, and there
+A decision has the number after the last one of its table. Another decision replaces it, and ``none`` revokes it. Until
+the finish every node with a replica prepares for it. The finish is one entry, on these conditions:
 
-- no tablet of the table is in transition, and no operation is past ``requested``;
-- **split**: each node with a replica, the dead ones too, has acknowledged the decision and reported that it is ready
-  (session ``table@number``): it can serve the halves from the entry on;
-- **merge**: siblings are on the same shards, which the balancer sees to, and each node has acknowledged the decision.
+- No tablet of the table is in transition, and no operation is past ``requested``.
+- **Split**: Each node with a replica, dead ones included, has acknowledged the decision and reported that it is ready
+  (session ``table@number``). It can serve the halves from the entry on.
+- **Merge**: Siblings are on the same shards, which the balancer arranges, and each node has acknowledged the decision.
 
-Groups do not change by a finish, so requests that were planned before it stay right. A transition that begins later
-has its own gates, which are the barrier behind it.
+A finish changes no groups, so requests that were planned before it stay correct. A later transition has its own gates,
+which are also the barrier after the finish.
 
 Source: ScyllaDB, ``tablet_resize_finalization``.
 """
@@ -52,7 +52,7 @@ class DecideResize(Command):
 
 
 def decide_decide_resize(state: ClusterState, command: DecideResize, context: EntryContext) -> Decision:
-    """The table has this decision, and no other."""
+    """Set the table's only decision."""
     tablets = _found(state, command.table)
     if isinstance(tablets, Rejected):
         return tablets
@@ -91,7 +91,7 @@ class FinishResize(Command):
 
 
 def decide_finish_resize(state: ClusterState, command: FinishResize, context: EntryContext) -> Decision:
-    """The table is cut otherwise; the decision is gone."""
+    """Cut the table as decided, and remove the decision."""
     tablets = _found(state, command.table)
     if isinstance(tablets, Rejected):
         return tablets
@@ -113,12 +113,12 @@ def decide_finish_resize(state: ClusterState, command: FinishResize, context: En
 
 
 def members(tablets: TabletMap) -> tuple[NodeId, ...]:
-    """The nodes that have a replica of a table, sorted."""
+    """Return the nodes that have a replica of a table, sorted."""
     return tuple(sorted(node for node, count in zip(tablets.nodes, tablets.held, strict=True) if count))
 
 
 def resize_session(table: str, sequence: int) -> str:
-    """What the reports of those who are ready name."""
+    """Return the session that reports of ready nodes name."""
     return f"{table}@{sequence}"
 
 

@@ -1,26 +1,26 @@
-"""Tablets move: they are put into transition, go on stage by stage, turn back.
+"""Tablets move: commands start, advance and revert their transitions.
 
-One entry moves many tablets, each by its own rules; one that is refused refuses the entry. The stages, who reads and
-writes in them and where they lead to are rows of ``tablets.stages``; the gates are those of ``tablets.gates``.
+One entry moves many tablets, each by its own rules; one rejected tablet rejects the entry. The stages, with their
+readers, writers and successors, are rows of ``tablets.stages``; the gates are those of ``tablets.gates``.
 
-- **MigrateTablets** begins transitions. The source is the replica that leaves, the target the one that comes:
+- **MigrateTablets** begins transitions. The source is the replica that leaves, the target the new one:
 
   ===================  =======================================================================================
-  migration            from a living replica to a node that has none, in the same datacenter; in the same rack
-                       where racks are named, else in one that has fewer replicas of the tablet (when the
-                       source drains: in any)
+  migration            from a living replica to a node without one, in the same datacenter; in the same rack if
+                       racks are named, else in one that has fewer replicas of the tablet (when the source
+                       drains: in any)
   intranode_migration  from one shard of a node to another
   rebuild, rebuild_v2  the source is dead: the others know its rows. Without a source: one replica more, without
-                       a target: one fewer, where the keyspace's replication asks for it
-  repair               neither
+                       a target: one fewer, if the keyspace's replication asks for it
+  repair               no source and no target
   ===================  =======================================================================================
 
-  A tablet of a zone moves from nodes that its partition leaves to those that it goes to (``zones.data``), whatever
-  their racks; one replica more, or fewer, as the partition has it.
+  A tablet of a zone moves from nodes that its partition leaves to nodes that it goes to (``zones.data``), in any rack;
+  the partition also decides on one replica more or fewer.
 
-- **AdvanceTablets** moves tablets one stage on, or settles them. The witnesses of the entry are those of each tablet.
-- **RevertTablets** turns tablets back, as far as the stages allow: from ``write_both_read_new`` only where more of the
-  next replicas are dead than of those before, and never within a node.
+- **AdvanceTablets** moves tablets to the next stage, or settles them. The witnesses of the entry count for each tablet.
+- **RevertTablets** reverts tablets, as far as the stages allow. From ``write_both_read_new`` it does so only if the new
+  replicas serve the tablet worse than the old ones would, and never within a node.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ TABLETS_MAX: Final = 4_096
 
 
 BALANCER: Final = "balancer"
-"""The role whose plans are those of a term."""
+"""The role whose plans belong to a term."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +126,7 @@ Rule = Callable[[ClusterState, TabletMap, Tablet, N], Step | Rejected]
 
 
 def _each(state: ClusterState, field: str, wanted: tuple[N, ...], context: EntryContext, rule: Rule[N]) -> Decision:
-    """The state after ``rule`` gave the step of each of these tablets, or its first refusal."""
+    """Return the state after ``rule`` has given the step of each of these tablets, or its first rejection."""
     if not 1 <= len(wanted) <= TABLETS_MAX:
         return Rejected("bad_field", f"{field}: must be between 1 and {TABLETS_MAX:,} tablets, not {len(wanted):,}")
     steps: dict[str, dict[int, Step]] = {}
@@ -173,7 +173,7 @@ class MigrateTablets(Command):
 
 
 def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context: EntryContext) -> Decision:
-    """Each tablet is in the first stage of its kind; nothing else has changed yet."""
+    """Put each tablet into the first stage of its kind. Nothing else changes yet."""
     acting = state.terms.get(BALANCER)
     if command.term and (acting is None or acting.term != command.term):
         who = "nobody acts" if acting is None else f"{acting.instance} acts in term {acting.term}"
@@ -184,7 +184,7 @@ def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context
 
 
 def _beginning(running: Streams, epoch: Epoch) -> Rule[TabletMigration]:
-    """The rule of one migration, beside what is ``running``."""
+    """Return the rule of one migration, given the ``running`` streams."""
 
     def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletMigration) -> Step | Rejected:
         wanted = _wanted(tablet, one)
@@ -199,8 +199,9 @@ def _beginning(running: Streams, epoch: Epoch) -> Rule[TabletMigration]:
 def admissible(
     state: ClusterState, migrations: Iterable[TabletMigration]
 ) -> tuple[tuple[TabletMigration, ...], tuple[tuple[TabletMigration, Rejected], ...]]:
-    """Of migrations, each of another tablet, those that may begin together now, at most ``TABLETS_MAX``; and what
-    speaks against others.
+    """Return the migrations that may start together now, at most ``TABLETS_MAX``, and the rejected ones.
+
+    Each migration is of another tablet.
     """
     busy, rule = may_begin(state), _beginning(Streams(state), state.epoch + 1)
     good: list[TabletMigration] = []
@@ -218,7 +219,7 @@ def admissible(
 
 
 def _wanted(tablet: Tablet, one: TabletMigration) -> tuple[TabletReplica, ...] | Rejected:
-    """The replicas that a migration asks for, the new one in the place of the one that leaves."""
+    """Return the replicas that a migration asks for. The new replica has the position of the one that leaves."""
     if tablet.transition is not None:
         return Rejected("tablet_in_transition", f"it is in {tablet.transition.stage} of a {tablet.transition.kind}")
     if one.kind not in ASKED:
@@ -252,7 +253,7 @@ class AdvanceTablets(Command):
 
 
 def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context: EntryContext) -> Decision:
-    """Each tablet enters the stage that follows, if all that the present one demands is witnessed."""
+    """Move each tablet to its next stage, if acknowledgements and reports meet the conditions of the present one."""
     common = _acknowledged(state, command.witnesses)
     if isinstance(common, Rejected):
         return common
@@ -277,7 +278,7 @@ def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context
 
 
 def _acknowledged(state: ClusterState, witnesses: tuple[Witness, ...]) -> dict[NodeId, Epoch] | Rejected:
-    """The epoch that each witness has applied and drained."""
+    """Return the epoch that each witness has applied and drained."""
     if (refused := bad_witnesses(state, witnesses)) is not None:
         return refused
     found: dict[NodeId, Epoch] = {}
@@ -289,7 +290,7 @@ def _acknowledged(state: ClusterState, witnesses: tuple[Witness, ...]) -> dict[N
 def _unreported(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, reports: tuple[StreamReport, ...]
 ) -> Rejected | None:
-    """What speaks against the reports of a stage's work: late ones, malformed ones, or that one is missing."""
+    """Reject reports of a stage's work that are late or malformed, and missing reports."""
     transition = tablet.transition
     assert transition is not None, "only a transition has work"
     open_now = session(tablets.table, tablet.index, transition)
@@ -324,7 +325,7 @@ class RevertTablets(Command):
 
 
 def decide_revert_tablets(state: ClusterState, command: RevertTablets, context: EntryContext) -> Decision:
-    """Each tablet is on its way back; a repair ends, and counts as failed."""
+    """Revert each tablet. A repair ends, and counts as failed."""
 
     def rule(state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletRevert) -> Step | Rejected:
         transition = tablet.transition

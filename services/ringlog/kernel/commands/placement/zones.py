@@ -1,13 +1,12 @@
-"""Distribution zones: how many partitions, on which nodes, how many replicas.
+"""Distribution zones: their partitions, their data nodes and their replicas.
 
-A zone begins with all of its partitions stable on the nodes where they belong. What changes later (replicas,
-partitions, data nodes, filter) only says where they belong from now on; **TriggerRebalance**
-(``commands.placement.rebalances``) puts them on their way. Partitions that come later belong nowhere until then; those
-above a smaller number are gone at once.
+The partitions of a new zone are stable on the nodes where they belong. Later changes (replicas, partitions, data nodes,
+filter) only change where they belong; **TriggerRebalance** (``commands.placement.rebalances``) starts the moves. New
+partitions belong nowhere until then; partitions above a smaller number are removed at once.
 
-The filter is JSONPath over the list of nodes. The rule checks that it is one (``zones.filter``), the author evaluates
-it and the command has the nodes: so no state depends on a library. Which nodes match is looked at again by an author
-when nodes come, go or change, and becomes **SetDataNodes**.
+The filter is JSONPath over the list of nodes. The rule checks its grammar (``zones.filter``). The author evaluates it
+and puts the nodes into the command, so no state depends on a library. When nodes come, leave or change, an author
+evaluates the filter again and sends **SetDataNodes**.
 """
 
 from __future__ import annotations
@@ -49,9 +48,9 @@ CODES: Final = {
 }
 
 COPIES_MAX: Final = 100_000
-"""The most replicas of all partitions of a zone: one entry changes and publishes all of them."""
+"""The most replicas of all partitions of a zone, because one entry changes and publishes all of them."""
 PLACEMENTS_MAX: Final = 10_000_000
-"""The most partitions times data nodes of a zone: each replica scores every pair, 0.1 to 0.2 us each."""
+"""The most partitions times data nodes of a zone. Each replica of the log scores every pair, 0.1 to 0.2 us each."""
 DATA_NODES_MAX: Final = 10_000
 PROFILES_MAX: Final = 64
 
@@ -75,7 +74,9 @@ class CreateZone(Command):
 
 
 def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryContext) -> Decision:
-    """Enough data nodes, each with the zone's profiles; the partitions are stable where they belong."""
+    """Create a zone with enough data nodes, each with the zone's profiles. Its partitions are stable where
+    they belong.
+    """
     if (broken := broken_field((is_identifier(command.zone), "zone", IDENTIFIER_RULE))) is not None:
         return broken
     quorum = default_quorum(command.replicas) if command.quorum is None else command.quorum
@@ -116,11 +117,11 @@ class AlterZone(Command):
 
 _ALTERED: Final = ("partitions", "replicas", "quorum", "filter", "profiles", "scale_up", "scale_down", "mode")
 _MOVES: Final = ("partitions", "replicas", "quorum", "mode", "nodes")
-"""What the assignments follow from."""
+"""The fields that placements depend on."""
 
 
 def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryContext) -> Decision:
-    """Another filter, or other profiles, come with the nodes that they match now."""
+    """Change a zone. Another filter, or other profiles, come with the nodes that match now."""
     given = {name: getattr(command, name) for name in _ALTERED if getattr(command, name) is not None}
     if not given:
         return Rejected("bad_field", f"zone: nothing is to change; give one of {', '.join(_ALTERED)}")
@@ -165,7 +166,7 @@ class DropZone(Command):
 
 
 def decide_drop_zone(state: ClusterState, command: DropZone, context: EntryContext) -> Decision:
-    """Whatever its partitions are doing, if it places no keyspace."""
+    """Remove a zone that places no keyspace, even while its partitions move."""
     zone = zone_named(state, command.zone)
     if isinstance(zone, Rejected):
         return zone
@@ -190,7 +191,7 @@ class SetDataNodes(Command):
 
 
 def decide_set_data_nodes(state: ClusterState, command: SetDataNodes, context: EntryContext) -> Decision:
-    """What follows from an older change than the present nodes do is outdated. The same nodes change nothing."""
+    """Set the data nodes. Reject a cause older than that of the present nodes. The same nodes change nothing."""
     if (broken := broken_field(cause_rule(state, command.cause))) is not None:
         return broken
     before = zone_named(state, command.zone)
@@ -212,7 +213,7 @@ def decide_set_data_nodes(state: ClusterState, command: SetDataNodes, context: E
 
 
 def _broken_zone(zone: Zone) -> Rejected | None:
-    """The rules of the values themselves."""
+    """Check the values of a zone, independent of the state."""
     broken = broken_field(
         (1 <= zone.partitions <= PARTITIONS_MAX, "partitions", f"must be between 1 and {PARTITIONS_MAX:,}"),
         (1 <= zone.replicas <= REPLICAS_MAX, "replicas", f"must be between 1 and {REPLICAS_MAX}"),
@@ -247,8 +248,9 @@ def _others(names: list[str]) -> str:
 
 
 def _used(state: ClusterState, before: Zone, zone: Zone) -> Rejected | None:
-    """What a zone that places keyspaces cannot have otherwise. Rows are in partitions by their tokens: with another
-    number of these nearly all of them would belong to another one.
+    """Reject another number of partitions for a zone that places keyspaces.
+
+    Tokens assign rows to partitions: with another number nearly all rows would belong to another partition.
     """
     if before.partitions == zone.partitions or not (used := keyspaces_in(state, zone.name)):
         return None
@@ -257,7 +259,7 @@ def _used(state: ClusterState, before: Zone, zone: Zone) -> Rejected | None:
 
 
 def _unfit_nodes(state: ClusterState, zone: Zone, before: tuple[str, ...]) -> Rejected | None:
-    """Why the zone's nodes cannot be its data nodes. ``before``: its data nodes so far, of which one may be leaving."""
+    """Return why the zone's nodes cannot be its data nodes. One of the nodes ``before`` may be leaving."""
     if len(zone.nodes) > DATA_NODES_MAX or len(set(zone.nodes)) < len(zone.nodes):
         return Rejected("bad_field", f"nodes: must name at most {DATA_NODES_MAX:,} nodes, each once")
     for name in zone.nodes:

@@ -1,12 +1,12 @@
 """Rules of a batch: several schema commands in one entry, all or nothing.
 
-The commands of a batch are decided one after the other by their own rules, each on the state that the one before it
-made; the epoch and its state id are the same for all of them. The first refusal refuses the batch, and says which
-statement it is. A statement may be marked ``if_needed``, as ``IF NOT EXISTS`` and ``IF EXISTS`` in CQL: it is passed
-over where what it makes is there, or what it drops is not. That is decided here and not by the author, so no other
-author can come between.
+Each command of a batch is decided by its own rule, on the state after the command before it. All of them have the same
+epoch and state id. The first rejection rejects the batch, and names the statement. A statement may be marked
+``if_needed``, as ``IF NOT EXISTS`` and ``IF EXISTS`` in CQL: it is skipped if its object already exists, or is already
+dropped. The rule checks that, not the author, so no other author can change the schema in between.
 
-A table that one batch alters twice has one new version: nobody ever saw the one between (``schema.table_versions``).
+A table that one batch alters twice has one new version, because no reader ever saw the one in between
+(``schema.table_versions``).
 
 Source: "SchemaBatch, all or nothing" of the schema commands.
 """
@@ -32,7 +32,7 @@ from ringlog.kernel.values import Before, Command
 CODES: Final[dict[str, str]] = {}
 
 STATEMENTS_MAX: Final = 100
-"""Statements in one batch: a fold decides all of them before the next entry."""
+"""The most statements in one batch: a fold decides all of them before the next entry."""
 
 NEEDLESS: Final[dict[type[Command], str]] = {
     CreateKeyspace: "keyspace_exists",
@@ -50,7 +50,7 @@ NEEDLESS: Final[dict[type[Command], str]] = {
     CreateAggregate: "aggregate_exists",
     DropAggregate: "unknown_aggregate",
 }
-"""Command to the refusal that says that it is not needed."""
+"""The code that says that a command is not needed, by command."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ class SchemaStatement:
 
     @property
     def commands(self) -> tuple[Command, ...]:
-        """What is given; one command, if the statement is right."""
+        """The given commands. A valid statement has one."""
         found = (getattr(self, name) for name in PLACES.values())
         return tuple(command for command in found if command is not None)
 
@@ -113,13 +113,13 @@ _RULES: Final[dict[type[Command], Callable[[ClusterState, Any, EntryContext], De
 
 
 def statement_of(command: Command, if_needed: bool = False) -> SchemaStatement:
-    """The statement that is this schema command."""
+    """Return the statement with this schema command."""
     given: dict[str, Any] = {PLACES[type(command)]: command}
     return SchemaStatement(if_needed, **given)
 
 
 def decide_schema_batch(state: ClusterState, command: SchemaBatch, context: EntryContext) -> Decision:
-    """Each statement on the state that those before it made."""
+    """Decide each statement on the state after the statements before it."""
     statements = command.statements
     if not 1 <= len(statements) <= STATEMENTS_MAX:
         return Rejected("bad_field", f"statements: must be 1 to {STATEMENTS_MAX}")

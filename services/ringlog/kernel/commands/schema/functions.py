@@ -1,11 +1,11 @@
-"""Rules of user functions and aggregates, as metadata: nobody here runs them.
+"""Rules of user functions and aggregates, as metadata: this project does not run them.
 
-Several functions have one name and are distinguished by the types of their arguments (``cql.types``); an
-aggregate has no signature that a function has. An aggregate is made of functions of its keyspace: one of the state and
-the arguments that returns the next state, and perhaps one of the last state. They are not dropped while it is there,
-nor is a user type that a function names.
+Several functions can have one name and differ in the types of their arguments (``cql.types``); an aggregate cannot have
+the signature of a function. An aggregate uses functions of its keyspace. One takes the state and the arguments and
+returns the next state, and an optional one takes the last state. These functions cannot be dropped while the aggregate
+exists, nor can a user type that a function names.
 
-Sources: CQL, "Functions"; CEP-21, "Racing DROP X validations" (the drop of a UDF beside the creation of a UDA).
+Sources: CQL, "Functions"; CEP-21, "Racing DROP X validations" (the drop of a UDF during the creation of a UDA).
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ CODES: Final = {
 
 ARGUMENTS_MAX: Final = 64
 BODY_BYTES_MAX: Final = 65_536
-"""The longest body, in UTF-8: it stands in a change record and in every replica (``kernel.size_limits``)."""
+"""The longest body, in UTF-8 bytes, because each change record and each replica stores it (``kernel.size_limits``)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +62,7 @@ class CreateFunction(Command):
 
 
 def decide_create_function(state: ClusterState, command: CreateFunction, context: EntryContext) -> Decision:
-    """A new function of known types."""
+    """Create a function of known types."""
     broken = broken_names(command.keyspace, command.name) or broken_field(
         (len(command.arguments) <= ARGUMENTS_MAX, "arguments", f"must be at most {ARGUMENTS_MAX}"),
         (len(command.argument_names) == len(command.arguments), "argument_names", "must be one for each argument"),
@@ -98,7 +98,7 @@ class DropFunction(Command):
 
 
 def decide_drop_function(state: ClusterState, command: DropFunction, context: EntryContext) -> Decision:
-    """The function goes if no aggregate is made of it."""
+    """Drop a function that no aggregate uses."""
     key = _find(state.functions, "function", command.keyspace, command.name, command.arguments)
     if isinstance(key, Rejected):
         return key
@@ -129,7 +129,7 @@ class CreateAggregate(Command):
 
 
 def decide_create_aggregate(state: ClusterState, command: CreateAggregate, context: EntryContext) -> Decision:
-    """A new aggregate of functions that are there."""
+    """Create an aggregate of existing functions."""
     literal = f"must be a CQL literal of at most {LITERAL_MAX} characters"
     broken = broken_names(command.keyspace, command.name) or broken_field(
         (len(command.arguments) <= ARGUMENTS_MAX, "arguments", f"must be at most {ARGUMENTS_MAX}"),
@@ -166,7 +166,7 @@ class DropAggregate(Command):
 
 
 def decide_drop_aggregate(state: ClusterState, command: DropAggregate, context: EntryContext) -> Decision:
-    """The aggregate goes, its functions stay."""
+    """Drop an aggregate. Its functions stay."""
     key = _find(state.aggregates, "aggregate", command.keyspace, command.name, command.arguments)
     if isinstance(key, Rejected):
         return key
@@ -180,7 +180,7 @@ def _find(
     name: str,
     arguments: tuple[str, ...] | None,
 ) -> str | Rejected:
-    """The key of a function or aggregate. Without arguments: if one has the name."""
+    """Return the key of a function or aggregate. Without arguments, only one may have the name."""
     if (broken := broken_names(keyspace, name)) is not None:
         return broken
     if arguments is not None:
@@ -197,7 +197,7 @@ def _find(
 
 
 def _taken(state: ClusterState, keyspace: str, name: str, arguments: Iterable[str]) -> Rejected | None:
-    """The refusal of a signature that a function or an aggregate has."""
+    """Reject a signature that a function or an aggregate has."""
     key = signature(keyspace, name, arguments)
     for subject, one in (("function", state.functions.get(key)), ("aggregate", state.aggregates.get(key))):
         if one is not None:

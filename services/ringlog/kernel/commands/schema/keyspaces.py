@@ -1,12 +1,12 @@
 """Rules of keyspaces and their replication.
 
-A keyspace under a replication setting that is in use shares its placement. A new setting brings a placement of its
-own, which a plan in flight would not know; dropping the last user of a setting removes a placement that a plan in
-flight may hold. Both wait until nothing is in flight.
+A keyspace under a replication setting that is in use shares its placement. A new setting adds a placement that a plan
+in flight would not know. Dropping the last keyspace of a setting removes a placement that a plan in flight may hold.
+Both wait until nothing is in flight.
 
-An alteration that moves no data is done at once; one that does is an operation, alone in flight. That of a keyspace in
-tablets is done at once, too: what it asks for is where its tablets are moved to, one replica at a time. That of a
-keyspace that is placed by a zone is none: the zone is altered instead.
+An alteration that moves no data is applied at once; any other is an operation, which runs alone. The alteration of a
+keyspace in tablets is also applied at once, and its tablets then move to match it, one replica at a time. A keyspace
+that a zone places cannot be altered: the zone is altered instead.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ CODES: Final = {
 FACTOR_MAX = 64
 DATACENTERS_MAX = 64
 REPLICATION_BYTES_MAX = 16_384
-"""The longest key of a replication: it stands in the records of every range, twice where one changes to another."""
+"""The longest key of a replication. The records of every range contain it, twice during a change of replication."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class CreateKeyspace(Command):
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: EntryContext) -> Decision:
-    """A new keyspace; the first one of a replication setting brings its placement."""
+    """Create a keyspace. The first one of a replication setting adds its placement."""
     replication = command.replication
     broken = broken_field(
         (is_identifier(command.name), "name", IDENTIFIER_RULE),
@@ -102,7 +102,7 @@ class AlterKeyspace(Command):
 
 
 def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: EntryContext) -> Decision:
-    """Another replication: at once if every range keeps its members, else by an operation."""
+    """Change the replication: at once if every range keeps its members, else by an operation."""
     if (broken := broken_field((is_identifier(command.name), "name", IDENTIFIER_RULE))) is not None:
         return broken
     replication = command.replication
@@ -132,7 +132,7 @@ def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: 
 def _alter_tablets(
     state: ClusterState, keyspace: Keyspace, replication: Replication, context: EntryContext
 ) -> Decision:
-    """The setting is another one at once; the balancer has tablets follow it, one replica at a time."""
+    """Change the setting at once. The balancer then changes tablets to match it, one replica at a time."""
     if keyspace.replication.strategy != replication.strategy or strategy_of(replication).by_zone:
         why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
         return Rejected("conversion_impossible", f"replication.strategy: {why}")
@@ -150,7 +150,7 @@ class DropKeyspace(Command):
 
 
 def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: EntryContext) -> Decision:
-    """Only an empty keyspace; the last one of a replication setting takes the placement with it.
+    """Drop an empty keyspace. The last one of a replication setting removes the placement.
 
     Without tables and functions it has no views, indexes and aggregates.
     """
@@ -188,7 +188,7 @@ def _accept(
 
 
 def _flying(state: ClusterState) -> str:
-    """The ids of the operations that have not ended, in words; empty if there are none."""
+    """Return the ids of the operations that have not ended, in words; empty if there are none."""
     return ", ".join(operation.id for operation in in_flight(state))
 
 
@@ -196,7 +196,7 @@ def _flying(state: ClusterState) -> str:
 
 
 def _bad_replication(replication: Replication) -> Rejected | None:
-    """The rules of the setting itself."""
+    """Check the replication setting, independent of the state."""
     strategy = STRATEGIES.get(replication.strategy)
     if strategy is None:
         detail = f"replication.strategy: {replication.strategy!r} is not known; known are {', '.join(STRATEGIES)}"
@@ -246,7 +246,7 @@ def _bad_datacenters(replication: Replication) -> Rejected | None:
 
 
 def _impossible(state: ClusterState, replication: Replication) -> Rejected | None:
-    """Why the nodes that own tokens, or may have tablets, cannot hold the replicas."""
+    """Return why the nodes that own tokens, or may have tablets, cannot hold the replicas."""
     strategy = strategy_of(replication)
     if strategy.by_zone:
         return _unplaced(state, replication)
@@ -261,7 +261,7 @@ def _impossible(state: ClusterState, replication: Replication) -> Rejected | Non
 
 
 def _unplaced(state: ClusterState, replication: Replication) -> Rejected | None:
-    """Why a zone cannot place a keyspace."""
+    """Return why a zone cannot place a keyspace."""
     zone = state.zones.get(replication.zone)
     if zone is None:
         return Rejected("unknown_zone", f"replication.zone: there is no zone {replication.zone}")

@@ -1,6 +1,6 @@
-"""What the rules of all parts of the schema share: names, what is there or not, when it was last altered.
+"""Shared rules of all parts of the schema: names, existence, and the last alteration.
 
-A part is a keyspace, table, type, view, index, function or aggregate. ``code``: that of the refusal.
+A part is a keyspace, table, type, view, index, function or aggregate. ``code``: that of the rejection.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ T = TypeVar("T")
 
 
 def broken_names(keyspace: str, name: str) -> Rejected | None:
-    """What is wrong with the names of a part of the schema."""
+    """Reject invalid names of a part of the schema."""
     return broken_field(
         (is_identifier(keyspace), "keyspace", IDENTIFIER_RULE), (is_identifier(name), "name", IDENTIFIER_RULE)
     )
 
 
 def named(known: Mapping[str, T], code: str, subject: str, keyspace: str, name: str) -> T | Rejected:
-    """The part of the schema of that name, or the refusal of a command that names it; ``subject``: its kind."""
+    """Return the part of the schema with that name, or the rejection. ``subject``: its kind."""
     if (broken := broken_names(keyspace, name)) is not None:
         return broken
     found = known.get(f"{keyspace}.{name}")
@@ -32,28 +32,29 @@ def named(known: Mapping[str, T], code: str, subject: str, keyspace: str, name: 
 
 
 def no_keyspace(state: ClusterState, keyspace: str) -> Rejected | None:
-    """The refusal of a new part of the schema in a keyspace that is not there."""
+    """Reject a new part of the schema in a keyspace that does not exist."""
     known = keyspace in state.keyspaces
     return None if known else Rejected("unknown_keyspace", f"keyspace: there is no keyspace {keyspace}")
 
 
 def part_of(kind: type[T], command: Any, context: EntryContext, **own: Any) -> T:
-    """The part of the schema that a command makes, with ``own`` fields besides."""
+    """Return the part of the schema that a command makes, with additional ``own`` fields."""
     return made_of(kind, command, version=context.state_id, changed=context.epoch, **own)
 
 
 def exists(state: ClusterState, code: str, subject: str, version: str) -> Rejected:
-    """The refusal of a new part of the schema where there is one; ``subject``: its kind and name."""
+    """Return the rejection of a new part of the schema that already exists. ``subject``: its kind and name."""
     return Rejected(code, f"name: the {subject} exists, {last_change(state, version)}")
 
 
 def with_schema(state: ClusterState, context: EntryContext, **parts: object) -> Accepted:
-    """Other ``parts`` of the schema, whose version is that of the entry."""
+    """Return the state with changed ``parts`` of the schema. The schema version is that of the entry."""
     return Accepted(advance(state, context.epoch, schema_version=context.state_id, **parts))
 
 
 def last_change(state: ClusterState, version: str) -> str:
-    """Which entry made a part of the schema, or last altered it, in words: its epoch, if remembered, and its time.
+    """Return a text about the entry that made or last altered a part of the schema: its epoch, if still known, and its
+    time.
 
     ``version``: the id of the state that the entry made, whose leading 48 bits are milliseconds since 1970.
     """
@@ -64,7 +65,9 @@ def last_change(state: ClusterState, version: str) -> str:
 
 
 def utc(seconds: int) -> str:
-    """Seconds since 1970 as ``2026-11-23T04:35:00Z``. Howard Hinnant's ``civil_from_days``: years begin in March."""
+    """Return seconds since 1970 as ``2026-11-23T04:35:00Z``. Howard Hinnant's ``civil_from_days``: years begin in
+    March.
+    """
     days, rest = divmod(seconds, 86_400)
     era, day_of_era = divmod(days + 719_468, 146_097)
     year = (day_of_era - day_of_era // 1_460 + day_of_era // 36_524 - day_of_era // 146_096) // 365

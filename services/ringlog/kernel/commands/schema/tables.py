@@ -1,8 +1,8 @@
 """Rules of the schema: tables.
 
-Versions come from inside the entry (its state id), never from hashing the schema: the schema version is that of the
-last schema command, a table's that of the last one that touched it. Table ids are remembered for ever, also those of
-dropped tables.
+Versions come from the entry (its state id), never from hashing the schema. The schema version is that of the last
+schema command. A table's version is that of the last command that changed it. Table ids are never used again, not even
+those of dropped tables.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class CreateTable(Command):
 
 
 def decide_create_table(state: ClusterState, command: CreateTable, context: EntryContext) -> Decision:
-    """A new table under an id that no table ever had."""
+    """Create a table under an id that no table ever had."""
     broken = broken_names(command.keyspace, command.name) or broken_field(
         (is_uuid(command.id), "id", UUID_RULE),
         *_cdc_checks(command.cdc),
@@ -135,7 +135,7 @@ class AlterTable(Command):
 
 
 def decide_alter_table(state: ClusterState, command: AlterTable, context: EntryContext) -> Decision:
-    """Less columns, other names, more columns after those that stay; CDC options as a whole."""
+    """Drop columns, rename columns, then add columns after the others; and replace the CDC options as a whole."""
     table = find_table(state, command.keyspace, command.name)
     if isinstance(table, Rejected):
         return table
@@ -171,7 +171,7 @@ def decide_alter_table(state: ClusterState, command: AlterTable, context: EntryC
 
 
 def _with_changed_columns(state: ClusterState, table: Table, command: AlterTable, epoch: Epoch) -> Table | Rejected:
-    """The table without the columns to drop, the others under their new names; or why that cannot be."""
+    """Return the table without the dropped columns, with the others under their new names; or the rejection."""
     drops, renames = command.drop_columns, command.rename_columns
     if max(len(drops), len(renames)) > COLUMNS_MAX:
         return Rejected("bad_field", f"drop_columns, rename_columns: must be at most {COLUMNS_MAX}")
@@ -198,7 +198,9 @@ def _with_changed_columns(state: ClusterState, table: Table, command: AlterTable
 
 
 def _new_names(table: Table, command: AlterTable) -> dict[str, str]:
-    """Old name to new name of the columns that valid renames change; each rename sees the result of the one before."""
+    """Return old name to new name of the columns that valid renames change. Each rename sees the result of the one
+    before.
+    """
     old_names = {column.name: column.name for column in table.columns if column.name not in command.drop_columns}
     for one in command.rename_columns:
         assert one.to not in old_names, "the name is free"
@@ -209,7 +211,7 @@ def _new_names(table: Table, command: AlterTable) -> dict[str, str]:
 def _dependents_renamed(
     state: ClusterState, table: Table, command: AlterTable, context: EntryContext
 ) -> dict[str, object]:
-    """Views and indexes of renamed columns, which have their new names."""
+    """Return views and indexes of renamed columns, with the new names."""
     to = _new_names(table, command)
     views, indexes, mark = state.views, state.indexes, {"version": context.state_id, "changed": context.epoch}
     for view in views_of(state, table) if to else ():
@@ -240,7 +242,7 @@ class DropTable(Command):
 
 
 def decide_drop_table(state: ClusterState, command: DropTable, context: EntryContext) -> Decision:
-    """The table goes if it has no view and no index; its id stays taken."""
+    """Drop a table without views and indexes. Its id is never used again."""
     table = find_table(state, command.keyspace, command.name)
     if isinstance(table, Rejected):
         return table
@@ -258,7 +260,7 @@ def decide_drop_table(state: ClusterState, command: DropTable, context: EntryCon
 def _accept(
     state: ClusterState, context: EntryContext, before: Table | None, after: Table | None, **parts: object
 ) -> Decision:
-    """``before`` becomes ``after``: writes that were appended before it counts are still judged by the one before."""
+    """Replace ``before`` by ``after``. Writes appended before the change counts are still validated by ``before``."""
     lifetimes = changed(state, before, after)
     if isinstance(lifetimes, Rejected):
         return lifetimes
@@ -266,7 +268,7 @@ def _accept(
 
 
 def find_table(state: ClusterState, keyspace: str, name: str) -> Table | Rejected:
-    """The table of that name, or the refusal of a command that names it."""
+    """Return the table of that name, or the rejection of a command that names it."""
     return named(state.tables, "unknown_table", "table", keyspace, name)
 
 
@@ -279,12 +281,12 @@ def _cdc_checks(cdc: CdcOptions) -> tuple[tuple[bool, str, str], ...]:
 
 
 def _too_many(columns: tuple[Column, ...]) -> Rejected | None:
-    """Before anything is done with each of them: a hostile command may have a hundred thousand."""
+    """Reject too many columns before any work on them: a hostile command may have a hundred thousand."""
     return None if len(columns) <= COLUMNS_MAX else Rejected("bad_field", f"columns: must be at most {COLUMNS_MAX}")
 
 
 def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Rejected | None:
-    """The refusal of new columns beside the present ones; None if they are valid."""
+    """Reject new columns that are invalid with the present ones; None if they are valid."""
     names = {column.name for column in present}
     for column in added:
         if not is_identifier(column.name):
@@ -300,7 +302,9 @@ def _wrong_columns(added: tuple[Column, ...], present: tuple[Column, ...]) -> Re
 def _wrong_static(
     columns: tuple[Column, ...], partition_key: tuple[str, ...], clustering_key: tuple[str, ...]
 ) -> Rejected | None:
-    """What is wrong with the static columns: rows share their values, so there must be rows, and no key has one."""
+    """Reject static columns in a key, or in a table without clustering columns: they share one value among several
+    rows.
+    """
     for column in columns:
         if column.static and not clustering_key:
             return Rejected("bad_field", f"columns: {column.name} is static in a table without a clustering key")
@@ -312,7 +316,7 @@ def _wrong_static(
 def wrong_key(
     columns: tuple[Column, ...], partition_key: tuple[str, ...], clustering_key: tuple[str, ...]
 ) -> Rejected | None:
-    """What is wrong with a primary key. Its order is that of the key fields, not that of the columns."""
+    """Reject an invalid primary key. Its order is that of the key fields, not that of the columns."""
     if not partition_key:
         return Rejected("bad_key", "partition_key: must name at least one column")
     key = partition_key + clustering_key

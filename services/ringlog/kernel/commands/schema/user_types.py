@@ -1,9 +1,9 @@
 """Rules of user types.
 
-The schema keeps a type with its fields as they were declared, and for each table which columns were declared with user
-types; the columns themselves have types without such names (``schema.user_types``). A type is made of types that are
-there already, so none is part of itself. An alteration adds fields, and gives the columns that use the type their new
-type; a column of a key keeps its values' bytes, so it forbids that.
+The schema keeps a type with its fields as declared and, for each table, the columns that were declared with user types.
+The columns themselves have types without such names (``schema.user_types``). A type uses only types that already exist,
+so none contains itself. An alteration adds fields, and gives the columns that use the type their new type. It is
+rejected if a key column uses the type, because a key keeps its values' bytes.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ Declared = tuple[tuple[str, str], ...]
 
 
 def known_types(types: Map[str, UserType], keyspace: str) -> dict[str, Fields]:
-    """The user types of a keyspace by name."""
+    """Return the user types of a keyspace by name."""
     own = (found for _, found in in_order(types) if found.keyspace == keyspace)
     return {found.name: tuple((field.name, field.type) for field in found.fields) for found in own}
 
 
 def with_types(state: ClusterState, keyspace: str, columns: tuple[Column, ...]) -> tuple[tuple[Column, ...], Declared]:
-    """Columns without names of user types, and those that had some as they were declared: (column, type)."""
+    """Return columns without names of user types, and (column, type) as declared for those that had such names."""
     known = known_types(state.types, keyspace)
     found = tuple(replace(column, type=resolved(column.type, known)) for column in columns)
     declared = ((old.name, old.type) for old, new in zip(columns, found, strict=True) if old.type != new.type)
@@ -71,7 +71,7 @@ class CreateType(Command):
 
 
 def decide_create_type(state: ClusterState, command: CreateType, context: EntryContext) -> Decision:
-    """A new type of known types."""
+    """Create a type of known types."""
     broken = _broken_names(command.keyspace, command.name) or no_keyspace(state, command.keyspace)
     if broken is not None:
         return broken
@@ -89,7 +89,7 @@ def decide_create_type(state: ClusterState, command: CreateType, context: EntryC
 class AlterType(Command):
     """Add fields to a user type.
 
-    Whatever is of the type has them from then on.
+    Values of the type have them from then on.
     """
 
     PAUSED_BY = SCHEMA
@@ -100,7 +100,7 @@ class AlterType(Command):
 
 
 def decide_alter_type(state: ClusterState, command: AlterType, context: EntryContext) -> Decision:
-    """More fields; the tables whose columns are of the type change with it."""
+    """Add fields to a type. The tables with columns of the type change with it."""
     found = _find(state, command.keyspace, command.name)
     if isinstance(found, Rejected):
         return found
@@ -148,7 +148,7 @@ class DropType(Command):
 
 
 def decide_drop_type(state: ClusterState, command: DropType, context: EntryContext) -> Decision:
-    """The type goes if nobody uses it."""
+    """Drop a type that no table, type or function uses."""
     found = _find(state, command.keyspace, command.name)
     if isinstance(found, Rejected):
         return found
@@ -216,7 +216,7 @@ def _wrong_fields(
 
 
 def _too_many(added: tuple[TypeField, ...]) -> Rejected | None:
-    """Before anything is done with each of them: a hostile command may have a hundred thousand."""
+    """Reject too many fields before any work on them: a hostile command may have a hundred thousand."""
     return Rejected("bad_field", "fields: are too many") if len(added) > FIELDS_MAX else None
 
 

@@ -1,7 +1,7 @@
-"""Rules of views and indexes: other ways to the rows of a table, as metadata.
+"""Rules of views and indexes: other paths to the rows of a table, as metadata.
 
-What they are made of is there as long as they are: the table is not dropped, nor a column that one of them has
-(``schema.dependents``). They have versions of their own; that of the table stays, since its writes are read as before.
+Neither their table nor a column that they use can be dropped while they exist (``schema.dependents``). They have
+separate versions; the table's version stays, since its writes are read as before.
 
 Sources: CQL, "Materialized views" and "Secondary indexes"; CEP-21, "Racing DROP X validations".
 """
@@ -51,7 +51,7 @@ class CreateView(Command):
 
 
 def decide_create_view(state: ClusterState, command: CreateView, context: EntryContext) -> Decision:
-    """A new view, with a name that no table of the keyspace has."""
+    """Create a view under a name that no table of the keyspace has."""
     table = _table_of(state, command.keyspace, command.name, command.table)
     if isinstance(table, Rejected):
         return table
@@ -74,7 +74,7 @@ def decide_create_view(state: ClusterState, command: CreateView, context: EntryC
 
 
 def _columns(table: Table, named: tuple[str, ...], key: tuple[str, ...]) -> tuple[str, ...] | Rejected:
-    """The columns of a view, in the order of the table's."""
+    """Return the columns of a view, in the order of the table's."""
     if len(named) > COLUMNS_MAX:
         return Rejected("bad_field", f"columns: must be at most {COLUMNS_MAX}")
     if len(set(named)) < len(named):
@@ -101,7 +101,7 @@ class DropView(Command):
 
 
 def decide_drop_view(state: ClusterState, command: DropView, context: EntryContext) -> Decision:
-    """The view goes, its table stays."""
+    """Drop a view. Its table stays."""
     view = named(state.views, "unknown_view", "view", command.keyspace, command.name)
     if isinstance(view, Rejected):
         return view
@@ -121,7 +121,7 @@ class CreateIndex(Command):
 
 
 def decide_create_index(state: ClusterState, command: CreateIndex, context: EntryContext) -> Decision:
-    """A new index of a column that has none. The whole of a partition key is found without."""
+    """Create an index of a column that has none. A whole partition key needs no index."""
     table = _table_of(state, command.keyspace, command.name, command.table)
     if isinstance(table, Rejected):
         return table
@@ -149,7 +149,7 @@ class DropIndex(Command):
 
 
 def decide_drop_index(state: ClusterState, command: DropIndex, context: EntryContext) -> Decision:
-    """The index goes, its table stays."""
+    """Drop an index. Its table stays."""
     index = named(state.indexes, "unknown_index", "index", command.keyspace, command.name)
     if isinstance(index, Rejected):
         return index
@@ -157,7 +157,7 @@ def decide_drop_index(state: ClusterState, command: DropIndex, context: EntryCon
 
 
 def _table_of(state: ClusterState, keyspace: str, name: str, table: str) -> Table | Rejected:
-    """The table of a new view or index, once the names are in order."""
+    """Return the table of a new view or index, after a check of the names."""
     broken = broken_names(keyspace, name) or broken_field((is_identifier(table), "table", IDENTIFIER_RULE))
     if (broken := broken or no_keyspace(state, keyspace)) is not None:
         return broken

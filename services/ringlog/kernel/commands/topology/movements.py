@@ -1,18 +1,18 @@
 """Requests of range movements: join, leave, move, replace, remove, assassinate, rebuild.
 
-Each rule checks what is particular to its kind, makes the plan and leaves the rest to ``movements.admission`` and the
-row of the kind (``operations.kinds``). ``commands.schema.keyspaces`` requests changes of a keyspace's replication.
+Each rule checks the conditions of its kind and makes the plan. ``movements.admission`` and the row of the kind
+(``operations.kinds``) do everything else. ``commands.schema.keyspaces`` requests changes of a keyspace's replication.
 
-- **Join**: a registered node gets tokens that no node owns.
-- **Leave** and **Remove**: the nodes that stay must be able to hold every keyspace's replication. Remove is for a node
+- **Join**: A registered node gets tokens that no node owns.
+- **Leave** and **Remove**: The nodes that stay must be able to hold every keyspace's replication. Remove is for a node
   that was declared down: the others drive it.
-- **Move**: all tokens that the node owns afterwards; it may keep some.
-- **Replace**: the new node takes over all tokens of another, in the same datacenter and rack, so that each range has
+- **Move**: All tokens that the node owns afterwards; it may keep some.
+- **Replace**: The new node takes over all tokens of another, in the same datacenter and rack, so that each range has
   one member exchanged and no rack is missed. A replaced node that is alive gives its rows itself.
-- **Assassinate**: one entry. Others own the ranges at once, without the rows; possible losses are reported. If the node
+- **Assassinate**: One entry. Others own the ranges at once, without the rows; possible losses are reported. If the node
   already leaves by an operation that can only go forward, that operation is finished without regard to
   acknowledgements. If the node has tablets of a node that it replaces, the replacement is cancelled if it still can be.
-- **Rebuild**: the node streams all that it owns again; no group changes.
+- **Rebuild**: The node streams all that it owns again; no group changes.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from ringlog.kernel.values import Command, NodeId, Token, is_token
 
 
 def bad_tokens(state: ClusterState, tokens: Sequence[Token], seed: bytes) -> Rejected | None:
-    """The rules of the fields themselves."""
+    """Check the number, the range and the uniqueness of the tokens, and the seed."""
     if (broken := broken_field(seed_rule(seed))) is not None:
         return broken
     most = setting(state, "tokens_per_node_max")
@@ -61,7 +61,7 @@ def bad_tokens(state: ClusterState, tokens: Sequence[Token], seed: bytes) -> Rej
 
 
 def unavailable_tokens(state: ClusterState, tokens: Sequence[Token]) -> Rejected | None:
-    """New tokens must be nobody's, also in the operations in flight, and the ring has a greatest number of ranges."""
+    """Reject new tokens that a node owns now or after an operation in flight, and tokens beyond the limit on ranges."""
     owners = target_owners(state)
     for token in sorted(tokens):
         if token in owners:
@@ -98,7 +98,7 @@ class Join(Command):
 
 
 def decide_join(state: ClusterState, command: Join, context: EntryContext) -> Decision:
-    """A registered node asks for tokens: it is ``bootstrapping``, and owns them when it has joined."""
+    """Request tokens for a registered node. It is ``bootstrapping``, and owns the tokens when it has joined."""
     refused = bad_tokens(state, command.tokens, command.seed)
     if refused is not None:
         return refused
@@ -131,7 +131,7 @@ class Leave(Command):
 
 
 def decide_leave(state: ClusterState, command: Leave, context: EntryContext) -> Decision:
-    """The node is ``decommissioning``; its tokens are nobody's when it has left."""
+    """Request that a node leaves. It is ``decommissioning``; its tokens have no owner when it has left."""
     node = _normal(state, command.node, "node")
     if isinstance(node, Rejected):
         return node
@@ -153,7 +153,7 @@ class Move(Command):
 
 
 def decide_move(state: ClusterState, command: Move, context: EntryContext) -> Decision:
-    """The node is ``moving``; it has other tokens when it is done."""
+    """Request other tokens for a node. It is ``moving`` until it owns them."""
     refused = bad_tokens(state, command.tokens, command.seed)
     if refused is not None:
         return refused
@@ -186,7 +186,7 @@ class Replace(Command):
 
 
 def decide_replace(state: ClusterState, command: Replace, context: EntryContext) -> Decision:
-    """The new node is ``replacing``, the old one ``removing``."""
+    """Request a replacement. The new node is ``replacing``, the old one ``removing``."""
     node = registered(state, command.node)
     if isinstance(node, Rejected):
         return node
@@ -227,7 +227,7 @@ class Remove(Command):
 
 
 def decide_remove(state: ClusterState, command: Remove, context: EntryContext) -> Decision:
-    """The node that was declared down is ``removing``."""
+    """Request the removal of a node that was declared down. It is ``removing``."""
     node = _down(state, command.node)
     if isinstance(node, Rejected):
         return node
@@ -258,7 +258,7 @@ class Assassinate(Command):
 
 
 def decide_assassinate(state: ClusterState, command: Assassinate, context: EntryContext) -> Decision:
-    """The node has left with this entry; the operation is recorded as finished and says what may be lost."""
+    """Make a dead node leave with this entry. The operation is recorded as finished, with the possible losses."""
     found = state.nodes.get(command.node)
     if found is not None and found.down:
         coming = next((one for one in in_flight(state) if kind_of(one).brings_node and one.node == found.id), None)
@@ -293,7 +293,7 @@ def decide_assassinate(state: ClusterState, command: Assassinate, context: Entry
 
 
 def _finished_without(state: ClusterState, operation: Operation, context: EntryContext) -> Decision:
-    """The operation by which a dead node leaves is over, without the acknowledgements that it still needs."""
+    """Finish a dead node's leaving operation without the acknowledgements that it still needs."""
     if not has_reached(operation, POINT_OF_NO_RETURN):
         return Rejected("wrong_node_state", f"node: {operation.id} can still be cancelled, then assassinate the node")
     told = "assassinated: reads and writes that others planned before may have missed rows"
@@ -301,7 +301,7 @@ def _finished_without(state: ClusterState, operation: Operation, context: EntryC
 
 
 def _may_be_lost(plan: Plan) -> str:
-    """What an assassination loses, in words."""
+    """Return the possible losses of an assassination, in words."""
     bare = {(change.replication, change.end) for change in plan.start.write_added}
     bare.update((source.replication, source.end) for source in plan.sources)
     told = f"{len(bare)} ranges have replicas without all rows: rebuild or repair"
@@ -323,7 +323,7 @@ class Rebuild(Command):
 
 
 def decide_rebuild(state: ClusterState, command: Rebuild, context: EntryContext) -> Decision:
-    """The node keeps its state and its ranges."""
+    """Request that a node streams its ranges again. The node keeps its state and its ranges."""
     node = _normal(state, command.node, "node")
     if isinstance(node, Rejected):
         return node

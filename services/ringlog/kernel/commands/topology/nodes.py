@@ -1,8 +1,8 @@
-"""Rules of the directory: a node makes itself known before it may ask for anything; some are declared down; some go.
+"""Rules of the directory: nodes register before they request anything, are declared down or up, and unregister.
 
-The log has no failure detector. A node is down when an operator or an external system says so, and up again when they
-say that; nothing is ever cancelled or removed because of it. It only permits what is meant for dead nodes: Remove,
-Assassinate, ``ignore_nodes``, and a replacement under the same address.
+The log has no failure detector. A node is down when an operator or an external system declares it, and up again in the
+same way. Neither cancels or removes anything. Down only permits the commands for dead nodes: Remove, Assassinate,
+``ignore_nodes``, and a replacement under the same address.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ FEATURES_MAX = 256
 CAPACITY_MAX = 2**62
 
 UPDATED = ("address", "release", "features", "capacity", "shards")
-"""What UpdateNode changes."""
+"""The fields that UpdateNode changes."""
 _given = attrgetter(*UPDATED)
 
 _SHARDS_RULE = f"must be between 1 and {SHARDS_MAX}"
@@ -51,7 +51,7 @@ _ADDRESS = re.compile(r"(\[[0-9A-Fa-f:.]{2,45}\]|[A-Za-z0-9][A-Za-z0-9_.-]{0,252
 
 
 def is_address(text: str) -> bool:
-    """True for ``host:port`` (an IPv6 host in brackets) with a port from 1 to 65535."""
+    """Return True for ``host:port`` (an IPv6 host in brackets) with a port from 1 to 65535."""
     match = _ADDRESS.fullmatch(text)
     return match is not None and text.isascii() and 1 <= int(match[2]) <= 65_535
 
@@ -81,10 +81,10 @@ class RegisterNode(Command):
 
 
 def decide_register_node(state: ClusterState, command: RegisterNode, context: EntryContext) -> Decision:
-    """A new node in state ``none``. Names and ids stay taken for ever.
+    """Register a new node in state ``none``. Names and ids are never free again.
 
-    An address is taken while its node has not left; of one that was declared down it may be used by its replacement.
-    It supports every feature that is required or enabled.
+    An address is in use until its node has left. If that node was declared down, its replacement may use the address.
+    The new node must support every feature that is required or enabled.
     """
     broken = broken_field(
         (is_name(command.name), "name", NAME_RULE),
@@ -130,9 +130,9 @@ class UpdateNode(Command):
 
 
 def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryContext) -> Decision:
-    """A node that has not left. Streams follow from the number of shards, so only one without tokens changes that.
+    """Update a node that has not left. Only a node without tokens changes its shards, because streams follow from them.
 
-    An address is taken as for RegisterNode. A node keeps the required and enabled features that it has.
+    The address must be free, as for RegisterNode. A node keeps the required and enabled features that it has.
     """
     given: dict[str, Any] = {}
     for name, said in zip(UPDATED, _given(command), strict=True):
@@ -148,7 +148,7 @@ def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryC
     updated = replaced(node, **given)
     checks = _abilities(updated.release, updated.features, updated.capacity)
     broken = broken_field(_shards(updated.shards), *checks)
-    if command.address is not None:  # the others have been checked as they were given
+    if command.address is not None:  # the other fields were checked above
         broken = broken_field(_address(command.address)) or broken
     if broken is not None:
         return broken
@@ -213,7 +213,7 @@ class UnregisterNode(Command):
 
 
 def decide_unregister_node(state: ClusterState, command: UnregisterNode, context: EntryContext) -> Decision:
-    """A node that owns nothing and asks for nothing has left; refused while a zone or a partition has it."""
+    """Unregister a node that owns nothing and requests nothing. Reject it while it belongs to a zone or a partition."""
     node = registered(state, command.node)
     if isinstance(node, Rejected):
         return node
@@ -244,7 +244,7 @@ class DeclareDown(Command):
 
 
 def decide_declare_down(state: ClusterState, command: DeclareDown, context: EntryContext) -> Decision:
-    """From now on the node counts as dead where it was asked to be ignored, removed or replaced."""
+    """Declare a node down. From now on it counts as dead for commands that ignore, remove or replace it."""
     return _declared(state, command.node, command.reason, context, down=True)
 
 
@@ -259,10 +259,10 @@ class DeclareUp(Command):
 
 
 def decide_declare_up(state: ClusterState, command: DeclareUp, context: EntryContext) -> Decision:
-    """The node runs again; refused while an operation goes on without it, or another has its address.
+    """Declare a node up. Reject it while an operation continues without the node, or another node has its address.
 
-    A node that lacks a required feature is refused until it is upgraded.
-    Where a reset salvages what is left of a tablet that it has, it gives, too.
+    A node that lacks a required feature is rejected until it is upgraded. If a reset is salvaging a tablet that the
+    node has, the node is a source, too.
     """
     node = state.nodes.get(command.node)
     if node is not None:

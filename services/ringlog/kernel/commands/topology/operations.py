@@ -1,7 +1,7 @@
-"""An operation that was asked for is moved on, cancelled, reported to have failed, tried again.
+"""Commands on an operation in flight: advance, cancel, fail and retry.
 
-A failure that is recorded stops the operation where it is, and only an operator's ``RetryOperation`` starts it again:
-no clock and no count of waits does, only what participants report of themselves.
+A recorded failure stops the operation in its stage, and only an operator's ``RetryOperation`` starts it again. Failures
+come only from reports of participants, never from a clock or a count of waits.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class AdvanceOperation(Command):
 
 
 def decide_advance_operation(state: ClusterState, command: AdvanceOperation, context: EntryContext) -> Decision:
-    """The operation enters its next stage, if all that the present one demands is witnessed."""
+    """Move the operation to its next stage, if acknowledgements and reports meet the conditions of the present one."""
     refused = bad_witnesses(state, command.witnesses)
     if refused is not None:
         return refused
@@ -86,7 +86,9 @@ def decide_advance_operation(state: ClusterState, command: AdvanceOperation, con
 
 
 def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> Rejected | None:
-    """A report must be of this very operation and of a node that gains by it, once: a late stream is refused."""
+    """Reject reports of other operations or of nodes that gain nothing by it, and repeated ones, so that late streams
+    fail.
+    """
     if len({report.node for report in reports}) < len(reports):
         return Rejected("bad_field", "reports: a node reports once")
     gaining = gaining_nodes(operation)
@@ -112,9 +114,9 @@ class CancelOperation(Command):
 
 
 def decide_cancel_operation(state: ClusterState, command: CancelOperation, context: EntryContext) -> Decision:
-    """The placements become as if the operation had never been admitted; its nodes are what they were.
+    """Cancel an operation. Placements are as if it had never been admitted, and its nodes have their earlier states.
 
-    A node that died while it replaced another one, with tablets of it, has left: others know their rows.
+    A dead node that was replacing another and has some of its tablets leaves: others know their rows.
     """
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
@@ -145,8 +147,7 @@ def _has_tablets(state: ClusterState, operation: Operation) -> Rejected | None:
 class FailOperation(Command):
     """An operation cannot go on by itself: a node has an error that no retry can mend, or has tried often enough.
 
-    What no retry can mend is rolled back before ``write_both_read_new``; what is not rolled back stops the
-    operation.
+    An error that a retry cannot fix cancels the operation before ``write_both_read_new``. Any other error stops it.
     """
 
     PAUSED_BY = UNPAUSED
@@ -167,8 +168,8 @@ class FailOperation(Command):
 
 
 def decide_fail_operation(state: ClusterState, command: FailOperation, context: EntryContext) -> Decision:
-    """Rolled back like a cancelled one while that is possible; what was tried in vain, and any later failure, is
-    recorded for all to see, and the operation stops.
+    """Cancel the operation, while that is possible, if no retry can fix the error. Otherwise record the failure and
+    stop it.
     """
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
@@ -187,7 +188,7 @@ def decide_fail_operation(state: ClusterState, command: FailOperation, context: 
 
 
 def _unjustified_failure(state: ClusterState, operation: Operation, command: FailOperation) -> Rejected | None:
-    """Why the tries are none that stop the operation: too few, of another time, or reported before."""
+    """Reject tries that do not stop the operation: too few, of an earlier stage or retry, or reported before."""
     name = state.nodes[command.node].name if command.node else "nobody"
     if operation.stage not in REPORTED_STAGES or command.node not in gaining_nodes(operation):
         return Rejected("wrong_stage", f"node: {name} streams nothing for {operation.id} in {operation.stage}")
@@ -197,7 +198,7 @@ def _unjustified_failure(state: ClusterState, operation: Operation, command: Fai
     stopped = stopped_by(operation)
     if any(failure.node == command.node for failure in stopped):
         return Rejected("awaits_decision", f"node: {name} has reported this already")
-    if len(stopped) >= FAILURES_KEPT_MAX:  # one more would push out another, which would be reported again
+    if len(stopped) >= FAILURES_KEPT_MAX:  # one more would remove another, which would be reported again
         return Rejected("awaits_decision", f"node: {len(stopped)} others have reported the same")
     most = setting(state, "stream_tries_max")
     return broken_field((command.tries >= most, "tries", f"are fewer than {most}: try again"))
@@ -222,8 +223,9 @@ class RetryOperation(Command):
 
 
 def decide_retry_operation(state: ClusterState, command: RetryOperation, context: EntryContext) -> Decision:
-    """The operation goes on from where it is, from now on without those who are to be ignored. Who admits a loss goes
-    on without the one that leaves, too, if it is dead.
+    """Continue the operation from its present stage, without the nodes to ignore.
+
+    With an admitted loss it also continues without the leaving node, if that is dead.
     """
     operation = _going_on(state, command.operation, command.reason)
     if isinstance(operation, Rejected):
@@ -247,7 +249,7 @@ def decide_retry_operation(state: ClusterState, command: RetryOperation, context
 
 
 def _going_on(state: ClusterState, name: str, reason: str) -> Operation | Rejected:
-    """The operation, which has not ended; ``reason`` is short enough."""
+    """Return the operation, or the rejection if it has ended or ``reason`` is too long."""
     if (broken := broken_field(reason_rule(reason, 0))) is not None:
         return broken
     operation = state.operations.get(name)
