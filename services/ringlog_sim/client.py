@@ -1,6 +1,6 @@
-"""A simulated client: performs ``ringlog.protocol.submission.submission``, and direct authors.
+"""A simulated client that performs ``ringlog.protocol.submission.submission``, and direct authors.
 
-Every question and every answer goes to the checks.
+The checks get every request and every answer.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
 
 
 BUSY_US: Micros = 4 * MS
-"""How long the producer is busy at most before it looks what waits: so that requests meet."""
+"""Maximum time for which the producer is busy before it takes the waiting requests, so that requests are batched."""
 
 
 class SimClient:
-    """One client process: a replica, a reader of the results, and its questions under way."""
+    """One client process: a replica, a reader of the results, and its open requests."""
 
     def __init__(self, sim: Simulation, host: SimHost, name: str, replica: SimReplica | None = None) -> None:
         self.sim = sim
@@ -51,13 +51,13 @@ class SimClient:
         self.replica.followers.append(self._follow)
 
     def close(self) -> None:
-        """Listen no more."""
+        """Close the readers."""
         self.replica.close()
         if self._tail is not None:
             self._tail.close()
 
     def start(self) -> Step:
-        """Place the reader at the results' end; before the first question."""
+        """Place the reader at the end of the results, before the first request."""
         yield from self.replica.until_founded()
         while self._tail is None:
             try:
@@ -67,13 +67,13 @@ class SimClient:
                 yield RETRY_US
 
     def new_request_id(self) -> str:
-        """A fresh request id."""
+        """Return a new request id."""
         return new_request_id(self.direct.now(), self.draw.take(ENTROPY_BYTES))
 
     def submit(
         self, command: Command, timeout: Micros, request_id: str | None = None, since: int | None = None
     ) -> Step:
-        """The answer to a command. Raises NoAnswer, WireError (the command cannot be encoded)."""
+        """Return the answer to a command. Raise NoAnswer, or WireError if the command cannot be encoded."""
         since = self.replica.state.epoch if since is None else since
         asked_for = question(command, request_id or self.new_request_id(), since, self.name)
         asked = asked_for.asked
@@ -97,14 +97,14 @@ class SimClient:
         return answer
 
     def withdraw(self, command: Command, request_id: str, since: int) -> Step:
-        """Give a request up that went to the validator; the checks hear how it ended."""
+        """Withdraw a request to the validator, and report its outcome to the checks."""
         asked = Asked(request_id, since, command_digest(*encode_command(command)))
         ended = yield from self.direct.withdraw(request_id, since)
         for check in self.sim.on_withdrawn:
             check.withdrawn(self.name, asked, ended)
 
     def _send(self, effect: Send) -> Step:
-        """Join what waits; the first to find the producer free sends all of it."""
+        """Add a request to the waiting ones. The first caller with a free producer sends all of them."""
         self._waiting[effect.question.asked.request_id] = effect
         if self._busy:
             return

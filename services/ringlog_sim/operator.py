@@ -1,4 +1,4 @@
-"""Operators: they ask for commands, through the validator or as direct authors, and wait for the answers."""
+"""Operators: they submit commands, through the validator or as direct authors, and wait for the answers."""
 
 from __future__ import annotations
 
@@ -35,22 +35,22 @@ if TYPE_CHECKING:
 TIMEOUT_US: Micros = 8 * SECOND
 AGAIN_US: Micros = 700 * MS
 HASTE_US: Micros = 20 * MS
-"""Who does not wait long withdraws what may be under way."""
+"""A short timeout, after which the operator withdraws a request that may be in progress."""
 BURIALS, LATER = 4, ("timed out", "range_locked", "wrong_node_state")
-"""How often somebody asks for a burial, and after which answers."""
+"""Maximum attempts to remove a node, and the answers that lead to another attempt."""
 COMPANIONS_MAX = 6
-"""How many commands go out beside another one, less one."""
+"""Maximum number of additional commands next to another one, plus one."""
 TRIES = 3
-"""How often somebody asks for a change of a table without an answer."""
+"""Maximum attempts of a table change without an answer."""
 CLOSINGS = 3
-"""How often somebody asks for a close without a writer."""
+"""Maximum attempts to close a generation without a writer."""
 WATCH_US: Micros = 3 * SECOND
 WATCHED = (*JOIN_STAGES[:-1], *JOIN_STAGES[-3:-1], *JOIN_STAGES[-3:-1])
-"""Stages of an operation that operators wait for; those in which it can still, or no more, be cancelled more often."""
+"""Stages of an operation that operators wait for. The stages around the last possible cancel are more frequent."""
 
 
 class SimOperator:
-    """One operator's machine. ``unfinished``: questions without an answer that somebody still asks."""
+    """One operator's machine. ``unfinished``: number of open requests."""
 
     def __init__(self, sim: Simulation, host: SimHost) -> None:
         self.sim = sim
@@ -60,7 +60,7 @@ class SimOperator:
         self._insisted: list[Command] = []
 
     def start(self) -> None:
-        """Begin a life; what was insisted on and not reached is asked for again."""
+        """Start the operator. Commands of ``insist`` that were not applied are submitted again."""
         self._starts += 1
         self.unfinished = 0
         self._client = SimClient(self.sim, self.host, f"operator/{self._starts}")
@@ -69,7 +69,7 @@ class SimOperator:
         self.sim.world.spawn(self.host, "operator.start", self._start())
 
     def insist(self, commands: Sequence[Command]) -> None:
-        """Ask for these commands, in this order, until they are applied."""
+        """Submit these commands, in this order, until they are applied."""
         self._insisted = list(commands)
 
     def _start(self) -> Step:
@@ -91,13 +91,13 @@ class SimOperator:
                 yield AGAIN_US
 
     def command(self, number: int, kind: str, way: str) -> None:
-        """Ask for a command of ``kind``, drawn on what this operator has folded."""
+        """Submit a command of ``kind``, drawn for the state that this operator has folded."""
         if self.host.up and self._ready:
             self.unfinished += 1
             self.sim.world.spawn(self.host, f"operator.{kind}", self._ask(number, kind, way), self._ended)
 
     def change(self, name: str, value: int) -> None:
-        """Change a setting, asking until there is an answer."""
+        """Change a setting. Repeat until there is an answer."""
         if self.host.up and self._ready:
             self.unfinished += 1
             self.sim.world.spawn(self.host, "operator.change", self._change(name, value), self._ended)
@@ -109,7 +109,7 @@ class SimOperator:
                 return (yield from self._client.submit(ChangeSettings(((name, value),)), TIMEOUT_US, request, since))
 
     def cancel(self) -> None:
-        """Cancel, at once, whatever this operator sees in flight."""
+        """Cancel every operation that this operator sees in flight."""
         if self.host.up and self._ready:
             for operation in in_flight(self._client.replica.state):
                 self.unfinished += 1
@@ -120,7 +120,7 @@ class SimOperator:
             yield from self._client.submit(CancelOperation(operation, "cancelled"), TIMEOUT_US)
 
     def bury(self, node: NodeId, what: str) -> None:
-        """Declare a node down; then remove it, assassinate it, or take the word back."""
+        """Declare a node down. Then remove it, assassinate it, or declare it up."""
         if self.host.up and self._ready:
             self.unfinished += 1
             self.sim.world.spawn(self.host, "operator.bury", self._bury(node, what), self._ended)
@@ -139,7 +139,7 @@ class SimOperator:
             yield AGAIN_US
 
     def _outcome(self, command: Command) -> Step:
-        """The answer to a command in one word, counted."""
+        """Submit a command. Return and count the answer as one word."""
         outcome = "timed out"
         with suppress(NoAnswer):
             answer = yield from self._client.submit(command, TIMEOUT_US)
@@ -148,7 +148,7 @@ class SimOperator:
         return outcome
 
     def images(self, commands: Sequence[Command]) -> None:
-        """Ask for changes of tables, one after the other, a few times each."""
+        """Submit changes of tables, one after the other, with a few attempts each."""
         if self.host.up:
             self.unfinished += 1
             self.sim.world.spawn(self.host, "operator.images", self._images(commands), self._ended)
@@ -162,10 +162,10 @@ class SimOperator:
                     break
 
     def fence(self, take_rights: Callable[[], None], again: Callable[[], None], *, closes: bool) -> None:
-        """End the CDC writer, as ``ringlog cdc fence`` does it, with ``take_rights`` in place of the broker's rules.
+        """End the CDC writer, as ``ringlog cdc fence`` does, with ``take_rights`` in place of the broker's ACLs.
 
-        ``again``: start the job if it waits for that; ``closes``: and have the oldest generation closed without it,
-        since it is the only one.
+        ``again`` starts the job if it waits for that. ``closes``: also close the oldest generation without the writer,
+        which is the only one.
         """
         if self.host.up and self._ready:
             self.unfinished += 1
@@ -176,7 +176,7 @@ class SimOperator:
             take_rights()
             return "rights taken"
 
-        # Whatever registers from here on is another incarnation, and the log refuses the fence.
+        # A process that registers from here on is another incarnation, for which the log rejects the fence.
         state = yield from self._client.replica.barrier()
         for _, writer in in_order(state.writers):
             at_once: dict[type, Callable[[Any], Any]] = {TakeRights: rights_taken}
@@ -201,7 +201,7 @@ class SimOperator:
         return tuple(Position(*one) for one in sorted(found.items()))
 
     def _lower(self, name: str, incarnation: str) -> Step:
-        """Take back what the fenced writer promised beyond what it may have used, as ``ringlog cdc lower`` does it."""
+        """Lower the fenced writer's lease to the used timestamps, as ``ringlog cdc lower`` does."""
         found = self._client.replica.state.writers[name]
         appended = [record.time for partition in self.sim.broker.topics[MUTATIONS] for record in partition.records]
         horizon = lowest_horizon(self._client.replica.state, found, max(appended, default=None))
@@ -209,7 +209,7 @@ class SimOperator:
             yield from self._outcome(LowerCdcWriter(name, incarnation, horizon, "a clock was ahead"))
 
     def lower_settled(self) -> None:
-        """Take back what nodes with a wrong clock have settled, as ``ringlog cdc lower`` does it."""
+        """Lower the validation watermark after a wrong clock, as ``ringlog cdc lower`` does."""
         if self.host.up and self._ready:
             self.unfinished += 1
             self.sim.world.spawn(self.host, "operator.lower_settled", self._lower_settled(), self._ended)
@@ -226,7 +226,9 @@ class SimOperator:
         yield from self._outcome(command)
 
     def call_off(self, nodes: Mapping[str, SimNode]) -> None:
-        """The faults are over: see that somebody answers, and cancel what waits for a node that nobody runs."""
+        """After the faults, check that the cluster answers, and cancel operations that wait for a node that does not
+        run.
+        """
         self.unfinished += 1
         self.sim.world.spawn(self.host, "operator.call_off", self._call_off(nodes))
 
@@ -254,7 +256,7 @@ class SimOperator:
             yield AGAIN_US
 
     def _wait_for(self, stage: str) -> Step:
-        """Wait a while until an operation is in this stage: some are over so soon that nobody would meet them."""
+        """Wait for a limited time until an operation is in this stage. Some stages are too short for a random hit."""
         replica, deadline = self._client.replica, self.sim.world.now + WATCH_US
         while self.sim.world.now < deadline:
             if any(operation.stage == stage for operation in in_flight(replica.state)):
@@ -262,7 +264,7 @@ class SimOperator:
             yield replica.changed, deadline - self.sim.world.now
 
     def _reuse(self, request: str, since: int) -> Step:
-        """Somebody uses a request id a second time, for another command."""
+        """Use a request id a second time, for another command."""
         with suppress(NoAnswer):
             yield from self._other.submit(ChangeSettings((("ranges_max", 60_000),)), TIMEOUT_US, request, since)
 
@@ -314,12 +316,12 @@ class SimOperator:
             yield from self._decide(chance)
 
     def _submit_companion(self, command: Command) -> Step:
-        """Ask for something else at the same time: such requests travel together."""
+        """Submit another command at the same time, so that the requests are sent together."""
         with suppress(NoAnswer):
             yield from self._client.submit(command, TIMEOUT_US)
 
     def _decide(self, chance: Chance) -> Step:
-        """An operation has stopped, perhaps: have it tried again, sometimes late, seldom never."""
+        """Retry an operation that may have stopped, sometimes late and rarely never."""
         from ringlog_sim.families.operations import retry
 
         yield chance.pick([1 * MS, 300 * MS, 2 * SECOND])

@@ -1,6 +1,6 @@
-"""Logs that runs begin with: a cluster that was founded and grew before the run, made once for each shape.
+"""The initial logs of runs: a cluster that was created and grew before the run, made once for each shape.
 
-The entries are decided by the production fold and moved on by the production coordinator, every node acknowledging at
+The production fold decides the entries, and the production coordinator advances operations. Every node acknowledges at
 once.
 """
 
@@ -48,12 +48,12 @@ OLD_ENTRIES = 90
 
 
 def cluster_id_of(shape: ClusterShape) -> str:
-    """The cluster's id, the same for all runs of a shape."""
+    """Return the cluster's id, which is the same for all runs of a shape."""
     return draw_uuid(Chance(0, f"cluster/{replace(shape, joining=0)}"))
 
 
 def registration(shape: ClusterShape, number: int) -> RegisterNode:
-    """Node ``n<number>`` of a shape."""
+    """Return the registration of node ``n<number>`` of a shape."""
     chance = Chance(0, f"node/{shape.tokens}/{number}")
     return RegisterNode(
         name=f"n{number}",
@@ -74,13 +74,13 @@ LOGGED = CdcOptions(enabled=True)
 
 
 def tokens_of(shape: ClusterShape, number: int) -> tuple[int, ...]:
-    """The tokens that node ``n<number>`` asks for."""
+    """Return the tokens of node ``n<number>``."""
     chance = Chance(0, f"tokens/{number}")
     return tuple(sorted(chance.between(-(2**63) + 1, 2**63 - 1) for _ in range(shape.tokens)))
 
 
 def settings_of(shape: ClusterShape) -> tuple[tuple[str, int], ...]:
-    """The founding settings."""
+    """Return the initial settings."""
     return (
         ("cdc_generation_lead_us", LEAD),
         ("cdc_horizon_lead_us", SECOND),
@@ -90,7 +90,7 @@ def settings_of(shape: ClusterShape) -> tuple[tuple[str, int], ...]:
 
 
 def schema_commands(factor: int, draw: Chance, datacenters: int = 1, cdc: CdcOptions = LOGGED) -> tuple[Command, ...]:
-    """The keyspace and the table that the load writes to; in several datacenters ``factor`` is that of all together."""
+    """Return the commands that create the load's keyspace and table. ``factor`` is the total over all datacenters."""
     replication = Replication("simple", factor)
     if factor >= datacenters > 1:
         share = [(f"dc{number + 1}", len(range(number, factor, datacenters))) for number in range(datacenters)]
@@ -102,7 +102,9 @@ def schema_commands(factor: int, draw: Chance, datacenters: int = 1, cdc: CdcOpt
 
 
 def spread_commands(factor: int, count: int, draw: Chance) -> tuple[Command, ...]:
-    """A table with ``count`` tablets, for the balancer; it needs no more than one on each shard."""
+    """Return the commands that create a table with ``count`` tablets for the balancer, which needs one on
+    each shard.
+    """
     options = TabletOptions(count)
     return (
         ChangeSettings((("balance_tablets_per_shard_min", 1),)),
@@ -113,8 +115,10 @@ def spread_commands(factor: int, count: int, draw: Chance) -> tuple[Command, ...
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """A log before the run: its records, what they decode to, the states they make (from the empty one on), and the
-    records of the change topics up to there, as the simulated publisher writes them.
+    """A log before the run: its records, their decoded items, and the states that they make, starting with the empty
+    one.
+
+    ``changes``: the records of the change topics up to there, as the simulated publisher writes them.
     """
 
     records: tuple[bytes, ...]
@@ -124,12 +128,12 @@ class Prefix:
 
 
 def prefix_of(shape: ClusterShape) -> Prefix:
-    """The log of a shape before the run; how many nodes join later makes no difference."""
+    """Return the log of a shape before the run. It does not depend on the number of joining nodes."""
     return _prefix_of(replace(shape, joining=0))
 
 
 around: Callable[[], AbstractContextManager[None]] = nullcontext
-"""Entered while a prefix is made: planted bugs are taken back for so long, as the log is older than they are."""
+"""A context for creating a prefix. It removes planted bugs, because the log is older than they are."""
 
 
 @lru_cache(maxsize=512)
@@ -147,7 +151,9 @@ def _made(shape: ClusterShape) -> Prefix:
 
 
 def change_values(before: ClusterState, after: ClusterState) -> list[tuple[str, object]]:
-    """What the simulated change topics get for one epoch: (topic, (key, value)), and for ``epochs`` the value alone."""
+    """Return the records of the simulated change topics for one epoch: (topic, (key, value)), for ``epochs`` only the
+    value.
+    """
     values: list[tuple[str, object]] = []
     for record in diff(before, after):
         suffix, key, value = encode_change_record(record)
@@ -180,7 +186,7 @@ class _Prefix:
             self.finish()
             if number == min(shape.factor, shape.founded):
                 network = shape.datacenters if shape.factor != 3 else 1
-                # Where the history is short so is what the log keeps: generations expire in the run.
+                # A run with a short history also has a short TTL, so that generations expire in the run.
                 cdc = CdcOptions(enabled=True, ttl=1) if shape.history < HISTORY_SHORT else LOGGED
                 for command in schema_commands(number, self.author.chance, network, cdc):
                     self.apply(command)
@@ -189,7 +195,7 @@ class _Prefix:
         return tuple(self.author.records)
 
     def finish(self) -> None:
-        """Let the coordinator go on until nothing is left to do."""
+        """Run the coordinator until it has no more proposals."""
         while True:
             author = self.author
             author.now += 5 * SECOND

@@ -1,4 +1,4 @@
-"""A simulated replica of the metadata log, what it performs of protocols, and direct authors on it."""
+"""A simulated replica of the metadata log, its effects of protocols, and direct authors on it."""
 
 from __future__ import annotations
 
@@ -39,17 +39,17 @@ from ringlog_testing.histories.events import Op
 
 Step = Work
 LONG: Micros = 1_000 * SECOND
-"""No run lasts that long: a wait that may has no end."""
+"""A wait that may last this long has no end, because no run lasts that long."""
 Performers = dict[type, Callable[[Any], Step]]
 
 
 class SimReplica:
-    """Folds the metadata log on one host.
+    """A replica that folds the metadata log on one host.
 
-    It begins with a snapshot, or where the log of before the run ends. ``is_independent``: in a run that has lone
-    replicas it decodes and folds by itself, so that its digest is evidence; the others share the work. ``changed``
-    fires after each batch of records; ``recent`` gets what is applied. ``at_once``, ``in_time``: how each effect is
-    performed, without a wait or with waits; who knows more adds to them.
+    It begins with a snapshot, or at the end of the log before the run. ``is_independent``: in a run with independent
+    replicas, it does its own decoding and folding, so its digest is evidence. Other replicas share this work.
+    ``changed`` fires after each batch of records. ``recent`` gets the applied entries. ``at_once`` and ``in_time``
+    perform the effects without and with waits; the owner of the replica may add to them.
     """
 
     __slots__ = (
@@ -102,7 +102,7 @@ class SimReplica:
         sim.replicas.append(self)
 
     def close(self) -> None:
-        """Fold no more."""
+        """Stop folding."""
         self.tail.close()
         self.followers.clear()
         self.at_once, self.in_time = {}, {}
@@ -110,7 +110,7 @@ class SimReplica:
             self.sim.replicas.remove(self)
 
     def is_alive(self) -> bool:
-        """False once it was closed, or its host has crashed."""
+        """Return False after it was closed, or after its host has crashed."""
         return not self.tail.closed and self.tail.incarnation == self.host.incarnation
 
     def _take(self, records: list[SimRecord]) -> None:
@@ -134,11 +134,11 @@ class SimReplica:
     # ------------------------------------------------------------------------------------------- effects
 
     def perform(self, steps: Steps[Any]) -> Step:
-        """Perform a protocol to its end; between any two effects its process may be cut off."""
+        """Perform a protocol to its end. Its process may be interrupted between any two effects."""
         return perform(steps, self.at_once, self.in_time)
 
     def barrier(self, timeout: Micros = FOREVER) -> Step:
-        """A state that holds every entry that was in the log when this began. Raises WaitTimedOut."""
+        """Return a state with every entry that was in the log at the start of this call. Raise WaitTimedOut."""
         begun = self.sim.recording.invoke(self.name, Op.BARRIER, LOG)
         state: ClusterState = yield from self.perform(read_barrier(timeout))
         self.sim.recording.ok(begun, state.epoch)
@@ -160,7 +160,7 @@ class SimReplica:
         return self.state
 
     def until_founded(self) -> Step:
-        """Wait for the cluster."""
+        """Wait until the cluster exists."""
         while self.state.epoch == 0:
             yield self.changed
 
@@ -182,8 +182,9 @@ class SimReplica:
 
 
 def wait_for(found: Callable[[], Any], changed: Signal, world: SimWorld, timeout: Micros) -> Step:
-    """What ``found`` gives as soon as that is something; it is asked whenever ``changed`` fires. None or False after
-    ``timeout``.
+    """Return the first result of ``found`` that is neither None nor False. It is called whenever ``changed`` fires.
+
+    Return the last result after ``timeout``.
     """
     deadline = world.now + timeout
     while (value := found()) is None or value is False:
@@ -195,7 +196,7 @@ def wait_for(found: Callable[[], Any], changed: Signal, world: SimWorld, timeout
 
 
 def perform(steps: Steps[Any], at_once: dict[type, Callable[[Any], Any]], in_time: Performers) -> Step:
-    """Perform a protocol to its end; between any two effects its process may be cut off."""
+    """Perform a protocol to its end. Its process may be interrupted between any two effects."""
     send = steps.send
     outcome: Any = None
     try:
@@ -219,16 +220,16 @@ class HostClock:
         self._host = host
 
     def now_us(self) -> Micros:
-        """The host's wall clock."""
+        """Return the host's wall clock."""
         return self._world.clock(self._host)
 
     def monotonic(self) -> float:
-        """Virtual time in seconds."""
+        """Return the virtual time in seconds."""
         return self._world.now / SECOND
 
 
 class SimAuthor:
-    """``ringlog.protocol.submission.direct`` on a simulated replica; ``steps`` for protocols that build on it."""
+    """``ringlog.protocol.submission.direct`` on a simulated replica. Protocols that build on it use ``steps``."""
 
     __slots__ = ("_clock", "_perform", "steps")
 
@@ -240,18 +241,18 @@ class SimAuthor:
         self.steps = Direct(author, folded if replica.is_independent else sim.folding)
 
     def now(self) -> Micros:
-        """The host's wall clock."""
+        """Return the host's wall clock."""
         return self._clock.now_us()
 
     def submit(self, command: Command) -> Step:
-        """Apply the command or say why not."""
+        """Apply the command, or return the reason why it was not applied."""
         return self._perform(self.steps.submit(command))
 
     def withdraw(self, request_id: str, since: int) -> Step:
-        """End a request; see there."""
+        """Withdraw a request, as in ``Direct``."""
         return self._perform(self.steps.withdraw(request_id, since))
 
 
 def draw_of(sim: Simulation, name: str) -> Draw:
-    """A source of random bits of its own for whatever is called ``name``."""
+    """Return a source of random bits for the user ``name``."""
     return Chance(sim.world.seed, f"draw/{name}")

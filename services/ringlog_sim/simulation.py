@@ -1,10 +1,9 @@
-"""One simulated cluster: the world, the broker, the true log, and the checks that look at everything.
+"""One simulated cluster: the world, the broker, the true log, and the checks.
 
-The *true log* is what the broker has replicated of the metadata topic: the only thing that every reader will see. It is
-folded here once, entry by entry, as it grows; replicas must go through exactly these states. Replicas and direct
-authors share that work: the same entry on the same state gives the same result. That is itself a promise, which lone
-replicas put to the test. They decode and fold everything for themselves, and exist in one run of ``INDEPENDENT_EVERY``,
-since they cost a tenth of it.
+The *true log* is the replicated part of the metadata topic, which is all that any reader will see. It is folded here
+once, entry by entry, as it grows. Replicas must go through exactly these states. Replicas and direct authors share that
+work, because the same entry on the same state gives the same result. Independent replicas test this assumption. They do
+their own decoding and folding, and exist in one run of ``INDEPENDENT_EVERY``, because they take a tenth of its time.
 """
 
 from __future__ import annotations
@@ -57,12 +56,12 @@ PARTITIONS = {
     SNAPSHOTS: 1,
 }
 INDEPENDENT_EVERY = 16
-"""In one of N runs, by the seed, some replicas fold alone."""
+"""In one of N runs, chosen by the seed, some replicas fold independently."""
 
 
 @dataclass(slots=True)
 class TrueLog:
-    """The replicated part of the metadata topic, folded. ``states[e]``: of epoch e; ``entries[e]``: made it."""
+    """The replicated part of the metadata topic, folded. ``states[e]``: state of epoch e. ``entries[e]``: its entry."""
 
     states: list[ClusterState] = field(default_factory=lambda: [EMPTY_STATE])
     entries: list[Entry | None] = field(default_factory=lambda: [None])
@@ -70,18 +69,18 @@ class TrueLog:
 
     @property
     def state(self) -> ClusterState:
-        """The newest one."""
+        """Return the newest state."""
         return self.states[-1]
 
 
 @dataclass(slots=True)
 class LogEndsState:
-    """What a run has for snapshots, archive and truncation.
+    """The parts of a run for snapshots, archive and truncation.
 
-    ``looked_after``: agents store and confirm; ``files``: of the archive, None: there is none; ``refuses``: what the
-    archive's place does not do now (``PlaceAtOnce``). ``forgetful``: the next state that is stored is not the one that
-    was folded. ``given_up``: epochs whose snapshots the broker did not take.
-    ``unmarked_bytes``: of the entries that were applied since the newest mark.
+    ``looked_after``: agents store and confirm snapshots. ``files``: files of the archive, None without an archive.
+    ``refuses``: operations of the archive's location that currently fail (``PlaceAtOnce``). ``forgetful``: the next
+    stored state is a wrong one. ``given_up``: epochs with snapshots that the broker rejected. ``unmarked_bytes``: bytes
+    of the entries applied since the newest mark.
     """
 
     deaths: Deaths
@@ -93,14 +92,12 @@ class LogEndsState:
     unmarked_bytes: int = 0
 
     def take_again(self) -> None:
-        """The archive's place does everything again."""
+        """Repair the archive's location."""
         self.refuses = ""
 
 
 class Simulation:
-    """Everything that one run consists of. ``did`` counts what happened, for the coverage table; ``checks`` makes those
-    that hear of it.
-    """
+    """All parts of one run. ``did`` counts events for the coverage tables. ``checks`` creates the listeners."""
 
     def __init__(self, world: SimWorld, cluster_id: str, checks: Iterable[Callable[[Simulation], RunListener]]) -> None:
         self.world = world
@@ -163,36 +160,36 @@ class Simulation:
         return [check for check in self.checks if [getattr(type(check), hook) for hook in hooks] != silent]
 
     def close(self) -> None:
-        """The end: nothing knows anything any more."""
+        """Drop all references at the end of the run."""
         for replica in tuple(self.replicas):
             replica.close()
         self.broker.close()
         vars(self).clear()
 
     def broken(self, rule: str, detail: str) -> None:
-        """A promise is broken: the run ends here."""
+        """End the run because an invariant is broken."""
         raise BrokenPromise(rule, detail)
 
     # ----------------------------------------------------------------------------------------- the log
 
     def judge(self, state: ClusterState, data: bytes) -> tuple[Item, Folded]:
-        """A record, decoded, and what it makes of ``state``; worked out once for all that share."""
+        """Return a decoded record and its result on ``state``, computed once for all shared replicas."""
         key = (id(state), data)
         result = self._folds.get(key)
         if result is None:
             item = self._items.get(data)
             if item is None:
                 item = self._items[data] = decode_entry(data)
-            # With the state itself, so that its id stays its own.
+            # The state is stored with it, so that its id is not reused.
             result = self._folds[key] = state, (item, fold(state, item))
         return result[1]
 
     def folding(self, state: ClusterState, data: bytes) -> Folded:
-        """What ``data`` makes of ``state``, as ``judge``."""
+        """Return the result of ``data`` on ``state``, as ``judge`` computes it."""
         return self.judge(state, data)[1]
 
     def changes(self, before: ClusterState, after: ClusterState) -> list[tuple[str, object]]:
-        """``change_values`` of two neighbouring states of the true log, worked out once."""
+        """Return ``change_values`` of two consecutive states of the true log, computed once."""
         key = (id(before), id(after))
         if key not in self._changes:
             self._changes[key] = change_values(before, after)
@@ -214,7 +211,7 @@ class Simulation:
             check.begin(self.log.state)
 
     def begin(self, reader: str, epoch_max: Epoch | None = None) -> Start:
-        """Where a reader begins: with a snapshot, or the log of before the run if there is none."""
+        """Return the start of a reader: a snapshot, or the log before the run if there is none."""
         broker, deaths = self.broker, self.log_ends.deaths
         found = BEGINNING
         if broker.partition(SNAPSHOTS).high:

@@ -1,1 +1,1 @@
-"""The simulated machine room: time, network, broker, disks, randomness."""
+"""The simulated devices: time, network, broker, disks, randomness."""

@@ -1,8 +1,8 @@
-"""The simulated broker's topics, and an archive's place, as the ports of ``ringlog.log``, for code that blocks:
-answers come at once.
+"""The simulated broker's topics and an archive's location, as the ports of ``ringlog.log``, for blocking code.
 
-Such code runs in one moment of virtual time. Its process can die before or after each of its writes (``Deaths``): what
-a broker has by then stays, what was to come next does not. Who works in several moments waits between them.
+Answers return at once. Blocking code runs in one instant of virtual time. Its process can die before or after each of
+its writes (``Deaths``). A completed write is kept, and later writes do not happen. Code that runs over several instants
+waits between them.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ IDENTITY = "the simulated log"
 
 
 class Deaths:
-    """When who writes at once dies: in the ``left``-th write from now, 0: in none."""
+    """The deaths of processes in blocking writes: in the ``left``-th write from now, 0 for none."""
 
     def __init__(self, seed: int) -> None:
         self.left = 0
         self._chance = Chance(seed, "deaths")
 
     def before(self) -> bool:
-        """A write begins: raises PowerCut, or is to be its writer's last one (True), or neither."""
+        """Begin a write. Raise PowerCut, or return True if the writer dies after it."""
         if not self.left:
             return False
         self.left -= 1
@@ -38,9 +38,9 @@ class Deaths:
 
 
 class TopicAtOnce:
-    """One partition, as ``host`` reaches it; None: as somebody does who waits for as long as it takes.
+    """One partition, as seen from ``host``. None: as seen by a reader that waits as long as necessary.
 
-    Of the snapshots everybody sees what a compaction would leave: the newest of each key, if it has a value.
+    All readers see the snapshots as after a compaction: the newest record of each key, if it has a value.
     """
 
     def __init__(self, broker: SimBroker, topic: str, deaths: Deaths, host: SimHost | None = None) -> None:
@@ -51,16 +51,16 @@ class TopicAtOnce:
         self._host = host
 
     def append(self, records: Sequence[bytes]) -> None:
-        """See ``MetadataLog``."""
+        """Append, as in ``MetadataLog``."""
         for data in records:
             self.put("", data)
 
     def hand_over(self, records: Sequence[bytes]) -> Future[None]:
-        """See ``MetadataLog``."""
+        """Append, as in ``MetadataLog``."""
         return answered_at_once(lambda: self.append(records))
 
     def put(self, key: str, data: bytes | None) -> int:
-        """See ``KeyedRecords``."""
+        """Write a record, as in ``KeyedRecords``."""
         self.reach()
         is_last = self._deaths.before()
         offset = self._broker.put(self._topic, key, data or b"")
@@ -69,7 +69,7 @@ class TopicAtOnce:
         return offset
 
     def delete_before(self, offset: int) -> None:
-        """Have the broker let go of what is before it."""
+        """Delete the records before the offset."""
         self.reach()
         is_last = self._deaths.before()
         self._broker.delete_before(self._topic, offset)
@@ -77,35 +77,35 @@ class TopicAtOnce:
             raise PowerCut
 
     def begin_offset(self) -> int:
-        """See ``MetadataLog``."""
+        """Return the first offset, as in ``MetadataLog``."""
         self.reach()
         return self._broker.partition(self._topic).begin
 
     def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:  # noqa: ARG002
-        """See ``MetadataLog``."""
+        """Return the end offset, as in ``MetadataLog``."""
         self.reach()
         return self._broker.partition(self._topic).high
 
     def identity(self) -> str:
-        """See ``MetadataLog``."""
+        """Return the identity, as in ``MetadataLog``."""
         return IDENTITY
 
     def kafka_id(self) -> str:
-        """See ``MetadataLog``."""
+        """Return an empty id, as in ``MetadataLog``."""
         return ""
 
     def verify(self) -> None:
-        """See ``MetadataLog``."""
+        """Do nothing, as in ``MetadataLog``."""
 
     def tail(self, from_offset: int) -> TailAtOnce:
-        """See ``MetadataLog``."""
+        """Return a reader, as in ``MetadataLog``."""
         return TailAtOnce(self, from_offset)
 
     def close(self) -> None:
-        """See ``MetadataLog``."""
+        """Do nothing, as in ``MetadataLog``."""
 
     def records(self, begin: int) -> list[LogRecord]:
-        """What is there from an offset on. Raises LogUnavailable, LogTruncated."""
+        """Return the records from an offset on. Raise LogUnavailable or LogTruncated."""
         self.reach()
         partition = self._broker.partition(self._topic)
         if begin < partition.begin:
@@ -117,7 +117,7 @@ class TopicAtOnce:
         return [LogRecord(record.offset, record.value, record.time) for record in there if record.offset >= begin]
 
     def reach(self) -> None:
-        """Raises LogUnavailable if the host does not reach the broker now."""
+        """Raise LogUnavailable if the host does not reach the broker now."""
         if not self._broker.answers(self._host):
             raise LogUnavailable(f"{self.name} does not answer")
 
@@ -130,19 +130,19 @@ class TailAtOnce:
         self._topic = topic
 
     def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:  # noqa: ARG002
-        """See ``LogTail``."""
+        """Return the next records, as in ``LogTail``."""
         found = self._topic.records(self.position)[:records_max]
         self.position = found[-1].offset + 1 if len(found) == records_max else self._topic.end_offset()
         return found
 
     def close(self) -> None:
-        """See ``LogTail``."""
+        """Do nothing, as in ``LogTail``."""
 
 
 class PlaceAtOnce:
-    """An archive's place in a dictionary, which all hosts of agents have mounted.
+    """An archive's location in a dictionary that all agent hosts share.
 
-    ``refuses``: what it does not do now: ``ALL``, ``WRITES``, or nothing (empty).
+    ``refuses``: the operations that currently fail: ``ALL``, ``WRITES``, or none (empty).
     """
 
     name = "simulated"
@@ -155,22 +155,22 @@ class PlaceAtOnce:
         self._refuses = refuses
 
     def names(self) -> list[str]:
-        """See ``ArchivePlace``; so are the others."""
+        """Return the file names, as in ``ArchivePlace``."""
         self._reach()
         return list(self._files)
 
     def first_line(self, name: str) -> bytes:
-        """See ``ArchivePlace``."""
+        """Return the first line of a file, as in ``ArchivePlace``."""
         self._reach()
         return self._files[name].splitlines(keepends=True)[0]
 
     def read(self, name: str) -> bytes:
-        """See ``ArchivePlace``."""
+        """Return a file, as in ``ArchivePlace``."""
         self._reach()
         return self._files[name]
 
     def write(self, name: str, data: bytes) -> None:
-        """See ``ArchivePlace``."""
+        """Write a file, as in ``ArchivePlace``."""
         if self._refuses():
             raise ArchiveUnavailable(f"{self.name} takes nothing")
         is_last = self._deaths.before()

@@ -1,14 +1,13 @@
-"""The broker model: what a replicated Kafka cluster promises to a client, and everything that it does not.
+"""The broker model: the guarantees of a replicated Kafka cluster to a client, and its possible failures.
 
-Kept: a record that was acknowledged is never lost, and nobody reads one that could still be lost (readers see up to the
-high watermark); one order for all readers; offsets ascend and have gaps where transactions end; a transaction is in
-the topic whole or not at all, and a transactional id that was taken over writes nothing any more; append times of one
-leader ascend.
+Guaranteed: an acknowledged record is never lost, and readers see only records below the high watermark, which cannot be
+lost. All readers see one order. Offsets ascend and have gaps at the ends of transactions. A transaction is in the topic
+completely or not at all. A superseded transactional id writes nothing. Append times of one leader ascend.
 
-Not kept, and so part of the model: an append whose answer is lost may have arrived, may arrive later, or never; sent
-again it may be there twice, the copies in any order with what others sent; a leader that changes loses its
-unacknowledged tail, from any place on, and the next leader's clock may be behind; a consumer group's member that was
-replaced goes on reading, and handing out what it has, until it hears of it; for a while nobody answers at all.
+Not guaranteed: an append with a lost answer may have arrived, may arrive later, or never. Repeated, it may be there
+twice, and the copies may be interleaved with other records. A leader change loses a part of the unacknowledged tail,
+and the next leader's clock may be behind. A replaced member of a consumer group continues to read and return records
+until it learns of that. For some time the broker may not answer at all.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ METADATA, REQUESTS, RESULTS, ACKS, LOAD, CHANGES, MUTATIONS, CDC, DEAD, SNAPSHOT
     "snapshots",
 )
 ANSWER_US: Micros = 400 * MS
-"""How long clients wait for an answer."""
+"""Microseconds for which clients wait for an answer."""
 RETRY_US: Micros = 100 * MS
 
 Answer = Callable[[Any], None]
@@ -59,16 +58,17 @@ class SimRecord(NamedTuple):
 
     @property
     def data(self) -> bytes:
-        """Its value, in a topic of bytes."""
+        """Return the value, in a topic of bytes."""
         data: bytes = self.value
         return data
 
 
 @dataclass(eq=False, slots=True)
 class Partition:
-    """The leader's copy. ``records`` below ``high`` are replicated; ``waiting``: answers due when ``high`` is there.
+    """The leader's copy. ``records`` below ``high`` are replicated. ``waiting``: answers to send when ``high`` is
+    reached.
 
-    Nobody can read what is before ``begin``; for the checks it is there for ever.
+    Readers cannot read records before ``begin``. The checks can always read them.
     """
 
     topic: str
@@ -85,7 +85,7 @@ class Partition:
     generation: int = 0
 
     def append(self, values: Sequence[tuple[str, Any]], time: Micros) -> int:
-        """Append at the leader; the end offset afterwards."""
+        """Append at the leader. Return the end offset afterwards."""
         time = self.last_time = max(time - time % MS, self.last_time)
         for key, value in values:
             self.records.append(SimRecord(self.end, key, value, time))
@@ -94,7 +94,7 @@ class Partition:
         return self.end
 
     def raise_high(self, high: int) -> bool:
-        """Everything below ``high`` is replicated; True if that is news."""
+        """Replicate everything below ``high``. Return True if the high watermark has risen."""
         if high <= self.high:
             return False
         self.high = high
@@ -102,7 +102,7 @@ class Partition:
         return True
 
     def cut(self, end: int) -> None:
-        """A new leader whose copy ends at ``end``, which is not below the high watermark."""
+        """Change to a leader whose copy ends at ``end``, which is not below the high watermark."""
         assert end >= self.high, "acknowledged records are never lost"
         keep = bisect_left(self.offsets, end)
         del self.records[keep:], self.offsets[keep:]
@@ -111,14 +111,14 @@ class Partition:
 
 
 def _nothing(_: list[SimRecord]) -> None:
-    """What a closed reader does."""
+    """Ignore records, as a closed reader."""
 
 
 class SimTail:
-    """A reader of one partition, fed as the high watermark rises: ``take`` gets the new records, in order.
+    """A reader of one partition, fed as the high watermark rises. ``take`` gets the new records in order.
 
-    ``position``: the offset it reads next. ``lag``: how long its fetches take longer than those of others, for each
-    partition has a leader and a fetch session of its own.
+    ``position``: the next offset. ``lag``: additional duration of its fetches, because each partition has its own
+    leader and fetch session.
     """
 
     __slots__ = (
@@ -157,14 +157,14 @@ class SimTail:
         self.kick()
 
     def close(self) -> None:
-        """Read no more."""
+        """Close the reader."""
         self.closed = True
         self.take = _nothing
         if self in self.partition.tails:
             self.partition.tails.remove(self)
 
     def kick(self, _: object = None) -> None:
-        """There may be something to read: fetch it, and try again while the broker cannot be reached."""
+        """Fetch new records, if there are any. Retry while the broker cannot be reached."""
         if self.closed or self._on_its_way or self.position >= self.partition.high:
             return
         if self.host.incarnation != self.incarnation:
@@ -203,7 +203,7 @@ class SimTail:
 
 @dataclass(eq=False, slots=True)
 class ConsumerGroup:
-    """A consumer group on one partition: who owns it, and up to where it is committed."""
+    """A consumer group on one partition: its owner and its committed offset."""
 
     owner: object = None
     committed: int = 0
@@ -211,8 +211,10 @@ class ConsumerGroup:
 
 
 class SimBroker:
-    """One Kafka cluster. ``partitions``: topic to number of partitions; ``passed``: hears of a host whose reader stands
-    before a partition's beginning; ``let_go``: of a new beginning.
+    """One Kafka cluster. ``partitions``: topic to number of partitions.
+
+    ``passed`` is called with a host whose reader is before a partition's first offset. ``let_go`` is called with a new
+    first offset.
     """
 
     def __init__(self, world: SimWorld, partitions: dict[str, int]) -> None:
@@ -231,7 +233,7 @@ class SimBroker:
         self._chance = Chance(world.seed, "broker")
 
     def close(self) -> None:
-        """The end: nobody reads or waits any more."""
+        """Close all readers and drop all waiting answers, at the end of the run."""
         for partitions in self.topics.values():
             for partition in partitions:
                 for tail in tuple(partition.tails):
@@ -240,24 +242,24 @@ class SimBroker:
         vars(self).clear()
 
     def partition(self, topic: str, number: int = 0) -> Partition:
-        """The partition of that number."""
+        """Return the partition with that number."""
         return self.topics[topic][number]
 
     def now(self) -> Micros:
-        """The leader's wall clock."""
+        """Return the leader's wall clock."""
         return self.world.clock(self.host) + self.skew
 
     # -------------------------------------------------------------------------------------- for clients
 
     def try_append(self, host: SimHost, topic: str, values: Sequence[tuple[str, Any]]) -> Generator[Any, bool, None]:
-        """Append once, whatever becomes of it."""
+        """Append once and ignore a missing answer."""
         with suppress(Unanswered):
             yield from self.append(host, topic, values)
 
     def append(
         self, host: SimHost, topic: str, values: Sequence[tuple[str, Any]], number: int = 0, timeout: Micros = ANSWER_US
     ) -> Generator[Any, bool, int]:
-        """Append records (key, value) in this order; returns the end offset. Raises Unanswered."""
+        """Append records (key, value) in this order. Return the end offset. Raise Unanswered."""
         partition, incarnation = self.topics[topic][number], host.incarnation
 
         def ask(answer: Answer) -> None:
@@ -266,7 +268,7 @@ class SimBroker:
                     self.appended(host, incarnation)
                 end = partition.append(values, self.now())
                 if end <= partition.high:
-                    answer(end)  # of no records: nothing is left to replicate
+                    answer(end)  # no records, so there is nothing to replicate
                     return
                 partition.waiting.append((end, answer))
                 self._replicate(partition)
@@ -275,7 +277,7 @@ class SimBroker:
         return end
 
     def end(self, host: SimHost, topic: str, number: int = 0, timeout: Micros = ANSWER_US) -> Generator[Any, bool, int]:
-        """The high watermark now. Raises Unanswered."""
+        """Return the current high watermark. Raise Unanswered."""
         partition = self.topics[topic][number]
 
         def ask(answer: Answer) -> None:
@@ -286,7 +288,7 @@ class SimBroker:
         return high
 
     def ends(self, host: SimHost, topic: str) -> Generator[Any, bool, dict[int, int] | None]:
-        """Partition to high watermark, asked for one after the other; None without an answer."""
+        """Return partition to high watermark, read one after the other, or None without an answer."""
         found: dict[int, int] = {}
         try:
             for partition in self.topics[topic]:
@@ -296,7 +298,10 @@ class SimBroker:
         return found
 
     def first_at(self, host: SimHost, topic: str, number: int, time: Micros) -> Generator[Any, bool, int | None]:
-        """Offset of the first record appended at ``time`` (rounded up to a millisecond) or later. Raises Unanswered."""
+        """Return the offset of the first record appended at or after ``time``, which is rounded up to a millisecond.
+
+        Raises Unanswered.
+        """
         partition = self.topics[topic][number]
         limit = -(-time // MS) * MS
 
@@ -309,7 +314,7 @@ class SimBroker:
         return first
 
     def read(self, host: SimHost, topic: str, number: int = 0, start: int = 0) -> Generator[Any, bool, list[SimRecord]]:
-        """All records from ``start`` to the present high watermark. Raises Unanswered."""
+        """Return all records from ``start`` to the current high watermark. Raise Unanswered."""
         partition = self.topics[topic][number]
 
         def ask(answer: Answer) -> None:
@@ -321,26 +326,26 @@ class SimBroker:
         return records
 
     def answers(self, host: SimHost | None) -> bool:
-        """True if a question of that host would be answered now; None: of one that is wherever it must be."""
+        """Return True if the broker would answer that host now. None stands for a host without a network fault."""
         if host is None:
             return True
         there, back = self.world.link(host.name, self.host.name), self.world.link(self.host.name, host.name)
         return self.up and not there.cut and not back.cut
 
     def add_partition(self, topic: str) -> None:
-        """Add a partition to a topic; producers use it at once."""
+        """Add a partition to a topic. Producers use it at once."""
         partitions = self.topics[topic]
         partitions.append(Partition(topic, len(partitions)))
 
     def put(self, topic: str, key: str, value: Any) -> int:
-        """Append one record, replicated at once; its offset."""
+        """Append one record, replicated at once. Return its offset."""
         partition = self.topics[topic][0]
         end = partition.append([(key, value)], self.now())
         self._high(partition, end)
         return end - 1
 
     def delete_before(self, topic: str, offset: int) -> None:
-        """Let go of the records before ``offset``, which is replicated."""
+        """Delete the records before ``offset``, which is replicated."""
         partition = self.topics[topic][0]
         assert offset <= partition.high, "nothing beyond the high watermark can go"
         if offset > partition.begin:
@@ -356,13 +361,13 @@ class SimBroker:
         take: Callable[[list[SimRecord]], None],
         lag: Micros = 0,
     ) -> SimTail:
-        """A reader from ``position`` on, outside of any group."""
+        """Return a reader from ``position`` on, outside of any group."""
         return SimTail(self, host, self.topics[topic][number], position, take, lag)
 
     # ------------------------------------------------------------------------------------- transactions
 
     def initialise(self, host: SimHost, transactional_id: str) -> Generator[Any, bool, int]:
-        """Take a transactional id: its new epoch; earlier holders write nothing any more. Raises Unanswered."""
+        """Initialise a transactional id. Return its new epoch. Earlier epochs can no longer write. Raise Unanswered."""
 
         def ask(answer: Answer) -> None:
             if self.up:
@@ -375,10 +380,10 @@ class SimBroker:
     def transact(
         self, host: SimHost, transactional_id: str, epoch: int, topic: str, values: Sequence[tuple[str, Any]]
     ) -> Generator[Any, bool, None]:
-        """Write all records and the marker after them, or nothing. Raises Fenced, Unanswered (nobody knows).
+        """Write all records and the marker after them, or nothing. Raise Fenced, or Unanswered for an unknown outcome.
 
-        The bug that does not fence is planted here: to fence is the broker's, and who does not take the id at all gets
-        no transaction through.
+        The planted bug that does not fence is here, because the broker does the fencing. A process that does not
+        initialise the id cannot commit a transaction.
         """
         partition = self.topics[topic][0]
 
@@ -388,8 +393,8 @@ class SimBroker:
             if self.epochs.get(transactional_id) != epoch:
                 answer(Fenced(transactional_id))
                 return
-            # A transaction is decided at its coordinator: what is committed there is in the topic, also if it changes
-            # its leader in this moment.
+            # The transaction coordinator decides a transaction. A committed one is in the topic, even if the leader
+            # changes now.
             end = partition.append(values, self.now())
             partition.end = end + 1
             partition.waiting.append((partition.end, answer))
@@ -400,9 +405,9 @@ class SimBroker:
     # -------------------------------------------------------------------------------------------- groups
 
     def poll(self, host: SimHost, group: str, member: object, session: Micros) -> Generator[Any, bool, int]:
-        """A member's heartbeat: the committed offset if it owns the partition. Raises NotOwner, Unanswered.
+        """Send a member's heartbeat. Return the committed offset if it owns the partition. Raise NotOwner, Unanswered.
 
-        The partition goes to the next that asks when its owner has been silent for ``session``.
+        The partition goes to the next caller after its owner has been silent for ``session``.
         """
 
         def ask(answer: Answer) -> None:
@@ -423,7 +428,7 @@ class SimBroker:
         return committed
 
     def commit_offset(self, host: SimHost, group: str, member: object, offset: int) -> None:
-        """Commit a consumer's offset, without waiting; one of a former owner is refused by the broker."""
+        """Commit a consumer's offset, without waiting. The broker rejects a commit of a former owner."""
 
         def ask(_: object) -> None:
             committed_group = self.groups.get(group)
@@ -435,11 +440,11 @@ class SimBroker:
     # -------------------------------------------------------------------------------------------- faults
 
     def stop(self) -> None:
-        """Nobody answers until ``start``; what is not replicated may be lost by then."""
+        """Stop answering until ``start``. Records that are not replicated may be lost."""
         self.up = False
 
     def start(self) -> None:
-        """Answer again, under new leaders."""
+        """Answer again, with new leaders."""
         self.change_leader()
         self.up = True
         for partitions in self.topics.values():
@@ -447,7 +452,9 @@ class SimBroker:
                 self._notify(partition)
 
     def change_leader(self) -> None:
-        """Every partition gets a leader that lost the unacknowledged tail from some place on; its clock may be off."""
+        """Change every partition's leader. A part of the unacknowledged tail is lost, and the new clock may
+        be wrong.
+        """
         for partitions in self.topics.values():
             for partition in partitions:
                 if partition.end > partition.high:
@@ -460,7 +467,7 @@ class SimBroker:
         self.world.tell("broker", "changes its leaders")
 
     def hand_over(self, group: str) -> None:
-        """Take the partition away from its owner, which does not know yet."""
+        """Take the partition away from its owner, which does not know it yet."""
         committed_group = self.groups.get(group)
         if committed_group is not None:
             committed_group.owner = None
@@ -468,7 +475,7 @@ class SimBroker:
     # ----------------------------------------------------------------------------------------- internals
 
     def _replicate(self, partition: Partition) -> None:
-        """The followers fetch what is there now."""
+        """Let the followers fetch the current records."""
         end, generation = partition.end, partition.generation
 
         def replicated(_: object) -> None:

@@ -1,7 +1,7 @@
 """Listeners and the recorded history of a run.
 
-A listener has one method for each kind of event; by default it ignores them. A recording keeps in memory the operations
-of clients and their answers, in the order in which they happened.
+A listener has one method for each kind of event and ignores events by default. A recording keeps the clients'
+operations and their answers in memory, in order of occurrence.
 """
 
 from __future__ import annotations
@@ -28,26 +28,26 @@ from ringlog_testing.histories.operations import OperationHistory, pair
 
 
 class FoldingReplica(Protocol):
-    """What there is to see of a replica of the metadata log. ``is_independent``: it decodes and folds by itself."""
+    """The visible part of a replica of the metadata log. ``is_independent``: it does its own decoding and folding."""
 
     name: str
     is_independent: bool
     state: ClusterState
 
     def is_alive(self) -> bool:
-        """False once it was closed, or its host has crashed."""
+        """Return False after it was closed, or after its host has crashed."""
         ...
 
     def close(self) -> None:
-        """Fold no more."""
+        """Stop folding."""
         ...
 
 
 class RunListener:
-    """Looks away."""
+    """A listener that ignores all events."""
 
     def begin(self, state: ClusterState) -> None:
-        """The run begins with a log that leads to ``state``; not called where it begins with an empty one."""
+        """The run begins with a log that leads to ``state``. Not called for an empty log."""
 
     def entry(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
@@ -55,72 +55,73 @@ class RunListener:
         """The true log has one more record."""
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """It was an entry, and was applied."""
+        """The record was an entry that was applied."""
 
     def folded(self, replica: FoldingReplica, before: ClusterState, after: ClusterState) -> None:
         """A replica has reached another state."""
 
     def asked(self, client: str, asked: Asked, kind: str) -> None:
-        """A client begins to ask."""
+        """A client sends a request."""
 
     def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
-        """A client believes an answer."""
+        """A client has received an answer."""
 
     def withdrawn(self, client: str, asked: Asked, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
-        """A client gave up and ended its request: (digest, epoch) of what was applied under its id, None if expired."""
+        """A client has withdrawn its request. ``ended``: the outcome that it learned."""
 
     def results(self, partition: Partition) -> None:
-        """There are more records in the results."""
+        """The results topic has new records."""
 
     def published(self, partition: Partition) -> None:
-        """There are more records in the change topics."""
+        """The change topics have new records."""
 
     def cached(self, state: ClusterState) -> None:
-        """The keeper has the answer that its write for ``state`` was applied."""
+        """The cache writer has learned that its write for ``state`` was applied."""
 
     def began(self, node: str) -> None:
-        """A node begins a life; nothing of the one before is left but its disk."""
+        """A node starts. Only its disk has survived."""
 
     def stored(self) -> None:
-        """The cache was asked to write, even if nobody hears of it."""
+        """The cache received a write, even if the answer is lost."""
 
     def adopted(self, node: str, state: ClusterState) -> None:
-        """A node serves under ``state`` from now on."""
+        """A node serves at ``state`` from now on."""
 
     def acked(self, ack: NodeAck) -> None:
         """A node is about to publish an acknowledgement."""
 
     def received(self, node: str, fetch: RowFetch, versions: Sequence[RowVersion]) -> None:
-        """A gaining node has got all rows from a source."""
+        """A gaining node has received all rows from a source."""
 
     def mutation(self, key: str, mutation: Mutation) -> None:
-        """A producer is about to send a write; ``key`` names it."""
+        """A producer is about to send a write. ``key`` names it."""
 
     def claimed(self) -> None:
-        """A CDC writer begins with an empty checkpoint."""
+        """A CDC writer starts with an empty checkpoint."""
 
     def routed(self, incarnation: str, epoch: int, records: list[tuple[int, SimRecord]]) -> None:
-        """A CDC writer has stored that it handles these mutations (partition, record), as it knew at ``epoch``."""
+        """A CDC writer has stored that it handles these mutations (partition, record), with the state of ``epoch``."""
 
     def closing(self, low_watermark: Micros, read: Mapping[int, int] | None) -> None:
-        """A CDC writer has stored that all below this time is durable; ``read``: the ends that it had read before if
-        its clock runs ahead, else None.
+        """A CDC writer has stored that everything below this time is durable.
+
+        ``read``: the ends that it had read before if its clock is ahead, and None otherwise.
         """
 
     def rows(self, partition: Partition) -> None:
-        """There are more records in a partition of the CDC log."""
+        """A partition of the CDC log has new records."""
 
     def letters(self, partition: Partition) -> None:
-        """There are more dead letters."""
+        """There are new dead letters."""
 
     def read(self, node: str, table: str, key: bytes, epoch: int, found: frozenset[bytes]) -> None:
         """A node answered a read with these encoded writes."""
 
     def serves(self, node: str, state: ClusterState) -> None:
-        """A replica of registers serves under ``state`` from now on."""
+        """A replica of registers serves at ``state`` from now on."""
 
     def admitted(self, node: str, number: int, epoch: int, is_write: bool, planned: ClusterState) -> None:
-        """A replica of registers has taken request ``number``, planned on ``planned``, under ``epoch``."""
+        """A replica of registers has admitted request ``number``, planned on ``planned``, at ``epoch``."""
 
     def came(
         self,
@@ -131,64 +132,66 @@ class RunListener:
         planned: ClusterState,
         found: Taken,
     ) -> None:
-        """A request, planned on ``planned``, has come to a replica of registers that serves under ``state``.
+        """A request, planned on ``planned``, has reached a replica of registers that serves at ``state``.
 
-        ``found``: what became of it: a number if it is a write that was taken.
+        ``found``: its outcome, a number for an admitted write.
         """
 
     def replied(self, node: str, reply: Reply) -> None:
-        """A replica of registers answers, or refuses."""
+        """A replica of registers answers or rejects a request."""
 
     def wrote(self, key: Key, timestamp: int, level: Level, epoch: Epoch | None) -> None:
-        """A write of a register begins, or has succeeded, as of an epoch."""
+        """A write of a register begins, or has succeeded at an epoch."""
 
     def found(self, key: Key, timestamp: int | None, level: Level, epoch: Epoch) -> None:
-        """A read of a register has succeeded, as of an epoch; None: nothing was written yet."""
+        """A read of a register has succeeded at an epoch. ``timestamp`` None: no value yet."""
 
     def found_rows(self, begun: Micros, at: Mapping[int, int], found: FoundPartition) -> None:
-        """A read of rows that began then, asked for at these positions, has succeeded."""
+        """A read of rows, begun at ``begun`` and requested at these positions, has succeeded."""
 
     def begins(self, reader: str, start: Start) -> None:
-        """A reader begins with a snapshot; with the log's beginning if it finds none."""
+        """A reader begins with a snapshot, or with the log's beginning if it finds none."""
 
     def snapshots(self) -> None:
-        """There are more records in the snapshots."""
+        """The snapshots topic has new records."""
 
     def gave(self, node: str, request: EntriesRequest, reply: EntriesReply) -> None:
         """A node is about to answer a peer that is behind."""
 
     def peer_answer(self, node: str, answer: PeerAnswered) -> None:
-        """A node has heard of the log from a peer."""
+        """A node has received a peer's answer about the log."""
 
     def let_go(self, begin: int) -> None:
-        """The metadata log begins at that offset now."""
+        """The metadata log now begins at that offset."""
 
     def quiet(self) -> None:
-        """Faults have stopped and everybody had time: nothing may be left undone."""
+        """Faults have stopped and the cluster had time to finish: no work may remain."""
 
 
 LOG = "log"
-"""The key under which the metadata log stands."""
+"""The key of the metadata log in a history."""
 
 
 class Recording:
-    """Every operation has a process of its own, so one that was cut off is open for ever: its outcome is unknown."""
+    """A recorder in memory. Each operation has its own process, so an interrupted one stays open with an unknown
+    outcome.
+    """
 
     def __init__(self) -> None:
         self._count = 0
         self.events: list[Event] = []
 
     def invoke(self, who: str, op: Op, key: str, value: Value = None) -> Event:
-        """An operation of ``who`` begins; give what this returns to ``ok`` or ``fail``."""
+        """Record the start of an operation of ``who``. Pass the returned event to ``ok`` or ``fail``."""
         self._count += 1
         return self._add(Event(len(self.events) + 1, f"{who}#{self._count}", Type.INVOKE, op, key, value))
 
     def ok(self, begun: Event, value: Value = None) -> None:
-        """It took effect and answered ``value``."""
+        """Record that it took effect and answered ``value``."""
         self._add(Event(len(self.events) + 1, begun.process, Type.OK, begun.op, begun.key, value))
 
     def fail(self, begun: Event, code: str) -> None:
-        """It took no effect and never will."""
+        """Record that it took no effect and never will."""
         self._add(Event(len(self.events) + 1, begun.process, Type.FAIL, begun.op, begun.key, code))
 
     def _add(self, event: Event) -> Event:
@@ -196,9 +199,9 @@ class Recording:
         return event
 
     def history(self) -> OperationHistory:
-        """All of it, as operations by key."""
+        """Return the whole recording as operations by key."""
         return pair(self.events)
 
     def lines(self) -> list[str]:
-        """All of it, as lines of JSON."""
+        """Return the whole recording as lines of JSON."""
         return [to_json(event) for event in self.events]

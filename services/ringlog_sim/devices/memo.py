@@ -1,4 +1,4 @@
-"""Work that many readers of the same bytes share: decoding is a pure function."""
+"""Caches for decoding, a pure function, because many readers decode the same bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ cached_change = lru_cache(KEPT)(decode_change)
 
 @lru_cache(KEPT)
 def cached_requests(data: bytes) -> tuple[CommandRequest, ...]:
-    """``decode_requests``, without parts that are none; empty for a record that is none."""
+    """Return ``decode_requests`` without invalid parts, or empty for an invalid record."""
     try:
         return tuple(request for request in decode_requests(data) if request is not None)
     except WireError:

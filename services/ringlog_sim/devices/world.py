@@ -1,19 +1,19 @@
 """The simulated world: virtual time, hosts, processes, the network between them, and randomness.
 
-Everything that happens is an event at a whole microsecond of virtual time. Events of the same instant happen in the
-order in which they were scheduled. A process that an event wakes continues right after it. A *process* is a generator:
-it yields how long it sleeps (microseconds), or a signal and how long it waits for it. It is resumed with True
-(signalled) or False (timed out; a wait that was signalled before is no event then). Nothing else runs, so a run is a
-function of its seed and its script. ``fingerprint`` sums up every event, to compare replays.
+Each action is an event at a whole microsecond of virtual time. Events of the same instant run in the order in which
+they were scheduled. A process that an event wakes continues directly after it. A *process* is a generator. It yields a
+sleep time (microseconds), or a signal and a maximum waiting time. It is resumed with True (signalled) or False (timed
+out; the timeout of a signalled wait is not an event). Nothing else runs, so a run is a function of its seed and its
+script. ``fingerprint`` is a hash of all events, for comparing replays.
 
-Hosts crash: their processes end at once, and messages that were sent stay under way. Hosts pause: nothing happens on
-them until they are resumed, and a suspended process does not notice. Hosts have wrong clocks. Links lose messages in
-one direction or both, are slow, or deliver a straggler late and out of order, as an old connection does after its peer
-has opened a new one. Apart from stragglers a link keeps its order.
+Hosts crash: their processes end at once, and sent messages stay in transit. Hosts pause: nothing happens on them until
+they are resumed, and a suspended process does not notice. Hosts have wrong clocks. Links lose messages in one direction
+or both, are slow, or deliver a straggler late and out of order, as an old connection does after its peer has opened a
+new one. Apart from stragglers, a link keeps its order.
 
-Each thing that draws random numbers has its own stream, made from the seed and the thing's name. So removing an event
-from a script does not change the draws of the others; shrinking relies on that. Only ``Random.random`` and
-``getrandbits`` are used, because Python keeps their sequences stable.
+Each user of random numbers has its own stream, derived from the seed and the user's name. So removing an event from a
+script does not change the other draws, which shrinking needs. Only ``Random.random`` and ``getrandbits`` are used,
+because Python keeps their sequences stable.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 class Chance:
-    """A stream of draws: the same for the same seed and name, on every machine."""
+    """A stream of random draws, which is equal for equal seed and name on every machine."""
 
     __slots__ = ("_random", "random")
 
@@ -42,23 +42,23 @@ class Chance:
         self.random = self._random.random
 
     def happens(self, probability: float) -> bool:
-        """True with that probability."""
+        """Return True with that probability."""
         return self.random() < probability
 
     def below(self, bound: int) -> int:
-        """A whole number from 0 to ``bound - 1``."""
+        """Return an integer from 0 to ``bound - 1``."""
         return int(self.random() * bound)
 
     def between(self, low: int, high: int) -> int:
-        """A whole number from ``low`` to ``high``, both included."""
+        """Return an integer from ``low`` to ``high``, both included."""
         return low + int(self.random() * (high - low + 1))
 
     def pick(self, items: Sequence[T]) -> T:
-        """One of ``items``, which are not empty."""
+        """Return one of ``items``, which are not empty."""
         return items[int(self.random() * len(items))]
 
     def weighted(self, items: Sequence[tuple[T, int]]) -> T:
-        """One of the items, each as likely as its weight; the weights do not sum to 0."""
+        """Return one of the items with a probability in proportion to its weight. The weights do not sum to 0."""
         left = int(self.random() * sum(weight for _, weight in items))
         for item, weight in items:
             left -= weight
@@ -67,27 +67,27 @@ class Chance:
         raise AssertionError("weights cover their sum")
 
     def take(self, count: int) -> bytes:
-        """``count`` random bytes: a ``ringlog.protocol.effects.Draw``."""
+        """Return ``count`` random bytes: a ``ringlog.protocol.effects.Draw``."""
         return self._random.getrandbits(8 * count).to_bytes(count, "big") if count else b""
 
 
 SECOND: Micros = 1_000_000
 MS: Micros = 1_000
 EPOCH_START: Micros = 1_800_000_000 * SECOND
-"""Where the virtual wall clock begins."""
+"""The start of the virtual wall clock."""
 
 Work = Generator[Any, bool, Any]
-"""A process: yields microseconds to sleep, or a Signal, or (Signal, microseconds at most)."""
+"""A process: yields microseconds to sleep, or a Signal, or (Signal, maximum microseconds)."""
 
 _64_BITS = 2**64 - 1
 _MESSAGE = -2
-"""In the place of a life: what happens is the arrival of a message, whichever life its host is in."""
+"""In place of an incarnation: the event is a message, which any incarnation of the host receives."""
 _TIMER = -3
-"""In the place of a life: the time of a process's wait is over, unless it has gone on since."""
+"""In place of an incarnation: the event is a timeout, which is void if the process has continued since."""
 
 
 class BrokenPromise(Exception):
-    """A promise was broken: which one (``rule``), and how."""
+    """A broken invariant: its name (``rule``) and the details."""
 
     def __init__(self, rule: str, detail: str) -> None:
         super().__init__(f"{rule}: {detail}")
@@ -96,22 +96,22 @@ class BrokenPromise(Exception):
 
 
 class Unanswered(Exception):
-    """No answer in time: the request may have had its effect, or may still have it."""
+    """No answer in time. The request may have taken effect, or may still take effect."""
 
 
 class Ended(Exception):
-    """A process ends by itself, for a reason that its production counterpart ends for (taken over, fenced)."""
+    """A process ends for a reason for which its production counterpart ends (superseded, fenced)."""
 
 
 class PowerCut(Exception):
-    """The host went down in the middle of a write to its disk."""
+    """The host went down during a write to its disk."""
 
 
 @dataclass(eq=False, slots=True)
 class SimHost:
-    """A machine. ``disk`` survives a crash unless it is wiped; ``skew``: its clock minus the true time.
+    """A machine. ``disk`` survives a crash unless it is wiped. ``skew``: its clock minus the true time.
 
-    ``tears``: its next write to the disk is its last act: the write is there afterwards, or it is not.
+    ``tears``: the host goes down in its next disk write. The write may be stored or lost.
     """
 
     name: str
@@ -126,7 +126,7 @@ class SimHost:
 
 
 class Signal:
-    """Something that processes wait for; firing wakes all that wait now."""
+    """A wait condition for processes. Firing wakes all that wait now."""
 
     __slots__ = ("_waiting",)
 
@@ -134,21 +134,21 @@ class Signal:
         self._waiting: list[tuple[Process, int]] = []
 
     def fire(self) -> None:
-        """Wake all that wait."""
+        """Wake all waiting processes."""
         if self._waiting:
             waiting, self._waiting = self._waiting, []
             for process, turn in waiting:
                 process.wake(turn)
 
     def add(self, process: Process, turn: int) -> None:
-        """``process`` waits, in its ``turn``-th wait."""
+        """Let ``process`` wait, in its ``turn``-th wait."""
         if len(self._waiting) > 8:
             self._waiting = [(other, its) for other, its in self._waiting if other.turn == its]
         self._waiting.append((process, turn))
 
 
 class _Asked(Signal):
-    """A question on its way, and the answer: the first that arrives counts."""
+    """A request in transit and its answer. The first answer to arrive counts."""
 
     __slots__ = ("_source", "_target", "_world", "answers", "over")
 
@@ -161,7 +161,7 @@ class _Asked(Signal):
         self.over = False
 
     def answer(self, value: Any) -> None:
-        """The target answers."""
+        """Send the target's answer."""
         self._world.send(self._target, self._source, self._settle, value)
 
     def _settle(self, value: Any) -> None:
@@ -171,7 +171,7 @@ class _Asked(Signal):
 
 
 class Process:
-    """A generator that lives on a host. ``ended`` is called with the reason when it ends by itself."""
+    """A generator on a host. ``ended`` is called with the reason when it ends, unless it was killed."""
 
     __slots__ = ("ended", "host", "incarnation", "name", "over", "turn", "work", "world")
 
@@ -188,7 +188,7 @@ class Process:
         self.ended = ended
 
     def wake(self, turn: int) -> None:
-        """Go on now if it still waits in that turn."""
+        """Continue now if the process still waits in that turn."""
         if turn == self.turn and not self.over:
             self.turn += 1
             self.world.woken.append(self)
@@ -198,19 +198,19 @@ class Process:
         self.go(None)
 
     def kill(self) -> None:
-        """End where it stands."""
+        """End the process at its current wait."""
         self.over = True
         self.ended = None
         self.work.close()
 
     def stop(self) -> None:
-        """End in good order: as ``kill``, and the host forgets it."""
+        """End the process as ``kill`` does, and remove it from the host."""
         self.kill()
         if self in self.host.processes:
             self.host.processes.remove(self)
 
     def go(self, value: bool | None) -> None:
-        """Run to the next wait; True: signalled, False: the time is over."""
+        """Run to the next wait. True: signalled. False: timed out."""
         if self.over:
             return
         try:
@@ -243,7 +243,7 @@ class Process:
 
 @dataclass(slots=True)
 class Link:
-    """One direction between two hosts. ``lost``, ``late``: shares of messages; ``slow``: microseconds added."""
+    """One direction between two hosts. ``lost``, ``late``: shares of messages. ``slow``: microseconds added."""
 
     chance: Chance
     cut: bool = False
@@ -272,7 +272,7 @@ class SimWorld:
         self._tears = Chance(seed, "tears")
 
     def close(self) -> None:
-        """The end: all processes end where they stand, and nothing knows anything any more."""
+        """End all processes and drop all references, at the end of the run."""
         for host in self.hosts.values():
             for process in tuple(host.processes):
                 process.kill()
@@ -287,20 +287,20 @@ class SimWorld:
     # ---------------------------------------------------------------------------------------------- time
 
     def on(self, host: SimHost | None, delay: Micros, action: Callable[[Any], None], argument: Any = None) -> None:
-        """Call ``action(argument)`` after ``delay``, on ``host`` as it lives now (None: nowhere in particular)."""
+        """Call ``action(argument)`` after ``delay``, on the current incarnation of ``host`` (None: on no host)."""
         self._count += 1
         incarnation = -1 if host is None else host.incarnation
         heappush(self._queue, (self.now + delay, self._count, host, incarnation, action, argument))
 
     def wake_at(self, process: Process, delay: Micros) -> None:
-        """``process`` goes on after ``delay`` if it has not done so before."""
+        """Continue ``process`` after ``delay``, unless it has continued before."""
         self._count += 1
         heappush(
             self._queue, (self.now + delay, self._count, process.host, _TIMER, process.go, (process, process.turn))
         )
 
     def run(self, until: Micros, done: Callable[[], bool] | None = None) -> bool:
-        """Let time pass up to ``until`` or until ``done``, which is asked after each event; True if it is done."""
+        """Run events up to ``until`` or until ``done``, which is called after each event. Return True if it is done."""
         queue, woken, fingerprint, events = self._queue, self.woken, self.fingerprint, self.events
         action: Callable[[Any], None]
         argument: Any
@@ -325,7 +325,8 @@ class SimWorld:
                         elif not host.up or (incarnation != _MESSAGE and host.incarnation != incarnation):
                             continue
                         if host.resumes > time:
-                            # A paused machine does everything later; what comes in is behind what was there already.
+                            # A paused machine does everything later. Incoming messages follow the events that were
+                            # there already.
                             if incarnation == _MESSAGE:
                                 self._count = count = self._count + 1
                             heappush(queue, (host.resumes, count, host, incarnation, action, argument))
@@ -346,37 +347,37 @@ class SimWorld:
         return False
 
     def clock(self, host: SimHost) -> Micros:
-        """The wall clock of ``host``, in microseconds since 1970."""
+        """Return the wall clock of ``host``, in microseconds since 1970."""
         return EPOCH_START + self.now + host.skew
 
     def tell(self, who: str, what: str) -> None:
-        """One line of the story."""
+        """Add one line to the trace."""
         if self.tracing:
             self.story.append(f"{self.now / SECOND:10.6f}  {who:<16} {what}")
 
     # --------------------------------------------------------------------------------------------- hosts
 
     def host(self, name: str) -> SimHost:
-        """The host of that name, made at first use."""
+        """Return the host with that name. Create it at first use."""
         if name not in self.hosts:
             self.hosts[name] = SimHost(name)
         return self.hosts[name]
 
     def spawn(self, host: SimHost, name: str, work: Work, ended: Callable[[str], None] | None = None) -> Process:
-        """Start a process; ``ended`` hears why it ended, unless it was killed."""
+        """Start a process. ``ended`` is called with the reason of its end, unless it was killed."""
         process = Process(self, host, name, work, ended)
         host.processes.append(process)
         self.on(host, 0, lambda _: process.start())
         return process
 
     def begin(self, host: SimHost, name: str, work: Work) -> None:
-        """Start a process that goes to its first wait before this returns; for what has just arrived at the host."""
+        """Start a process and run it to its first wait, for a message that has just arrived at the host."""
         process = Process(self, host, name, work, None)
         host.processes.append(process)
         process.start()
 
     def crash(self, host: SimHost, wipe: bool = False) -> None:
-        """All processes of the host end where they stand."""
+        """End all processes of the host."""
         host.up = False
         host.incarnation += 1
         host.resumes = 0
@@ -387,7 +388,7 @@ class SimWorld:
             host.disk.clear()
 
     def store(self, host: SimHost, name: str, value: Any) -> None:
-        """Write to the host's disk, whole or not at all; when this returns it is there for good. Raises PowerCut."""
+        """Write to the host's disk atomically. The value is durable when this returns. Raise PowerCut."""
         if host.tears:
             host.tears = False
             if self._tears.happens(0.5):
@@ -396,17 +397,17 @@ class SimWorld:
         host.disk[name] = value
 
     def boot(self, host: SimHost) -> None:
-        """The host is up again; the caller starts its processes next."""
+        """Mark the host as up. The caller starts its processes next."""
         host.up = True
 
     def pause(self, host: SimHost, duration: Micros) -> None:
-        """Nothing happens on the host for that long."""
+        """Suspend all events on the host for that duration."""
         host.resumes = max(host.resumes, self.now + duration)
 
     # ------------------------------------------------------------------------------------------- network
 
     def link(self, source: str, target: str) -> Link:
-        """The link in one direction."""
+        """Return the link in one direction."""
         link = self._links.get((source, target))
         if link is None:
             link = self._links[source, target] = Link(Chance(self.seed, f"link/{source}/{target}"))
@@ -417,16 +418,16 @@ class SimWorld:
         return link
 
     def heal(self) -> None:
-        """All links work and all clocks are right again; pauses end by themselves."""
+        """Repair all links and clocks. Pauses end at their own time."""
         for link in self._links.values():
             link.cut, link.lost, link.late, link.slow = False, 0.0, 0.0, 0
         for host in self.hosts.values():
             host.skew = 0
 
     def send(self, source: SimHost, target: SimHost, deliver: Callable[[Any], None], argument: Any = None) -> bool:
-        """Send a message; False if it is lost at once, as far as the world knows (the sender does not).
+        """Send a message. Return False if it is lost at once, which the sender does not learn.
 
-        At its target it is lost if that is down, and kept while it is paused.
+        A message is lost if its target is down, and kept while the target is paused.
         """
         link = source.links.get(target) or self._linked(source, target)
         chance = link.chance
@@ -444,7 +445,7 @@ class SimWorld:
     def call(
         self, source: SimHost, target: SimHost, ask: Callable[[Callable[[Any], None]], None], timeout: Micros
     ) -> Generator[Any, bool, Any]:
-        """Ask ``target`` and wait for its answer: ``ask(answer)`` runs there, and calls ``answer`` now or later.
+        """Call ``target`` and wait for its answer. ``ask(answer)`` runs there, and calls ``answer`` now or later.
 
         An answer that is an exception is raised here. Raises Unanswered after ``timeout``.
         """

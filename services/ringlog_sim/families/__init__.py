@@ -1,10 +1,9 @@
-"""THE PLACE where a part of Ringlog joins the simulator.
+"""The registry that adds parts of Ringlog to the simulator.
 
-A family is a group of commands with everything that proves them: how an operator draws each command on the present
-state, and the checks with their simple models. To bring new commands in: write
-``families/<name>.py`` with a ``FAMILY``, name it in ``FAMILIES`` below, and, if the commands have processes of their
-own, put these under ``actors``. A test compares the families with the kernel's vocabulary: a command that belongs to
-none, or to two, fails it.
+A family is a group of commands with its tests: how an operator draws each command for the current state, and the checks
+with their simple models. To add commands, write ``families/<name>.py`` with a ``FAMILY`` and add it to ``FAMILIES``
+below. If the commands have their own processes, put these under ``actors``. A test compares the families with the
+kernel's commands: each command must belong to exactly one family.
 """
 
 from __future__ import annotations
@@ -18,7 +17,9 @@ from ringlog_sim.checks.log.replicas import StateInvariants
 from ringlog_sim.families import cdc, cluster, operations, schema, tablets, zones
 
 REGISTERS = Family(name="registers", commands={}, checks=(Histories, RegistersCheck, RowReadsCheck, PeersCheck))
-"""Reads and writes of registers, reads of rows, peers: no commands, but range movements must never break them."""
+"""Reads and writes of registers, reads of rows, peers. It has no commands, but range movements must never
+break these.
+"""
 
 SERVICE = Family(
     name="service",
@@ -35,8 +36,9 @@ SERVICE = Family(
     ),
     checks=(Members,),
 )
-"""The metadata service and recoveries. Only the profile of members has them (``ringlog_sim.stories.members``): in all
-others the nodes keep no copy of the log.
+"""The metadata service and recoveries, only in the profile of members (``ringlog_sim.stories.members``).
+
+In all other profiles the nodes keep no copy of the log.
 """
 
 FAMILIES: tuple[Family, ...] = (
@@ -51,4 +53,4 @@ FAMILIES: tuple[Family, ...] = (
 )
 
 CHECKS: tuple[type[Check], ...] = (*(check for family in FAMILIES for check in family.checks), StateInvariants)
-"""Those of the families, each with a model of its own, and after them the kernel's invariants."""
+"""The checks of the families, each with its own model, and after them the kernel's invariants."""

@@ -1,4 +1,4 @@
-"""CDC: generations and the writers' promises."""
+"""CDC: generations and the writers' leases."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _request(_: ClusterState, chance: Chance) -> RequestCdcGeneration:
 
 
 def _put(state: ClusterState, chance: Chance) -> PutCdcGenerationData | None:
-    """Data that somebody made on an older state, or for a generation that is not prepared."""
+    """Return data made on an older state, or for a generation that is not prepared."""
     if not state.generations:
         return None
     old = chance.pick([found for found in state.generations if found.ranges])
@@ -38,7 +38,7 @@ def _put(state: ClusterState, chance: Chance) -> PutCdcGenerationData | None:
 
 
 def _commit(state: ClusterState, chance: Chance) -> CommitCdcGeneration | None:
-    """A commit of what is prepared, with a timestamp at the edges of what is allowed, or below."""
+    """Return a commit of the prepared generation, with a timestamp at or below the allowed limit."""
     if state.prepared is None:
         return None
     highest = max((writer.horizon for _, writer in in_order(state.writers)), default=0)
@@ -50,7 +50,7 @@ def _commit(state: ClusterState, chance: Chance) -> CommitCdcGeneration | None:
 
 
 def _publish(state: ClusterState, chance: Chance) -> PublishCdcGeneration:
-    """Only of what is published: nobody but the coordinator knows what the change topics hold."""
+    """Return a publication of a published generation. Only the coordinator knows the content of the change topics."""
     names = [generation.id for generation in state.generations if generation.published is not None]
     return PublishCdcGeneration(chance.pick(names) if names else "none")
 
@@ -61,7 +61,7 @@ def _close(state: ClusterState, chance: Chance) -> CloseCdcGeneration:
 
 
 def _expire(state: ClusterState, chance: Chance) -> ExpireCdcGeneration:
-    """A moment too early as often as not."""
+    """Return an expiry, too early in about half of the cases."""
     names = [generation.id for generation in state.generations]
     return ExpireCdcGeneration(
         chance.pick(names) if names else "none", max(state.time + chance.between(-2, 2) * SECOND, 1)
@@ -69,13 +69,13 @@ def _expire(state: ClusterState, chance: Chance) -> ExpireCdcGeneration:
 
 
 def _forget(state: ClusterState, chance: Chance) -> ForgetCdcGeneration:
-    """Never what the change topics may not have yet: that is the coordinator's to know."""
+    """Return a deletion of streams that the change topics already have. Only the coordinator knows of others."""
     names = [found.id for found in state.generations if found.expired is None or found.forgotten is not None]
     return ForgetCdcGeneration(chance.pick(names) if names else "none")
 
 
 def _register(state: ClusterState, chance: Chance) -> RegisterCdcWriter | None:
-    """An incarnation that has ended wants to come back."""
+    """Return a registration of an ended incarnation."""
     writers = [writer for _, writer in in_order(state.writers) if writer.ended]
     if not writers:
         return None
@@ -84,7 +84,7 @@ def _register(state: ClusterState, chance: Chance) -> RegisterCdcWriter | None:
 
 
 def _advance(state: ClusterState, chance: Chance) -> AdvanceCdcWriter | None:
-    """A zombie: an ended incarnation, promises that go back; or a horizon that rises, whatever is prepared."""
+    """Return an ended incarnation's update, a decreasing lease, or a lease that rises during a preparation."""
     writers = [writer for _, writer in in_order(state.writers)]
     if not writers:
         return None
@@ -92,16 +92,16 @@ def _advance(state: ClusterState, chance: Chance) -> AdvanceCdcWriter | None:
     if writer.ended and chance.happens(0.5):
         return AdvanceCdcWriter(writer.name, chance.pick(writer.ended), writer.horizon + 1, writer.low_watermark, ())
     if state.prepared is not None and chance.happens(0.5):
-        # So far up that it is no lowering either when it gets there late: nobody may lower for another.
+        # It is far above, so it is no decrease even if it arrives late: only its own writer may lower a horizon.
         return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon + FAR, writer.low_watermark, ())
     if writer.low_watermark == 0:
-        return None  # no lower one exists: the log accepts the command, and the horizon is an old one by then
+        return None  # nothing is below 0: the log accepts the command, and the horizon is old by then
     low = max(writer.low_watermark - 1 - chance.below(5), 0)
     return AdvanceCdcWriter(writer.name, writer.incarnation, writer.horizon, low, (Position(0, 0),))
 
 
 def _fence(state: ClusterState, chance: Chance) -> FenceCdcWriter | None:
-    """Of an incarnation that is not the current one: nobody took its rights at the broker."""
+    """Return a fence of an incarnation that is not the current one, whose broker permissions were not revoked."""
     writers = [writer for _, writer in in_order(state.writers)]
     if not writers:
         return None
@@ -110,7 +110,7 @@ def _fence(state: ClusterState, chance: Chance) -> FenceCdcWriter | None:
 
 
 def _lower(state: ClusterState, chance: Chance) -> LowerCdcWriter | None:
-    """For a writer that is alive, or an incarnation that has ended: nobody may do that."""
+    """Return a lowering for a live writer or an ended incarnation, which is not allowed."""
     writers = [writer for _, writer in in_order(state.writers) if writer.fenced is None]
     if not writers:
         return None
@@ -120,7 +120,7 @@ def _lower(state: ClusterState, chance: Chance) -> LowerCdcWriter | None:
 
 
 def _withdraw(state: ClusterState, chance: Chance) -> WithdrawCdcGeneration:
-    """Of one that others have followed, or that nobody knows: whether the last one was used operators must look up."""
+    """Return a withdrawal of an earlier or unknown generation. Operators must check whether the last one was used."""
     names = [generation.id for generation in state.generations[:-1]]
     return WithdrawCdcGeneration(chance.pick([*names, "none"]), chance.take(16), "a mistake")
 
@@ -140,9 +140,9 @@ FAMILY = Family(
         "FenceCdcWriter": (1, _fence),
         "LowerCdcWriter": (1, _lower),
         "WithdrawCdcGeneration": (1, _withdraw),
-        # Nodes ask for it, as they need it.
+        # Nodes request it when they need it.
         "SettleVerdicts": None,
-        # Only where clocks were wrong for long, and with a look at the topic: ``tests/sim/test_families.py`` has that.
+        # Only after long clock errors and with a look at the topic: ``tests/sim/test_families.py`` covers it.
         "LowerSettledTime": None,
     },
     checks=(Cdc, ImageRows, AuditHolds),

@@ -1,4 +1,4 @@
-"""Cluster, directory and roles: founding, settings, registrations, take-overs, barriers; and the log itself."""
+"""Cluster, directory and roles: cluster creation, settings, registrations, take-overs, barriers; and the log itself."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _register(state: ClusterState, chance: Chance) -> RegisterNode:
 
 
 def _update(state: ClusterState, chance: Chance) -> UpdateNode | None:
-    """Not of the shards of a node that runs: it knows them itself, and never asks the log."""
+    """Return an update, but not of a running node's shards, which the node does not read from the log."""
     nodes = [node for _, node in in_order(state.nodes)]
     if not nodes:
         return None
@@ -69,13 +69,13 @@ def _update(state: ClusterState, chance: Chance) -> UpdateNode | None:
 
 
 def _unregister(state: ClusterState, chance: Chance) -> UnregisterNode | None:
-    """Mostly of a node that nobody runs: the others would join sooner or later."""
+    """Return an unregistration, mostly of a node that does not run. A running node would join sooner or later."""
     names = [node.id for _, node in in_order(state.nodes) if node.name.startswith("x") or chance.happens(0.1)]
     return UnregisterNode(chance.pick(names)) if names else None
 
 
 def _down(state: ClusterState, chance: Chance) -> DeclareDown | None:
-    """Of a node that runs, as a rule: who declares it may be wrong."""
+    """Return a declaration of a node as down. The node usually runs, because an operator may be wrong."""
     nodes = [node.id for _, node in in_order(state.nodes)]
     return DeclareDown(chance.pick(nodes), "no heartbeat") if nodes else None
 
@@ -86,8 +86,9 @@ def _up(state: ClusterState, chance: Chance) -> DeclareUp | None:
 
 
 def _take_over(state: ClusterState, chance: Chance) -> TakeOver | None:
-    """Of a role that nobody else plays, so that agents are not disturbed by operators (no operator does that); or one
-    of an agent's, with a term that is not above its own.
+    """Return a take-over of a spare role, or of an agent's role with a term that is not above the agent's.
+
+    So operators do not disturb agents.
     """
     if state.terms and chance.happens(0.6):
         role, held = chance.pick(in_order(state.terms))

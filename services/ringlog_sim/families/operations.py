@@ -1,4 +1,4 @@
-"""Range movements: asked for by nodes and operators, moved on by the coordinator, cancelled by operators."""
+"""Range movements: requested by nodes and operators, advanced by the coordinator, cancelled by operators."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ringlog_sim.devices.world import Chance
 
 
 def _join(state: ClusterState, chance: Chance) -> Join | None:
-    """An operator's join, mostly of a node that is no process here: it waits for ever, until it is cancelled."""
+    """Return an operator's join, mostly of a node without a process. It waits until it is cancelled."""
     nodes = [node.id for _, node in in_order(state.nodes)]
     if not nodes:
         return None
@@ -36,7 +36,7 @@ def _leave(state: ClusterState, chance: Chance) -> Leave | None:
 
 
 def _move(state: ClusterState, chance: Chance) -> Move | None:
-    """To one or two other tokens, or to some of its own and others."""
+    """Return a move to one or two other tokens, or to a mix of own and other tokens."""
     nodes = _normal(state)
     if not nodes:
         return None
@@ -47,7 +47,7 @@ def _move(state: ClusterState, chance: Chance) -> Move | None:
 
 
 def _replace(state: ClusterState, chance: Chance) -> Replace | None:
-    """By a node that is known and owns nothing: often nobody runs it, then the replacement is cancelled one day."""
+    """Return a replacement by a known node without tokens. If that node does not run, an operator cancels it later."""
     idle = [node.id for _, node in in_order(state.nodes) if node.state == "none"]
     nodes = _normal(state)
     if not idle or not nodes:
@@ -62,7 +62,9 @@ def _remove(state: ClusterState, chance: Chance) -> Remove | None:
 
 
 def _assassinate(state: ClusterState, chance: Chance) -> Assassinate | None:
-    """Rarely of a node that was declared down: from then on rows may be missing, and checks of rows look away."""
+    """Return an assassination, rarely of a node that is down. After it, rows may be missing and row checks
+    are skipped.
+    """
     down = [node.id for _, node in in_order(state.nodes) if node.down and node.state == "normal"]
     nodes = down if down and chance.happens(0.2) else [node.id for _, node in in_order(state.nodes) if not node.down]
     return Assassinate(chance.pick(nodes)) if nodes else None
@@ -78,14 +80,14 @@ def _normal(state: ClusterState) -> list[str]:
 
 
 def _ignored(state: ClusterState, chance: Chance) -> tuple[str, ...]:
-    """Sometimes those that were declared down, or somebody who was not."""
+    """Return ignored nodes: none, or the nodes that are down and sometimes others."""
     if chance.happens(0.7):
         return ()
     return tuple(node.id for _, node in in_order(state.nodes) if node.down or chance.happens(0.1))
 
 
 def _advance(state: ClusterState, chance: Chance) -> AdvanceOperation | None:
-    """A mistaken coordinator: the next stage, or another one, with witnesses that it does not have."""
+    """Return a wrong coordinator's step: the next or another stage, with invented witnesses."""
     operations = in_flight(state)
     if not operations:
         return None
@@ -106,7 +108,7 @@ def _cancel(state: ClusterState, chance: Chance) -> CancelOperation | None:
 
 
 def _fail(state: ClusterState, chance: Chance) -> FailOperation | None:
-    """Sometimes a node that has tried often enough, by its own account or by what somebody makes up."""
+    """Return a failure, sometimes by a node with enough attempts, real or invented."""
     flying = in_flight(state)
     if not flying:
         return None
@@ -119,7 +121,10 @@ def _fail(state: ClusterState, chance: Chance) -> FailOperation | None:
 
 
 def retry(state: ClusterState, chance: Chance) -> RetryOperation | None:
-    """Of one that has stopped, if there is one; sometimes without those who are down, and admitting what that loses."""
+    """Return a retry, of a stopped operation if there is one.
+
+    Sometimes it leaves out the nodes that are down, and admits the resulting loss.
+    """
     flying = in_flight(state)
     stopped = [operation for operation in flying if stopped_by(operation)] or flying
     if not stopped:
@@ -129,7 +134,7 @@ def retry(state: ClusterState, chance: Chance) -> RetryOperation | None:
     return RetryOperation(chance.pick(stopped).id, "mended", ignored, admits_loss=chance.happens(0.3))
 
 
-# 0: the operator decides by itself after each failure, see ``ringlog_sim.operator``.
+# 0: the operator decides after each failure, see ``ringlog_sim.operator``.
 FAMILY = Family(
     name="operations",
     commands={

@@ -1,4 +1,4 @@
-"""Keyspaces and tables; in batches also what depends on tables."""
+"""Keyspaces and tables; in batches also objects that depend on tables."""
 
 from __future__ import annotations
 
@@ -23,7 +23,9 @@ def _create_keyspace(state: ClusterState, chance: Chance) -> CreateKeyspace:
 
 
 def _replication(state: ClusterState, chance: Chance) -> Replication:
-    """One that the nodes can hold, mostly: a number, datacenters with numbers or racks, or everybody."""
+    """Return a replication, mostly one that the nodes can satisfy: a number, datacenters with numbers or racks, or all
+    nodes.
+    """
     normal = [node for _, node in in_order(state.nodes) if node.tokens]
     kind = chance.weighted([("simple", 4), ("network", 3), ("entire", 1), ("tablets", 2)])
     if kind == "tablets":
@@ -44,7 +46,7 @@ def _replication(state: ClusterState, chance: Chance) -> Replication:
 
 
 def _alter_keyspace(state: ClusterState, chance: Chance) -> AlterKeyspace:
-    """Mostly of the keyspace that is under load."""
+    """Return a change, mostly of the keyspace under load."""
     return AlterKeyspace(chance.pick(["ks", "ks", "ks", "ks1", "ks2"]), _replication(state, chance))
 
 
@@ -73,8 +75,9 @@ def _alter_table(state: ClusterState, chance: Chance) -> AlterTable | None:
 
 
 def _drop_table(state: ClusterState, chance: Chance) -> DropTable | None:
-    """Never the table that the producer writes to, whose checks know one table of the name (see
-    ``ringlog_sim.stories.column_rename``).
+    """Return a drop, but not of the producer's table, whose checks expect one table of the name.
+
+    ``ringlog_sim.stories.column_rename`` covers drops under load.
     """
     names = [(table.keyspace, table.name) for name, table in in_order(state.tables) if name != "ks.t"]
     if not names:
@@ -83,9 +86,9 @@ def _drop_table(state: ClusterState, chance: Chance) -> DropTable | None:
 
 
 def batched(command: Command, chance: Chance) -> Command:
-    """Sometimes the same in a batch, with statements about what depends on the table.
+    """Return the command, sometimes in a batch with statements about objects that depend on the table.
 
-    Around a table alone, since the checks have no model of batches of keyspaces.
+    Only tables are batched, because the checks have no model of batches of keyspaces.
     """
     if not isinstance(command, CreateTable | AlterTable | DropTable) or not chance.happens(0.3):
         return command
@@ -115,7 +118,8 @@ FAMILY = Family(
         "CreateTable": (2, _create_table),
         "AlterTable": (1, _alter_table),
         "DropTable": (1, _drop_table),
-        # These change the schema alone, and scripts stay as they are: they come in batches (``batched``) or not at all.
+        # These change only the schema, and existing scripts must not change. So they occur only in batches
+        # (``batched``).
         "CreateType": None,
         "AlterType": None,
         "DropType": None,

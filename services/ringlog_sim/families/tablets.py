@@ -1,4 +1,4 @@
-"""Tablets: tables in tablets are made, moved, repaired, turned back, cut anew; the coordinator leads them on."""
+"""Tablets: tables in tablets are created, moved, repaired, reverted and resized. The coordinator advances them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from ringlog_sim.devices.world import Chance
 
 
 def _picked(state: ClusterState, chance: Chance) -> tuple[TabletMap, Tablet] | None:
-    """Some tablet, mostly one of a table that has some."""
+    """Return a tablet, mostly one of a table with several."""
     maps = [tablets for _, tablets in in_order(state.tablets)]
     if not maps:
         return None
@@ -33,7 +33,9 @@ def _picked(state: ClusterState, chance: Chance) -> tuple[TabletMap, Tablet] | N
 
 
 def _migrate(state: ClusterState, chance: Chance) -> MigrateTablets | None:
-    """A replica to some shard, or within its node; a dead one is made anew; sometimes nonsense."""
+    """Return a move of a replica to a shard or within its node, a rebuild of a dead one, or sometimes an
+    invalid one.
+    """
     found = _picked(state, chance)
     if found is None:
         return None
@@ -54,7 +56,7 @@ def _migrate(state: ClusterState, chance: Chance) -> MigrateTablets | None:
 
 
 def _advance(state: ClusterState, chance: Chance) -> AdvanceTablets | None:
-    """A mistaken coordinator: the next stage, with witnesses that it does not have, and no reports."""
+    """Return a wrong coordinator's step: the next stage, with invented witnesses and no reports."""
     running = list(transitions(state))
     if not running:
         return None

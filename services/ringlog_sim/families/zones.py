@@ -1,5 +1,5 @@
-"""Zones: created, altered, triggered, cancelled, reset. Only the profile of zones asks for any: elsewhere nobody
-applies what is pending.
+"""Zones: created, altered, triggered, cancelled, reset. Only the profile of zones uses them, because in other profiles
+no process applies pending steps.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ringlog_sim.devices.world import Chance
 from ringlog_sim.stories.zones import HIGH_ZONE, OF_DATA, RESET, STRONG_ZONE, WIDE, WIDE_ZONE, WIDEN
 
 REPLICAS_MAX, PARTITIONS_MAX = 4, 3
-"""Few, since a run has few nodes."""
+"""Few, because a run has few nodes."""
 
 
 def _zone(state: ClusterState, chance: Chance) -> Zone | None:
@@ -36,7 +36,7 @@ def _zone(state: ClusterState, chance: Chance) -> Zone | None:
 
 
 def _alive(state: ClusterState) -> list[str]:
-    """Nodes that are up and have joined: others cannot be data nodes."""
+    """Return the nodes that are up and have joined. Others cannot be data nodes."""
     return [node for node, found in in_order(state.nodes) if is_alive(state, node) and found.state in STAYS]
 
 
@@ -56,7 +56,7 @@ def _create(state: ClusterState, chance: Chance) -> CreateZone | None:
 
 
 def _strong(state: ClusterState, chance: Chance) -> CreateZone | None:
-    """A zone that may place keyspaces, on some of those who have joined."""
+    """Return a zone that may place keyspaces, on some of the joined nodes."""
     nodes = [node for node in _alive(state) if state.nodes[node].state == "normal"]
     if not nodes:
         return None
@@ -66,7 +66,7 @@ def _strong(state: ClusterState, chance: Chance) -> CreateZone | None:
 
 
 def _high(state: ClusterState, chance: Chance) -> CreateZone | None:
-    """The same, on all of them, which goes on when a majority is lost."""
+    """Return a highly available zone on all joined nodes. It continues after the loss of a majority."""
     nodes = tuple(node for node in _alive(state) if state.nodes[node].state == "normal")
     if not nodes:
         return None
@@ -75,7 +75,7 @@ def _high(state: ClusterState, chance: Chance) -> CreateZone | None:
 
 
 def _wide(state: ClusterState, chance: Chance) -> CreateZone | None:
-    """A strong one on all of them, of which three vote."""
+    """Return a strong zone on all joined nodes, with three voters."""
     nodes = tuple(node for node in _alive(state) if state.nodes[node].state == "normal")
     if len(nodes) < WIDE:
         return None
@@ -83,7 +83,7 @@ def _wide(state: ClusterState, chance: Chance) -> CreateZone | None:
 
 
 def _reset_data(state: ClusterState, chance: Chance) -> ResetPartitions | None:
-    """Of the partitions of the zone that places a keyspace, by somebody who may admit a loss."""
+    """Return a manual reset of the partitions of the zone that places a keyspace. It may admit a loss."""
     zone = state.zones.get(OF_DATA)
     if zone is None:
         return None
@@ -92,13 +92,13 @@ def _reset_data(state: ClusterState, chance: Chance) -> ResetPartitions | None:
 
 
 def _widen(state: ClusterState, chance: Chance) -> AlterZone | None:
-    """As many replicas as there are data nodes: of four two may be left."""
+    """Return a change to as many replicas as there are data nodes, so that two of four may remain."""
     zone = state.zones.get(OF_DATA)
     return None if zone is None else AlterZone(OF_DATA, replicas=min(REPLICAS_MAX, len(zone.nodes)))
 
 
 def _shift(state: ClusterState, chance: Chance) -> SetDataNodes | None:
-    """A zone that places keyspaces has other data nodes, by a new cause."""
+    """Return other data nodes for a zone that places keyspaces, with a new cause."""
     used = sorted({one.replication.zone for one in state.keyspaces.values()} - {""})
     nodes = tuple(node for node in _alive(state) if state.nodes[node].state == "normal" and chance.happens(0.7))
     return SetDataNodes(chance.pick(used), nodes, state.epoch) if used and nodes else None
@@ -125,7 +125,7 @@ def _drop(state: ClusterState, chance: Chance) -> DropZone | None:
 
 
 def _data_nodes(state: ClusterState, chance: Chance) -> SetDataNodes | None:
-    """Some of those who are alive, sometimes by an old cause."""
+    """Return some of the live nodes as data nodes, sometimes with an old cause."""
     zone = _zone(state, chance)
     if zone is None:
         return None
@@ -141,7 +141,7 @@ def _trigger(state: ClusterState, chance: Chance) -> TriggerRebalance | None:
 
 
 def _cancel(state: ClusterState, chance: Chance) -> CancelRebalance | None:
-    """Of something that is pending, sometimes of what was pending before."""
+    """Return a cancel of a pending step, sometimes with an earlier revision."""
     moving = [one for _, one in in_order(state.zone_partitions) if one.pending]
     if not moving:
         return None
@@ -158,7 +158,10 @@ def _reset(state: ClusterState, chance: Chance) -> ResetPartitions | None:
 
 
 def _restart(state: ClusterState, chance: Chance) -> RestartReplicas | None:
-    """Of a partition with three replicas if there is one; sometimes on its way, or of too many nodes."""
+    """Return a restart of a partition, with three replicas if there is one.
+
+    Sometimes the partition is moving, or too many of its nodes restart.
+    """
     found = [one for _, one in in_order(state.zone_partitions) if one.stable is not None]
     if not found:
         return None
@@ -176,7 +179,7 @@ PLACING: Final[Mapping[str, DrawCommand]] = {
     "Shift": _shift,
     RESET: _reset_data,
 }
-"""Beside these, in runs in which a zone places a keyspace."""
+"""Additional commands in runs with a zone that places a keyspace."""
 
 DRAWN: Final[Mapping[str, DrawCommand]] = {
     "CreateZone": _create,
@@ -188,7 +191,7 @@ DRAWN: Final[Mapping[str, DrawCommand]] = {
     "ResetPartitions": _reset,
     "RestartReplicas": _restart,
 }
-"""What operators ask for in the runs that have zones."""
+"""The operators' commands in runs with zones."""
 
 FAMILY = Family(
     name="zones",

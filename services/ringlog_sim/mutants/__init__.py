@@ -1,7 +1,7 @@
-"""Planted bugs: proof that the simulator finds what it is there to find.
+"""Planted bugs: they show that the simulator finds such bugs.
 
-Each is a piece of a function of the product and what stands in its place, both as code: they lie beside this module as
-files of differences, one for each part of the system (``reading`` says how they are written).
+Each is a piece of a production function and its replacement, both as code. They are in diff files in this folder, one
+for each part of the system (``plant`` describes the notation).
 """
 
 from __future__ import annotations
@@ -28,4 +28,4 @@ PARTS: Final = (
 )
 
 MUTANTS: Final[tuple[Mutant, ...]] = tuple(bug for part in PARTS for bug in bugs_of(part))
-"""All of them, by part of the system; names are unique."""
+"""All planted bugs, by part of the system. Names are unique."""

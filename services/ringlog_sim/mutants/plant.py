@@ -1,4 +1,4 @@
-"""Planted bugs: their notation, how one is compiled into the running process, and how many seeds it takes to find it.
+"""Planted bugs: their notation, their compilation into the running process, and the number of seeds to find each.
 
 A file ``PART.diff`` has a block for each bug, separated by empty lines. A block of lines with ``#`` is a comment:
 
@@ -8,15 +8,15 @@ A file ``PART.diff`` has a block for each bug, separated by empty lines. A block
     + return (count + 1) // 2
 
 The first line has the bug's name and meaning. The second names the function (module and qualified name), the number of
-seeds within which the bug must be found, and their profile unless it is ``small``. Then follow the old and the new
-code, behind the sign and a space.
+seeds within which the bug must be found, and their profile unless it is ``small``. The old and the new code follow,
+after the sign and a space.
 
 Both are parsed and compared as syntax trees, so comments, line breaks and quotes make no difference. The code is one
 expression, or consecutive statements of one block. It must occur exactly once in the function.
 
 The changed tree is compiled, and every function of the module whose code differs gets the new code in place. So all
-references to it run the bug; ``planted`` restores the old code. A nested function is created anew by each call of the
-outer one. One that an earlier call created would not change, so such a bug is rejected.
+references to it run the bug. ``planted`` restores the old code afterwards. Each call of an outer function creates its
+nested functions again. A nested function from an earlier call would not change, so such a bug is rejected.
 """
 
 from __future__ import annotations
@@ -45,9 +45,10 @@ _SCOPES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 
 @dataclass(frozen=True, slots=True)
 class Mutant:
-    """In the function ``target`` (``module:Class.name``) the code ``old``, which is there once, becomes ``new``.
+    """A planted bug. In the function ``target`` (``module:Class.name``), the code ``old`` becomes ``new``.
 
-    ``bug``: what that means, in a few words; ``seeds``: the most of ``profile`` within which it must be found.
+    ``bug``: the wrong behavior in a few words. ``seeds``: the bug must be found within this number of seeds of
+    ``profile``.
     """
 
     name: str
@@ -60,17 +61,17 @@ class Mutant:
 
     @property
     def module(self) -> str:
-        """The name of the module that it changes."""
+        """Return the name of the changed module."""
         return self.target.partition(":")[0]
 
 
 class DoesNotApply(Exception):
-    """The function does not have the code that a mutant replaces, or has it twice, or nothing changes by it."""
+    """The function does not have the old code exactly once, or the change has no effect."""
 
 
 @contextmanager
 def planted(mutant: Mutant) -> Iterator[None]:
-    """Run the body with the bug. Raises DoesNotApply."""
+    """Run the body with the bug. Raise DoesNotApply."""
     module = import_module(mutant.module)
     changes = _changes(mutant, module)
     good = [(function, function.__code__) for function, _ in changes]
@@ -93,7 +94,7 @@ def planted(mutant: Mutant) -> Iterator[None]:
 
 
 def changed_tree(mutant: Mutant, source: str) -> ast.Module:
-    """The syntax tree of a module of this source, with the bug. Raises DoesNotApply."""
+    """Return the syntax tree of a module with this source, with the bug. Raise DoesNotApply."""
     tree = ast.parse(source)
     old, new = _parsed(mutant, mutant.old), _parsed(mutant, mutant.new)
     places = list(_places(_function(mutant, tree), old, new))
@@ -129,7 +130,7 @@ def _inner(scope: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef | 
 
 
 def _places(scope: ast.AST, old: list[ast.stmt], new: list[ast.stmt]) -> Iterator[Callable[[], None]]:
-    """Where the code is, each with what puts the other code there."""
+    """Yield, for each occurrence of the old code, a function that replaces it."""
     one, other = _single_expression(old), _single_expression(new)
     for node in ast.walk(scope):
         for field, value in ast.iter_fields(node):
@@ -160,7 +161,7 @@ def _put_in(block: list[ast.AST], at: int, count: int, new: Sequence[ast.AST]) -
 
 
 def _at(place: ast.AST, node: ast.AST) -> ast.AST:
-    """The node, as if it stood at the place of that one: a trace shows the line that it takes the place of."""
+    """Return the node with the position of the other one, so that a traceback shows the replaced line."""
     for inner in ast.walk(node):
         ast.copy_location(inner, place)
     return node
@@ -197,7 +198,7 @@ def _changes(mutant: Mutant, module: ModuleType) -> list[tuple[FunctionType, Cod
 
 
 def _left_behind(changes: list[tuple[FunctionType, CodeType]]) -> str:
-    """A function that exists, was made within one of these, and would change if it were made now."""
+    """Return the name of an existing nested function that would change if it were created now, or empty text."""
     inner = [old for function, code in changes for old in _changed_within(function.__code__, code)]
     taken = {id(function) for function, _ in changes}
     for user in gc.get_referrers(*inner) if inner else ():
@@ -207,7 +208,7 @@ def _left_behind(changes: list[tuple[FunctionType, CodeType]]) -> str:
 
 
 def _changed_within(old: CodeType, new: CodeType) -> Iterator[CodeType]:
-    """Functions within a function whose code differs; those that are expressions die with their evaluation."""
+    """Yield nested functions with changed code, except for comprehensions, which end with their evaluation."""
     codes = [[one for one in code.co_consts if isinstance(one, CodeType)] for code in (old, new)]
     for one, other in zip(*codes, strict=False):
         if one.co_name == other.co_name and not _same(one, other):
@@ -217,7 +218,7 @@ def _changed_within(old: CodeType, new: CodeType) -> Iterator[CodeType]:
 
 
 def _functions(module: ModuleType) -> dict[str, FunctionType]:
-    """The module's own functions and methods by qualified name, wrapped ones unwrapped."""
+    """Return the module's own functions and methods by qualified name, without their wrappers."""
     found: dict[str, FunctionType] = {}
 
     def take(where: str, value: Any) -> None:
@@ -240,7 +241,7 @@ def _functions(module: ModuleType) -> dict[str, FunctionType]:
 
 
 def _same(one: CodeType, other: CodeType) -> bool:
-    """True if two functions do the same, apart from where their lines are."""
+    """Return True if two code objects are equal except for line numbers."""
     if one.co_code != other.co_code or one.co_names != other.co_names or len(one.co_consts) != len(other.co_consts):
         return False
     return all(
@@ -254,12 +255,12 @@ FOLDER = Path(__file__).parent
 
 @cache
 def bugs_of(part: str) -> tuple[Mutant, ...]:
-    """The planted bugs of a part, in their order."""
+    """Return the planted bugs of a part, in order."""
     return read_bugs((FOLDER / f"{part}.diff").read_text(encoding="utf-8"))
 
 
 def read_bugs(text: str) -> tuple[Mutant, ...]:
-    """The planted bugs of a file. Raises ValueError for what is none."""
+    """Return the planted bugs of a file. Raise ValueError for an invalid block."""
     blocks = (block.split("\n") for block in text.strip("\n").split("\n\n"))
     return tuple(_bug(block) for block in blocks if not all(line.startswith("#") for line in block))
 
@@ -284,7 +285,9 @@ FIRST_SEED = 1
 
 @dataclass(frozen=True, slots=True)
 class MutantMeasure:
-    """``found``: after how many seeds, None if not within the mutant's bound; ``rule``: what was broken."""
+    """The result of a search. ``found``: number of seeds, None if not within the bound. ``rule``: the
+    broken invariant.
+    """
 
     mutant: Mutant
     found: int | None
@@ -294,7 +297,7 @@ class MutantMeasure:
 
 
 def measure(mutant: Mutant) -> MutantMeasure:
-    """Run seeds until one fails by something else than too little happening, and does not fail without the bug."""
+    """Run seeds until one fails and does not fail without the bug. A run with too little activity is not a failure."""
     seeds = iter(range(FIRST_SEED, FIRST_SEED + mutant.seeds))
     while (report := _first_failure(mutant, seeds)) is not None:
         if not run_seed(report.seed, mutant.profile).rule:
@@ -309,7 +312,7 @@ def _first_failure(mutant: Mutant, seeds: Iterator[int]) -> RunReport | None:
 
 
 def measure_all(mutants: Sequence[Mutant], jobs: int) -> Iterator[MutantMeasure]:
-    """All of them, as they are found."""
+    """Yield the results of all bugs as they are found."""
     if jobs == 1:
         yield from map(measure, mutants)
         return

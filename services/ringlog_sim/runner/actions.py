@@ -1,10 +1,10 @@
-"""What a script can make happen: a table of its words, and who performs each.
+"""The actions of scripts: a table of their names and of the functions that perform them.
 
-Many modules draw actions, each a word with arguments (``script``, ``scenarios``, ``imaging`` and others); a saved
-script has them as text. A word that two of them meant differently once kept a fault of the network from ever happening,
-and all runs were as green as before. So a word stands in one table, tables that share one are refused when this module
-is imported, a word of no table is an error of the run, and what counts as done is counted when it was done. The suite
-plays seeds until each word was performed.
+Many modules draw actions, each a name with arguments (``script``, ``scenarios``, ``images`` and others). A saved script
+has them as text. Two modules once gave one name different meanings, so that a network fault never happened, and all
+runs still passed. So a name has one entry in one table, and this module rejects tables that share a name when it is
+imported. An unknown name is an error of the run. An action is counted after it was performed, and the test suite runs
+seeds until each action was performed.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 
 
 class Acted(Protocol):
-    """What actions happen to."""
+    """The parts of a run that actions use."""
 
     world: SimWorld
     sim: Simulation
@@ -80,12 +80,13 @@ class Acted(Protocol):
 
 
 Perform = Callable[..., None]
-"""Called with the run, the action's number, and its arguments."""
+"""A function of the run, the action's number, and its arguments."""
 
 
 def perform(run: Acted, action: Action) -> None:
-    """One action of the script happens. Raises ValueError for a word that nobody performs, TypeError for arguments that
-    are not its own.
+    """Perform one action of the script.
+
+    Raises ValueError for an unknown name, and TypeError for wrong arguments.
     """
     if action.what not in PERFORMED:
         raise ValueError(f"nobody performs {action.what} {action.arguments}")
@@ -94,7 +95,7 @@ def perform(run: Acted, action: Action) -> None:
 
 
 def merged(*tables: Mapping[str, Perform]) -> Mapping[str, Perform]:
-    """All words of these tables. Raises ValueError for one that stands in two."""
+    """Return all entries of these tables. Raise ValueError for a name in two tables."""
     merged_actions: dict[str, Perform] = {}
     for table in tables:
         if twice := merged_actions.keys() & table.keys():
@@ -104,7 +105,7 @@ def merged(*tables: Mapping[str, Perform]) -> Mapping[str, Perform]:
 
 
 def _from_the_beginning(_run: Acted, _number: int, *_: Any) -> None:
-    """It was there when the run began, since the script has it."""
+    """Do nothing. The run has read this action from the script before its start."""
 
 
 # ------------------------------------------------------------------------------------ nodes and operators
@@ -191,7 +192,7 @@ def _read(run: Acted, number: int) -> None:
 
 
 def _read_rows(run: Acted, _: int, application: int, key: int, way: str) -> None:
-    """Read a key that was written, from all that have it."""
+    """Read a written key through an application."""
     read_rows(run.applications[APPLICATIONS[application]], key, way)
 
 
@@ -239,27 +240,27 @@ def _tablet_burst(run: Acted, number: int, count: int) -> None:
 
 
 def _resize(run: Acted, _: int, decision: str, sequence: int) -> None:
-    """A decision to cut a table in tablets otherwise."""
+    """Decide a resize of the table in tablets."""
     run.operator.images([DecideResize(f"{IN_TABLETS}.t", decision, sequence)])
 
 
 def _hold(run: Acted, _: int, of: str) -> None:
-    """The balancer is held up."""
+    """Pause the balancer."""
     run.operator.images([PauseChanges((BALANCING, SPLITS), of, "upgrade")])
 
 
 def _let_go(run: Acted, _: int, of: str) -> None:
-    """The balancer goes on."""
+    """Resume the balancer."""
     run.operator.images([ResumeChanges((BALANCING, SPLITS), of)])
 
 
 def _factor(run: Acted, _: int, keyspace: str, factor: int) -> None:
-    """A keyspace is to have more or fewer replicas."""
+    """Change the number of replicas of a keyspace."""
     run.operator.images([AlterKeyspace(keyspace, Replication("tablets", factor))])
 
 
 def _zone(run: Acted, number: int, kind: str) -> None:
-    """Somebody asks for something that is about zones, as they are now."""
+    """Perform an action on zones, drawn for their current state."""
     chance = Chance(run.world.seed, f"zones/{number}/{run.world.now}")
     if kind == PLACE:
         run.operator.images(placed(run.sim.log.state, chance))
@@ -282,7 +283,7 @@ def _zone(run: Acted, number: int, kind: str) -> None:
 
 
 def _service(run: Acted, number: int, kind: str) -> None:
-    """Somebody asks for something that is about members of the metadata service, as they are now."""
+    """Perform an action on members of the metadata service, drawn for their current state."""
     state = run.sim.log.state
     if commands := asked(kind, state, Chance(run.world.seed, f"members/{number}/{run.world.now}")):
         run.operator.images(commands)
@@ -351,4 +352,4 @@ PERFORMED: Mapping[str, Perform] = merged(
     {what: _log_end(what) for what in truncation.ACTIONS},
     {what: _fault(what) for what in faults.FAULT_ACTIONS},
 )
-"""Every word of a script."""
+"""Every action of a script."""

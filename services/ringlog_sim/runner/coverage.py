@@ -1,4 +1,4 @@
-"""What a search has exercised, as tables whose empty cells are seen."""
+"""The coverage of a search, as tables with visible empty cells."""
 
 from __future__ import annotations
 
@@ -20,19 +20,21 @@ Count = Callable[[str, str], int]
 
 @dataclass(frozen=True, slots=True)
 class CoverageTable:
-    """``cells[row][column]``: how often; 0 is an empty cell."""
+    """``cells[row][column]``: number of occurrences. 0 is an empty cell."""
 
     title: str
     columns: tuple[str, ...]
     cells: tuple[tuple[str, tuple[int, ...]], ...]
 
     def empty(self) -> int:
-        """How many cells are empty."""
+        """Return the number of empty cells."""
         return sum(not count for _, counts in self.cells for count in counts)
 
 
 def tables(did: Did) -> tuple[CoverageTable, ...]:
-    """Commands by outcome and by fault, stages of operations by fault, the words of scripts, what else was counted."""
+    """Return tables: commands by outcome and by fault, stages of operations by fault, actions of scripts, other
+    counters.
+    """
     commands = sorted(COMMANDS)
     outcomes = [kind.value for kind in OutcomeKind if kind is not OutcomeKind.HALT]
     asked: Counter[tuple[str, str]] = Counter()

@@ -1,4 +1,4 @@
-"""The faults of a script, done to the world."""
+"""The faults of a script and their effect on the world."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 FAULT_ACTIONS: Final = (*FAULTS, "cut_off", "lies", "stall", "slow_reader", "slow_disk", "asked_again")
-"""The words of faults: those that any run may draw, and those of particular situations."""
+"""The names of faults: those that any run may draw, and those of particular situations."""
 
 
 class Faulty(Protocol):
-    """What faults happen to."""
+    """The parts of a run that faults affect."""
 
     world: SimWorld
     sim: Simulation
@@ -38,11 +38,11 @@ class Faulty(Protocol):
     job: SimCdcJob
 
     def boot(self, host: SimHost) -> None:
-        """Start (again) what belongs on the host."""
+        """Start (again) the processes of the host."""
 
 
 class Faults:
-    """Does faults, and takes them back when their time is over."""
+    """The faults of a run. Each ends after its duration."""
 
     def __init__(self, run: Faulty) -> None:
         self.run = run
@@ -51,7 +51,7 @@ class Faults:
         self.world.power_cut = self._power_cut
 
     def stop(self) -> None:
-        """No more faults: everything works again, and all that is down is started."""
+        """End all faults, repair everything, and start all hosts that are down."""
         self.calm = True
         self.run.sim.moments.disarm()
         self.world.heal()
@@ -69,7 +69,7 @@ class Faults:
         self.run.job.calm()
 
     def act(self, number: int, what: str, arguments: tuple[Any, ...]) -> None:
-        """One fault."""
+        """Perform one fault."""
         sim, broker = self.run.sim, self.run.sim.broker
         self._during(what, arguments)
         match what, arguments:
@@ -132,7 +132,7 @@ class Faults:
     # ------------------------------------------------------------------------------------------- internals
 
     def _during(self, what: str, arguments: tuple[Any, ...]) -> None:
-        """For the coverage: this fault is at work for its duration, or for one second."""
+        """Mark a fault as active for its duration or one second, for the coverage."""
         active = self.run.sim.active_faults
         active.add(what)
         duration = arguments[-1] if arguments and isinstance(arguments[-1], int) else 0
@@ -148,8 +148,10 @@ class Faults:
         self.world.on(None, duration * MS, lambda _: None if host.up else self.run.boot(host))
 
     def take_rights(self, names: Sequence[str], away: int) -> None:
-        """What runs on these hosts is stopped, and nothing that it has sent is taken any more; what is started on them
-        again has rights of its own. The first one comes back after this number of milliseconds.
+        """Stop the processes on these hosts and reject all their earlier messages. Restarted processes have new
+        permissions.
+
+        The first host returns after ``away`` milliseconds.
         """
         for name in names:
             host = self.world.host(name)
@@ -162,13 +164,13 @@ class Faults:
         self.world.on(None, away * MS, lambda _: None if first.up else self.run.boot(first))
 
     def start_again(self, host: SimHost) -> None:
-        """What runs there reads a log that begins later now: it ends, and is started anew."""
+        """Restart a host whose reader is before the new beginning of the log."""
         self.world.tell(host.name, "was passed by the log's beginning")
         self.run.sim.did["snapshots", "passed"] += 1
         self._crash(host, 100, wipe=False)
 
     def _power_cut(self, host: SimHost) -> None:
-        """In the middle of a write to its disk the host goes down; it comes back in a second."""
+        """Let the host go down during a disk write. It returns after a second."""
         self.world.tell(host.name, "loses power")
         self.run.sim.did["besides", "power cut"] += 1
         self._crash(host, 1_000, wipe=False)
@@ -205,7 +207,7 @@ class Faults:
         self.run.sim.cache_up = True
 
     def _stale_cache(self) -> None:
-        """The cache comes back from an older copy of itself: the one that was kept at the last such fault."""
+        """Restore the cache from an older copy, which was made at the last such fault."""
         sim = self.run.sim
         kept = sim.shared.get("cache_copy")
         sim.shared["cache_copy"] = copy(sim.cache)
@@ -217,7 +219,9 @@ class Faults:
         self.run.sim.shared["cache_losses"] = self.run.sim.shared.get("cache_losses", 0) + 1
 
     def _garbage(self, chance: Chance, count: int) -> None:
-        """Others write to the metadata topic: bytes that are no entry, another cluster's, a truncated or bent entry."""
+        """Write invalid records to the metadata topic: random bytes, foreign entries, and truncated or
+        damaged entries.
+        """
         broker = self.run.sim.broker
         records = broker.partition(METADATA).records
         values: list[tuple[str, Any]] = []
@@ -241,7 +245,7 @@ class Faults:
         )
 
     def _foreign(self, chance: Chance) -> bytes:
-        """An entry of another cluster, well made."""
+        """Return a valid entry of another cluster."""
         state = self.run.sim.log.state
         previous = state.state_id or None
         made = new_state_id(previous, self.world.clock(self.world.host("stranger")), chance.take(ENTROPY_BYTES))
@@ -249,7 +253,7 @@ class Faults:
         return author_entry(draw_uuid(chance), made, previous, request, state.epoch, "stranger", 0, Noop()).data
 
     def _under_a_used_id(self, chance: Chance) -> bytes:
-        """An author that follows the head, but takes a request id that was applied."""
+        """Return an entry that follows the head but reuses an applied request id."""
         state = self.run.sim.log.state
         used = next((entry for entry in self.run.sim.log.entries[::-1] if entry and chance.happens(0.5)), None)
         request, now = used.request_id if used else draw_uuid(chance), self.world.clock(self.world.host("stranger"))
@@ -258,7 +262,7 @@ class Faults:
         return author_entry(self.run.sim.cluster_id, made, previous, request, state.epoch, "stranger", 0, Noop()).data
 
     def _asked_again(self) -> None:
-        """Every request that was refused so far arrives once more, from clients who retried."""
+        """Send every rejected request once more, as from retrying clients."""
         broker, host = self.run.sim.broker, self.world.host("stranger")
         results, requests = broker.partition(RESULTS), broker.partition(REQUESTS)
         read = [cached_result(record.value) for record in results.records[: results.visible]]
@@ -271,9 +275,9 @@ class Faults:
         self.world.spawn(host, "asked again", broker.try_append(host, REQUESTS, again))
 
     def _copies(self, chance: Chance, count: int) -> None:
-        """A producer that retried long ago: copies of old entries arrive again.
+        """Send copies of old entries again, as from a late retry of a producer.
 
-        As requests only those that were applied: who appends an entry by itself sends no request under that id.
+        Only applied entries are copied as requests, because a direct author sends no request for its entry.
         """
         broker, host = self.run.sim.broker, self.world.host("stranger")
         records, requests = broker.partition(METADATA).records, broker.partition(REQUESTS).records
@@ -290,7 +294,7 @@ class Faults:
 
 
 def _request_of(item: Entry) -> bytes:
-    """The request that an entry was made for, as its client sent it once."""
+    """Return the request of an entry, as its client once sent it."""
     if isinstance(item.command, Undecodable | UnknownCommand):
         return b"no request"
     kind, version, payload = encode_command(item.command)

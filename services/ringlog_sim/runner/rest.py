@@ -1,4 +1,6 @@
-"""What may never come: the lost, tablets that nobody moves, and what has to come all the same."""
+"""Work that may stay unfinished at the end of a run, because nodes are lost or tablets are not moved, and
+other work.
+"""
 
 from __future__ import annotations
 
@@ -24,27 +26,29 @@ from ringlog.protocol.rebalancer.zone_groups import SessionReports, before, fail
 from ringlog.protocol.rebalancer.zone_waits import ZoneWait, waits_of
 
 BEHIND, NOBODY = "moves_limit", "no_data_nodes"
-"""What the kernel says of a trigger that others are ahead of, and of one that leads nowhere: no more are to be made."""
+"""The kernel's codes for a trigger that waits for other moves, and for one without data nodes. Neither is repeated."""
 
 if TYPE_CHECKING:
     from ringlog_sim.actors.nodes.node import SimNode
 
 
 def helpless(operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
-    """True if somebody who is to get or to give rows does not run and never will: only a cancel ends it."""
+    """Return True if a node that gains or gives rows does not run and never will. Only a cancel ends such
+    an operation.
+    """
     giving = operation.plan.sources if operation.stage in REPORTED_STAGES else ()
     wanted = (*gaining_nodes(operation), *(source.source for source in giving))
     return any(node not in nodes or not nodes[node].starts for node in wanted)
 
 
 def waits_for_lost(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
-    """True if no quorum of some group is left that could acknowledge: an operator must decide what to give up."""
+    """Return True if a group has no live quorum to acknowledge. An operator must decide which data to give up."""
     living = {node for node, found in nodes.items() if found.starts}
     return any(len(living.intersection(need.members)) < need.need for need in gate(state, operation).needs)
 
 
 def waits_for_tablets(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
-    """True if nobody moves the tablets of the node that leaves, or somebody is lost who has one in transition."""
+    """Return True if no process moves the leaving node's tablets, or a lost node has a tablet in transition."""
     if operation.stage != REQUESTED:
         return False
     lost = {node for node, found in nodes.items() if not found.starts}
@@ -54,8 +58,9 @@ def waits_for_tablets(state: ClusterState, operation: Operation, nodes: Mapping[
 
 
 def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
-    """The tablets in transition without a lost node: failed attempts end with a revert. A salvage whose loss nobody has
-    admitted waits for a majority to be declared up, or for an operator.
+    """Return the tablets in transition without a lost node. Failed attempts must end with a revert.
+
+    A recovery that admits no loss is excluded. It waits for a majority to be declared up, or for an operator.
     """
     lost = {node for node, found in nodes.items() if not found.starts}
     return [
@@ -67,7 +72,7 @@ def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[s
 
 
 def unended_service(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
-    """The next step of the metadata service, unless it needs somebody who is lost."""
+    """Return the next step of the metadata service, unless it needs a lost node."""
     step = next_step(state)
     if step is None:
         return []
@@ -80,9 +85,10 @@ def unended_service(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[s
 
 
 def unended_zones(state: ClusterState, words: SessionReports, nodes: Mapping[str, SimNode]) -> list[str]:
-    """What partitions wait for (``protocol.rebalancer.zone_waits``) that has to come: the words of nodes that run,
-    moves that may begin, steps that may be recorded, automatic resets. Tablets on their way, and operations, are looked
-    at elsewhere.
+    """Return the unfinished waits of partitions (``protocol.rebalancer.zone_waits``) that must end.
+
+    These are reports of running nodes, moves that may begin, steps to record, and automatic resets. Migrating tablets
+    and operations are covered elsewhere.
     """
     runs = {node for node, found in nodes.items() if found.starts and node in state.nodes}
     runs = {node for node in runs if state.nodes[node].state != "left"}
@@ -100,7 +106,9 @@ def unended_zones(state: ClusterState, words: SessionReports, nodes: Mapping[str
 
 
 def _has_to_come(state: ClusterState, one: ZonePartition, wait: ZoneWait, runs: set[str], stands: bool) -> bool:
-    """True if nobody who is lost is waited for. ``stands``: tablets are in transition, which others may wait behind."""
+    """Return True if the wait needs no lost node. ``stands``: tablets are in transition, and others may
+    wait for them.
+    """
     match wait.code:
         case zone_waits.ANSWERS | zone_waits.COPIES:
             return bool(runs.intersection(wait.nodes))
@@ -124,8 +132,9 @@ def _has_to_come(state: ClusterState, one: ZonePartition, wait: ZoneWait, runs: 
 
 
 def _left_later(state: ClusterState, one: ZonePartition) -> bool:
-    """True if a partition has a node that left after it last acted on something, and may be triggered; else it was
-    turned back to that node.
+    """Return True if a partition may be triggered because one of its nodes left after its last change.
+
+    Otherwise the partition was reverted to that node.
     """
     cause = state.changed.get("nodes", 0)
     if one.change >= cause or not can_go_on(state, state.zones[one.zone], one):
@@ -134,6 +143,6 @@ def _left_later(state: ClusterState, one: ZonePartition) -> bool:
 
 
 def _refused(state: ClusterState, command: TriggerRebalance) -> str:
-    """The code with which the kernel refuses it now; empty if it does not."""
+    """Return the kernel's rejection code for the command now, or empty text."""
     found = decide(state, command, EntryContext(state.epoch + 1, "", state.time))
     return found.code if isinstance(found, Rejected) else ""

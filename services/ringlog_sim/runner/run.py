@@ -1,8 +1,8 @@
-"""One run: a cluster is set up, the script happens to it, faults stop, and everything must come to rest.
+"""One run: create a cluster, play the script, end the faults, and wait until the cluster is quiet.
 
-While it runs every check looks at everything; when the faults have stopped the cluster gets time to become quiet:
-everybody at the last epoch, every request answered, every operation ended or waiting for something that it names. A run
-in which too little happened counts as failed as well: it would prove nothing.
+Every check runs after every event. After the faults, the cluster gets time to become quiet: all replicas at the last
+epoch, every request answered, every operation ended or waiting for a named condition. A run with too little activity
+also fails, because it would prove nothing.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, CONSUMER, OPERA
 from ringlog_sim.stories.truncation import unarchived, unended_snapshots
 
 REST_US: Micros = 120 * SECOND
-"""How much virtual time a cluster has to become quiet after the last fault."""
+"""Virtual time for a cluster to become quiet after the last fault."""
 SLICE_US: Micros = 500 * MS
 ENTRIES_MIN = 6
-"""Entries that a run must at least add to the log to count."""
+"""Entries that a run must at least add to the log."""
 
 _SHELLS: tuple[type[Worker], ...] = (
     ValidatorWorker,
@@ -90,17 +90,19 @@ WORKERS: dict[str, type[Worker]] = {
 
 
 def workers_of(script: Script) -> tuple[type[Worker], ...]:
-    """The workers of each host of agents; those of an optional role only if the script asks for it."""
+    """Return the workers of each agent host. Workers of an optional role are included only if the script
+    requests it.
+    """
     asked = {action.arguments for action in script.actions if action.what in ("hand_over", "with_role")}
     return tuple(WORKERS[name] for name, row in ROLES.items() if not row.is_optional or (name,) in asked)
 
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run gave. ``rule`` is empty if nothing was broken; ``digest`` sums up all that happened.
+    """The result of a run. ``rule`` is empty if no invariant was broken. ``digest``: hash of all records and events.
 
-    ``seconds``: of processor time. ``history``: what clients asked and what they got, as lines, and ``chart``: how its
-    tablets lay; if they were asked for.
+    ``seconds``: processor time. ``history``: the clients' operations and answers, as lines, and ``chart``: the history
+    of the tablets, both only on request.
     """
 
     seed: int
@@ -119,7 +121,7 @@ class RunReport:
 
 
 class Run:
-    """One cluster and what happens to it."""
+    """One cluster and its actions."""
 
     def __init__(self, script: Script, tracing: bool = False) -> None:
         self.script = script
@@ -154,7 +156,7 @@ class Run:
     # --------------------------------------------------------------------------------------------- set-up
 
     def set_up(self) -> None:
-        """Everything that is there when the run begins."""
+        """Create everything that exists at the start of the run."""
         shape = self.script.shape
         prefix = prefix_of(shape)
         if prefix.records:
@@ -186,7 +188,7 @@ class Run:
             self.operator.insist(schema_commands(1, Chance(self.world.seed, "schema")))
 
     def _found(self, host: SimHost) -> Step:
-        """One of two founders who race."""
+        """Create the cluster. Two processes race to do so."""
         replica = SimReplica(self.sim, host, f"founder@{host.name}")
         direct = SimAuthor(replica, f"founder@{host.name}", draw_of(self.sim, f"founder@{host.name}"))
         try:
@@ -197,7 +199,7 @@ class Run:
             replica.close()
 
     def boot(self, host: SimHost) -> None:
-        """Start (again) what belongs on the host."""
+        """Start (again) the processes of the host."""
         if host.name in self.lost:
             return
         self.world.boot(host)
@@ -223,7 +225,7 @@ class Run:
     # -------------------------------------------------------------------------------------------- playing
 
     def play(self, entries_min: int = ENTRIES_MIN) -> None:
-        """Let the script happen, then wait until all is quiet. Raises Violation."""
+        """Play the script, then wait until the cluster is quiet. Raise BrokenPromise."""
         self.set_up()
         before = len(self.sim.log.states)
         for action in self.script.actions:
@@ -248,14 +250,16 @@ class Run:
         perform(self, Action(number, self.world.now, kind, arguments))
 
     def _rows_failed(self, name: str) -> None:
-        """A node has ended since its disk failed: it is lost, or begins without rows."""
+        """Handle a node that has stopped because of its disk: it is lost, or it starts without rows."""
         lost = not self.faults.calm and Chance(self.world.seed, f"rows failed/{name}").happens(0.5)
         kind, arguments = ("lost", (name,)) if lost else ("crash", (name, 1_000))
         perform(self, Action(-1, self.world.now, kind, arguments))
 
     def close(self) -> None:
-        """Let go of everything at the end. Thousands of objects know each other: without this they would wait for the
-        garbage collector, which takes several times as long to find them, in memory that is long cold.
+        """Drop all references at the end of the run.
+
+        Thousands of objects refer to each other. The garbage collector would take several times as long to find them,
+        in memory that is no longer cached.
         """
         self.world.close()
         self.sim.close()
@@ -264,7 +268,7 @@ class Run:
     # --------------------------------------------------------------------------------------------- digest
 
     def digest(self) -> str:
-        """Everything that was written and every event, in one hex number."""
+        """Return a hash of all written records and events, in hex."""
         summed = hashlib.sha256(f"{self.world.events}/{self.world.fingerprint}/{self.world.now}".encode())
         for name, partitions in sorted(self.sim.broker.topics.items()):
             for partition in partitions:
@@ -280,14 +284,14 @@ def _loads(run: Run) -> list[Heard]:
 
 
 def _to_balance(run: Run) -> str:
-    """What the balancer would ask for, as reports and state are."""
+    """Return the balancer's next commands for the current reports and state."""
     state = run.sim.log.state
     reports = take(Reports(), _loads(run), state)
     return ", ".join(type(command).__name__ for command in advise(state, measured(reports, state)).commands)
 
 
 def _to_rebalance(run: Run) -> list[str]:
-    """What zones still wait for, and what the rebalancer would ask for, as words and state are."""
+    """Return the zones' unfinished waits, and the rebalancer's next commands for the current reports and state."""
     state = run.sim.log.state
     if not run.sim.shared["rebalances"] or not state.zones:
         return []
@@ -302,7 +306,7 @@ def _to_rebalance(run: Run) -> list[str]:
 
 
 def unfinished_work(run: Run) -> list[str]:
-    """Sentences, one for each thing that is still to come; empty if the cluster is at rest."""
+    """Return a sentence for each unfinished item, or nothing if the cluster is quiet."""
     sim = run.sim
     state = sim.log.state
     undone = []
@@ -313,7 +317,7 @@ def unfinished_work(run: Run) -> list[str]:
             undone.append(f"{replica.name} is at epoch {replica.state.epoch}, the log at {state.epoch}")
     for operation in in_flight(state):
         if stopped_by(operation):
-            continue  # it may wait for ever: nobody has decided
+            continue  # it may wait forever, because no operator has decided
         reasons = (helpless(operation, run.by_id), waits_for_lost(state, operation, run.by_id))
         if not any(reasons) and not waits_for_tablets(state, operation, run.by_id):
             undone.append(f"{operation.id} is in {operation.stage}")
@@ -355,7 +359,7 @@ def run_script(
     recording: bool = False,
     filming: bool = False,
 ) -> RunReport:
-    """Play a script to its end; never raises."""
+    """Play a script to its end. It never raises."""
     began = time.process_time()
     run = Run(script, tracing)
     rule, detail = "", ""

@@ -1,8 +1,7 @@
-"""A run's script: the cluster it begins with and the actions that happen to it, as plain data.
+"""A run's script: its initial cluster and its actions, as plain data.
 
-The script is drawn from the seed before anything runs, so it can be cut down (``shrink``), stored as a regression test
-and replayed. An action has a number of its own, from which what it draws is derived: taking another one out changes
-nothing about it.
+The script is drawn from the seed before the run, so it can be shortened (``shrink``), stored as a regression test and
+replayed. An action's draws depend on its own number only. So removing another action does not change it.
 """
 
 from __future__ import annotations
@@ -47,7 +46,7 @@ BUSY_ROLES = tuple(name for name, row in ROLES.items() if not row.is_optional)
 
 @dataclass(frozen=True, slots=True)
 class Action:
-    """At ``at`` (microseconds) ``what`` happens, with ``arguments``."""
+    """An action: at ``at`` (microseconds), ``what`` happens, with ``arguments``."""
 
     number: int
     at: Micros
@@ -57,7 +56,7 @@ class Action:
 
 @dataclass(frozen=True, slots=True)
 class Script:
-    """All that a run is a function of, beside the code. ``calm``: when the last fault is over, in microseconds."""
+    """All inputs of a run, except the code. ``calm``: end of the last fault in microseconds."""
 
     seed: int
     profile: str
@@ -68,7 +67,7 @@ class Script:
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """How much happens in ``length``; a fault lasts at most ``fault`` milliseconds."""
+    """The amount of activity in ``length``. A fault lasts at most ``fault`` milliseconds."""
 
     name: str
     length: Micros
@@ -103,7 +102,7 @@ PROFILES: Mapping[str, Profile] = {
 }
 
 ALL: Final = "all"
-"""Stands for every profile: each seed has one, drawn by ``SHARES``."""
+"""The name for all profiles. Each seed then has one of them, drawn by ``SHARES``."""
 
 SHARES: Mapping[str, int] = {
     "small": 34,
@@ -119,33 +118,37 @@ SHARES: Mapping[str, int] = {
     peer_logs.PROFILE: 2,
     "large": 1,
 }
-"""Of 100 runs of ``ALL``, how many have each profile. Profiles that have found defects lately get more runs, profiles
-whose runs cost more get fewer: a run of ``large`` costs as much as 20 of ``small``.
+"""Number of runs with each profile, of 100 runs of ``ALL``.
+
+Profiles that have found defects lately get more runs. Profiles with expensive runs get fewer: a run of ``large`` costs
+as much as 20 of ``small``.
 """
 
 
 def profile_of(seed: int) -> str:
-    """The profile that a seed has in a search over all of them."""
+    """Return the profile of a seed in a search over all of them."""
     return Chance(seed, "profile").weighted([*SHARES.items()])
 
 
 FIRST_SWITCH, FIRST_OF_SCENARIO, FIRST_REPLACEMENT = 1_000, 2_000, 3_000
-"""Number of the first action of a switch under load, of a scenario, and about a newcomer that replaces another node.
-Numbers of stories begin above (``stories.table``)."""
+"""Number of the first action of a switch under load, of a scenario, and of a replacement by a new node.
+
+Numbers of stories begin above these (``stories.table``).
+"""
 
 STAY_OUT = 0.55
-"""The share of runs without a scenario in which as few nodes join as the profile allows: those with one have more."""
+"""Share of runs without a scenario in which the minimum number of nodes joins. Runs with a scenario have more."""
 
 
 def draw_script(seed: int, profile: Profile) -> Script:
-    """The script of a seed."""
+    """Return the script of a seed."""
     chance, special = Chance(seed, f"script/{profile.name}"), Chance(seed, f"scenario/{profile.name}")
     chosen = _chosen(seed, profile.name, special)
     founded, joining, factor = _cluster(seed, chance, profile, chosen, special)
     is_balanced = has_balancer(seed, profile.name, founded)
     joining = max(joining, int(is_balanced))
     history = chance.pick([10_000, 10_000, 100])
-    # Few shapes for short runs, since each costs as much as a run to prepare.
+    # Short runs have few shapes, because preparing a shape costs as much as a run.
     shape = ClusterShape(
         founded=founded,
         joining=joining,
@@ -200,7 +203,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
 
 
 def _chosen(seed: int, profile: str, special: Chance) -> Scenario | None:
-    """The scenario or the rarity of a run; none where every run of the profile has something else."""
+    """Return the scenario or the rarity of a run, or None if the profile has a story in every run."""
     chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile}"))
     if profile == scenarios.PROFILE:
         return special.weighted([(made, made.weight) for made in (*SCENARIOS, *RARITIES)])
@@ -208,18 +211,18 @@ def _chosen(seed: int, profile: str, special: Chance) -> Scenario | None:
 
 
 def _few_tokens(seed: int, founded: int, balanced: bool) -> int:
-    """The tokens of each node of a short run; an odd number lies in one datacenter."""
+    """Return the number of tokens of each node of a short run. An odd number implies one datacenter."""
     return 1 if balanced and Chance(seed, "balancing/shape").happens(0.5) else 1 + founded % 2
 
 
 def _replaced(chance: Chance, founded: int, newcomers: range, places: int) -> dict[str, str]:
-    """Newcomers that replace a founder of their datacenter and rack instead of joining."""
+    """Return new nodes that replace an initial node of their datacenter and rack instead of joining."""
     numbers = [number for number in newcomers if 1 <= number - places <= founded]
     return {f"n{number}": f"n{number - places}" for number in numbers if chance.happens(0.35)}
 
 
 def _replacements(chance: Chance, actions: list[Action], replaced: dict[str, str]) -> list[Action]:
-    """Their founders lose their disks before they start, half of the time: those never come back."""
+    """Return the replacements. In half of them, the replaced node has lost its disk before and never returns."""
     starts = {action.arguments[0]: action.at for action in actions if action.what == "start"}
     made = []
     for number, (newcomer, founder) in enumerate(sorted(replaced.items())):
@@ -233,7 +236,7 @@ def _replacements(chance: Chance, actions: list[Action], replaced: dict[str, str
 def _cluster(
     seed: int, chance: Chance, profile: Profile, chosen: Scenario | None, special: Chance
 ) -> tuple[int, int, int]:
-    """(nodes that are there, nodes that will join, replication factor), as a scenario wants them."""
+    """Return (initial nodes, joining nodes, replication factor) for a scenario."""
     founded = chance.between(*profile.nodes)
     joining, factor = chance.between(*profile.joining), chance.between(1, 3)
     if chosen is not None:
@@ -248,9 +251,10 @@ def _cluster(
 
 
 def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: Profile) -> list[Action]:
-    """What applications do with registers: writes and reads that meet, most of them while a node joins.
+    """Return the applications' operations on registers: overlapping writes and reads, mostly while a node joins.
 
-    Each register has one writer, both applications read. The last register is for writes at ONE, which promise little.
+    Each register has one writer, and both applications read. The last register is for writes at ONE, which guarantee
+    little.
     """
     levels = [("QUORUM", 10), ("ALL", 2), ("ONE", 1)]
     actions: list[Action] = []
@@ -268,7 +272,7 @@ def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: 
             else:
                 chosen = 2 if level == "ONE" else register
                 add(moment, "register", APPLICATIONS[chosen % 2], chosen, f"write-{level}")
-    # A fault of their own.
+    # A fault for the registers.
     what = chance.pick(["crash", "crash", "pause", "cut", "slow", "none"])
     hosts = [*APPLICATIONS, *(f"n{number + 1}" for number in range(3))]
     if what != "none":
@@ -277,14 +281,14 @@ def _registers(chance: Chance, first: int, moments: dict[int, Micros], profile: 
 
 
 def _near(moments: dict[int, Micros], chance: Chance, profile: Profile) -> Micros:
-    """A moment, most likely while a node joins: that takes about a second."""
+    """Return a time, mostly while a node joins, which takes about a second."""
     if moments and chance.happens(0.8):
         return moments[chance.pick(sorted(moments))] + chance.between(0, 1_200_000)
     return chance.between(0, profile.length)
 
 
 def _moments(drawn: list[tuple[str, tuple[Any, ...]]], chance: Chance, profile: Profile) -> dict[int, Micros]:
-    """When nodes start, by number of the action: most soon, so that their joins see the rest of the run."""
+    """Return the start times of nodes by action number. Most are early, so that the run covers their joins."""
     return {
         number: chance.between(0, SECOND if chance.happens(0.7) else profile.length)
         for number, (what, _) in enumerate(drawn)
@@ -293,7 +297,7 @@ def _moments(drawn: list[tuple[str, tuple[Any, ...]]], chance: Chance, profile: 
 
 
 def _when(number: int, moments: dict[int, Micros], chance: Chance, profile: Profile) -> Micros:
-    """When an action happens: half of them while a node joins, at a pace at which several meet in one stage."""
+    """Return the time of an action. More than half are while a node joins, close enough to share a stage."""
     if number in moments:
         return moments[number]
     if moments and chance.happens(0.6):
@@ -325,7 +329,7 @@ FAULTS: tuple[str, ...] = (
 
 
 def _arguments(what: str, chance: Chance, hosts: list[str], longest: int) -> tuple[Any, ...]:
-    """What an action needs to know; durations in milliseconds."""
+    """Return the arguments of an action. Durations are in milliseconds."""
     host, duration = chance.pick(hosts), chance.between(100, longest)
     match what:
         case "crash" | "pause":
@@ -358,12 +362,12 @@ def _arguments(what: str, chance: Chance, hosts: list[str], longest: int) -> tup
 
 
 def to_json(script: Script) -> dict[str, Any]:
-    """The script as JSON; ``from_json`` gives it back."""
+    """Return the script as JSON. ``from_json`` reverses it."""
     return asdict(script)
 
 
 def from_json(value: Mapping[str, Any]) -> Script:
-    """The script that ``to_json`` gave. Raises KeyError, TypeError for anything else."""
+    """Return the script from ``to_json``. Raise KeyError or TypeError for other values."""
     actions = tuple(
         Action(action["number"], action["at"], action["what"], tuple(action["arguments"]))
         for action in value["actions"]
@@ -372,5 +376,5 @@ def from_json(value: Mapping[str, Any]) -> Script:
 
 
 def told(action: Action) -> str:
-    """An action in a line of the story."""
+    """Return an action as a line of the trace."""
     return " ".join([action.what, *(str(argument) for argument in action.arguments)])

@@ -1,4 +1,4 @@
-"""Many seeds: runs spread over processes, reports as they come."""
+"""Searches over many seeds: the runs are spread over processes, and reports come in any order."""
 
 from __future__ import annotations
 
@@ -19,8 +19,9 @@ CHUNK = 8
 
 
 def run_seed(seed: int, profile: str = "small", tracing: bool = False, histories: Path | None = None) -> RunReport:
-    """Run a seed. ``profile``: may be ``ALL``, then the seed's own. ``histories``: a folder for its history, as
-    ``<profile>-<seed>.jsonl``. Raises OSError.
+    """Run a seed. ``profile``: may be ``ALL``, then the seed's own.
+
+    ``histories``: a folder for its history, as ``<profile>-<seed>.jsonl``. Raises OSError.
     """
     profile = profile_of(seed) if profile == ALL else profile
     report = run_script(draw_script(seed, PROFILES[profile]), tracing, recording=histories is not None)
@@ -34,7 +35,7 @@ def run_seed(seed: int, profile: str = "small", tracing: bool = False, histories
 
 @dataclass(slots=True)
 class SearchResult:
-    """What a search has seen so far. ``cpu_s``: processor seconds of all runs."""
+    """The results of a search so far. ``cpu_s``: processor seconds of all runs."""
 
     runs: int = 0
     events: int = 0
@@ -45,7 +46,7 @@ class SearchResult:
     failures: list[RunReport] = field(default_factory=list)
 
     def add(self, report: RunReport) -> None:
-        """One more run."""
+        """Add one run."""
         self.runs += 1
         self.events += report.events
         self.entries += report.entries
@@ -60,7 +61,7 @@ Chunk = tuple[tuple[int, ...], str, Path | None]
 
 
 COLLECTED_EVERY = 1_200_000
-"""Events of runs between two looks for garbage cycles."""
+"""Number of events between two garbage collections."""
 _uncollected = 0
 
 
@@ -73,13 +74,13 @@ def _collect(events: int) -> None:
 
 
 def prepare() -> None:
-    """For a process that does nothing but runs: look for garbage cycles between runs only, which saves a sixth."""
+    """Prepare a process that only does runs: collect garbage only between runs, which saves a sixth of the time."""
     gc.freeze()
     gc.disable()
 
 
 def prepare_worker() -> None:
-    """``prepare`` for a process of a pool: an interrupt is for its parent, which ends it."""
+    """Prepare a process of a pool. It ignores interrupts, because its parent ends it."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     prepare()
 
@@ -90,7 +91,7 @@ def _chunk(work: Chunk) -> list[RunReport]:
 
 
 def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | None = None) -> Iterator[RunReport]:
-    """The runs of all seeds, in no particular order if there are several jobs. Stopping early is fine."""
+    """Yield the runs of all seeds, in any order if there are several jobs. The caller may stop early."""
     if jobs == 1:
         collected = gc.isenabled()
         prepare()
@@ -98,7 +99,7 @@ def reports(seeds: Iterable[int], profile: str, jobs: int, histories: Path | Non
             for seed in seeds:
                 yield run_seed(seed, profile, histories=histories)
         finally:
-            # The process belongs to the caller, who may have more to do than runs.
+            # The process belongs to the caller, who may have other work.
             gc.unfreeze()
             if collected:
                 gc.enable()

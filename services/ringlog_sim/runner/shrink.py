@@ -1,6 +1,6 @@
-"""Shrink a failing script, and store it as a file.
+"""Shrinking of a failing script, and its storage as a file.
 
-Actions are removed first, then the cluster gets smaller, as long as the same promise is broken. Every action draws from
+Actions are removed first, then the cluster is reduced, as long as the same invariant is broken. Every action draws from
 its own stream, so the remaining ones behave much as before. Removal is tried in halves, quarters and so on (Zeller's
 ddmin), then one by one. A stored script is a regression test once it is in ``tests/sim/regressions``.
 """
@@ -26,12 +26,12 @@ class _Shrinker:
         self.left = runs_max
 
     def fails(self, script: Script) -> bool:
-        """True if ``script`` breaks the same promise."""
+        """Return True if ``script`` breaks the same invariant."""
         self.left -= 1
         return self.play(script).rule == self.rule
 
     def actions(self, script: Script) -> Script:
-        """Fewer actions."""
+        """Return the script with fewer actions."""
         size = max(len(script.actions) // 2, 1)
         while self.left > 0:
             shorter = next(
@@ -48,7 +48,7 @@ class _Shrinker:
         return script
 
     def shape(self, script: Script) -> Script:
-        """A smaller cluster."""
+        """Return the script with a smaller cluster."""
         for change in (
             {"old": False},
             {"history": 10_000},
@@ -73,7 +73,7 @@ def _without(script: Script, size: int) -> Iterator[Script]:
 
 
 def _is_consistent(script: Script) -> bool:
-    """True if the actions name only nodes that the shape has."""
+    """Return True if the actions name only nodes of the shape."""
     most = script.shape.founded + script.shape.joining
     named = (argument for action in script.actions for argument in action.arguments)
     return all(
@@ -85,17 +85,17 @@ def _is_consistent(script: Script) -> bool:
 def shrink(
     script: Script, rule: str, play: Callable[[Script], RunReport] = run_script, runs_max: int = RUNS_MAX
 ) -> Script:
-    """The smallest script found that still breaks ``rule``."""
+    """Return the smallest script found that still breaks ``rule``."""
     shrinker = _Shrinker(rule, play, runs_max)
     return shrinker.shape(shrinker.actions(script))
 
 
 class NoScript(ValueError):
-    """A file that holds no script; the text says why."""
+    """A file without a valid script. The text says why."""
 
 
 def save(folder: Path, report: RunReport, script: Script) -> Path:
-    """Write ``script``, which broke ``report.rule``; returns the file."""
+    """Write ``script``, which broke ``report.rule``. Return the file."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{report.rule.replace(' ', '_')}-{script.profile}-{script.seed}.json"
     found = {"rule": report.rule, "detail": report.detail, "script": to_json(script)}
@@ -104,7 +104,7 @@ def save(folder: Path, report: RunReport, script: Script) -> Path:
 
 
 def load(path: Path) -> tuple[str, Script]:
-    """(the rule that was broken when it was found, the script). Raises NoScript, OSError."""
+    """Return (the rule that was broken when it was found, the script). Raise NoScript or OSError."""
     try:
         found = json.loads(read_text(path))
         return str(found["rule"]), from_json(found["script"])

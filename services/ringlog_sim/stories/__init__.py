@@ -1,1 +1,1 @@
-"""What befalls a simulated cluster, one module a story."""
+"""The stories of simulated clusters, one module per story."""

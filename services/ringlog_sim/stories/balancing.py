@@ -1,8 +1,8 @@
-"""The balancer in a part of the runs of the profile with tablets: a node joins, and a second table spreads onto it.
+"""The balancer, in a part of the runs of the profile with tablets. A node joins, and a second table spreads onto it.
 
-Meanwhile instances of the balancer stand still or die with a plan in hand and are taken over, the word of nodes is
-lost, late or dated wrongly, operators hold it up and let it go on, and nodes leave, are declared down or are lost. All
-other faults and commands are those of every run of the profile, so operators move tablets and cut tables, too.
+During that, instances of the balancer pause or die with a plan and are superseded. Nodes' reports are lost, late or
+have wrong times. Operators pause and resume it. Nodes leave, are declared down or are lost. Other faults and commands
+are those of every run of the profile, so operators also move tablets and resize tables.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from ringlog_sim.stories.scenarios import Befalling, when
 from ringlog_sim.stories.story import Drawn, StorySetting
 
 SHARE = 0.5
-"""How many of the runs of the profile have a balancer."""
+"""Share of the runs of the profile that have a balancer."""
 PAUSES, COPIES = 0.25, 0.25
-"""How many of these runs have an operator who holds it up, or who alters a keyspace."""
+"""Shares of these runs in which an operator pauses the balancer, or alters a keyspace."""
 LIMITS = (
     "tablet_stream_reads_per_shard_max",
     "tablet_stream_writes_per_shard_max",
@@ -40,13 +40,13 @@ def draw_balancing(setting: StorySetting) -> list[Drawn]:
     chance, founded = setting.chance("balancing"), setting.founded
     if setting.profile != PROFILE or founded < 2 or not chance.happens(SHARE):
         return []
-    # Only with three replicas and a fourth node may somebody be behind, or dead, while a tablet goes its way.
+    # A node can be behind or dead during a migration only with three replicas and a fourth node.
     factor = founded if chance.happens(0.5) else chance.between(1, founded)
     drawn: list[Drawn] = [(0, "with_role", (ROLE,)), (0, SPREAD, (factor, chance.pick([2, 4, 8])))]
     for _ in range(chance.between(1, 3)):
         drawn += _befalls(chance, [f"n{number}" for number in range(1, founded + 2)])
     if chance.happens(PAUSES):
-        # Until after the newcomer has joined: then there is something to move.
+        # The pause lasts until the new node has joined, so that there are tablets to move.
         of = chance.pick(["", SPREAD, f"{SPREAD}.t"])
         drawn += [when("Join", "hold", of), when("Join", "let_go", of, delay=chance.between(2_500, 5_000))]
     if chance.happens(COPIES):
@@ -56,21 +56,21 @@ def draw_balancing(setting: StorySetting) -> list[Drawn]:
 
 
 def _befalls(chance: Chance, nodes: list[str]) -> list[Drawn]:
-    """Something that happens to the balancer, to what it hears, or to those whom it gives tablets."""
+    """Draw an event that affects the balancer, its input, or the nodes that get tablets."""
     at, name, long = chance.between(500, 6_000) * MS, chance.pick(nodes), chance.between(500, 3_000)
     nth = chance.between(1, 4)
     match what := chance.weighted(_BEFALLS):
         case "clock":
             return [(at, "clock", (name, 100_000))]
         case "vain":
-            # Sources are away, or not ready yet, and nobody tries for long. With one try that would go on for ever
-            # where a source hears of each stage after its target, so in the end there may be more.
+            # Sources are down or not ready, and the target gives up soon. With one attempt that would repeat forever if
+            # a source learns of each stage after its target. So the limit is raised at the end.
             few, many = chance.pick([1, 3, 3]), SETTINGS["stream_tries_max"].default
             tries: list[Drawn] = [(500 * MS, "set", ("stream_tries_max", few))]
             tries += [(LASTS, "set", ("stream_tries_max", many))] if few == 1 else []
             return [*tries, when("AdvanceTablets", "crash", name, long, nth=chance.between(1, 12))]
         case "asleep":
-            # Who is to have tablets does not hear of it for a while.
+            # The target learns of its new tablets late.
             return [when("MigrateTablets", "pause", nodes[-1], long, nth=nth)]
         case "limits":
             return [(500 * MS, "set", (chance.pick(LIMITS), chance.between(1, 2)))]

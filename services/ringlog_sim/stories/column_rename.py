@@ -1,7 +1,7 @@
-"""A table whose columns are dropped, renamed, added and made anew under load, in a part of the runs.
+"""A table whose columns are dropped, renamed, added and recreated under load, in a part of the runs.
 
-Its writes name the version that they are by, the newest or an earlier one, and each value says for which column of
-which version it was meant (``ringlog_sim.actors.cdc.producer``). So a check needs to know nothing of where cells lie.
+Its writes name their table version, the newest or an earlier one. Each value names its column and version
+(``ringlog_sim.actors.cdc.producer``). So a check does not need to know where cells are stored.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
 PROFILE: Final = "columns"
-"""The profile of which every run has it."""
+"""The profile that always has this story."""
 SHARE: Final = 0.02
-"""How many of the other runs have it, of those that begin with nodes and have no scenario."""
+"""Share of other runs that have it, of those that begin with nodes and have no scenario."""
 USED_AGAIN: Final = 0.6
-"""How many runs of the profile drop the table and a keyspace, and create them again, while a node streams."""
+"""Share of the profile's runs that drop and recreate the table and a keyspace while a node streams."""
 LASTS: Micros = 5 * SECOND
 ACTIONS: Final = ("columns", "columns_burst")
 NAMES: Final = ("v", "w", "x")
@@ -49,7 +49,7 @@ def draw_column_rename(setting: StorySetting) -> list[Drawn]:
 
 
 def _used_again(chance: Chance) -> list[Drawn]:
-    """Use names again in a part of the runs, while a node streams the data of their first owners."""
+    """Reuse names in a part of the runs, while a node streams the data of their first owners."""
     if not chance.happens(USED_AGAIN):
         return []
     drawn: list[Drawn] = [(chance.between(0, 60) * MS, "columns", ("reuse",))]
@@ -65,7 +65,7 @@ def _used_again(chance: Chance) -> list[Drawn]:
 def befalls(
     sim: Simulation, operator: SimOperator, producer: SimProducer, number: int, what: str, arguments: tuple[Any, ...]
 ) -> None:
-    """One of ``ACTIONS`` happens."""
+    """Perform one of ``ACTIONS``."""
     if what == "columns":
         chance = Chance(sim.world.seed, f"columns/{number}")
         operator.images(changes(chance, arguments[0], sim.log.state))
@@ -74,9 +74,10 @@ def befalls(
 
 
 def changes(chance: Chance, what: str, state: ClusterState) -> list[Command]:
-    """What an operator asks for. ``what``: create, rename, drop, add, anew (drop and add in one command), back (two
-    columns exchange their names), reuse (create the keyspace ``REUSED``), again (drop that keyspace and the table, and
-    create both again).
+    """Return an operator's commands.
+
+    ``what``: create, rename, drop, add, anew (drop and add in one command), back (two columns exchange their names),
+    reuse (create the keyspace ``REUSED``), again (drop that keyspace and the table, and create both again).
     """
     if what == "reuse":
         # Keyspaces with equal replication share the ranges, so this one may be dropped while a node streams.

@@ -1,8 +1,8 @@
-"""Nodes that keep their rows on disk, while they crash, lose power in a commit, and the mutations let go of their head.
+"""Nodes with rows on disk. They crash and lose power in a commit, and the head of the mutations topic is truncated.
 
-What is cut is what every node has for good; a node that begins reads on from its own position. The CDC job reads the
-whole topic all the same: what a job does without its mutations is no matter of nodes. Applications read the rows, each
-at its own moment: at the position of the last write, or at QUORUM.
+Truncation removes only mutations that every node has durably stored. A starting node continues at its own position. The
+CDC job still reads the whole topic, because a truncated topic for the job is not part of this story. Applications read
+the rows at different times: at the position of the last write, or at QUORUM.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.stories.story import Drawn, StorySetting
 
 PROFILE: Final = "rows"
-"""The profile of which every run has them; others have none."""
+"""The profile that always has this story. Others never have it."""
 LASTS: Micros = 6 * SECOND
 LASTS_AHEAD: Micros = 8 * SECOND
 AHEAD: Final = 0.25
 
 
 def draw_disk_rows(setting: StorySetting) -> list[Drawn]:
-    """Draw crashes, writes, reads, and deletions at the head of the topic."""
+    """Draw crashes, writes, reads, and truncations of the topic."""
     chance, nodes = setting.chance("rows"), setting.nodes
     drawn: list[Drawn] = [(0, "keep_rows", ())]
 
@@ -47,12 +47,12 @@ def draw_disk_rows(setting: StorySetting) -> list[Drawn]:
 
 
 def one_is_ahead(seed: int) -> bool:
-    """True for runs with three replicas, of which one gets what is written seconds before the others."""
+    """Return True for runs with three replicas in which one gets writes seconds before the others."""
     return Chance(seed, "rows/ahead").happens(AHEAD)
 
 
 def draw_one_ahead(setting: StorySetting) -> list[Drawn]:
-    """Draw the same, and then, when all nodes are back, writes, and reads while those replicate."""
+    """Draw ``draw_disk_rows``, and later, with all nodes up, writes, and reads while these replicate."""
     return draw_disk_rows(setting) + _ahead(setting.chance("rows/ahead/drawn"), setting.nodes)
 
 

@@ -1,7 +1,6 @@
-"""Tables that keep images, in a part of the runs: they are made, switched, dropped and made anew under load.
+"""Tables with images, in a part of the runs. They are created, altered, dropped and recreated under load.
 
-What befalls the job meanwhile is what states of rows must stand: drivers that die between any two steps, a second one,
-tasks that come when all is over.
+Row states must survive the job's faults: drivers that die between any two steps, a second driver, and late tasks.
 """
 
 from __future__ import annotations
@@ -20,13 +19,13 @@ from ringlog_sim.stories.pipeline_faults import lost_checkpoint
 from ringlog_sim.stories.story import WRITER, Drawn, StorySetting
 
 PROFILE: Final = "images"
-"""The profile of which every run has them, or loses a checkpoint (``pipeline_faults``)."""
+"""The profile in which every run has images, or loses a checkpoint (``pipeline_faults``)."""
 SHARE = 0.12
-"""How many of the other runs have images, of those that begin with nodes and have no scenario."""
+"""Share of other runs with images, of those that begin with nodes and have no scenario."""
 OTHER_COLUMNS: Final = 0.35
-"""How many runs of the profile change columns of the tables."""
+"""Share of the profile's runs that change columns of the tables."""
 LOST, STAND_STILL = 0.3, 0.3
-"""How many runs of the profile lose a checkpoint; in how many others a driver stands still."""
+"""Share of the profile's runs that lose a checkpoint, and share of the others in which a driver pauses."""
 LASTS: Micros = 4 * SECOND
 OFF, ON = (
     CdcOptions(True, ttl=1),
@@ -76,7 +75,7 @@ def _images(chance: Chance, share: float) -> list[Drawn]:
 
 
 def _stood_still(chance: Chance) -> list[Drawn]:
-    """A driver stands still before a part without images and is replaced; its successor begins to keep some."""
+    """Draw a driver that pauses before a part without images and is replaced. Its successor begins to store images."""
     at, keeps = chance.between(700, 1_400), chance.between(250, 500)
     drawn: list[Drawn] = [(at * MS, "images", ("off", table)) for table in IMAGED]
     drawn.append(((at + chance.between(40, 120)) * MS, "when", ("part", 1, 0, "second_writer", keeps + 1_400)))
@@ -85,7 +84,7 @@ def _stood_still(chance: Chance) -> list[Drawn]:
 
 
 def _other_columns(chance: Chance) -> list[Drawn]:
-    """In a part of the runs tables lose and get a column while writes come in, which an earlier version may read."""
+    """Draw column changes in a part of the runs, during writes that an earlier version may read."""
     if not chance.happens(OTHER_COLUMNS):
         return []
     drawn: list[Drawn] = []
@@ -97,7 +96,7 @@ def _other_columns(chance: Chance) -> list[Drawn]:
 
 
 def _befalls(chance: Chance, moments: list[Micros]) -> list[Drawn]:
-    """What the job must stand: mostly at a point of a part where it matters, else while writes come in."""
+    """Draw a fault of the job, mostly at a critical point of a part, and otherwise during writes."""
     at, lasts = chance.pick(moments) + chance.between(-50, 150) * MS, chance.between(200, 1_500)
     if chance.happens(0.25):
         return _replaced_twice(chance)
@@ -118,8 +117,9 @@ def _befalls(chance: Chance, moments: list[Micros]) -> list[Drawn]:
 
 
 def _replaced_twice(chance: Chance) -> list[Drawn]:
-    """A driver dies with states that are committed; the next one stands still before it has looked at them; a third one
-    has gone on a little by the time it looks. Later that would be too far back to do harm.
+    """Draw three drivers: one dies with committed states, the next pauses before it has checked them.
+
+    A third driver has progressed a little by the time the second one checks. A later check would do no harm.
     """
     nth = chance.between(1, 6)
     return [
@@ -130,8 +130,10 @@ def _replaced_twice(chance: Chance) -> list[Drawn]:
 
 
 def changes(chance: Chance, what: str, table: str) -> list[Command]:
-    """What operators ask for. ``what``: create, bare (created without images), switch (to other images), off, silent
-    (no log at all), anew (dropped and made again), narrow (drop a column), widen (add one).
+    """Return an operator's commands.
+
+    ``what``: create, bare (created without images), switch (to other images), off, silent (no log at all), anew
+    (dropped and created again), narrow (drop a column), widen (add one).
     """
     if what in ("narrow", "widen"):
         added = (Column("x", "text"),) if what == "widen" else ()

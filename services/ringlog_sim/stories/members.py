@@ -1,9 +1,9 @@
-"""The metadata service in all runs of a profile of its own: its members change while everybody who takes part dies.
+"""The metadata service, in all runs of its own profile. Its members change while the participating processes die.
 
-Operators want one, three, five or ten members, or as many as go with the number of nodes; they add, remove and exclude
-single ones; members leave the cluster, are removed, assassinated, declared down, and lost for good; some of it happens
-in a recovery. Coordinators, validators and nodes die at each step, nodes also in a write of their copy. In a part of
-the runs there are snapshots and truncations, so that copies begin anew.
+Operators request one, three, five or ten members, or a number that follows the number of nodes. They add, remove and
+exclude single members. Members leave the cluster, are removed, assassinated, declared down, or permanently lost. A part
+of this happens in a recovery. Coordinators, validators and nodes die at each step, nodes also in a write of their copy.
+In a part of the runs there are snapshots and truncations, so that copies restart.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from ringlog_sim.stories.scenarios import Befalling, when
 from ringlog_sim.stories.story import AGENT_HOSTS, Drawn, StorySetting
 
 PROFILE: Final = "members"
-"""The profile of which every run has them; others have none."""
+"""The profile that always has this story. Others never have it."""
 LASTS: Micros = 8 * SECOND
 SIZES: Final = ((1, 3), (3, 3), (5, 1), (10, 1))
-"""How many members are wanted, and how often."""
+"""Requested numbers of members, with weights."""
 CUTS: Final = 0.3
-"""In how many of the runs the log is truncated."""
+"""Share of the runs in which the log is truncated."""
 STEP: Final = "AdvanceService"
-"""The entry of each step: at each of them somebody may die."""
+"""The entry of each step. A process may die at each of them."""
 
 
 def _members(state: ClusterState) -> list[NodeId]:
@@ -49,7 +49,7 @@ def _members(state: ClusterState) -> list[NodeId]:
 
 
 def _pick(names: Sequence[NodeId], chance: Chance) -> NodeId:
-    """One of them; of nobody, a node that is not known."""
+    """Return one of the names, or an unknown node if there are none."""
     return chance.pick(names) if names else "nobody"
 
 
@@ -70,7 +70,7 @@ def _automatic(_: ClusterState, __: Chance) -> list[Command]:
 
 
 def _exclude(state: ClusterState, chance: Chance) -> list[Command]:
-    """A member is excluded, or two; or nobody is any more."""
+    """Return an exclusion of one or more members, or the end of all exclusions."""
     some = {name for name in read_group(state) if chance.happens(0.4)}
     return [ReconfigureService(excluded=tuple(sorted(some)) if chance.happens(0.8) else ())]
 
@@ -85,7 +85,7 @@ def _remove(state: ClusterState, chance: Chance) -> list[Command]:
 
 
 def _step(state: ClusterState, chance: Chance) -> list[Command]:
-    """An operator asks for a step by hand, a wrong one as a rule, and without anybody who has acknowledged it."""
+    """Return an operator's manual step, usually a wrong one and without acknowledgements."""
     return [AdvanceService(_any(state, chance), chance.pick([*STAGES, GONE]))]
 
 
@@ -102,13 +102,13 @@ def _up(state: ClusterState, _: Chance) -> list[Command]:
 
 
 def _bury(state: ClusterState, chance: Chance) -> list[Command]:
-    """A member is taken for dead, and goes: after it has handed over, or at once."""
+    """Return commands that declare a member down, and remove it after a hand-over or assassinate it at once."""
     name = _member(state, chance)
     return [DeclareDown(name, "no heartbeat"), Remove(name) if chance.happens(0.5) else Assassinate(name)]
 
 
 def _recover(state: ClusterState, chance: Chance) -> list[Command]:
-    """In a recovery a quorum is not asked for; sometimes an operator takes a member out by hand, or all of them."""
+    """Return the start of a recovery, which needs no quorum, and sometimes a forced removal of one or all members."""
     composed = state.service.delete(_member(state, chance)) if state.service else state.service
     if chance.happens(0.2):
         composed = Map()
@@ -135,16 +135,16 @@ ASKED: Final[Mapping[str, tuple[int, Callable[[ClusterState, Chance], list[Comma
     "recover": (1, _recover),
     "recovered": (1, _recovered),
 }
-"""What operators ask for: how often relative to others, and with which commands, as the members are then."""
+"""The operators' requests: weight, and function that draws the commands for the current members."""
 
 
 def asked(kind: str, state: ClusterState, chance: Chance) -> list[Command]:
-    """What an operator asks for, one after the other."""
+    """Return an operator's commands, in order."""
     return ASKED[kind][1](state, chance)
 
 
 def draw_member_changes(setting: StorySetting) -> list[Drawn]:
-    """Draw requests of operators, and faults at the steps that follow."""
+    """Draw operators' requests, and faults at the following steps."""
     chance = setting.chance("members")
     drawn: list[Drawn] = [(0, "keep_log", ())]
     drawn.append((chance.between(0, 300) * MS, "service", (chance.pick(["size", "size", "automatic", "add"]),)))
@@ -159,7 +159,7 @@ def draw_member_changes(setting: StorySetting) -> list[Drawn]:
 
 
 def _befalls(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
-    """Something that happens at a step, or to who takes part in it."""
+    """Draw an event at a step, or for one of its participants."""
     name, long, nth = chance.pick(nodes), chance.between(100, 2_000), chance.between(1, 8)
     at = chance.between(300, 6_000) * MS
     match what := chance.weighted(_BEFALLS):

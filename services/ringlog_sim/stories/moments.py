@@ -1,9 +1,9 @@
-"""Moments: named points of a run for which something is armed, since faults at random times hardly ever meet them.
+"""Moments: named points of a run at which actions can be armed. Faults at random times rarely hit these points.
 
-A process tells ``at`` that it has come to a point: just before it publishes, between fence and barrier, with rows in
-its hand. An entry that is applied is a moment, too, by its kind or by the stage that an operation enters. An action
-``when`` of a script arms one of them, for the n-th time from then on. Where nothing is armed a moment costs next to
-nothing and changes nothing.
+A process calls ``at`` when it reaches a point: directly before it publishes, between fence and barrier, with unstored
+rows. An applied entry is also a moment, by its kind or by the stage that an operation enters. A script's action
+``when`` arms one of them, for its n-th occurrence from then on. An unarmed moment costs almost nothing and has no
+effect.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from ringlog_sim.devices.listener import RunListener
 from ringlog_sim.devices.world import MS, SimHost, SimWorld, Work
 
 HERE = "@"
-"""Stands for the host whose process has come to the moment."""
+"""The name that represents the host whose process has reached the moment."""
 DAWDLE = "dawdle"
-"""The process itself takes that many milliseconds, while everything else on its host goes on."""
+"""An action that delays the process itself for this number of milliseconds, while its host continues."""
 
 Happen = Callable[[int, str, tuple[Any, ...]], None]
 
 
 @dataclass(slots=True)
 class Armed:
-    """At the ``left``-th time from now that ``moment`` comes, ``what`` happens ``delay`` milliseconds later."""
+    """An armed action: at the ``left``-th occurrence of ``moment``, ``what`` happens ``delay`` milliseconds later."""
 
     number: int
     moment: str
@@ -40,9 +40,9 @@ class Armed:
 
 
 class Moments(RunListener):
-    """What is armed. While something is, it hears of entries as checks do, among ``listeners``; it judges nothing.
+    """The armed actions. While there are any, it listens to entries like a check, among ``listeners``.
 
-    ``did``: what the run counts.
+    ``did``: the counters of the run.
     """
 
     def __init__(self, world: SimWorld, did: Counter[tuple[str, ...]], listeners: list[RunListener]) -> None:
@@ -53,18 +53,20 @@ class Moments(RunListener):
         self._armed: list[Armed] = []
 
     def arm(self, number: int, moment: str, left: int, delay: int, what: str, *arguments: Any) -> None:
-        """Arm a moment; ``number``: that of the action, from which what happens draws."""
+        """Arm a moment. ``number``: action number, the seed of the armed action's draws."""
         if self not in self._listeners:
             self._listeners.append(self)
         self._armed.append(Armed(number, moment, left, delay, what, arguments))
 
     def disarm(self) -> None:
-        """Nothing happens any more."""
+        """Disarm all moments."""
         self._armed.clear()
         self.happen = lambda *_: None
 
     def at(self, moment: str, host: SimHost) -> Work:
-        """A process on ``host`` has come to a moment: what is armed happens before it goes on."""
+        """Report that a process on ``host`` has reached a moment. Its armed actions happen before the process
+        continues.
+        """
         if not self._armed:
             return
         for armed in self._take_ready(moment, f"{moment}@{host.name}"):
@@ -78,14 +80,14 @@ class Moments(RunListener):
                 yield 1
 
     def applied(self, before: ClusterState, after: ClusterState, item: Entry, offset: int) -> None:
-        """An applied entry is a moment by its kind; one that moves an operation on, by the stage as well."""
+        """Treat an applied entry as a moment, by its kind and, if it advances an operation, by the stage."""
         stage = f"stage {item.command.to}" if isinstance(item.command, AdvanceOperation) else item.kind
         for armed in self._take_ready(item.kind, stage):
             self._trace(armed)
             self._schedule(armed, armed.arguments)
 
     def _take_ready(self, *names: str) -> list[Armed]:
-        """Whatever is armed for a moment of these names and has waited for the last time; it is not armed any more."""
+        """Return and disarm the actions for these names whose last occurrence this is."""
         ready = []
         for armed in tuple(self._armed):
             if armed.moment in names:

@@ -1,6 +1,6 @@
-"""A table in tablets under load, in a part of the runs: its tablets move, turn back, are cut, while registers are used.
+"""A table in tablets under load, in a part of the runs: its tablets move, revert and resize while registers are used.
 
-Drawn by themselves the commands hardly ever find a tablet. Faults are those of every run.
+Random commands rarely find a tablet. Faults are those of every run.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from ringlog_sim.shape import COLUMNS
 from ringlog_sim.stories.story import APPLICATIONS, Drawn, StorySetting
 
 SHARE = 0.12
-"""How many of the runs have them, of those that begin with two nodes or more and have nothing else on top."""
+"""Share of the runs with this story, of those that begin with at least two nodes and have no other story."""
 PROFILE = "tablets"
-"""The profile of which every run has them."""
+"""The profile that always has this story."""
 LOGGED, TURNS_BACK = 0.4, 0.3
-"""How many of its runs have a table with a CDC log, or operators who want tablets back."""
+"""Shares of its runs with a CDC log of the table, or with operators who revert tablets."""
 LASTS: Micros = 4 * SECOND
 KEYSPACE = "in_tablets"
 KINDS = (("MigrateTablets", 8), ("RevertTablets", 1), ("AdvanceTablets", 1), ("DecideResize", 1))
@@ -53,7 +53,7 @@ def _moving_tablets(chance: Chance, founded: int, share: float) -> list[Drawn]:
 
 
 def _with_log(chance: Chance, drawn: list[Drawn]) -> list[Drawn]:
-    """The same, in a part of the runs with a CDC log of the table, which is written to while it is cut."""
+    """Draw a CDC log of the table in a part of the runs, with writes during resizes."""
     if not drawn or not chance.happens(LOGGED):
         return drawn
     logged = [(at, "logged_tablets" if what == "tablets" else what, arguments) for at, what, arguments in drawn]
@@ -63,7 +63,7 @@ def _with_log(chance: Chance, drawn: list[Drawn]) -> list[Drawn]:
 
 
 def _turning_back(chance: Chance) -> list[Drawn]:
-    """In a part of the runs operators want tablets back that are on their way, early or too late."""
+    """Draw reverts of migrating tablets in a part of the runs, some of them too late."""
     if not chance.happens(TURNS_BACK):
         return []
     nths = [chance.between(1, 10) for _ in range(4)]
@@ -71,7 +71,7 @@ def _turning_back(chance: Chance) -> list[Drawn]:
 
 
 def table_in_tablets(chance: Chance, factor: int, count: int, log: CdcOptions) -> list[Command]:
-    """The keyspace and its table; ``log``: its CDC options."""
+    """Return the commands that create the keyspace and its table. ``log``: its CDC options."""
     options = TabletOptions(count)
     return [
         CreateKeyspace(KEYSPACE, Replication("tablets", factor)),

@@ -1,12 +1,12 @@
-"""Nodes that are cut off from the broker and learn of the log from each other, while some of them lie.
+"""Nodes that are cut off from the broker and learn the log from peers, some of which send wrong entries.
 
-In every run of the profile nodes ask their peers (``ringlog.node.protocol.peers``); in others none does. Whole nodes
-are cut off from the broker for seconds, or it is away for all, and the log goes on or not. A lie changes what a node
-gives its peers, and nothing else about it::
+In every run of the profile, nodes ask their peers (``ringlog.node.protocol.peers``); in other profiles none does. Nodes
+are cut off from the broker for seconds, or the broker is down for all, while the log may continue. A lie changes a
+node's answers to peers, and nothing else::
 
-    gap      an entry is left out              swapped   entries in another order
+    gap      an entry is missing               swapped   entries in another order
     foreign  an entry of another cluster       copied    the ids of an entry, around another command
-    ahead    one more entry, well made, that the log does not have
+    ahead    one more valid entry that the log does not have
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.stories.story import Drawn, StorySetting
 
 PROFILE: Final = "peers"
-"""The profile of which every run has them; others have none."""
+"""The profile that always has this story. Others never have it."""
 LASTS: Micros = 9 * SECOND
 LIES: Final = ("gap", "swapped", "foreign", "copied", "ahead")
 
@@ -54,7 +54,7 @@ def draw_peer_logs(setting: StorySetting) -> list[Drawn]:
 
 
 def bent(reply: EntriesReply, lie: str, state: ClusterState, chance: Chance) -> EntriesReply:
-    """What a node gives in place of an honest answer. ``state``: its own."""
+    """Return a node's false answer. ``state``: its own."""
     entries = list(reply.entries)
     if lie == "ahead" and not reply.refused and not reply.snapshot:
         last = decode_entry(entries[-1]) if entries else None

@@ -15,7 +15,7 @@ from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.stories.story import WRITER, Drawn, StorySetting
 
 LOSS_SHARE = 0.05
-"""How many of the runs lose a checkpoint like this, of those that begin with nodes and have nothing else special."""
+"""Share of the runs that lose a checkpoint in this way, of those that begin with nodes and have no other story."""
 LASTS: Micros = 6 * SECOND
 
 
@@ -25,7 +25,7 @@ def draw_lost_checkpoint(setting: StorySetting) -> list[Drawn]:
 
 
 def lost_checkpoint(chance: Chance, founded: int, share: float) -> list[Drawn]:
-    """Draw the loss of a checkpoint; an empty list in all but ``share`` of the runs."""
+    """Draw the loss of a checkpoint. The list is empty in all but ``share`` of the runs."""
     if not founded or not chance.happens(share):
         return []
     start, with_images = chance.between(200, 1_200), chance.happens(0.5)
@@ -38,16 +38,16 @@ def lost_checkpoint(chance: Chance, founded: int, share: float) -> list[Drawn]:
     away, closes = chance.between(100, 1_000), chance.happens(0.3)
     drawn.append((100 * MS, "when", (moment, nth, delay + chance.between(50, 800), "fence", away, closes)))
     if with_images:
-        # The table has other ones, or none, by the time its writes are decided anew.
+        # The table has other images, or none, when its writes are decided again.
         drawn.append((0, "images", ("create", IMAGED[0])))
         drawn += [(at * MS, "imaged_burst", (5,)) for at in (150, 300, start + 50, start + 2_600)]
         drawn.append((100 * MS, "when", (moment, nth, delay + 1, "images", chance.pick(["off", "switch"]), IMAGED[0])))
     for number in range(chance.between(0, 2)):
-        # The new checkpoint does not have it easy either.
+        # The new checkpoint also has faults.
         at = start + 1_500 + 700 * number
         drawn.append((at * MS, "mid_batch", (chance.between(1, 12), chance.between(100, 500))))
     if with_images and chance.happens(0.5):
-        # For a while the table had no log; what was written then has no rows, also when it is decided anew.
+        # The table had no log for some time. Writes of that time have no rows, even if they are decided again.
         off, on = chance.between(10, 250), chance.between(300, start + 1_500)
         drawn += [(off * MS, "images", ("silent", IMAGED[0])), (on * MS, "images", ("switch", IMAGED[0]))]
         drawn += [(at * MS, "imaged_burst", (4,)) for at in (off + 20, on + 50)]
@@ -55,11 +55,11 @@ def lost_checkpoint(chance: Chance, founded: int, share: float) -> list[Drawn]:
 
 
 SWITCH_SHARE = 0.5
-"""How many of the runs in which a node starts have a switch under load."""
+"""Share of the runs with a starting node that have a switch under load."""
 
 
 def switches(chance: Chance, moments: list[Micros]) -> list[Drawn]:
-    """Draw faults around a generation switch. ``moments``: when nodes start."""
+    """Draw faults around a generation switch. ``moments``: start times of nodes."""
     if not moments or not chance.happens(SWITCH_SHARE):
         return []
     start = chance.pick(moments)
@@ -76,28 +76,28 @@ def switches(chance: Chance, moments: list[Micros]) -> list[Drawn]:
         ]
     )
     drawn.append((start + chance.between(0, 3 * SECOND), what, arguments))
-    # While the writer is away the coordinator waits for its horizon; somebody who does not wait asks for the commit.
+    # While the writer is down, the coordinator waits for its horizon. These commands do not wait.
     for _ in range(2):
         at = start + chance.between(300 * MS, 3_500 * MS)
         drawn.append((at, "command", ("CommitCdcGeneration", chance.pick(["validator", "direct"]))))
-    # A generation begins some two seconds after it was committed: writes come from before that until after it.
+    # A generation begins about two seconds after its commit. The writes are from before its begin until after it.
     for delay in (1_300, 1_700, 2_100):
         drawn.append((0, "when", ("CommitCdcGeneration", 1, delay + chance.below(300), "burst", 2)))
     return drawn
 
 
 PARTITION_RUNS: Final = ("medium", "large")
-"""The profiles whose runs may get partitions."""
+"""The profiles whose runs may add partitions."""
 PARTITION_SHARE: Final = 0.3
-"""In how many of their runs without another story."""
+"""Share of their runs without another story."""
 
 
 def draw_added_partitions(setting: StorySetting) -> list[Drawn]:
     """Draw partitions that an operator adds to the mutations topic, for a part of the longer runs.
 
-    Producers use a new partition at once. The writes of one key then lie in two partitions. Nodes find it while they
-    run or when they start, and the CDC job starts again to read it. No table of these runs keeps images, since images
-    follow the order of a partition.
+    Producers use a new partition at once, so the writes of one key are in two partitions. Nodes find it while they run
+    or when they start. The CDC job restarts to read it. No table of these runs has images, because images follow the
+    order of a partition.
     """
     chance = setting.chance("added partitions")
     if setting.profile not in PARTITION_RUNS or not chance.happens(PARTITION_SHARE):

@@ -1,8 +1,8 @@
-"""What operators seldom do, brought about on purpose in a part of the runs: what it takes comes first, in this order.
+"""Rare commands of operators, in a part of the runs, after the actions that make them possible.
 
-Drawn by themselves these commands hardly ever find what they need: a node that is down for good while enough others
-are there, a stream that was tried in vain, a table that is nobody's, a writer without rights. A rarity is a scenario
-like others, in runs that have none; all other runs are as they were.
+Random commands rarely find their preconditions: a permanently lost node with enough others, a stream after failed
+attempts, an unused table, a writer without permissions. A rarity is a scenario for runs that have none. Other runs are
+unchanged.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from ringlog_sim.stories.scenarios import Scenario, ScenarioSetting, ask, when
 from ringlog_sim.stories.story import Drawn
 
 SHARE = 0.06
-"""How many of the runs without a scenario have a rarity."""
+"""Share of the runs without a scenario that have a rarity."""
 
 
 def rarity(chance: Chance) -> Scenario | None:
-    """The rarity of a run without a scenario; most have none."""
+    """Return the rarity of a run without a scenario. Most have none."""
     return chance.weighted([(made, made.weight) for made in RARITIES]) if chance.happens(SHARE) else None
 
 
 def _tables(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """Tables come and go; so do the keyspaces that nobody writes to."""
+    """Draw creations and drops of tables, and of keyspaces without writes."""
     at, drawn = chance.between(0, 500) * MS, []
     for number, kinds in enumerate(
         (("CreateKeyspace",), ("CreateTable",) * 3, ("AlterTable",), ("DropTable",) * 4, ("DropKeyspace",) * 2)
@@ -31,7 +31,9 @@ def _tables(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 
 
 def _removed(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """When another node has joined, one goes for good, as a rule, and is removed: every range has enough others."""
+    """Draw a removal of a node, which is mostly lost, after another node has joined. Every range has enough
+    replicas.
+    """
     gone = chance.pick(setting.nodes)
     drawn = [when("stage finished", "bury", gone, "Remove", delay=chance.between(20, 400))]
     if chance.happens(0.6):
@@ -40,15 +42,16 @@ def _removed(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
 
 
 def _assassinated(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """A node goes for good, or only seems to, and somebody does not wait for its removal, or takes the word back."""
+    """Draw a lost node, or one that seems lost, which an operator assassinates or declares up."""
     at, gone = chance.between(0, 800) * MS, chance.pick(setting.nodes)
     drawn: list[Drawn] = [(at, "lost", (gone,))] if chance.happens(0.5) else []
     return [*drawn, (at + 100 * MS, "bury", (gone, chance.pick(["Assassinate", "Assassinate", "DeclareUp"])))]
 
 
 def _stopped(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """Sources are behind with their reading, or away, and nobody tries a stream for long; or somebody says so who has
-    not even tried. Then an operator decides.
+    """Draw streams that give up soon because sources are behind or down, or an invented failure.
+
+    An operator then decides.
     """
     drawn: list[Drawn] = [(at * MS, "set", ("stream_tries_max", 1)) for at in (150, 500)]
     way = chance.pick(["behind", "away", "said"])
@@ -67,7 +70,7 @@ def _stopped(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
 
 
 def _fenced(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """The job is taken for gone for good, in the middle of something as often as not, and comes back after a while."""
+    """Draw a fence of a job that seems lost, often in the middle of work, and its later return."""
     moment = chance.pick(["part", "CommitCdcGeneration", "PublishCdcGeneration"])
     fence = (chance.between(1_500, 5_000), chance.happens(0.6))
     drawn = [when(moment, "fence", *fence, nth=chance.between(1, 2), delay=chance.below(1_500))]
@@ -79,7 +82,7 @@ def _fenced(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
 
 RARITIES: tuple[Scenario, ...] = (
     Scenario(_tables, 1),
-    # Two nodes and one that joins lie in one datacenter, with two replicas: one of them may die.
+    # Two nodes and a joining one are in one datacenter, with two replicas: one of them may be lost.
     Scenario(_removed, 3, joins=True, lasts=8 * SECOND, founded=(2,), factors=(2,)),
     Scenario(_assassinated, 2, founded=(2, 3)),
     Scenario(_stopped, 3, joins=True, lasts=7 * SECOND, founded=(2, 3)),

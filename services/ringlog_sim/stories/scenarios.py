@@ -1,8 +1,8 @@
-"""Situations in which promises are at stake, each brought about on purpose in a part of the runs.
+"""Situations that endanger invariants, each created on purpose in a part of the runs.
 
-Faults at random times meet a narrow window once in thousands of runs. A scenario opens the window and sets something
-into it: in a run that has one it is likely, and the other runs are as they were (swarm testing, after Groce and others;
-FoundationDB's "buggify"). A scenario is a list of actions like all others, so that it shrinks, replays and is shown.
+Faults at random times hit a narrow window once in thousands of runs. A scenario opens the window and places a fault in
+it. In a run with a scenario a hit is likely, and other runs are unchanged (swarm testing, after Groce and others;
+FoundationDB's "buggify"). A scenario is a list of ordinary actions, so it shrinks, replays and is traced like others.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ from ringlog_sim.stories.moments import DAWDLE, HERE
 from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, WRITER, Drawn
 
 PROFILE: Final = "scenarios"
-"""The profile of which every run has one, or a rarity."""
+"""The profile in which every run has a scenario or a rarity."""
 SHARE = 0.2
-"""How many of the other runs have a scenario."""
+"""Share of the other runs with a scenario."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioSetting:
-    """``start``: when the node ``joins`` starts that will join; ``nodes``: those that are there before."""
+    """``start``: start time of the joining node ``joins``. ``nodes``: the initial nodes."""
 
     start: Micros
     joins: str
@@ -33,10 +33,10 @@ class ScenarioSetting:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """``weight``: how often, relative to others; ``joins``: it is about a node that joins.
+    """``weight``: relative frequency. ``joins``: the scenario needs a joining node.
 
-    ``lasts``: so long after that node has started, faults go on at least; ``founded``, ``factors``: numbers of nodes
-    and replication factors among which it matters; empty: any; ``bursts``: writes come at other times as well.
+    ``lasts``: minimum duration of faults after that node's start. ``founded``, ``factors``: suitable numbers of nodes
+    and replication factors, empty for any. ``bursts``: writes also come at other times.
     """
 
     draw: Callable[[Chance, ScenarioSetting], list[Drawn]]
@@ -49,17 +49,17 @@ class Scenario:
 
 
 def choose(chance: Chance) -> Scenario | None:
-    """The scenario of a run; most have none."""
+    """Return the scenario of a run. Most have none."""
     return chance.weighted([(made, made.weight) for made in SCENARIOS]) if chance.happens(SHARE) else None
 
 
 def when(moment: str, what: str, *arguments: Any, nth: int = 1, delay: int = 0) -> Drawn:
-    """``what`` happens this many milliseconds after the n-th time of a moment."""
+    """Return the action ``what``, this number of milliseconds after the n-th occurrence of a moment."""
     return 0, "when", (moment, nth, delay, what, *arguments)
 
 
 def ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
-    """Operators ask for one after the other, 30 ms apart."""
+    """Return commands that operators submit one after the other, 30 ms apart."""
     return [(at + number * 30 * MS, "command", (kind, way)) for number, kind in enumerate(kinds)]
 
 
@@ -68,8 +68,10 @@ def ask(at: Micros, *kinds: str, way: str = "validator") -> list[Drawn]:
 
 @dataclass(frozen=True, slots=True)
 class Befalling:
-    """What befalls an agent of ``role``, at the ``nth`` time of its ``moment`` or at ``at``; or ``node``, which it
-    hears. ``long``: milliseconds.
+    """A fault of an agent of ``role``, at the ``nth`` occurrence of its ``moment`` or at ``at``, or of its input
+    ``node``.
+
+    ``long``: milliseconds.
     """
 
     role: str
@@ -80,7 +82,7 @@ class Befalling:
     nth: int
 
     def drawn(self, what: str) -> list[Drawn]:
-        """As the profile of each agent that acts on the word of nodes has it."""
+        """Return the actions of a fault, for the profiles of agents that depend on nodes' reports."""
         match what:
             case "hand over":
                 return [(self.at, "hand_over", (self.role,))]
@@ -89,7 +91,7 @@ class Befalling:
             case "crash":
                 return [when(self.moment, "crash", HERE, self.long, nth=self.nth)]
             case "slow":
-                # What one instance has asked for arrives when another one acts.
+                # Requests of one instance arrive when another one is active.
                 slow = when(self.moment, "slow", HERE, self.long, 2 * self.long, nth=self.nth)
                 return [slow, when(self.moment, "hand_over", self.role, nth=self.nth, delay=200)]
             case "silent":
@@ -103,7 +105,7 @@ class Befalling:
 
 
 def _answered_twice(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """What was refused would be granted by now, and is asked for again of another validator."""
+    """Draw requests that were rejected, would now be accepted, and are sent again to another validator."""
     at = chance.between(0, 800) * MS
     drawn = ask(at, "DropKeyspace", "DropKeyspace", "DropKeyspace", "DropKeyspace")
     drawn.append((at + chance.between(300, 900) * MS, "hand_over", ("validator",)))
@@ -113,7 +115,7 @@ def _answered_twice(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 
 
 def _usurped(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """An agent stands still in the middle of something, another takes its role over, and the first one goes on."""
+    """Draw an agent that pauses during its work, is superseded, and then continues."""
     moment, role = chance.weighted(
         [
             (("decided", "validator"), 2),
@@ -136,13 +138,13 @@ def _usurped(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 
 
 def _strangers(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """Others write entries of all kinds of defects to the log, and old ones again."""
+    """Draw invalid and repeated entries that other processes write to the log."""
     times = [chance.between(300, 5_000) * MS for _ in range(6)]
     return [(at, chance.pick(["garbage", "garbage", "copies"]), (3,)) for at in times]
 
 
 def _hit(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """A machine goes down in the middle of something."""
+    """Draw a machine that goes down during its work."""
     moments = ["decided", "publishing", "caching", "proposing", "announcing", "acknowledging", "part", "lowering"]
     drawn = [
         when(chance.pick(moments), "crash", HERE, chance.between(200, 2_000), nth=chance.between(1, 4))
@@ -155,7 +157,7 @@ def _hit(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 
 
 def _lowered_under_load(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """Writes come in while a lowering of the horizon is on its way."""
+    """Draw writes while a lowering of the horizon is in progress."""
     drawn: list[Drawn] = [(setting.start + after * MS, "burst", (2,)) for after in (0, 150, 300, 450)]
     drawn += [when("lowering", "pause", name, chance.between(100, 800), delay=1) for name in AGENT_HOSTS]
     drawn += [when("lowering", "burst", 4, delay=delay) for delay in (0, 40, 80)]
@@ -163,13 +165,15 @@ def _lowered_under_load(chance: Chance, setting: ScenarioSetting) -> list[Drawn]
 
 
 def _late_job(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """The job is not there yet while writes come in and generations follow each other."""
+    """Draw a job that starts late, while writes arrive and generations follow each other."""
     drawn: list[Drawn] = [(0, "crash", (WRITER, chance.between(800, 5_000)))]
     return drawn + [(after * MS, "burst", (2,)) for after in (50, 600)]
 
 
 def _slow_rows(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """A task of the job takes its time while the next generation begins: rows of the one before are still to come."""
+    """Draw a slow task of the job while the next generation begins. Rows of the previous generation are
+    still to come.
+    """
     drawn: list[Drawn] = [
         (0, "when", ("CommitCdcGeneration", 1, 0, "when", "part", 1, 0, DAWDLE, chance.between(6_500, 9_000))),
         when("CommitCdcGeneration", "burst", 1, delay=1),
@@ -180,7 +184,7 @@ def _slow_rows(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 
 
 def _one_after_another(_: Chance, __: ScenarioSetting) -> list[Drawn]:
-    """A second generation is prepared before the first one has begun, and somebody commits it where it likes."""
+    """Draw a second generation that is prepared before the first one begins, with an arbitrary commit."""
     drawn: list[Drawn] = [
         when("CommitCdcGeneration", "crash", WRITER, 6_000),
         when("PublishCdcGeneration", "call_off", delay=2),
@@ -194,9 +198,9 @@ def _one_after_another(_: Chance, __: ScenarioSetting) -> list[Drawn]:
 
 
 def _widened(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """The job closes a generation, then the window is widened far over it, and writes come that lie in there.
+    """Draw a closed generation, then a much wider window, and writes within it.
 
-    A cluster that was founded with two nodes begins with a generation that ended an hour ago and is still open.
+    A cluster that was created with two nodes begins with a generation that ended an hour ago and is still open.
     """
     moment = chance.pick(["closing", "CloseCdcGeneration"])
     drawn: list[Drawn] = [when(moment, "set", "cdc_leeway_us", 7_200 * SECOND)]
@@ -204,8 +208,9 @@ def _widened(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 
 
 def _other_leeway(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """Verdicts are settled ahead when the leeway becomes another one: what is appended meanwhile is judged by both,
-    if it is judged wrongly.
+    """Draw a change of the allowed lateness after decisions were settled ahead.
+
+    If writes appended in between are validated wrongly, both values are used for them.
     """
     at = chance.between(600, 1_500)
     drawn: list[Drawn] = [(after * MS, "burst", (3,)) for after in (200, at - 100)]
@@ -217,7 +222,7 @@ def _other_leeway(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
 
 
 def _written_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """Writes just before a node becomes a replica, and its source is behind with its reading."""
+    """Draw writes just before a node becomes a replica, while its source is behind."""
     drawn: list[Drawn] = [(0, "slow_reader", (name, chance.between(200, 2_500))) for name in setting.nodes]
     for moment in ("CommitCdcGeneration", "stage publish_cdc_generation", "PublishCdcGeneration"):
         drawn.append(when(moment, "burst", 4, delay=chance.below(30)))
@@ -225,9 +230,9 @@ def _written_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn
 
 
 def _called_off_with_rows_in_hand(chance: Chance, _: ScenarioSetting) -> list[Drawn]:
-    """A movement is cancelled while its rows are on their way, or have just come."""
+    """Draw a cancel of a movement while its rows are in transit, or have just arrived."""
     drawn: list[Drawn] = [(after * MS, "burst", (4,)) for after in (0, 300)]
-    # In the last of these it is too late: somebody may have read from the new owner.
+    # The last of these is too late: a client may have read from the new owner.
     moments = [("streamed", 6), ("stage write_both_read_old", 2), ("stage write_both_read_new", 2)]
     drawn.append(when(chance.weighted(moments), "call_off", delay=chance.below(60)))
     drawn.append(when("streamed", DAWDLE, chance.between(300, 2_000)))
@@ -235,14 +240,14 @@ def _called_off_with_rows_in_hand(chance: Chance, _: ScenarioSetting) -> list[Dr
 
 
 def _registers_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """Registers are written just before a node becomes their replica, and it takes the source a while to have them.
+    """Draw writes of registers just before a node becomes their replica, with a slow source.
 
-    Few writes, for a later one that gets everywhere makes up for an earlier one that is lost.
+    There are few writes, because a later one that reaches all replicas hides the loss of an earlier one.
     """
     drawn: list[Drawn] = [(0, "slow_disk", (name, chance.pick([100, 400, 1_500]))) for name in setting.nodes]
     for register, name in enumerate(APPLICATIONS):
         drawn.append((0, "slow", (name, 0, 1)))
-        # From here on the application hears late of epochs: it takes its writes to be done by the old group alone.
+        # From here on the application learns epochs late, so it considers writes done with the old group alone.
         drawn.append(when("PublishCdcGeneration", "slow", name, chance.between(1_000, 4_000), 9_000))
         drawn += [
             when("PublishCdcGeneration", "register", name, register, "write-QUORUM", delay=chance.below(12))
@@ -253,7 +258,7 @@ def _registers_at_the_edge(chance: Chance, setting: ScenarioSetting) -> list[Dra
 
 
 def _read_between(chance: Chance, setting: ScenarioSetting) -> list[Drawn]:
-    """A write that the new replica does not get, and a read that finds it all the same while both are written."""
+    """Draw a write that the new replica misses, and a read that still finds it while both groups are written."""
     (one, other), stage = APPLICATIONS, "stage write_both_read_old"
     drawn = [when("streamed", DAWDLE, chance.between(600, 1_500))]
     drawn.append(when(stage, "cut", one, setting.joins, "there", 4_000))

@@ -1,7 +1,7 @@
-"""A story: what runs of a profile have besides random faults and commands, as one row of a table.
+"""A story: additional actions of a profile's runs besides random faults and commands, as one row of a table.
 
-A story is drawn from the seed alone, before the run, so it shrinks and replays like all other actions. Each draw has a
-``Chance`` of its own, so a change of one story changes no other.
+A story is drawn from the seed alone, before the run, so it shrinks and replays like all other actions. Each draw has
+its own ``Chance``, so a change of one story changes no other.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class StorySetting:
 
 
 def always(_: int) -> bool:
-    """Every seed has the story."""
+    """Return True: every seed has the story."""
     return True
 
 
@@ -55,13 +55,13 @@ class Story:
     """One row of the table.
 
     Args:
-        first: number of its first action. Actions draw from their numbers, so no two stories share any.
-        lasts: the run goes on for this long, in microseconds.
-        draw: its actions. An empty list means that the run does not have it.
-        faults_after: faults may begin until ``lasts``, so the run goes on for the longest fault after it.
-        is_alone: a run that has it has none of the stories that any run may have.
-        seeds: whether the story belongs to a seed.
-        founded, factor: number of nodes at the beginning and replication factor that it needs. 0: any.
+        first: number of its first action. The number seeds the action's draws, so stories share no numbers.
+        lasts: minimum length of the run in microseconds.
+        draw: function that returns its actions, or an empty list if the run does not have the story.
+        faults_after: faults may begin until ``lasts``, so the run is longer by the longest fault.
+        is_alone: a run with this story has none of the stories in ``ANYWHERE``.
+        seeds: function that returns whether a seed may have the story.
+        founded, factor: required number of initial nodes and replication factor. 0: any.
     """
 
     first: int

@@ -1,6 +1,6 @@
-"""Which profile has which stories.
+"""The stories of each profile.
 
-The first story of a profile that draws something is the run's. Stories of ``ANYWHERE`` come on top, except for a story
+A run gets the first story of its profile that draws an action. Stories of ``ANYWHERE`` are added, except to a story
 that is alone. Runs with a scenario (``scenarios``, ``rarities``) have no story.
 """
 
@@ -69,7 +69,7 @@ STORIES: Final[Mapping[str, tuple[Story, ...]]] = {
     column_rename.PROFILE: (_COLUMNS, _IMAGES, _LOSS, _TABLETS),
     moving_tablets.PROFILE: (_COLUMNS, _TABLETS),
 }
-"""Stories of the profiles that have one of their own."""
+"""The stories of profiles with their own stories."""
 OTHERS: Final = (_COLUMNS, _IMAGES, _LOSS, _TABLETS, _PARTITIONS)
 """Stories of all other profiles."""
 ANYWHERE: Final = (

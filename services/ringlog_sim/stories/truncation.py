@@ -1,9 +1,9 @@
-"""Snapshots, an archive and truncations, in a part of the runs, while the machines that look after them die.
+"""Snapshots, an archive and truncations, in a part of the runs, while the responsible machines fail.
 
-Agents die in any write of theirs; readers begin again and again; one reader sleeps through a truncation. Now and then a
-keeper stores a state that it has not folded, the topic holds a snapshot of another log, or the archive's place does not
-answer, or takes nothing, for a while. That may be before the log knows of an archive: then a truncation is accepted,
-and only the keeper's own look at the archive is in its way.
+Agents die in any of their writes. Readers restart repeatedly, and one reader is paused during a truncation. Sometimes a
+cache writer stores a wrong state, the topic has a snapshot of another log, or the archive's location fails completely
+or for writes. This may happen before the log knows of an archive. Then a truncation is accepted, and only the cache
+writer's own check of the archive prevents it.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ if TYPE_CHECKING:
     from ringlog_sim.simulation import Simulation
 
 PROFILE: Final = "truncation"
-"""The profile of which every run has them."""
+"""The profile that always has this story."""
 SHARE: Final = 0.03
-"""How many of the other runs have them, of those without a scenario."""
+"""Share of the other runs with this story, of those without a scenario."""
 LASTS: Micros = 6 * SECOND
 ACTIONS: Final = (
     "archive",
@@ -56,7 +56,7 @@ ACTIONS: Final = (
     "dissent",
 )
 BY_SIZE: Final = (600, 1_200, 2_500)
-"""Bytes of entries after which a snapshot is to be taken; an entry has some hundred and fifty."""
+"""Bytes of entries between two snapshots. An entry has about 150 bytes."""
 
 
 def draw_truncations(setting: StorySetting) -> list[Drawn]:
@@ -94,7 +94,7 @@ def draw_truncations(setting: StorySetting) -> list[Drawn]:
         add(0, chance.pick([0, 4_000]), "archive_refuses", refused, chance.between(500, 4_000))
     if chance.happens(0.3):
         at = add(1_500, 5_000, "snapshot")
-        drawn += [(at * MS, "snapshot", ())] * SNAPSHOTS_KEPT_MAX  # too many at once for anybody to store them all
+        drawn += [(at * MS, "snapshot", ())] * SNAPSHOTS_KEPT_MAX  # too many at once to store them all
     for _ in range(chance.between(0, 2)):
         at = add(1_000, 5_500, "dissent")
         add(at + 20, at + 300, "crash", chance.pick([*agents, *readers]), 50)
@@ -102,11 +102,11 @@ def draw_truncations(setting: StorySetting) -> list[Drawn]:
 
 
 def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, arguments: tuple[Any, ...]) -> None:
-    """One of ``ACTIONS`` happens."""
+    """Perform one of ``ACTIONS``."""
     ends = sim.log_ends
     match what, arguments:
         case "archive", ():
-            pass  # it is there from the beginning
+            pass  # it exists from the beginning
         case "snapshot", ():
             operator.images([TakeSnapshot()])
         case "truncate", (taken,):
@@ -129,8 +129,10 @@ def befalls(sim: Simulation, operator: SimOperator, number: int, what: str, argu
 
 
 def unended_snapshots(sim: Simulation) -> list[str]:
-    """The snapshot that is to be taken, by the size of the log, and nobody asks for; and the newest one that was asked
-    for, if nobody stored all of it, although the broker would have taken it.
+    """Return missing snapshots: one that the size of the log requires, and the newest requested one if it is
+    incomplete.
+
+    A snapshot that the broker rejected is not missing.
     """
     state, ends = sim.log.state, sim.log_ends
     epoch, size = last_snapshot(state), setting(state, "snapshot_bytes")
@@ -151,7 +153,7 @@ def unended_snapshots(sim: Simulation) -> list[str]:
 
 
 def unarchived(sim: Simulation) -> list[str]:
-    """The newest confirmed snapshot, if there is an archive, and the log knows of none that goes up to there."""
+    """Return the newest confirmed snapshot if there is an archive that, by the log, does not reach it."""
     state, ends = sim.log.state, sim.log_ends
     if ends.files is None or not ends.looked_after or not (confirmed := confirmed_snapshots(state)):
         return []
@@ -162,7 +164,7 @@ def unarchived(sim: Simulation) -> list[str]:
 
 
 def _dissent(sim: Simulation) -> None:
-    """A third reader has folded the newest snapshot that is confirmed to another digest, and says so."""
+    """Write a confirmation of the newest confirmed snapshot by a third reader, with a different digest."""
     confirmed = confirmed_snapshots(sim.log.state)
     third = [role for role in sorted(CONFIRM) if confirmed and role not in confirmed[-1].witnesses]
     if not third:
@@ -174,7 +176,7 @@ def _dissent(sim: Simulation) -> None:
 
 
 def _foreign(sim: Simulation, chance: Chance) -> None:
-    """Somebody restores a copy of the topic: it holds a snapshot of a log that took another way, confirmed there."""
+    """Write a snapshot of another log, with its confirmation, as after a restore of a copied topic."""
     broker, state = sim.broker, sim.log.state
     state = replace(state, state_id=draw_uuid(chance))
     topic_id = chance.pick([IDENTITY, "another"])
@@ -182,7 +184,7 @@ def _foreign(sim: Simulation, chance: Chance) -> None:
     head, chunks = cut(Start(state, position), topic_id, "keeper", 0, f"foreign/{state.epoch}")
     header = state.cluster_id, topic_id, state.epoch, state.state_id
     confirmation = SnapshotConfirmation(*header, position, head.digest, "publisher", 0)
-    sim.log_ends.given_up.add(state.epoch)  # one of that epoch has the same key: it is not there any more
+    sim.log_ends.given_up.add(state.epoch)  # a snapshot of that epoch has the same key, so it is overwritten
     first = broker.partition(SNAPSHOTS).high
     records: tuple[SnapshotRecord, ...] = (*chunks, replace(head, first=first), confirmation)
     for record in records:

@@ -1,11 +1,12 @@
-"""Zones in all runs of a profile of their own, under the agent ``rebalancer``: replicas, partitions, data nodes change.
-In half of them a zone places a keyspace, whose registers are used while their tablets follow the partitions; in some
-of these a partition of it loses its majority, and is reset: by itself, or, where most voters are lost and most of those
-who have the data are not, by an operator, who may admit a loss, while another node goes down.
+"""Zones, in all runs of their own profile, with the agent ``rebalancer``. Replicas, partitions and data nodes change.
 
-Moves are cancelled in the midst, nodes join, sleep, are declared down, are lost; instances of the rebalancer stand
-still or die between any two of their requests and are taken over; words of nodes get lost or come late; the disk of one
-that comes fails. All other faults are those of every run.
+In half of the runs a zone places a keyspace. Its registers are used while their tablets follow the partitions. In some
+of these, a partition loses its majority and is reset. The reset is automatic, or an operator resets it after the loss
+of most voters but not of most data nodes. The operator may admit a loss, while another node goes down.
+
+Moves are cancelled while in progress. Nodes join, pause, are declared down, or are lost. Instances of the rebalancer
+pause or die between any two of their requests and are superseded. Nodes' reports are lost or late. The disk of an added
+node fails. Other faults are those of every run.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from ringlog_sim.stories.scenarios import Befalling, when
 from ringlog_sim.stories.story import AGENT_HOSTS, APPLICATIONS, Drawn, StorySetting
 
 PROFILE: Final = "zones"
-"""The profile of which every run has them."""
+"""The profile that always has this story."""
 LASTS: Micros = 8 * SECOND
 KINDS: Final = (
     ("AlterZone", 6),
@@ -48,12 +49,12 @@ KINDS: Final = (
 
 KEYSPACE: Final = "in_zone"
 OF_DATA: Final = "z3"
-"""The zone that is made to place it."""
+"""The zone that is created to place it."""
 PLACE: Final = "Place"
 ROWS_FAIL_IN: Final = 0.6
-"""In how many of the runs the disk of a node fails that comes."""
+"""Share of the runs in which the disk of an added node fails."""
 PLACES: Final = 0.5
-"""How many of the runs have a keyspace that a zone places."""
+"""Share of the runs with a keyspace that a zone places."""
 
 
 BURST: Final = "Burst"
@@ -68,9 +69,9 @@ STEPS: Final = (
     "FinishCancel",
     "RestartReplicas",
 )
-"""The entries that lead data on: at each of them a node may die."""
+"""The entries that move data. A node may die at each of them."""
 SELDOM: Final = ("MigrateTablets", "CancelRebalance", "FinishCancel", "RestartReplicas")
-"""Those of which a run has few."""
+"""Entries that are rare in a run."""
 
 
 STRONG_ZONE: Final = "StrongZone"
@@ -79,26 +80,26 @@ WIDEN: Final = "Widen"
 OUTAGE: Final = "Outage"
 RETURN: Final = "Return"
 LOSERS: Final = 4
-"""The nodes of these runs at first: of four replicas two may be left, each with writes that the other one lacks."""
+"""Initial nodes of these runs. Two of four replicas may remain, each with writes that the other one lacks."""
 LOSES: Final = 0.3
-"""In how many of the runs with a keyspace its zone is highly available, and a majority of a partition is lost."""
+"""Share of the runs with a keyspace in which its zone is highly available and a partition loses its majority."""
 WIDE_ZONE: Final = "WideZone"
 VOTERS: Final = "Voters"
 RESET: Final = "Reset"
 STRIKE: Final = "Strike"
 WIDE: Final = 5
-"""The nodes of these runs at first, and the replicas of their zone, of which three vote."""
+"""Initial nodes of these runs, and replicas of their zone, three of them voters."""
 LOSES_VOTERS: Final = 0.3
-"""In how many of the others two of three voters are lost."""
+"""Share of the other runs in which two of three voters are lost."""
 
 
 def loses_majority(seed: int) -> bool:
-    """True of the runs in which a highly available zone places a keyspace, and loses majorities."""
+    """Return True if a highly available zone places a keyspace and loses majorities in the run."""
     return Chance(seed, "placing").happens(PLACES) and Chance(seed, "losing").happens(LOSES)
 
 
 def loses_voters(seed: int) -> bool:
-    """True of the runs in which a wide zone places a keyspace, and loses voters."""
+    """Return True if a wide zone places a keyspace and loses voters in the run."""
     is_placing = Chance(seed, "placing").happens(PLACES) and not loses_majority(seed)
     return is_placing and Chance(seed, "losing voters").happens(LOSES_VOTERS)
 
@@ -109,23 +110,23 @@ def draw_zones(setting: StorySetting) -> list[Drawn]:
 
 
 def draw_lost_voters(setting: StorySetting) -> list[Drawn]:
-    """Draw the same, and losses of voters in a wide zone."""
+    """Draw changes of zones, a keyspace, and losses of voters in a wide zone."""
     data = _placing(setting.chance("placing"), setting.nodes)
     lost = _lost_voters(setting.chance("outage of voters"), setting.nodes, data)
     return _rebalancing(setting.chance("zones"), setting.nodes) + lost
 
 
 def draw_lost_majority(setting: StorySetting) -> list[Drawn]:
-    """Draw the same, and losses of a majority in a highly available zone."""
+    """Draw changes of zones, a keyspace, and losses of a majority in a highly available zone."""
     data = _placing(setting.chance("placing"), setting.nodes)
     lost = _lost_majority(setting.chance("outage"), setting.nodes, data)
     return _rebalancing(setting.chance("zones"), setting.nodes) + lost
 
 
 def _lost_voters(chance: Chance, nodes: Sequence[str], placing: list[Drawn]) -> list[Drawn]:
-    """Draw ``placing`` and two outages: two of three voters are declared down, whether they sleep or not, and an
-    operator resets. Just then one more may be declared down. Registers are written and read all the while. Later all
-    nodes return.
+    """Draw ``placing`` and two outages: two of three voters, paused or not, are declared down, and an operator resets.
+
+    At that time one more node may be declared down. Registers are written and read throughout. Later all nodes return.
     """
     drawn: list[Drawn] = [(at, what, (WIDE_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing]
     for at in (chance.between(1_200, 2_500), chance.between(4_800, 6_000)):
@@ -146,7 +147,9 @@ def _lost_voters(chance: Chance, nodes: Sequence[str], placing: list[Drawn]) -> 
 
 
 def voters_lost(state: ClusterState, chance: Chance) -> list[Command]:
-    """Two voters of a partition that has data, of three, are declared down; nothing where there is none."""
+    """Return commands that declare two of three voters of a partition with data down, or nothing without
+    such voters.
+    """
     used = {one.replication.zone for one in state.keyspaces.values()}
     found = [one for _, one in in_order(state.zone_partitions) if one.zone in used and one.reached is not None]
     groups = [one.reached.peers for one in found if one.reached is not None and len(one.reached.peers) > 2]
@@ -159,7 +162,7 @@ def voters_lost(state: ClusterState, chance: Chance) -> list[Command]:
 
 
 def struck(state: ClusterState, chance: Chance) -> list[Command]:
-    """One from whom a survivor fetches is declared down; nothing where nobody fetches."""
+    """Return a command that declares a source of a recovery's survivor down, or nothing without one."""
     found = {
         replica.node
         for tablets, transition in transitions(state)
@@ -170,15 +173,16 @@ def struck(state: ClusterState, chance: Chance) -> list[Command]:
 
 
 def _lost_majority(chance: Chance, nodes: Sequence[str], placing: list[Drawn]) -> list[Drawn]:
-    """Draw what such a run has beside ``placing``: twice half of a partition's nodes, or one more, are declared down,
-    whether they sleep or not, while registers are written and read; later they are back.
+    """Draw ``placing`` and two outages: half of a partition's nodes or one more, paused or not, are declared down.
+
+    Registers are written and read during that. Later the nodes return.
     """
     drawn: list[Drawn] = [(at, what, (HIGH_ZONE,) if rest == (STRONG_ZONE,) else rest) for at, what, rest in placing]
     if chance.happens(0.7):
         drawn.append((chance.between(100, 1_000) * MS, "zone", (WIDEN,)))
     for at in (chance.between(1_200, 2_500), chance.between(4_800, 6_000)):
         for name in nodes:
-            if chance.happens(0.4):  # what is written now it lacks
+            if chance.happens(0.4):  # the node lacks the writes of this time
                 drawn.append((at * MS, "pause", (name, chance.between(300, 1_500))))
         for turn, application in enumerate(APPLICATIONS):
             drawn.append(((at + 60 * turn + 50) * MS, "register", (application, turn, "write-QUORUM")))
@@ -192,7 +196,9 @@ def _lost_majority(chance: Chance, nodes: Sequence[str], placing: list[Drawn]) -
 
 
 def outage(state: ClusterState, chance: Chance) -> list[Command]:
-    """Half of the nodes of a partition that has data are declared down, or one more; nothing where there is none."""
+    """Return commands that declare half of the nodes of a partition with data down, or one more, or nothing without
+    one.
+    """
     used = {one.replication.zone for one in state.keyspaces.values()}
     high = [one for _, one in in_order(state.zone_partitions) if mode_of(state.zones[one.zone]).resets_itself]
     groups = [one.reached.nodes for one in high if one.zone in used and one.reached is not None]
@@ -206,14 +212,14 @@ def outage(state: ClusterState, chance: Chance) -> list[Command]:
 
 
 def returning(state: ClusterState) -> list[Command]:
-    """All that are down are up again."""
+    """Return commands that declare all down nodes up."""
     down = [node for node, found in in_order(state.nodes) if found.down and found.state != "left"]
     return [DeclareUp(node, "it is over") for node in down]
 
 
 def _placing(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
-    """Nothing in a part of the runs; else a keyspace in a zone, tables that are written to, and registers that are
-    used, while nodes die at any step.
+    """Draw, in a part of the runs, a keyspace in a zone, written tables, and used registers, while nodes die at any
+    step.
     """
     if not chance.happens(PLACES):
         return []
@@ -237,8 +243,9 @@ def _placing(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
 
 
 def placed(state: ClusterState, chance: Chance) -> list[Command]:
-    """A keyspace in some zone, unless there is one, and a table in it, now and then with a CDC log; nothing without a
-    zone that may place it.
+    """Return commands that create a keyspace in a zone, unless it exists, and a table, sometimes with a CDC log.
+
+    Return nothing without a zone that may place it.
     """
     able = [zone.name for _, zone in in_order(state.zones) if not mode_of(zone).resets_itself]
     of_data = state.zones.get(OF_DATA)
@@ -253,7 +260,7 @@ def placed(state: ClusterState, chance: Chance) -> list[Command]:
 
 
 def _rebalancing(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
-    """Draw changes of zones, and faults at the steps that follow. ``nodes``: all that there will be."""
+    """Draw changes of zones, and faults at the following steps. ``nodes``: all nodes of the run."""
     drawn: list[Drawn] = [(0, "with_role", (ROLE,))]
     drawn += [(chance.between(0, 60) * MS, "zone", ("CreateZone",)) for _ in range(2)]
     for _ in range(chance.between(3, 8)):
@@ -272,14 +279,14 @@ def _rebalancing(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
 
 
 def node_with_failing_rows(state: ClusterState, chance: Chance) -> str:
-    """A node that comes with a step that has a way back; empty if there is none."""
+    """Return a node that a reversible step adds, or empty text."""
     steps = [one for _, one in in_order(state.zone_partitions) if one.pending and one.cancel is None and before(one)]
     found = sorted({node for one in steps for node in coming(one) if is_alive(state, node)})
     return chance.pick(found) if found else ""
 
 
 def _befalls(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
-    """Something that happens to the rebalancer, to what it hears, or to members of groups."""
+    """Draw an event that affects the rebalancer, its input, or members of groups."""
     at, name, long = chance.between(300, 6_000) * MS, chance.pick(nodes), chance.between(300, 2_500)
     nth = chance.between(1, 5)
     match what := chance.weighted(_BEFALLS):
