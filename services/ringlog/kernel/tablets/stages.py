@@ -266,7 +266,7 @@ def _only(these: tuple[TabletReplica, ...], those: tuple[TabletReplica, ...]) ->
 
 
 def _steps() -> Iterator[tuple[Stage, Stage]]:
-    """Yield each stage and one that may follow it, salvages left aside."""
+    """Yield each stage with each stage that may follow it, except for salvages."""
     for names in (TURNED_BACK, *(kind.stages for kind in KINDS.values() if kind.giver is not Giver.SURVIVORS)):
         yield from pairwise(STAGES[name] for name in names)
     yield from ((row, STAGES[row.back]) for row in STAGES.values() if row.back)

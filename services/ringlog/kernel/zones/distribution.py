@@ -189,7 +189,7 @@ def _seed(name: str) -> int:
 
 
 def _mixed(value: Numbers) -> Numbers:
-    """Return the finalizer of SplitMix64: each bit of the argument changes half of the bits."""
+    """Return the values after the SplitMix64 finalizer: each bit of a value changes half of the result's bits."""
     value = (value ^ (value >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     value = (value ^ (value >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return value ^ (value >> np.uint64(31))

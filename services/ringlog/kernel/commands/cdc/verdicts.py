@@ -1,10 +1,10 @@
-"""The settled time (validation watermark): readers request it before they validate writes
-(``ringlog.kernel.generations.verdicts``).
+"""The settled time (validation watermark), which readers request before they validate writes.
 
-``SettleVerdicts`` raises the settled time: no later entry changes a decision on a write appended before it. It also
-prunes facts that counted only for writes appended before another time. The fold reads neither topics nor a clock. The
-author asserts that no reader will validate writes that old (the mutations topic begins later; every node has passed
-it), but every writer must have claimed as much. The validator limits how far ahead the time may be.
+``ringlog.kernel.generations.verdicts`` has the rules of validation. ``SettleVerdicts`` raises the settled time: no
+later entry changes a decision on a write appended before it. It also prunes facts that counted only for writes appended
+before another time. The fold reads neither topics nor a clock. The author asserts that no reader will validate writes
+that old (the mutations topic begins later; every node has passed it), but every writer must have claimed as much. The
+validator limits how far ahead the time may be.
 """
 
 from __future__ import annotations

@@ -37,7 +37,7 @@ CODES: Final = {
 }
 
 FIELDS_MAX = LENGTH_MAX // 4
-"""No type of more fields can be written: each takes two words."""
+"""The most fields of a type. A spelled type cannot have more, because each field takes two words."""
 
 Declared = tuple[tuple[str, str], ...]
 
