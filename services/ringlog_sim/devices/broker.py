@@ -213,8 +213,7 @@ class ConsumerGroup:
 class SimBroker:
     """One Kafka cluster. ``partitions``: topic to number of partitions.
 
-    ``passed`` is called with a host whose reader is before a partition's first offset. ``let_go`` is called with a new
-    first offset.
+    ``passed`` is called with a host whose reader is before the first offset, ``let_go`` with a new first offset.
     """
 
     def __init__(self, world: SimWorld, partitions: dict[str, int]) -> None:
@@ -298,10 +297,7 @@ class SimBroker:
         return found
 
     def first_at(self, host: SimHost, topic: str, number: int, time: Micros) -> Generator[Any, bool, int | None]:
-        """Return the offset of the first record appended at or after ``time``, which is rounded up to a millisecond.
-
-        Raises Unanswered.
-        """
+        """Return the offset of the first record at or after ``time``, rounded up to a millisecond. Raise Unanswered."""
         partition = self.topics[topic][number]
         limit = -(-time // MS) * MS
 
@@ -393,8 +389,7 @@ class SimBroker:
             if self.epochs.get(transactional_id) != epoch:
                 answer(Fenced(transactional_id))
                 return
-            # The transaction coordinator decides a transaction. A committed one is in the topic, even if the leader
-            # changes now.
+            # The transaction coordinator decides: a committed transaction survives a leader change at this moment.
             end = partition.append(values, self.now())
             partition.end = end + 1
             partition.waiting.append((partition.end, answer))
@@ -452,9 +447,7 @@ class SimBroker:
                 self._notify(partition)
 
     def change_leader(self) -> None:
-        """Change every partition's leader. A part of the unacknowledged tail is lost, and the new clock may
-        be wrong.
-        """
+        """Change all leaders. A part of the unacknowledged tail is lost, and the new clock may be wrong."""
         for partitions in self.topics.values():
             for partition in partitions:
                 if partition.end > partition.high:
