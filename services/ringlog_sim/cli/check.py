@@ -50,7 +50,10 @@ def check(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Check a history for linearizability. Exit status 1: it is not, 2: bad file or undecided, 3: checkers disagree."""
+    """Check a history for linearizability.
+
+    Exit status 1: it is not linearizable. 2: bad file or undecided. 3: the checkers disagree.
+    """
     from ringlog_testing.histories.check import CONFIGURATIONS_MAX
     from ringlog_testing.histories.check import check as decide
     from ringlog_testing.histories.events import HistoryError

@@ -58,7 +58,10 @@ def register(app: typer.Typer) -> None:
 
 
 def hold(commit: Commits = False) -> Rule:
-    """Hold entries back until the rule is released: from readers, or with --commit from the log."""
+    """Hold entries back until the rule is released.
+
+    The rule applies to readers, or with --commit to the log.
+    """
     return Rule(HOLD, HOLD, COMMIT if commit else PROPAGATION)
 
 
@@ -66,7 +69,10 @@ def delay(
     seconds: Annotated[float, typer.Argument(parser=seconds_of, help="How long.")],
     commit: Commits = False,
 ) -> Rule:
-    """Let entries come this number of seconds late: to readers, or with --commit to the log."""
+    """Delay entries by this number of seconds.
+
+    The rule applies to readers, or with --commit to the log.
+    """
     return Rule(DELAY, DELAY, COMMIT if commit else PROPAGATION, seconds=seconds)
 
 
@@ -76,7 +82,10 @@ def drop(
     ] = False,
     times: Annotated[int, typer.Option("--times", help="Number of entries in each process; 0: all.", min=0)] = 0,
 ) -> Rule:
-    """Lose the commits of entries: --to names who commits them, which is the validator for all requests."""
+    """Drop the commits of entries.
+
+    --to names the committing process, which is the validator for all requests.
+    """
     return Rule(DROP, DROP, COMMIT, times=times, answer_only=answer_only)
 
 

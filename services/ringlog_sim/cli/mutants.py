@@ -51,7 +51,10 @@ def mutants(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Plant each bug, search for it, print the seeds it took; exit 1 if one is not found within its bound."""
+    """Plant each bug, and count the seeds until it is found.
+
+    Exit status 1: a bug was not found within its bound.
+    """
     needs_streaming()
     from ringlog_sim.mutants import MUTANTS
 

@@ -55,7 +55,7 @@ def quorums(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Go through every plan of a cluster, every pair of views, every quorum.
+    """Check every quorum of every plan of a cluster.
 
     Exit status 1: a counterexample, or a plan that breaks an invariant. 2: bad input. 3: a defect of this tool.
     """

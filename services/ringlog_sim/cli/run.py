@@ -70,9 +70,9 @@ def run(
     ] = None,
     as_json: Json = False,
 ) -> None:
-    """Run one simulated cluster for each seed; exit 1 if a promise was broken.
+    """Run one simulated cluster for each seed.
 
-    A seed gives the same run, to the same digest, on every machine.
+    Exit status 1: an invariant was broken. A seed gives the same run, with the same digest, on every machine.
     """
     wanted = seeds_of(seeds) if fresh is None else range(first := time.time_ns() // 1_000_000, first + fresh)
     _check_profile(profile)
@@ -101,7 +101,10 @@ def replay(
     trace: Trace = False,
     as_json: Json = False,
 ) -> None:
-    """Run a saved script again; exit 1 if a promise is still broken."""
+    """Run a saved script again.
+
+    Exit status 1: an invariant is still broken.
+    """
     needs_streaming()
     from ringlog_sim.runner.run import run_script
     from ringlog_sim.runner.shrink import NoScript, load

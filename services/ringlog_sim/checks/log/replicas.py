@@ -1,7 +1,7 @@
 """Checks of the states on replicas.
 
-Every replica goes through the states of the true log, and replicas that fold alone reach the same digests. Every state
-keeps the invariants of ``ringlog.kernel.invariants``.
+Every replica goes through the states of the true log, and independent replicas reach the same digests. Every state
+satisfies the invariants of ``ringlog.kernel.invariants``.
 """
 
 from __future__ import annotations
