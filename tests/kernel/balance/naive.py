@@ -162,20 +162,29 @@ class Naive:
             for place in places
             if unit[0] == table
         )
-        mine = sum(self.capacity(other.id) for other in serving if other.rack == one.rack)
+        of_racks: Counter[str] = Counter()
+        for other in serving:
+            of_racks[other.rack] += self.capacity(other.id)
+        if not of_racks[one.rack]:
+            return 0
         if self.world.tables[table].racks.get(one.datacenter):
             wanted = sum(self.count(table, other.id) for other in peers if other.rack == one.rack)
         else:
-            racks = len({other.rack for other in serving})
-            each = Fraction(replicas, count * racks) if racks else Fraction(0)
-            fair = ceil(Fraction(replicas * mine, max(1, sum(self.capacity(other.id) for other in serving))))
-            wanted = max(int(each) * count, min(ceil(each) * count, fair))
-        if not mine or one not in serving:
-            return 0 if not mine else ceil(self._slack(wanted, self.capacity(one.id), mine)) + 1
-        return ceil(self._slack(wanted, self.capacity(one.id), mine)) + 1
+            each = Fraction(replicas, count * len(of_racks))
+            per_unit = self._per_unit([*of_racks.values()], replicas, ceil(each) * count)
+            wanted = max(int(each) * count, min(ceil(each) * count, ceil(per_unit * of_racks[one.rack])))
+        here = [self.capacity(other.id) for other in serving if other.rack == one.rack]
+        slack = Fraction(100 + self.world.limits.table_slack_percent, 100)
+        return ceil(self._per_unit(here, wanted, count) * self.capacity(one.id) * slack) + 1
 
-    def _slack(self, wanted: int, capacity: int, whole: int) -> Fraction:
-        return Fraction(wanted * capacity * (100 + self.world.limits.table_slack_percent), whole * 100)
+    def _per_unit(self, capacities: list[int], replicas: int, most: int) -> Fraction:
+        """Replicas for each unit of capacity, when none gets more than ``most``."""
+        level = Fraction(replicas, sum(capacities))
+        while len(capacities) > 1 and level * max(capacities) > most:
+            capacities = sorted(capacities)[:-1]
+            replicas = max(0, replicas - most)
+            level = Fraction(replicas, sum(capacities))
+        return level
 
     def count(self, table: str, node: str) -> int:
         return self._tally()[1][table, node]

@@ -12,12 +12,15 @@ from ringlog.kernel.balance.advice import advise, would_be_undone
 from ringlog.kernel.balance.model import BYTES, GIB, MeasuredLoads
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.placement.resizes import DecideResize, FinishResize, members, resize_session
+from ringlog.kernel.commands.placement.tablets import MigrateTablets
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.nodes import UpdateNode
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.model.tablet_map import TabletMap, with_settled, with_transitions
 from ringlog.kernel.tablets.resize import MERGE, SPLIT, apart
 from ringlog.kernel.values import NodeId, StreamReport, TabletOptions, Witness
+from ringlog.protocol.balancer.load_reports import own_tablets
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
 
@@ -143,3 +146,17 @@ def test_siblings_do_not_move_for_a_merge_that_the_same_plan_revokes(seed: int) 
         advice = advise(by_hand, loads(by_hand, sizes))
         revoked = {one.table for one in advice.resizes if one.decision != MERGE}
         assert not [move for move in advice.moves if move.table in revoked]
+
+
+@pytest.mark.parametrize("weight", [4, 6, 10, 1_000])
+def test_a_weight_that_holds_every_tablet_leaves_the_others_even(weight: int) -> None:
+    """A host has at most one replica of a tablet, so a greater share than that is not its own to have."""
+    nodes = [lives.register(number, "r1", shards=2) for number in range(1, 7)]
+    state = applied(lives.cluster(*nodes), CreateKeyspace("ks", lives.factor(3)))
+    state = applied(state, lives.create_table(tablets=TabletOptions(count=32)))
+    state = applied(state, UpdateNode(lives.node_id(6), capacity=weight))
+    while moves := advise(state, {}).moves:
+        state = arrived(applied(state, MigrateTablets(moves)))
+    held = {node: sum(map(len, own_tablets(state, node).values())) for node in state.nodes}
+    assert held.pop(lives.node_id(6)) == 32
+    assert max(held.values()) - min(held.values()) <= 1, held
