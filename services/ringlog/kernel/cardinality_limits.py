@@ -1,13 +1,13 @@
-"""How many there may be: parts of the state of which nothing is ever taken out, or only by a user, have a bound.
+"""Maximum numbers of items in sections of the state that never shrink, or shrink only by a user's command.
 
-Names and ids of nodes and tables are never used again, so what left and what was dropped is remembered for ever; each
-replica holds it, each snapshot carries it, and some rules walk it. The bounds are far above what a store needs, and
-far below what a replica, a Redis or a start of a process could not bear. They are looked at as a command is decided,
-once for all commands: one more is refused (``too_many``), and nothing that is there is touched.
+Names and ids of nodes and tables are never used again, so nodes that left and tables that were dropped stay in the
+state. Every replica holds them, every snapshot contains them, and some rules iterate over them. The bounds are far
+above the needs of a store, and far below the capacity of a replica, of Redis and of a process start. They are checked
+as a command is decided, once for all commands: one item more is rejected (``too_many``), and existing items stay.
 
-CDC generations have no bound here: one comes with each join and move, and one for all tables that were split or merged
-while the one before it was made; what is left of an expired one is some two hundred bytes. A command that ends an
-operation must never be refused for what happened long before it.
+CDC generations have no bound here. One comes with each join and move, and one for all tables that were split or merged
+during the previous one; an expired one takes some two hundred bytes. A command that ends an operation must never be
+rejected because of old generations.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
     "types": (100_000, "user types"),
     "writers": (10_000, "CDC writers, those included that were fenced"),
 } | {part.name: part.most for part in sections_of(ClusterState) if part.most is not None}
-"""Part of the state -> most entries, and what they are."""
+"""Section of the state to its maximum number of items, and a description of them."""
 
 
 def _beyond() -> Callable[[ClusterState, ClusterState], str]:
-    """Of two states: the first part that is another one in the second, and has more than there may be; empty if none.
+    """Return a function of two states that names the first section that changed and exceeds its maximum; empty if none.
 
-    A function that is written out: it looks at each part, for each command.
+    The function is generated with one line per section, because it runs for every command.
     """
     lines = ["def beyond(before, after):"]
     for part in COUNTS_MAX:
@@ -52,7 +52,7 @@ _beyond_of: Final = _beyond()
 
 
 def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
-    """Of what the command adds, and there are as many as there may be; None if nothing. Costs a look at each part."""
+    """Return a rejection if the command adds an item to a full section, or None."""
     part = _beyond_of(before, after)
     if not part:
         return None

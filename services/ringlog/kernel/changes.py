@@ -1,16 +1,16 @@
-"""Change records: what the rest of the world sees, as the difference of two states.
+"""Change records: the published state, as the difference of two states.
 
-Each topic holds one record for each key; the last one counts, and a record without value says that the key is gone.
-So a compacted topic is the current state, and a consumer that reads it from its beginning has it.
+Each topic holds one record for each key. The last record counts, and a record without value deletes the key. So a
+compacted topic is the current state, and a consumer that reads it from the beginning has that state.
 
-Which parts are published, under which topic and key, and which fields are not, is declared in ``kernel.sections``. A
-change record has the other fields of its item by their names, and a few that are made of it; that none is missing is
-checked as this module is imported.
+``kernel.sections`` declares the published sections with their topic and key, and the fields that are not published. A
+change record has the other fields of its item under their names, and a few derived fields. The import of this module
+fails if a field is missing.
 
-``diff`` gives the records in the order of ``CHANGE_TOPICS``: a reader that has seen a generation has got its streams,
-and the record of ``epochs`` closes each difference. A generation appears when it is committed; when it expires its
-streams are first marked so, and deleted with a later epoch. Folding all differences from the empty state on gives, but
-for the epochs of the values, ``project`` of the last one. Values carry the epoch of the state that they are from.
+``diff`` returns the records in the order of ``CHANGE_TOPICS``: the streams of a generation precede the generation, and
+the record of ``epochs`` closes each difference. A generation appears when it is committed. When it expires, its streams
+are first marked expired and deleted with a later epoch. Applying all differences from the empty state gives ``project``
+of the last state, except for the epochs in the values. A value has the epoch of the state that it comes from.
 """
 
 from __future__ import annotations
@@ -55,29 +55,29 @@ EPOCHS: Final = "epochs"
 STREAM_KEYS: Final = "generation id `/` range end, or generation id `/` table id `/` tablet's end"
 
 HEAD: Final = "head"
-"""The one key of ``epochs``: its last record says up to where the others go."""
+"""The only key of ``epochs``: its last record names the epoch that the other topics have reached."""
 
 
 @dataclass(frozen=True, slots=True)
 class NodeChange(Node):
-    """A member of the directory, as it is since ``epoch``."""
+    """A node, as it has been since ``epoch``."""
 
     epoch: Epoch = 0
 
 
 @dataclass(frozen=True, slots=True)
 class ItemChange:
-    """What the change records have in common that follow from the part alone."""
+    """The common field of the change records that follow from the section alone."""
 
     epoch: Annotated[Epoch, "The epoch of the state that this is from."]
 
 
 @dataclass(frozen=True, slots=True)
 class PlacementChange:
-    """Who serves the range ``(start, end]`` of keyspaces with this replication key; ``changed``: since which epoch.
+    """The groups of the range ``(start, end]`` for keyspaces with this replication key.
 
-    ``moving``: what operations in flight do to its write group; ``kernel.operations.moving.write_groups`` makes of it
-    the groups of which a write needs a quorum.
+    ``changed``: the epoch that last changed them. ``moving``: changes of the write group by operations in flight. A
+    write needs a quorum of each group that ``kernel.operations.moving.write_groups`` derives from it.
     """
 
     epoch: Epoch
@@ -92,7 +92,7 @@ class PlacementChange:
 
 @dataclass(frozen=True, slots=True)
 class KeyspaceChange:
-    """A keyspace; ``replication`` is the key of its records in ``placements``."""
+    """A keyspace. ``replication`` is the key of its records in ``placements``."""
 
     epoch: Epoch
     name: str
@@ -106,7 +106,7 @@ class KeyspaceChange:
 
 @dataclass(frozen=True, slots=True)
 class TableChange(Table):
-    """A table; in ``columns`` user types are spelled out."""
+    """A table. In ``columns`` user types are expanded."""
 
     epoch: Epoch = 0
 
@@ -119,7 +119,7 @@ class TypeChange(UserType):
 
 
 def _change_of(part: StateSection, own: Iterable[tuple[str, Any]] = ()) -> type[Any]:
-    """The change record of a part: what is published of an item, and its docs, and ``own`` fields besides."""
+    """Return the class of a section's change records: the published fields, the docstring, and ``own`` fields."""
     field_types = get_type_hints(part.item, include_extras=True)
     published = [(name, field_types[name]) for name in part.fields if name not in part.unpublished]
     summary = (getdoc(part.item) or "").split("\n\n")[0].rstrip(".")
@@ -130,16 +130,16 @@ def _change_of(part: StateSection, own: Iterable[tuple[str, Any]] = ()) -> type[
 
 
 OperationChange: Final = _change_of(BY_NAME["operations"], [("stopped", str)])
-"""``stopped``: why it stands still until an operator decides; empty if it goes on."""
+"""``stopped``: why the operation waits for an operator's decision; empty if it continues."""
 
 
 @dataclass(frozen=True, slots=True)
 class StreamsChange:
-    """The streams of the range ``(start, end]`` of a generation, in slot order (order is data: slot j is of shard j).
+    """The streams of the range ``(start, end]`` of a generation, in slot order: slot j is for shard j.
 
-    ``expired`` (microseconds): since when none of their rows is kept; null while they may be. The record is deleted
-    some time after it was marked so. ``table``: the id of the table in tablets of which the range is one; empty: of the
-    ring.
+    ``expired``: the time in microseconds since which none of their rows is kept; null while rows may be kept. The
+    record is deleted some time after it was marked expired. ``table``: the id of the table if the range is a tablet;
+    empty: the range is of the ring.
     """
 
     epoch: Epoch
@@ -155,13 +155,13 @@ class StreamsChange:
 
 @dataclass(frozen=True, slots=True)
 class GenerationChange:
-    """A committed generation: operates from ``timestamp`` on; ``status`` committed, published, closed or expired.
+    """A committed generation, active from ``timestamp`` on. ``status``: committed, published, closed or expired.
 
-    ``ranges`` and ``streams`` count its records in ``cdc-streams`` and their ids, ``digest`` is hex SHA-256 over
-    them. A consumer moves on from a closed generation when it has read the CDC topic up to ``positions``. Of an
-    expired one (``expired`` as in StreamsChange) the records in ``cdc-streams`` go; this one stays for ever.
-    ``closed_at``: when it was closed, by its author's clock. ``leeway``: that of its commit, if the setting has changed
-    since.
+    ``ranges`` and ``streams`` count its records in ``cdc-streams`` and their stream ids; ``digest`` is hex SHA-256 over
+    them. A consumer leaves a closed generation when it has read the CDC topic up to ``positions``. The records of an
+    expired generation in ``cdc-streams`` are deleted (``expired`` as in StreamsChange); this record stays permanently.
+    ``closed_at``: the time of the close, by its author's clock. ``leeway``: the allowed lateness at its commit, if the
+    setting has changed since.
     """
 
     epoch: Epoch
@@ -182,7 +182,7 @@ class GenerationChange:
 
 @dataclass(frozen=True, slots=True)
 class EpochChange:
-    """The changes up to ``epoch`` are out; ``state_id`` and ``time`` (microseconds) are those of the state there."""
+    """All changes up to ``epoch`` are published. ``state_id`` and ``time`` (microseconds) are those of that state."""
 
     epoch: Epoch
     cluster_id: str
@@ -207,7 +207,7 @@ Change = (
 
 @dataclass(frozen=True, slots=True)
 class ChangeRecord:
-    """One record of a change topic; without value the key is gone."""
+    """One record of a change topic. A record without value deletes the key."""
 
     topic: str
     key: str
@@ -215,11 +215,14 @@ class ChangeRecord:
 
 
 def diff(before: ClusterState, after: ClusterState) -> tuple[ChangeRecord, ...]:
-    """The records that bring readers from ``before`` to ``after``; none if it is the same epoch. Costs what differs."""
+    """Return the records that bring readers from ``before`` to ``after``; none if both have the same epoch.
+
+    The cost grows with the difference, not with the state.
+    """
     if after.epoch == before.epoch:
         return ()
     head = EpochChange(after.epoch, after.cluster_id, after.state_id, after.time)
-    if not any(map(is_not, _published(before), _published(after))):  # of most epochs this is all that is asked
+    if not any(map(is_not, _published(before), _published(after))):  # the fast path: most epochs
         return (ChangeRecord(EPOCHS, HEAD, head),)
     records: list[ChangeRecord] = []
     for publication in PUBLICATIONS:
@@ -229,13 +232,13 @@ def diff(before: ClusterState, after: ClusterState) -> tuple[ChangeRecord, ...]:
 
 
 def project(state: ClusterState) -> dict[tuple[str, str], Change]:
-    """All that the change topics hold at ``state``: (topic, key) to value, each with the epoch of ``state``."""
+    """Return the content of the change topics at ``state``: (topic, key) to value, each with the epoch of ``state``."""
     records = diff(EMPTY_STATE, state)
     return {(record.topic, record.key): record.value for record in records if record.value is not None}
 
 
 def table_change(table: Table, epoch: Epoch) -> TableChange:
-    """The record of a table in a state of ``epoch``."""
+    """Return the record of a table in a state of ``epoch``."""
     return _table(table, epoch)
 
 
@@ -244,7 +247,7 @@ def table_change(table: Table, epoch: Epoch) -> TableChange:
 
 @dataclass(frozen=True, slots=True)
 class Publication:
-    """The publication of a part: its topic, the class of its records, their keys, and the records of an item."""
+    """The publication of a section: its topic, the class of its records, their keys, and the records of an item."""
 
     part: StateSection
     topic: str
@@ -256,7 +259,9 @@ class Publication:
 def _difference(
     publication: Publication, before: Mapping[str, Any], after: Mapping[str, Any], epoch: Epoch
 ) -> Iterator[ChangeRecord]:
-    """Records of the items that differ, in the order of the part: first what is gone, then what is new or changed."""
+    """Yield the records of items that differ, in the order of the section: deleted items first, then new or changed
+    ones.
+    """
     for key, item in before.items():
         if key not in after:
             yield from publication.records(key, item, None, epoch)
@@ -272,9 +277,10 @@ def _maker(
     extra: tuple[str, ...] = (),
     made: Callable[[Any], tuple[object, ...]] = lambda _: (),
 ) -> Callable[[Any, Epoch], C]:
-    """Items of a part to ``change``: the published fields, by their names, and ``extra`` ones ``made`` of them.
+    """Return a function from items of a section to ``change``: published fields by name, and ``extra`` fields from
+    ``made``.
 
-    Raises TypeError if the class has other fields.
+    Raise TypeError if the class has other fields.
     """
     part = BY_NAME[name]
     published = set(part.fields).difference(part.unpublished)
@@ -291,7 +297,7 @@ def _maker(
 
 
 def _single(name: str, change: type[C], make: Callable[[Any, Epoch], C]) -> Publication:
-    """An item has one record."""
+    """Return the publication of a section whose items have one record each."""
     part = BY_NAME[name]
 
     def records(key: str, _: Any, after: Any, epoch: Epoch) -> Iterable[ChangeRecord]:
@@ -305,7 +311,7 @@ def _single(name: str, change: type[C], make: Callable[[Any, Epoch], C]) -> Publ
 def _ranges(
     key: str, before: tuple[RangeGroup | ServedRange, ...], after: tuple[RangeGroup | ServedRange, ...], epoch: Epoch
 ) -> Iterable[ChangeRecord]:
-    """The ranges of one placement that are gone, new or changed."""
+    """Yield the records of the ranges of one placement that are deleted, new or changed."""
     old, new = ({group.end: group for group in groups} for groups in apart(before or (), after or ()))
     for end in sorted(end for end in old if end not in new):
         yield ChangeRecord(PLACEMENTS, f"{key}/{end}", None)
@@ -318,8 +324,10 @@ def _ranges(
 
 
 def _streams(key: str, before: Generation | None, after: Generation | None, epoch: Epoch) -> Iterable[ChangeRecord]:
-    """The ranges of a generation when it appears, expires or is forgotten, and of a table that comes to it; otherwise
-    they never change.
+    """Yield the stream records of a generation that appears, expires or is forgotten, and of a table that is added to
+    it.
+
+    Other changes of a generation do not change its streams.
     """
     if before is not None and (after is None or (not after.ranges and before.ranges)):
         for table, ranges in _ranges_by_table(before, ()):
@@ -348,7 +356,7 @@ def _streams(key: str, before: Generation | None, after: Generation | None, epoc
 def _ranges_by_table(
     generation: Generation, known: tuple[DescribedTable, ...]
 ) -> Iterator[tuple[str, tuple[GenerationRange, ...]]]:
-    """The ranges of the ring, under an empty id, then those of each table in tablets that is not ``known``."""
+    """Yield the ranges of the ring, under an empty id, then those of each table in tablets that is not ``known``."""
     yield "", generation.ranges
     for described in generation.tables if generation.tables is not known else ():
         if described not in known:
@@ -360,7 +368,9 @@ def _streams_key(generation: str, table: str, end: Token) -> str:
 
 
 def _tablets(key: str, before: TabletMap | None, after: TabletMap | None, epoch: Epoch) -> Iterable[ChangeRecord]:
-    """The tablets of a table that are gone, new or changed; chunks that both maps share are not looked at."""
+    """Yield the records of the tablets of a table that are deleted, new or changed. Chunks that both maps share are
+    skipped.
+    """
     now, known = (0 if one is None else one.count for one in (after, before))
     for index in range(now, known):
         yield ChangeRecord(TABLETS, f"{key}/{index}", None)
@@ -389,7 +399,7 @@ def _size(generation: Generation) -> tuple[object, ...]:
 
 
 CHANGES_OF: Final = {part.name: _change_of(part) for part in sections_of(ClusterState) if part.topic}
-"""Part that is declared with its field to the class of its change records."""
+"""Section that is declared with its field of the state to the class of its change records."""
 
 _node = _maker("nodes", NodeChange)
 _keyspace = _maker("keyspaces", KeyspaceChange, ("replication", "strategy", "factor", "datacenters", "zone"), _setting)
@@ -412,10 +422,10 @@ PUBLICATIONS: Final = (
     _single("generations", GenerationChange, _generation),
     *(_single(name, change, _maker(name, change)) for name, change in CHANGES_OF.items()),
 )
-"""In the order of the records of a difference."""
+"""The publications, in the order of the records of a difference."""
 
 _published: Final = attrgetter(*sorted({name for one in PUBLICATIONS for name in one.part.uses or (one.part.name,)}))
-"""The values of a state that the change topics tell of."""
+"""The values of a state that the change topics depend on."""
 
 assert {publication.part.name for publication in PUBLICATIONS} == {name for name, part in BY_NAME.items() if part.topic}
 

@@ -1,42 +1,40 @@
-"""The fold: one record of the metadata log in, the next state and exactly one verdict out.
+"""The fold: it takes one record of the metadata log and returns the next state and exactly one verdict.
 
-The state at epoch n is the fold of the first n applied entries. The checks run in this order, and the first that
-holds decides:
+The state at epoch n is the fold of the first n applied entries. The checks run in this order, and the first that holds
+decides:
 
 =========== ==========================================================================================
-unreadable  the record is no envelope
-foreign     it belongs to another cluster
+unreadable  the record is not an envelope
+foreign     the entry belongs to another cluster
 duplicate   its state id or its request id is in the history
-expired     its ``since_epoch`` has left the history, or lies above the epoch
-stale       its predecessor is not the current state: it lost a race, or a zombie wrote it
-halt        this release cannot tell what it does (unknown kind or version, or a defect of a rule)
-refused     its payload is undecodable, a rule of its fields is broken, or the command is rejected
+expired     its ``since_epoch`` has left the history, or is above the epoch
+stale       its predecessor is not the current state: it lost a race, or a fenced author wrote it
+halt        this release cannot apply it (unknown kind or version, or a defect of a rule)
+refused     its payload is undecodable, breaks a rule of its fields, or the command is rejected
 applied     otherwise: epoch + 1, its state id
 =========== ==========================================================================================
 
-``fold`` is total: no record makes it raise, and a record that is not applied leaves *the same object*. A reader that
-gets ``halt`` stops before the record.
+``fold`` is total: no record makes it raise. A record that is not applied leaves *the same object*. A reader that gets
+``halt`` stops before the record.
 
-Founding: on the empty state nothing is foreign, and only an InitializeCluster without predecessor can apply; it gives
-the cluster its id. Every other command is stale there, since no other can follow the empty state.
+Initial entry: on the empty state no entry is foreign, and only an InitializeCluster without predecessor can apply. It
+gives the cluster its id. Every other command is stale there.
 
-Defects: when a rule raises, no replica knows what the entry should have done. To refuse it would be a guess, and a
-wrong one wherever the failure has a local cause (memory, recursion) or a later release repairs the rule: those
-replicas would fold on to another state. To stop before it is never wrong. It is also rare: authors decide with the
-same function before they append, and there a defect is a plain rejection.
+Defects: if a rule raises, no replica knows the intended effect of the entry. Refusing it would be a guess. The guess is
+wrong if the failure has a local cause (memory, recursion) or a later release repairs the rule: those replicas would
+fold to another state. Stopping before the entry is never wrong. It is also rare: authors decide with the same function
+before they append, and there a defect is a plain rejection.
 
-From a command to its decision.
+Decisions: ``decide`` refuses commands that operators have paused or that a recovery does not allow, for all commands in
+one place (``commands.control.pauses``, ``commands.control.recovery``).
 
-What operators have paused, and what a recovery does not allow, is refused for all commands in one place
-(``commands.control.pauses``, ``commands.control.recovery``).
-
-Rules check the command's own fields first (code ``bad_field``), then what they need of the state, and only then make
-the next state. What that makes larger than readers can carry is refused here, for all of them (``kernel.size_limits``).
+A rule checks the command's own fields first (code ``bad_field``), then its conditions on the state, and only then makes
+the next state. ``decide`` then rejects a state that is too large for its readers (``kernel.size_limits``).
 
 An entry gives its state id to the schema and to each table that it changes. In a recovery the log does not vouch for
-the state, so these versions are SHA-256 digests of what they stand for, in hex, and a table says so
-(``committed_by_log`` false) until an entry outside a recovery changes it again. ``by_log_or_digest`` runs behind every
-rule, so no rule has to know of it.
+the state. So these versions are hex SHA-256 digests of the content, and the table's ``committed_by_log`` is false until
+an entry outside a recovery changes the table again. ``by_log_or_digest`` runs after every rule, so no rule implements
+this.
 
 Source: ScyllaDB, ``docs/dev`` on Raft, "Group 0 schema versioning": recovery mode forces the old behaviour, hashes.
 """
@@ -78,11 +76,11 @@ from ringlog.kernel.size_limits import too_large
 from ringlog.kernel.values import Command, is_uuid
 
 SCHEMA_PARTS: Final = tuple(part.name for part in PARTS if part.topic == SCHEMA)
-"""All that the version of the schema is one of: whatever changes there has another version, also in a recovery."""
+"""The sections that the schema version covers: any change in them gives a new version, also in a recovery."""
 
 
 def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryContext) -> ClusterState:
-    """The state that a command made, its new versions as they are to be in or outside a recovery."""
+    """Return the state that a command made, with new versions as a recovery or normal operation requires."""
     if after.schema_version != context.state_id:
         return after
     recovery = in_recovery(before) is not None
@@ -101,7 +99,10 @@ def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryCo
 
 
 def digested(table: Table) -> Table:
-    """The table under its digest, which no other table has, nor this one with another epoch of its change."""
+    """Return the table with its digest as version.
+
+    The digest covers the epoch of the change. So no other table has it, nor does another change of this table.
+    """
     return replace(table, version=sha256_of(encode(replace(table, version=""))), committed_by_log=False)
 
 
@@ -111,14 +112,14 @@ def _with(lifetime: TableLifetime, table: Table, marked: Table) -> TableLifetime
 
 
 DEFECT: Final = "broken_rule"
-"""The code of a decision that failed: an author answers it as a rejection, a fold halts on it."""
+"""The code of a decision that failed: an author answers it with a rejection, a fold halts on it."""
 
 
 def decide(state: ClusterState, command: Command, context: EntryContext) -> Decision:
-    """What ``command`` does to ``state``; never raises.
+    """Return the decision of ``command`` on ``state``. Never raise.
 
-    A rule that raises has a defect. Who authors must survive it, or one request could stop every validator that reads
-    it, so it becomes a rejection (code ``broken_rule``): nothing is appended.
+    A rule that raises has a defect. An author must survive it, or one request could stop every validator that reads it.
+    So the defect becomes a rejection (code ``broken_rule``), and nothing is appended.
     """
     try:
         if state.pauses and (held := paused(state, command)) is not None:
@@ -141,9 +142,9 @@ def decide(state: ClusterState, command: Command, context: EntryContext) -> Deci
 
 FOUNDING = InitializeCluster.__name__
 ID_STEP_MAX_MS = 2**42
-"""How far, in its leading 48 bits of milliseconds (139 years), a state id may lie above the one before it.
+"""The maximum distance of a state id from the previous one, in its leading 48 bits of milliseconds (139 years).
 
-Every state id lies above its predecessor: one near the greatest of all would be the last.
+Every state id is above its predecessor: an id near the maximum would leave no room for later entries.
 """
 
 _APPLIED: Final = OutcomeKind.APPLIED
@@ -157,14 +158,14 @@ _with_entry: Final[Callable[..., ClusterState]] = replacer_of(
 
 
 def fold(state: ClusterState, item: Entry | UnreadableEntry) -> Folded:
-    """The state and the verdict after one record; never raises."""
+    """Return the state and the verdict after one record. Never raise."""
     if isinstance(item, UnreadableEntry):
         return _unchanged(state, OutcomeKind.UNREADABLE, "unreadable_entry", item.detail)
     return _off_the_chain(state, item) or _on_the_chain(state, item)
 
 
 def _off_the_chain(state: ClusterState, entry: Entry) -> Folded | None:
-    """The verdict on an entry that does not follow the current state; None if it does."""
+    """Return the verdict on an entry that does not follow the current state, or None if the entry does follow it."""
     if state.epoch > 0 and entry.cluster_id != state.cluster_id:
         return _unchanged(state, OutcomeKind.FOREIGN, detail=f"of cluster {entry.cluster_id}")
     if (made := history.find_state(state, entry.state_id)) is not None:
@@ -183,7 +184,7 @@ def _off_the_chain(state: ClusterState, entry: Entry) -> Folded | None:
 
 
 def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
-    """The verdict on an entry that follows the current state."""
+    """Return the state and the verdict for an entry that follows the current state."""
     command = entry.command
     if isinstance(command, UnknownCommand):
         detail = f"{command.kind} version {command.version} needs a later release"
@@ -202,10 +203,10 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
 
 
 def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:
-    """The rules of the envelope's own ids, which the chain rests on."""
+    """Return the broken rule of the envelope's ids, or None. The order of the log rests on these ids."""
     if not is_uuid(entry.state_id):
         return Rejected("bad_field", "state_id: not a canonical UUID")
-    near = entry.state_id[:8] == state.state_id[:8]  # a minute or so: nearly always
+    near = entry.state_id[:8] == state.state_id[:8]  # same minute, so the step is small: the usual case
     if not near and _milliseconds(entry.state_id) - _milliseconds(state.state_id) > ID_STEP_MAX_MS:
         return Rejected("bad_field", f"state_id: more than {ID_STEP_MAX_MS} ms above the one before: a clock is wrong")
     if state.epoch == 0:
@@ -216,12 +217,12 @@ def _broken_identity(state: ClusterState, entry: Entry) -> Rejected | None:
 
 
 def _milliseconds(state_id: str) -> int:
-    """The leading 48 bits of a UUID; 0 before the first one."""
+    """Return the leading 48 bits of a UUID; 0 for the empty state id."""
     return int(state_id[:8] + state_id[9:13] or "0", 16)
 
 
 def _applied(before: ClusterState, decided: ClusterState, entry: Entry, context: EntryContext) -> ClusterState:
-    """The state that the decision made, with what the entry itself adds: epoch, ids, time and history."""
+    """Return the decided state with the entry's epoch, ids, time and history."""
     applied = _new_applied(context.epoch, entry.state_id, entry.request_id, entry.digest)
     return _with_entry(
         decided,

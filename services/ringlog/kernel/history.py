@@ -1,8 +1,8 @@
-"""The applied entries that a state remembers, and where the log may begin.
+"""The applied entries that a state remembers, and the allowed start of the log.
 
-Exactly-once rests on this memory: whether a request was applied (and with which command), which entry followed a state,
-and whether a request is too old to tell. The setting ``history_entries`` bounds it. It holds exactly the epochs from
-``max(oldest, 1)`` to the state's epoch; ``oldest`` never goes back, even if the bound is raised later
+Exactly-once rests on this memory: it shows whether a request was applied and as which command, which entry followed a
+state, and whether a request is too old to decide. The setting ``history_entries`` bounds it. It holds exactly the
+epochs from ``max(oldest, 1)`` to the state's epoch. ``oldest`` never decreases, even if the bound is raised later
 (``invariants.cluster``).
 
 The log may begin at a confirmed snapshot instead of its first entry.
@@ -20,26 +20,25 @@ from ringlog.kernel.values import Epoch
 
 
 def find_request(state: ClusterState, request_id: str) -> Applied | None:
-    """The applied entry of that request, if it is still remembered."""
+    """Return the applied entry of a request, or None if it is not remembered."""
     return state.history.of_request(request_id)
 
 
 def find_state(state: ClusterState, state_id: str) -> Applied | None:
-    """The applied entry that made that state, if it is still remembered."""
+    """Return the applied entry that made a state, or None if it is not remembered."""
     return state.history.of_state(state_id)
 
 
 def state_id_at(state: ClusterState, epoch: Epoch) -> str:
-    """The state id of that epoch; empty if it is not remembered, or still to come."""
+    """Return the state id of an epoch; empty if the epoch is not remembered or in the future."""
     applied = state.history.at(epoch)
     return "" if applied is None else applied.state_id
 
 
 def contradicts_history(state: ClusterState, entry: Entry) -> bool:
-    """True if the author of an entry that does not follow decided on a state that this history lacks, and would know.
+    """Return True if the author of a stale entry decided on a state that this history should contain but does not.
 
-    An author has folded no more of the log than there is before its entry. So it has folded another log, or made the
-    id up.
+    An author has folded at most the log before its entry. So the author folded another log or invented the id.
     """
     oldest = state_id_at(state, state.history.first)
     before = entry.prev_state_id
@@ -47,12 +46,12 @@ def contradicts_history(state: ClusterState, entry: Entry) -> bool:
 
 
 def is_expired(state: ClusterState, since_epoch: Epoch) -> bool:
-    """True if a request made at ``since_epoch`` could have been applied and forgotten, or claims an epoch to come."""
+    """Return True if a request made at ``since_epoch`` may be applied and forgotten, or claims a future epoch."""
     return since_epoch < state.history.oldest or since_epoch > state.epoch
 
 
 def contradicts(state: ClusterState, epoch: Epoch, state_id: str) -> bool:
-    """True if another state than ``state_id`` was the cluster's at ``epoch``; False also where nobody can tell."""
+    """Return True if the state id at ``epoch`` is known and differs from ``state_id``; False if either is unknown."""
     known = state_id_at(state, epoch)
     return bool(known and state_id) and known != state_id
 
@@ -62,15 +61,15 @@ TRUNCATED: Final = "truncated"
 """Names of bounds."""
 
 STORED_MAX: Final = 3
-"""Confirmed snapshots that are kept to begin with: the newest, and beside them the one with which the log begins."""
+"""Number of confirmed snapshots to keep for readers: the newest ones, and the one that the log begins with."""
 
 
 def confirmed_snapshots(state: ClusterState) -> tuple[TakenSnapshot, ...]:
-    """The marks that two readers have confirmed, by epoch."""
+    """Return the marks that two readers have confirmed, by epoch."""
     return tuple(sorted((one for one in state.snapshots.values() if one.witnesses), key=lambda one: one.epoch))
 
 
 def allowed_begin(state: ClusterState) -> int:
-    """The offset below which records may be deleted: where the log begins at most."""
+    """Return the lower bound of records that must stay: those below this offset may be deleted."""
     bound = state.log_bounds.get(TRUNCATED)
     return 0 if bound is None else bound.position

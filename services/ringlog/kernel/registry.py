@@ -1,14 +1,13 @@
-"""What the log may ask for: the commands, each declared in one family file of ``kernel.commands``.
+"""The registry of commands: each is declared in one family file of ``kernel.commands``.
 
-A family file has, for each of its commands, the class (a frozen dataclass below ``Command``) and its rule, a pure
-function ``decide_…(state, command, context) -> Decision``; the class of the second argument says which command it
-decides. ``CODES`` of the file are the reasons for refusal that the family brings, with their meaning. All that needs
-to know what there is (payloads, JSON, reference pages, fuzzing, the simulator) asks here.
+A family file has the class of each of its commands (a frozen dataclass derived from ``Command``) and its rule: a pure
+function ``decide_…(state, command, context) -> Decision``. The class of the second argument says which command the rule
+decides. ``CODES`` of the file are the family's reasons for rejection with their meaning. Payloads, JSON, reference
+pages, fuzzing and the simulator get the list of commands from here.
 
-The closed set of reasons for which a command is refused: a stable code and what it means.
-
-Codes are part of the interface: programs branch on them, so a released code keeps its meaning. Every ``Rejected``
-carries one of these and a sentence of its own that names field and rule. Those of a family are declared in its file.
+The registry also has the closed set of rejection codes: a stable code and its meaning. Codes are part of the interface:
+programs branch on them, so a released code keeps its meaning. Every ``Rejected`` has one of these codes and its own
+sentence that names field and rule.
 """
 
 from __future__ import annotations
@@ -65,7 +64,7 @@ Rule = Callable[[ClusterState, Any, EntryContext], Decision]
 
 
 def _rules() -> dict[type[Command], Rule]:
-    """The rules by the class of their second argument, in the order in which they are declared."""
+    """Return the rules by the class of their second argument, in the order of their declaration."""
     found: dict[type[Command], Rule] = {}
     for family in FAMILIES:
         for name, rule in vars(family).items():
@@ -103,7 +102,7 @@ _PROTOCOL: Final = {
     "unknown_field": "The command has no such field.",
     "unreadable_entry": "A record of the log is no entry: the detail says what its bytes break.",
 }
-"""Of the log itself, and of every command."""
+"""Codes of the log itself, and of every command."""
 
 _CODE_TABLES: Final = (_PROTOCOL, *(getattr(family, "CODES", {}) for family in FAMILIES))
 

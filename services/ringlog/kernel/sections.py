@@ -1,15 +1,15 @@
-"""The parts of the state as others see them: one declaration each, for change topics and for caches.
+"""The sections of the state as readers see them: one declaration each, for change topics and for caches.
 
-Parts that are maps of records are declared with their fields of the state (``kernel.model.state_section``), the others
-here. Both show every field of every item, by its name. What is not shown is named here, with the reason: ``hidden`` is
-shown nowhere, ``unpublished`` has no place in the change topics, whose records are bounded (``kernel.size_limits``). A
-new field, and a new part, is seen by everybody unless it is named here; a field that a change record neither has nor
-may leave out ends the import of ``kernel.changes``.
+Sections that are maps of records are declared with their fields of the state (``kernel.model.state_section``), the
+others here. Both show every field of every item, by its name. A field that is not shown is named here with the reason:
+``hidden`` fields are shown nowhere; ``unpublished`` fields are not in the change topics, whose records are bounded
+(``kernel.size_limits``). A new field or section is visible to all readers unless it is named here. Importing
+``kernel.changes`` fails for a field that a change record neither has nor may omit.
 
-What grows with the number of ranges is shown range by range, as ``split_fields`` of their item: so no record and no
-field of a cache grows with the cluster, and a stage writes the ranges that it changes.
+Data that grows with the number of ranges is shown range by range, as ``split_fields`` of its item. So no record and no
+cache field grows with the cluster, and a stage writes only the ranges that it changes.
 
-Invariants: ``PARTS`` has the parts of ``ClusterState``, each once; names of fields are those of the item's class.
+Invariants: ``PARTS`` has each section of ``ClusterState`` once; names of fields are those of the item's class.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ CDC_GENERATIONS: Final = "cdc-generations"
 
 
 def listed_nodes(state: states.ClusterState) -> Mapping[str, states.Node]:
-    """The directory in the words of ``kernel.operations.node_states``, by id."""
+    """Return the nodes by id, with states named as in ``kernel.operations.node_states``."""
     return dict(states.in_order(shown_nodes(state)))
 
 
@@ -162,7 +162,7 @@ PARTS: Final = (
     ),
     *sections_of(states.ClusterState),
 )
-"""In the order in which differences are published."""
+"""The sections, in the order of publication."""
 
 assert sorted(part.name for part in PARTS) == sorted(states.PARTS), "each part is declared once"
 assert all(

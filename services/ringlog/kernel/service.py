@@ -1,25 +1,26 @@
-"""The metadata service: which nodes are its members, and which single step leads to the members that are wanted.
+"""The metadata service: its member nodes, and the next step towards the wanted members.
 
-Members keep the log for the others: peers catch up from them, and what is left of them is what a recovery begins with.
-There are two groups. The log goes to the *write group*; the *read group* is whom peers ask, and is within the other::
+Members keep the log for other nodes: peers catch up from them, and a recovery begins with the remaining ones. There are
+two groups. The log goes to the *write group*. Peers ask the *read group*, which is a subset of the write group::
 
     stage     read  write   entered                         before it is left
-    joining   no    yes     to become a member              a quorum of the write group, and the node itself, know it
+    joining   no    yes     to become a member              a quorum of the write group and the node acknowledge it
     member    yes   yes     when it has the log             -
-    leaving   no    yes     when others are to go on        a quorum of those that stay knows it; then it is in none
+    leaving   no    yes     when other members remain       a quorum of the remaining nodes acknowledges it
 
-One node at a time is on its way in or out: two following groups differ by one node, and any two quorums of them meet.
-A step needs a quorum of the write group that it leads to. An acknowledgement covers all earlier entries, so each entry
-on a quorum of the group before is on a quorum of that group. The acknowledgement of a node that leaves would not show
+One node at a time joins or leaves: consecutive groups differ by one node, so any two of their quorums intersect. A step
+needs a quorum of the write group that it leads to. An acknowledgement covers all earlier entries, so each entry on a
+quorum of the previous group is also on a quorum of the new one. The acknowledgement of a leaving node would not show
 this.
-Additions come before removals: who leaves the cluster hands over first, and its operation waits in ``requested`` for
-that (``holds_place``). The last member of the read group never leaves it.
 
-``next_step`` is a pure function of the state; the coordinator asks for what it gives, and the fold accepts nothing
-else. How many members there are to be follows from the goal: a number, or from the number of nodes that own tokens
-(``automatic_size``). Which ones: each addition goes to the datacenter, then the rack, with the fewest members; each
-removal takes from the fullest. Unless operators named the members, one is exchanged where that spreads them better:
-``_unevenness`` falls with each exchange, so they end.
+Additions come before removals. A node that leaves the cluster is replaced as a member first, and its operation waits in
+``requested`` meanwhile (``holds_place``). The last member of the read group never leaves it.
+
+``next_step`` is a pure function of the state. The coordinator requests its result, and the fold accepts nothing else.
+The wanted number of members comes from the goal: a number, or the size for the number of nodes that own tokens
+(``automatic_size``). Each addition goes to the datacenter, then the rack, with the fewest members; each removal takes
+from the fullest. Unless operators named the members, a member is exchanged if that spreads them better: ``_unevenness``
+decreases with each exchange, so the exchanges end.
 
 Source: CEP-21, "CMS Reconfiguration Protocol"; Cassandra's placement of its metadata keyspace.
 """
@@ -41,47 +42,47 @@ JOINING: Final = "joining"
 MEMBER: Final = "member"
 LEAVING: Final = "leaving"
 GONE: Final = "gone"
-"""No stage: the node is in no group any more."""
+"""Not a stage: the node is no longer in a group."""
 EXCLUDED_MAX: Final = 1_000
-"""Nodes that are to be no members: more would not fit beside their names in one answer."""
+"""The maximum number of excluded nodes: more would not fit into one answer with their names."""
 
 STAGES: Final = (JOINING, MEMBER, LEAVING)
 GATED: Final = (MEMBER, GONE)
-"""Entered only when a quorum has acknowledged the stage before."""
+"""Stages that a node enters only after a quorum has acknowledged the previous stage."""
 SIZES: Final = ((2, 1), (5, 3), (100, 5))
-"""(nodes at most, members); ``SIZE_ABOVE`` members for more nodes."""
+"""(maximum number of nodes, members); ``SIZE_ABOVE`` members for more nodes."""
 SIZE_ABOVE: Final = 10
 SIZE_MAX: Final = 100
-"""More members than this nobody can want: each keeps the whole log."""
+"""The maximum number of members: each keeps the whole log."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceStep:
-    """``node`` enters the stage ``to``; ``GONE``: it leaves the last group."""
+    """``node`` enters the stage ``to``. ``GONE``: it leaves the last group."""
 
     node: NodeId
     to: str
 
 
 def read_group(state: ClusterState) -> tuple[NodeId, ...]:
-    """Ids of the members that peers ask, sorted."""
+    """Return the ids of the members that peers ask, sorted."""
     return tuple(name for name, one in in_order(state.service) if one.stage == MEMBER)
 
 
 def automatic_size(nodes: int) -> int:
-    """How many members a cluster of that number of nodes has."""
+    """Return the number of members for a number of nodes."""
     return next((size for most, size in SIZES if nodes <= most), SIZE_ABOVE) if nodes else 0
 
 
 def wanted_size(state: ClusterState) -> int:
-    """How many members there are to be."""
+    """Return the wanted number of members."""
     goal = state.service_goal
     assert not (goal.automatic and goal.size), "a number, or automatic"
     return automatic_size(sum(_stays(node) for node in state.nodes.values())) if goal.automatic else goal.size
 
 
 def unfit(state: ClusterState, node: Node) -> str | None:
-    """Why a node is to be no member, in words; None if it can be one."""
+    """Return why a node must not be a member, in words, or None if it can be one."""
     if not _stays(node):
         return f"is {node.state}"
     if node.down:
@@ -90,12 +91,12 @@ def unfit(state: ClusterState, node: Node) -> str | None:
 
 
 def holds_place(state: ClusterState, node: NodeId) -> bool:
-    """True while a node is in a group: it may not leave the cluster yet."""
+    """Return True while a node is in a group. Until then it must not leave the cluster."""
     return node in state.service
 
 
 def in_recovery(state: ClusterState) -> Recovery | None:
-    """The recovery that goes on; None if none does."""
+    """Return the active recovery, or None."""
     return next((one for one in state.recoveries.values() if one.left is None), None) if state.recoveries else None
 
 
@@ -103,7 +104,7 @@ def in_recovery(state: ClusterState) -> Recovery | None:
 
 
 def next_step(state: ClusterState) -> ServiceStep | None:
-    """What brings the service nearer to what is wanted; None if it is as wanted, or nothing can be done."""
+    """Return the next step towards the wanted members, or None if the members are as wanted or no step is possible."""
     goal = state.service_goal
     if not state.service and not goal.automatic and not goal.size:
         return None
@@ -117,7 +118,7 @@ def next_step(state: ClusterState) -> ServiceStep | None:
 
 
 def _begun(state: ClusterState) -> ServiceStep | None:
-    """The next node to join or to leave, where none is on its way."""
+    """Return the first step of the next node to join or leave, when no node is joining or leaving."""
     wanted = wanted_size(state)
     members = [state.nodes[name] for name in read_group(state)]
     fit = [node for node in members if unfit(state, node) is None]
@@ -131,9 +132,11 @@ def _begun(state: ClusterState) -> ServiceStep | None:
 
 
 def _to_leave(state: ClusterState, members: Sequence[Node], fit: Sequence[Node], wanted: int) -> Node | None:
-    """Who goes: nodes that leave the cluster or are excluded; those that are down once others have their place; then
-    the one in the fullest rack, while there are more than are wanted. A node that is down goes earlier if the others
-    could not go before it.
+    """Return the member that leaves, or None.
+
+    Nodes that leave the cluster or are excluded go first. Nodes that are down go once other members replace them. Then
+    the node in the fullest rack goes, while there are more members than wanted. A node that is down goes earlier if the
+    others could not go before it.
     """
     outside = [node for node in members if not _stays(node) or node.id in state.service_goal.excluded]
     down = [node for node in members if node.down]
@@ -145,7 +148,7 @@ def _to_leave(state: ClusterState, members: Sequence[Node], fit: Sequence[Node],
 
 
 def _exchange(members: Sequence[Node], others: Iterable[Node]) -> Node | None:
-    """Who makes the members more evenly spread if it joins and one of them leaves; None if nobody does."""
+    """Return the node that spreads the members more evenly if it joins and one leaves; None if no exchange does."""
     firsts: dict[tuple[str, str], Node] = {}
     for node in others:
         known = firsts.setdefault(_place(node), node)
@@ -161,7 +164,7 @@ def _exchange(members: Sequence[Node], others: Iterable[Node]) -> Node | None:
 
 
 def _unevenness(nodes: Sequence[Node]) -> tuple[int, int]:
-    """Sums of squares of the numbers in datacenters and in racks: the least where nodes are spread evenly."""
+    """Return the sums of squares of members per datacenter and per rack: minimal if nodes are spread evenly."""
     in_datacenters, in_racks = _counts(nodes)
     return sum(n * n for n in in_datacenters.values()), sum(n * n for n in in_racks.values())
 
@@ -171,7 +174,7 @@ def _emptiest(others: Sequence[Node], members: Sequence[Node]) -> Node:
 
 
 def _fullest(members: Sequence[Node]) -> Node:
-    """Of the fullest rack of the fullest datacenter, the last by name."""
+    """Return the last node by name in the fullest rack of the fullest datacenter."""
     in_datacenters, in_racks = _counts(members)
     return max(members, key=lambda node: (in_datacenters[node.datacenter], in_racks[_place(node)], node.name))
 
@@ -192,7 +195,7 @@ def _place(node: Node) -> tuple[str, str]:
 
 
 def _stays(node: Node) -> bool:
-    """True for a node that owns tokens, and is not asked to give them up."""
+    """Return True for a node that owns tokens and was not asked to give them up."""
     return node.state in STAYS
 
 
@@ -200,10 +203,10 @@ def _stays(node: Node) -> bool:
 
 
 def missing(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witness]) -> tuple[int, tuple[NodeId, ...]]:
-    """(how many more, of whom) must have acknowledged the stage that the step leaves, sorted by id.
+    """Return (number, nodes): the acknowledgements still needed for the stage that the step leaves, and the nodes, by
+    id.
 
-    A node that leaves is not asked. In a recovery a quorum is not asked for: only who becomes a member must have the
-    log.
+    The leaving node is not asked. A recovery needs no quorum: only a new member must have the log.
     """
     if step.to not in GATED:
         return 0, ()
@@ -219,9 +222,9 @@ def missing(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witness]
 
 
 def blocking_departure(state: ClusterState, node: NodeId) -> tuple[NodeId, ...]:
-    """Return the other nodes of the write group that are down, if without ``node`` these are half of it or more.
+    """Return the other nodes of the write group that are down, if they are at least half of the group without ``node``.
 
-    If that node left, no quorum of the rest could acknowledge it.
+    If ``node`` left, no quorum of the remaining nodes could acknowledge it.
     """
     others = _others(state, node)
     down = tuple(name for name in others if state.nodes[name].down)
@@ -233,7 +236,7 @@ def _others(state: ClusterState, node: NodeId) -> tuple[NodeId, ...]:
 
 
 def explained(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witness]) -> str:
-    """Whom a step waits for, in words; empty: nobody."""
+    """Describe the nodes that a step waits for, in words; empty: none."""
     lacking, silent = missing(state, step, witnesses)
     if not lacking:
         return ""
@@ -244,7 +247,7 @@ def explained(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witnes
 
 
 def entered(state: ClusterState, step: ServiceStep, epoch: Epoch) -> Map[str, ServiceMember]:
-    """The members after a step with the entry of ``epoch``."""
+    """Return the members after a step with the entry of ``epoch``."""
     if step.to == GONE:
         assert state.service[step.node].stage == LEAVING, "nobody leaves the write group in one step"
         return state.service.delete(step.node)

@@ -1,31 +1,34 @@
-"""Whatever is accepted, every reader can carry: the size of what follows from a command is bounded as it is decided.
+"""Size limits: everything that follows from an accepted command must fit its readers.
 
-An applied entry cannot be taken back, and the publisher tells every epoch, in order. A change record above the limit
-of its topic would therefore stop all change topics for ever, whatever command came after it. So ``decide`` weighs what
-a command changed, here, once for all commands.
+An applied entry cannot be reverted, and the publisher publishes every epoch in order. A change record above the limit
+of its topic would stop all change topics permanently, and no later command could help. So ``decide`` weighs the changes
+of each command here, in one place.
 
-A *weight* is an upper bound of the bytes of the Avro record and its key that the publisher makes of an item
-(``kernel.changes``, ``wire.changes``). The kernel knows no Avro; ``tests/wire/test_carried.py`` holds the encoder
-against the weights, and against the largest of what is not weighed. Weights are part of the fold: they are made of the
-state alone, never of the schemas, so that a field that a later release adds to a record changes no decision.
-``CHANGE_BYTES_MAX`` leaves half a megabyte below the limit of the topics (2 MiB) for such fields, for keys and for the
-broker's own framing.
+A *weight* is an upper bound of the bytes of an item's Avro record and key as the publisher writes them
+(``kernel.changes``, ``wire.changes``). The kernel does not know Avro. ``tests/wire/test_carried.py`` compares the
+encoder with the weights, and with the largest of the items that are not weighed. Weights are part of the fold: they
+follow from the state alone, never from the schemas. So a field that a later release adds to a record changes no
+decision. ``CHANGE_BYTES_MAX`` leaves half a megabyte below the limit of the topics (2 MiB) for such fields, for keys
+and for the broker's framing.
 
 ===============  ====================================================================================================
 schema           see ``kernel.schema.sizes``
-writers          positions: the generation that closes next records the greatest of all of them
-placements       everybody, under ``entire``: weighed as nodes come, so that no later stage is refused for it
-zones            all partitions that one entry changes, since they are published in one transaction; and how many data
-                 nodes all zones name, which each snapshot carries
+writers          positions: the next generation to be closed records the greatest position of each partition
+placements       ranges under ``entire``, which all nodes have: weighed as nodes come, so no later stage is refused
+zones            all partitions that one entry changes, since they are published in one transaction; and the number of
+                 data nodes that all zones name, which each snapshot contains
 ===============  ====================================================================================================
 
-The rest has bounds of its own that make its records small enough: tokens and features of a node, tokens and words of
-an operation, 4,096 streams in a range, 64 replicas in each of 64 datacenters, twice while they change, 64 nodes in
-each configuration of a partition of a zone, of which it has at most 24, 10,000 data nodes in a zone. So is the key of
-a replication, which stands in every record of a range (``commands.schema.keyspaces``).
+Other items have their own bounds, which keep their records small:
 
-No step of an operation in flight, and no close of a generation, makes anything larger than what was weighed when the
-operation was admitted or the position was reported: what has begun is never refused for its size half-way.
+- tokens and features of a node, tokens and texts of an operation;
+- 4,096 streams in a range;
+- 64 replicas in each of 64 datacenters, twice during a change;
+- 64 nodes in each of at most 24 configurations of a zone partition, 10,000 data nodes in a zone;
+- the key of a replication, which is in every record of a range (``commands.schema.keyspaces``).
+
+A step of an operation in flight, or the close of a generation, never exceeds the weight at its admission or at the
+report of the position. So started work is never refused for its size.
 """
 
 from __future__ import annotations
@@ -43,20 +46,20 @@ from ringlog.kernel.schema import sizes
 from ringlog.kernel.values import Command
 
 CHANGE_BYTES_MAX: Final = sizes.RECORD_BYTES_MAX
-"""The most that one record of a change topic may weigh."""
+"""The maximum weight of one record of a change topic."""
 
 PARTITIONS_BYTES_MAX: Final = sizes.CHANGED_BYTES_MAX
-"""The most that partitions of a zone may weigh that one entry changes."""
+"""The maximum weight of all zone partitions that one entry changes."""
 
 NAMED_NODES_MAX: Final = 1_000_000
-"""The most data nodes that all zones name together."""
+"""The maximum number of data nodes that all zones name together."""
 
 _RECORD, _MEMBER, _POSITION = sizes.RECORD, 128, 24
 """Bytes for the small fields of a record; for a node in the read and in the write group of a range; for a position."""
 
 
 def too_large(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
-    """What ``command`` made too large, named with its size and the bound; None if nothing. Costs what it changed."""
+    """Return a rejection with size and bound if ``command`` made anything too large. Only changes are weighed."""
     if after.writers is not before.writers and (refused := _positions(after)) is not None:
         return refused
     if sizes.is_changed(before, after) and (refused := sizes.too_large(before, after, command)) is not None:
@@ -77,18 +80,18 @@ def _refusal(subject: str, size: int, most: int, then: str) -> Rejected | None:
 
 
 def _positions(state: ClusterState) -> Rejected | None:
-    """The positions that the close of a generation could record now: of each partition that any writer names one."""
+    """Check the positions that the close of a generation could record: one for each partition that a writer names."""
     count = sum([len(writer.positions) for writer in state.writers.values()])
     if _RECORD + _POSITION * count <= CHANGE_BYTES_MAX:
         return None
-    # Positions are kept by ascending partition, thus many writers of the same partitions count once.
+    # Positions are sorted by partition, so ``highest + 1`` bounds the partitions that many writers name together.
     highest = max(writer.positions[-1].partition for writer in state.writers.values() if writer.positions)
     subject, then = "positions: the record of the generation that closes next", "name only partitions of the CDC topic"
     return _refusal(subject, _RECORD + _POSITION * min(count, highest + 1), CHANGE_BYTES_MAX, then)
 
 
 def _placements_too_large(state: ClusterState) -> Rejected | None:
-    """The record of a range that everybody has, as it is at most while those who are there come, stay or go."""
+    """Check the record of a range that all nodes replicate, for the largest groups that its members can form."""
     keys = 4 * REPLICATION_BYTES_MAX
     if _RECORD + keys + _MEMBER * len(state.nodes) <= CHANGE_BYTES_MAX:
         return None
@@ -105,16 +108,16 @@ def _placements_too_large(state: ClusterState) -> Rejected | None:
 # --------------------------------------------------------------------------------------------------------- zones
 
 _PARTITION, _NAMED = 512, 64
-"""Bytes for the small fields of a partition of a zone, its key included; for the id of a node, or the marks of a
+"""Bytes for the small fields of a zone partition, its key included; for the id of a node, or the marks of a
 configuration.
 """
 
 _PARTITION_MOST = _PARTITION + 26 * _NAMED * (REPLICAS_MAX + 1) + 4 * REASON_LENGTH_MAX
-"""What a partition weighs at most: 24 configurations, nodes to take out and to put back, a reason."""
+"""The maximum weight of a partition: 24 configurations, nodes to remove and to add back, a reason."""
 
 
 def weight_of_partition(partition: ZonePartition) -> int:
-    """Upper bound of the record of a partition of a zone."""
+    """Return an upper bound of the record of a zone partition."""
     alone = (partition.stable, partition.reached, partition.planned)
     steps: list[ZoneStep | ZoneLink] = [one for one in (*alone, *partition.pending, *partition.chain) if one]
     if partition.cancel is not None:
@@ -128,10 +131,12 @@ def weight_of_partition(partition: ZonePartition) -> int:
 
 
 def changed_partitions(before: ClusterState, after: ClusterState, command: Any) -> Iterable[ZonePartition]:
-    """The partitions of a zone that are new, or other objects than before: all are of the zone that is named."""
+    """Return the partitions of the command's zone that are new or replaced. A command changes no other zone's
+    partitions.
+    """
     if after.zone_partitions is before.zone_partitions:
         return ()
-    named = getattr(command, "partition", None)  # which changes no other
+    named = getattr(command, "partition", None)  # such a command changes only this partition
     numbers = range(after.zones[command.zone].partitions) if named is None else (named,)
     keys = [partition_key(command.zone, number) for number in numbers]
     pairs = [(after.zone_partitions[key], before.zone_partitions.get(key)) for key in keys]

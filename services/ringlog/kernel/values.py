@@ -1,11 +1,11 @@
-"""Small values every room shares: what an epoch, a token, an instant and an identifier are.
+"""Small values that all packages share: epochs, tokens, timestamps and identifiers.
 
-Identifiers are text. A UUID is kept in its canonical lower-case form, whose text order equals the order of its 16
-bytes; state ids are version-7 UUIDs, so that order is also time order. (Version-1 UUIDs do not sort by time: never
+Identifiers are text. A UUID is stored in its canonical lower-case form, whose text order equals the order of its 16
+bytes. State ids are version-7 UUIDs, so their order is also time order. (Version-1 UUIDs do not sort by time: never
 compare those.)
 
 Tokens are signed 64-bit integers. ``TOKEN_MIN - 1`` (the smallest signed value) means "before all" and is never a token
-of a key or of a node. A range is ``(start, end]``; it wraps when ``start >= end``, and ``(t, t]`` is the whole ring.
+of a key or of a node. A range is ``(start, end]``. It wraps when ``start >= end``, and ``(t, t]`` is the whole ring.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Annotated, Any, Final
 
 Epoch = int
-"""Number of applied entries; 0 is the empty state before founding."""
+"""Number of applied entries; 0 is the empty state before the cluster is created."""
 
 Token = int
 """Signed 64-bit position on the ring."""
@@ -42,22 +42,22 @@ IDENTIFIER_MAX = 48
 
 
 def is_uuid(text: str) -> bool:
-    """True for a canonical lower-case UUID."""
+    """Return True for a canonical lower-case UUID."""
     return _UUID.fullmatch(text) is not None
 
 
 def is_name(text: str) -> bool:
-    """True for a name of a cluster, node, datacenter, rack, role or writer: 1-100 of letters, digits, ``_ . -``."""
+    """Return True for a name of a cluster, node, rack, role and the like: 1-100 of letters, digits, ``_ . -``."""
     return _NAME.fullmatch(text) is not None
 
 
 def is_identifier(text: str) -> bool:
-    """True for a name of the schema (keyspace, table, column): a letter, then up to 47 letters, digits, ``_``."""
+    """Return True for a schema name (keyspace, table, column): a letter, then up to 47 letters, digits, ``_``."""
     return _IDENTIFIER.fullmatch(text) is not None
 
 
 def is_token(value: int) -> bool:
-    """True for a legal token of a node or key."""
+    """Return True for a legal token of a node or key."""
     return TOKEN_MIN <= value <= TOKEN_MAX
 
 
@@ -66,12 +66,13 @@ def is_token(value: int) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """What an entry of the log asks for. The commands are its subclasses, in the family files of ``commands``.
+    """The request of a log entry. Its subclasses, in the family files of ``commands``, are the commands.
 
     ``VERSION``: the version that this release writes; a released (kind, version) is frozen. The kind is the class's
-    name, the fields are those of the Avro record ``ringlog.commands.<kind>`` and of the JSON that operators type.
-    ``PAUSED_BY``: the scope of pauses that holds it up (``kernel.model.modes``), empty: none does. Each command
-    declares it. ``CHANGES_ITS_TABLE``: of all tables it changes only the one that ``keyspace`` and ``name`` name.
+    name. The fields are those of the Avro record ``ringlog.commands.<kind>`` and of the JSON that operators type.
+    ``PAUSED_BY``: the scope of pauses that blocks the command (``kernel.model.modes``); empty: none. Each command
+    declares it. ``CHANGES_ITS_TABLE``: the only table that the command changes is the one named by ``keyspace`` and
+    ``name``.
     """
 
     VERSION = 1
@@ -81,14 +82,14 @@ class Command:
 
 @dataclass(frozen=True, slots=True)
 class Before:
-    """Of a field that came later: what records have that were written before it."""
+    """The default of a field that was added later: the value of records written before the field existed."""
 
     default: Any
 
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Bytes of one ``size``, which have a ``name`` of their own in the schemas."""
+    """Bytes of a fixed ``size``, which have their own ``name`` in the schemas."""
 
     name: str
     size: int
@@ -106,7 +107,7 @@ STREAM_ID: Final = Fixed(
 class Setting:
     """One setting of the cluster and its value.
 
-    The shape of the pairs of a command's ``settings``.
+    The element type of a command's ``settings``.
     """
 
     name: Annotated[str, "A name of the settings reference."]
@@ -114,7 +115,7 @@ class Setting:
 
 
 def spoken(field: str) -> str:
-    """The name of a field in records and JSON: a word of Python has a ``_`` behind it in its class."""
+    """Return the name of a field in records and JSON. A class field named like a Python keyword ends with ``_``."""
     return field.removesuffix("_")
 
 
