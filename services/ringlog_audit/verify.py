@@ -101,7 +101,7 @@ class _Rows:
         self._source = AuditCheck("source", "every CDC row comes from one write, key and cells unchanged")
         self._once = AuditCheck(
             "exactly_once",
-            "no write has two CDC rows, but for repetitions of the very same record; no identity has two",
+            "no write has two CDC rows, except repetitions of the same bytes; no identity has two",
         )
         self._stream = AuditCheck(
             "stream", "every row lies under the stream of its token in the generation operating at its timestamp"

@@ -8,7 +8,7 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -33,6 +33,7 @@ from ringlog.cli.shared.connection import (
 from ringlog.cli.stack import belongings
 from ringlog.client.creation.creation import Founding
 from ringlog.log.errors import LogDamaged, TopicMissing
+from ringlog.log.kafka import diagnosis
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import trust
 from ringlog.runtime.context import (
@@ -386,6 +387,36 @@ def test_where_the_broker_in_use_is_away_a_stack_that_runs_is_named(
     said = capsys.readouterr().err
     assert f"the broker asked was {nowhere}, named by the cluster in use\n" in said
     assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")
+
+
+@pytest.mark.parametrize("closes", [True, False])
+def test_where_the_library_says_nothing_the_missing_log_in_is_named(
+    closes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A broker with a log-in closes the connection of a client without one. Another program may not answer at all."""
+    monkeypatch.setattr(diagnosis, "ASK_S", 1.0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        thread = threading.Thread(target=accept_all, args=(server, closes), daemon=True)
+        thread.start()
+        there = f"127.0.0.1:{server.getsockname()[1]}"
+        monkeypatch.setattr(connection, "_asked", [BrokerAddress(there, "", "--bootstrap")])
+        monkeypatch.setattr(connection, "addresses", lambda: (StackAddress("127.0.0.1:7", "", ""),))
+        print_broker("log_unavailable")
+        server.shutdown(socket.SHUT_RDWR)
+        thread.join()
+    said = capsys.readouterr().err
+    assert "why: nothing there answers a client without log-in or TLS" in said
+    assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")
+
+
+def accept_all(server: socket.socket, closes: bool) -> None:
+    with ExitStack() as accepted, suppress(OSError):
+        while True:
+            client, _ = server.accept()
+            if closes:
+                client.close()
+            else:
+                accepted.enter_context(client)
 
 
 def founded(monkeypatch: pytest.MonkeyPatch, founding: Founding, *more: str) -> Result:

@@ -8,15 +8,20 @@ from __future__ import annotations
 
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from ringlog.runtime.kafka.config import connection
+from ringlog.runtime.kafka.config import connection, current
 
 ASK_S = 3.0
 TELL_S = 0.2
 _ASIDE = ("_ALL_BROKERS_DOWN", "_TIMED_OUT")
+_SILENT = "nothing there answers as a broker does"
+_NO_LOG_IN = (
+    "nothing there answers a client without log-in or TLS; "
+    "if the broker wants them, give --kafka-config FILE or set RINGLOG_KAFKA_CONFIG"
+)
 
 
 def why_no_answer(bootstrap_servers: str) -> str:
-    """What stands between us and the broker, in the library's words; empty if it answers, or says nothing.
+    """Return the reason, in the library's words if it has any; empty if the broker answers.
 
     Raises BadKafkaConfig.
     """
@@ -40,4 +45,7 @@ def why_no_answer(bootstrap_servers: str) -> str:
         consumer.close()
     # A refusal explains; a broken connection is often only what came of it.
     first = next((told[name] for name in ("_AUTHENTICATION", "_SSL", "_RESOLVE") if name in told), "")
-    return first or next(iter(told.values()), "")
+    security = current().security
+    # The library says nothing of a connection that the other side closes, as a broker with a log-in does.
+    silent = _SILENT if security.logs_in or security.encrypted else _NO_LOG_IN
+    return first or next(iter(told.values()), silent)

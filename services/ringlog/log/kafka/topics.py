@@ -443,7 +443,9 @@ def _call(function: Any, *args: Any, **options: Any) -> Any:
     try:
         return function(*args, **options)
     except KafkaException as error:
-        raise LogUnavailable(f"the broker gives no answer: {error.args[0].str()}", "is it up?") from error
+        raise LogUnavailable(
+            f"the broker gives no answer: {error.args[0].str()}", "is it up, and lets this client in?"
+        ) from error
 
 
 def _result(future: Future[Any], name: str, timeout_s: float = REQUEST_TIMEOUT_S) -> Any:
