@@ -1,7 +1,7 @@
-"""Acknowledgements of many nodes in columns: a step of an operation brings one of each node, a thousand of them.
+"""Acknowledgements of many nodes as columns: a step of an operation brings one from each of a thousand nodes.
 
-The fold asks which nodes they are of, whether an epoch lies in the future, who has acknowledged one. Columns answer
-that for all at once. ``AckColumns`` stands in for a tuple of ``Witness``.
+The fold asks which nodes they come from, whether an epoch is in the future, and who has acknowledged an epoch. Columns
+answer that for all nodes at once. ``AckColumns`` replaces a tuple of ``Witness``.
 """
 
 from __future__ import annotations
@@ -16,16 +16,17 @@ from ringlog.kernel.columns.lazy_tuple import IdentityCache, LazyTuple
 from ringlog.kernel.values import Epoch, NodeId, Witness
 
 PACKED_FROM: Final = 32
-"""Fewer are quicker one by one."""
+"""Minimum number of acknowledgements for columns: fewer are faster one by one."""
 
 _node_sets: Final = IdentityCache[tuple[NodeId, ...], frozenset[NodeId]](2)
 _there: Final = IdentityCache[tuple[NodeId, ...], Map[NodeId, Any]](2)
-"""Of the nodes of witnesses, which are those of the step before, as a rule: all of them, and a directory that has them.
-"""
+"""Witness nodes to a directory that contains all of them. Consecutive steps usually have the same witness nodes."""
 
 
 class AckColumns(LazyTuple[Witness]):
-    """At least one. ``applied``, ``drained``: ``int64``, one a node; nobody changes them."""
+    """Acknowledgements of at least one node. ``applied``, ``drained``: ``int64`` arrays, one element per node,
+    read-only.
+    """
 
     __slots__ = ("applied", "drained", "nodes")
 
@@ -40,21 +41,22 @@ class AckColumns(LazyTuple[Witness]):
         return tuple(map(Witness, self.nodes, self.applied.tolist(), self.drained.tolist()))
 
     def lie_within(self, epoch: Epoch) -> bool:
-        """True if no number lies below 0 or above ``epoch``."""
+        """Return True if all numbers are between 0 and ``epoch``."""
         low, high = min(self.applied.min(), self.drained.min()), max(self.applied.max(), self.drained.max())
         return bool(low >= 0 and high <= epoch)
 
     def nodes_acknowledging(self, epoch: Epoch) -> frozenset[NodeId]:
-        """The nodes that have applied and drained it."""
+        """Return the nodes that have applied and drained ``epoch``."""
         has = (self.applied >= epoch) & (self.drained >= epoch)
         assert len(has) == len(self.nodes), "each is asked"
         if not has.all():
             return frozenset(compress(self.nodes, has.tolist()))
+        # All nodes is the usual result at the end of a stage. The cache avoids a set of a thousand ids per entry.
         nodes = _node_sets.get(self.nodes)
         return _node_sets.put(self.nodes, frozenset(self.nodes)) if nodes is None else nodes
 
     def are_in(self, nodes: Map[NodeId, Any]) -> bool:
-        """True if all of them are in this directory."""
+        """Return True if the directory contains all nodes."""
         known = _there.get(self.nodes)
         if known is not nodes:
             if not all(map(nodes.__contains__, self.nodes)):

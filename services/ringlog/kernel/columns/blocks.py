@@ -1,12 +1,13 @@
-"""Long tuples of which each state changes a little: in blocks, which states share.
+"""Long tuples that change a little between states, stored in blocks that states share.
 
-A large cluster has sixteen thousand ranges under each setting, and a step of an operation changes a hundred of them: to
-copy all the others costs more than the step. ``Blocks`` stands where a tuple does and is equal to it, with the same
-encoding and digest. A change copies the list of blocks and those blocks that it reaches; what it does not reach is
-shared, block by block. Blocks have at most ``BLOCK_MAX`` items; a block that grows beyond is cut.
+A large cluster has sixteen thousand ranges for each replication setting, and a step of an operation changes a hundred
+of them. Copying all the others would cost more than the step. ``Blocks`` replaces a tuple and is equal to it, with the
+same encoding and digest. A change copies the list of blocks and the changed blocks; the other blocks are shared. Blocks
+have at most ``BLOCK_MAX`` items; a longer block is split.
 
-The settings of a cluster are cut at the same tokens and change in the same ranges, one after the other. So where blocks
-begin is one object for all that are cut alike, and where a list of places lies in them is found once for these.
+The settings of a cluster are split at the same tokens and change in the same ranges, one after the other. So equally
+split tuples share one object with the starts of their blocks, and the blocks of a list of positions are looked up once
+for all of them.
 """
 
 from __future__ import annotations
@@ -22,46 +23,48 @@ from ringlog.kernel.columns.lazy_tuple import IdentityCache
 T = TypeVar("T")
 
 BLOCK: Final = 64
-"""Items of a block that is cut."""
+"""Number of items in a new block."""
 
 BLOCK_MAX: Final = 2 * BLOCK
 BLOCKS_FROM: Final = 8 * BLOCK
-"""Fewer items are copied as quickly."""
+"""Minimum number of items for blocks: copying fewer is as fast."""
 
 Starts = tuple[int, ...]
-"""Where each block begins, and how many items there are."""
+"""The position of the first item of each block, and the number of all items."""
 
 Reached = tuple[Sequence[tuple[int, int]], Sequence[int]]
-"""In which block each place is, as which item of it, and each of these blocks once."""
+"""For each position its block and its index in the block, then each of these blocks once."""
 
 _reached: Final = IdentityCache[Sequence[int], tuple[Starts, Reached]](8)
-"""Of places: where the blocks begin in which they are, and what they reach there."""
+"""Positions to the starts of blocks that they were looked up in, and the result."""
 
 _grown: Final = IdentityCache[Starts, tuple[Sequence[int], Sequence[int], Starts]](4)
-"""Of where blocks begin: the places that got others instead, how many each, and where blocks begin then."""
+"""Starts of blocks to the replaced positions, the number of replacements for each, and the new starts."""
 
 
 class Blocks(Sequence[T]):
-    """Items in their order. Nobody changes ``blocks``, none of which is empty."""
+    """Items in their order. ``blocks`` is never modified and has no empty block."""
 
     __slots__ = ("_starts", "blocks")
 
     def __init__(self, blocks: Iterable[tuple[T, ...]], starts: Starts | None = None) -> None:
-        """``starts``: where they begin, if that is known."""
+        """Take the blocks, and their ``starts`` if these are known."""
         self.blocks = tuple(blocks)
         self._starts = starts or (0, *accumulate(map(len, self.blocks)))
         assert len(self._starts) == len(self.blocks) + 1, "each begins somewhere"
         assert all(self.blocks), "a block has items"
 
     def _place(self, at: int) -> tuple[int, int]:
-        """Which block has the item, and where that block begins."""
+        """Return the number of the block that has the item, and the start of that block."""
         if not 0 <= at < len(self):
             raise IndexError(at)
         number = bisect_right(self._starts, at) - 1
         return number, self._starts[number]
 
     def _reach(self, places: Sequence[int]) -> Reached:
-        """What these places reach, which ascend and which nobody changes."""
+        """Return the blocks and indices of ascending positions. The caller must never modify ``places``: it is a cache
+        key.
+        """
         starts, known = self._starts, _reached.get(places)
         if known is not None and known[0] is starts:
             return known[1]
@@ -80,12 +83,12 @@ class Blocks(Sequence[T]):
         return _reached.put(places, (starts, (found, numbers)))[1]
 
     def picked(self, places: Sequence[int]) -> list[T]:
-        """The items at these places, which ascend."""
+        """Return the items at ascending positions."""
         blocks = self.blocks
         return [blocks[number][at] for number, at in self._reach(places)[0]]
 
     def with_items(self, places: Sequence[int], items: Sequence[T]) -> Blocks[T]:
-        """With other ``items`` at these places, which ascend."""
+        """Return a copy with other ``items`` at ascending positions."""
         assert len(places) == len(items), "each place gets one"
         where, numbers = self._reach(places)
         opened = {number: list(self.blocks[number]) for number in numbers}
@@ -94,12 +97,12 @@ class Blocks(Sequence[T]):
         blocks = list(self.blocks)
         for number, block in opened.items():
             blocks[number] = tuple(block)
-        changed: Blocks[T] = Blocks.__new__(Blocks)  # items change, not their number
+        changed: Blocks[T] = Blocks.__new__(Blocks)  # the number of items stays, so do the starts
         changed.blocks, changed._starts = tuple(blocks), self._starts
         return changed
 
     def with_more(self, places: Sequence[int], instead: Sequence[Sequence[T]]) -> Blocks[T]:
-        """With these items, none or some, ``instead`` of that at each of these places, which ascend."""
+        """Return a copy with zero or more items ``instead`` of the item at each of the ascending positions."""
         assert len(places) == len(instead), "each place gets some"
         blocks: list[tuple[T, ...]] = []
         seen, last, grown, block = 0, -1, 0, list[T]()
@@ -112,6 +115,8 @@ class Blocks(Sequence[T]):
             grown += len(items) - 1
         blocks += _cut(block)
         blocks += self.blocks[seen:]
+        # The settings of a cluster grow alike. Their copies must share one object of starts, or _reached never hits
+        # again.
         counts, known = list(map(len, instead)), _grown.get(self._starts)
         if known is not None and known[0] == places and known[1] == counts:
             return Blocks(blocks, known[2])
@@ -135,7 +140,7 @@ class Blocks(Sequence[T]):
         return self.blocks[number][at - start]
 
     def at_place(self, at: int) -> T:
-        """The item at a place that is there: every request looks its range up."""
+        """Return the item at an existing position, without a check: every request looks up its range here."""
         number = bisect_right(self._starts, at) - 1
         return self.blocks[number][at - self._starts[number]]
 
@@ -155,7 +160,7 @@ class Blocks(Sequence[T]):
 
 
 def in_blocks(items: Sequence[T]) -> tuple[T, ...]:
-    """The items, by the type of what they stand for; in blocks if they are many."""
+    """Return the items typed as the tuple that they replace, in blocks if there are many."""
     if not isinstance(items, Blocks) and len(items) >= BLOCKS_FROM:
         parts = (tuple(items[at : at + BLOCK]) for at in range(0, len(items), BLOCK))
         items = Blocks(parts, _even_starts(len(items), BLOCK))
@@ -163,12 +168,12 @@ def in_blocks(items: Sequence[T]) -> tuple[T, ...]:
 
 
 def picked(items: Sequence[T], places: Sequence[int]) -> list[T]:
-    """The items at these places, which ascend."""
+    """Return the items at ascending positions."""
     return items.picked(places) if isinstance(items, Blocks) else [items[at] for at in places]
 
 
 def with_items(items: Sequence[T], places: Sequence[int], others: Sequence[T]) -> tuple[T, ...]:
-    """With ``others`` at these places, which ascend."""
+    """Return a copy with ``others`` at ascending positions."""
     items = in_blocks(items)
     if isinstance(items, Blocks):
         return in_blocks(items.with_items(places, others))
@@ -179,7 +184,7 @@ def with_items(items: Sequence[T], places: Sequence[int], others: Sequence[T]) -
 
 
 def with_more(items: Sequence[T], places: Sequence[int], instead: Sequence[Sequence[T]]) -> tuple[T, ...]:
-    """With these items, none or some, ``instead`` of that at each of these places, which ascend."""
+    """Return a copy with zero or more items ``instead`` of the item at each of the ascending positions."""
     items = in_blocks(items)
     if isinstance(items, Blocks):
         return in_blocks(items.with_more(places, instead))
@@ -190,7 +195,7 @@ def with_more(items: Sequence[T], places: Sequence[int], instead: Sequence[Seque
 
 
 def apart(before: Sequence[T], after: Sequence[T]) -> tuple[Sequence[T], Sequence[T]]:
-    """What of each is in no block that both share, in its order; all of both where one is not in blocks."""
+    """Return the items of each sequence that are in no shared block, in order; all if a sequence has no blocks."""
     if not (isinstance(before, Blocks) and isinstance(after, Blocks)):
         return before, after
     was, now = set(map(id, before.blocks)), set(map(id, after.blocks))
@@ -199,7 +204,7 @@ def apart(before: Sequence[T], after: Sequence[T]) -> tuple[Sequence[T], Sequenc
 
 
 def taken_over(before: Sequence[T], after: Sequence[T]) -> Iterator[tuple[int | None, Sequence[T]]]:
-    """``after`` in stretches, each with the place at which the same block begins in ``before``; None: not there."""
+    """Yield ``after`` in parts, each with the position of the same block in ``before``; None: a new block."""
     if not (isinstance(before, Blocks) and isinstance(after, Blocks)):
         yield None, after
         return
@@ -210,12 +215,12 @@ def taken_over(before: Sequence[T], after: Sequence[T]) -> Iterator[tuple[int | 
 
 @lru_cache(maxsize=4)
 def _even_starts(count: int, size: int) -> Starts:
-    """Where blocks of ``size`` begin among that many items, the last of which may be shorter."""
+    """Return the starts of blocks of ``size`` for ``count`` items; the last block may be shorter."""
     return (*range(0, count, size), count)
 
 
 def _cut(items: list[T]) -> Iterable[tuple[T, ...]]:
-    """One block, or several if it has become too long; none without items."""
+    """Return one block, several if it is too long, or none without items."""
     if len(items) <= BLOCK_MAX:
         return (tuple(items),) if items else ()
     return (tuple(items[at : at + BLOCK]) for at in range(0, len(items), BLOCK))

@@ -27,7 +27,7 @@ class LazyTuple(Sequence[T]):
     def _make(self) -> tuple[T, ...]: ...
 
     def as_tuple(self) -> tuple[T, ...]:
-        """The values, the same objects each time."""
+        """Return the values, the same objects each time."""
         if self._made is None:
             self._made = self._make()
         return self._made
@@ -53,7 +53,7 @@ class LazyTuple(Sequence[T]):
         return self.as_tuple() == other if isinstance(other, tuple) else NotImplemented
 
     def _equals(self, other: LazyTuple[T]) -> bool:
-        """``other`` is one of the same class."""
+        """Compare with another value of the same class."""
         return self.as_tuple() == other.as_tuple()
 
     def __hash__(self) -> int:

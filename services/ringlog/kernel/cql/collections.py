@@ -1,24 +1,24 @@
 """CQL types that have parts: collections, tuples, user types.
 
 ==============================  ===================================================================================
-``list<T>`` ``set<T>``          a collection; ``map<K, V>`` likewise
-``udt<street text, zip int>``   a user type, by its fields' names and types: the schema has no names for user types
+``list<T>`` ``set<T>``          a collection; also ``map<K, V>``
+``udt<street text, zip int>``   a user type, by the names and types of its fields; the names of user types are resolved
 ``tuple<A, B>``                 a tuple, which is always frozen
 ``frozen<...>``                 of one of these
 ==============================  ===================================================================================
 
-A collection or user type of a table is *multi-cell* unless it is frozen: each element is a cell of its own, with an own
-timestamp and time to live, that can be added and deleted alone; the elements have *keys* (the element of a set, the key
-of a map, a time UUID for each cell of a list, the number of a field from 0 on). A frozen one is a single value, and so
-is a tuple. What is inside of another type is a scalar or frozen, and so is a column of a key.
+A collection or user type of a table is *multi-cell* unless it is frozen. Each element is then a separate cell with its
+own timestamp and TTL, which can be added and deleted alone. The elements have *keys*: the element of a set, the key of
+a map, a time UUID for each cell of a list, the number of a field from 0 on. A frozen value is a single value, and so is
+a tuple. A type inside another type, and the type of a key column, is a scalar or frozen.
 
-A collection is written as the native protocol has it: the number of elements (4 bytes), then each with its length (4
-bytes) before it, of a map key and value in turn. Its Python value is a tuple of the elements, of a map a tuple of
-pairs, in the order that they are written; a key must not come twice. A tuple or a user type is its fields, each with
-its length before it, -1 for null. Names are written as in CQL; blanks do not count where they separate nothing.
+A collection is encoded as in the native protocol: the number of elements (4 bytes), then each element after its length
+(4 bytes); for a map, key and value in turn. Its Python value is a tuple of the elements, for a map a tuple of pairs, in
+the order of the encoding. A key must not occur twice. A tuple or a user type is its fields, each after its length, -1
+for null. Names are written as in CQL; blanks that separate nothing do not count.
 
-How the log of changes shows a multi-cell column is ``log_type``: as ScyllaDB has it, frozen, and a list as a map from
-time UUID to value.
+``log_type`` is the type of a multi-cell column in the CDC log, as in ScyllaDB: frozen, and a list as a map from time
+UUID to value.
 """
 
 from __future__ import annotations
@@ -33,11 +33,11 @@ from ringlog.kernel.values import is_identifier
 COLLECTIONS: Final = frozenset({"list", "set", "map"})
 TUPLE, USER_TYPE, FROZEN = "tuple", "udt", "frozen"
 PARTS: Final = {"list": 1, "set": 1, "map": 2, FROZEN: 1}
-"""Name to number of parameters, where that is fixed."""
+"""Name to number of parameters, if that is fixed."""
 
 DEPTH_MAX: Final = 8
 LENGTH_MAX: Final = 4_000
-"""Bounds of a name, so that a hostile one costs little."""
+"""Bounds of a name, so that parsing a hostile one costs little."""
 
 FIELD_KEY_BYTES: Final = 2
 
@@ -46,8 +46,10 @@ _TOKEN = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*|[<>,])\s*")
 
 @dataclass(frozen=True, slots=True)
 class TypeShape:
-    """A type taken apart: ``parts`` are a collection's element or its key and value, or the types of the fields;
-    ``fields``: the names of a user type's.
+    """A parsed type.
+
+    ``parts``: the element type of a collection, its key and value types, or the types of the fields. ``fields``: the
+    field names of a user type.
     """
 
     name: str
@@ -57,17 +59,17 @@ class TypeShape:
 
     @property
     def is_collection(self) -> bool:
-        """True for list, set and map, frozen or not."""
+        """Return True for list, set and map, frozen or not."""
         return self.name in COLLECTIONS
 
     @property
     def has_fields(self) -> bool:
-        """True for a tuple or a user type, frozen or not."""
+        """Return True for a tuple or a user type, frozen or not."""
         return self.name in (TUPLE, USER_TYPE)
 
     @property
     def is_multi_cell(self) -> bool:
-        """True if every element is a cell of its own."""
+        """Return True if every element is a separate cell."""
         return bool(self.parts) and not self.frozen and self.name != TUPLE
 
     def __str__(self) -> str:
@@ -80,7 +82,7 @@ class TypeShape:
 
 @lru_cache(maxsize=4096)
 def shape_of(type_name: str) -> TypeShape | None:
-    """The shape of a type's name, None if it is none. Scalar names are not looked up here."""
+    """Return the shape of a type's name, or None if it is not a type. Scalar names are not checked here."""
     tokens = tokens_of(type_name)
     if tokens is None:
         return None
@@ -91,7 +93,7 @@ def shape_of(type_name: str) -> TypeShape | None:
 
 
 def tokens_of(text: str) -> tuple[str, ...] | None:
-    """The words and signs of a type's name; None for what cannot be one."""
+    """Return the words and signs of a type's name; None for a text that cannot be one."""
     found, at = [], 0
     while at < len(text):
         match = _TOKEN.match(text, at)
@@ -103,7 +105,7 @@ def tokens_of(text: str) -> tuple[str, ...] | None:
 
 
 def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[TypeShape, int] | None:
-    """(shape, position behind it); None if there is none."""
+    """Return (shape, position after it), or None if the tokens are not a type."""
     name = tokens[at] if at < len(tokens) else ""
     if not (name.isalpha() and name.islower()) or depth > DEPTH_MAX:
         return None
@@ -135,12 +137,12 @@ def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[TypeShape,
 
 
 def scalars(shape: TypeShape) -> tuple[str, ...]:
-    """Names of the scalar types within a shape."""
+    """Return the names of the scalar types within a shape."""
     return tuple(name for part in shape.parts for name in scalars(part)) if shape.parts else (shape.name,)
 
 
 def log_type(type_name: str) -> str:
-    """The type of a column in the log of changes: frozen, a list as a map from time UUID to value."""
+    """Return the type of a column in the CDC log: frozen, a list as a map from time UUID to value."""
     shape = shape_of(type_name)
     if shape is None or not shape.is_multi_cell:
         return type_name
@@ -150,7 +152,7 @@ def log_type(type_name: str) -> str:
 
 
 def key_type(type_name: str) -> str:
-    """The type of the keys of a multi-cell column's elements; empty for any other type."""
+    """Return the type of the keys of a multi-cell column's elements; empty for any other type."""
     shape = shape_of(type_name)
     if shape is None or not shape.is_multi_cell:
         return ""
@@ -161,7 +163,7 @@ def key_type(type_name: str) -> str:
 
 
 def join_elements(elements: tuple[tuple[bytes, ...], ...]) -> bytes:
-    """The bytes of a collection; each element has one part, of a map two."""
+    """Return the bytes of a collection. Each element has one part; in a map it has two."""
     parts = [len(elements).to_bytes(4, "big")]
     for element in elements:
         for part in element:
@@ -170,7 +172,7 @@ def join_elements(elements: tuple[tuple[bytes, ...], ...]) -> bytes:
 
 
 def split_elements(data: bytes, width: int) -> tuple[tuple[bytes, ...], ...]:
-    """The elements of a collection's bytes, ``width`` parts each; raises ValueError for other bytes."""
+    """Return the elements of a collection, ``width`` parts each. Raise ValueError for other bytes."""
     count, at = int.from_bytes(data[:4], "big", signed=True), 4
     # An element takes at least its lengths, so a count cannot promise more than the bytes can hold.
     if len(data) < 4 or not 0 <= count <= (len(data) - 4) // (4 * width):
@@ -194,13 +196,13 @@ def split_elements(data: bytes, width: int) -> tuple[tuple[bytes, ...], ...]:
 
 
 def join_fields(fields: tuple[bytes | None, ...]) -> bytes:
-    """The bytes of a tuple or user type; None: null."""
+    """Return the bytes of a tuple or user type; None: null."""
     parts = [b"\xff\xff\xff\xff" if field is None else len(field).to_bytes(4, "big") + field for field in fields]
     return b"".join(parts)
 
 
 def split_fields(data: bytes, width: int) -> tuple[bytes | None, ...]:
-    """The fields of a value, at most ``width``; raises ValueError for other bytes."""
+    """Return the fields of a value, at most ``width``. Raise ValueError for other bytes."""
     fields: list[bytes | None] = []
     at = 0
     while at < len(data) and len(fields) < width:
@@ -223,10 +225,10 @@ def _multi_cell(type_name: str) -> TypeShape:
 
 
 def cells_of(type_name: str, data: bytes) -> tuple[tuple[bytes, bytes], ...]:
-    """(key, value) of each element that a multi-cell column's value in the log holds; a set's values are empty, and a
-    field that is null is none: a value in the log says nothing of it.
+    """Return (key, value) of each element of a multi-cell column's value in the log.
 
-    Raises ValueError for bytes that are no such value, and for any other type.
+    The values of a set are empty. Null fields are left out, because a value in the log does not set them. Raise
+    ValueError for other bytes and for any other type.
     """
     shape = _multi_cell(type_name)
     if shape.name == "set":
@@ -245,7 +247,7 @@ def _field_key(number: int) -> bytes:
 
 
 def value_of(type_name: str, cells: Any) -> bytes:
-    """The reverse of ``cells_of``."""
+    """Return the inverse of ``cells_of``."""
     shape = _multi_cell(type_name)
     if shape.name == USER_TYPE:
         known = dict(cells)

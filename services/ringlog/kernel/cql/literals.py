@@ -1,7 +1,7 @@
-"""Literals of CQL: whether a text is one. What it means depends on a type, and is nobody's business here.
+"""CQL literals: a syntax check of a text. The meaning of a literal depends on a type and is not checked here.
 
 A literal is a word (text in quotes, a number, a blob, a UUID, ``true``, ``false``, ``null``) or a list, set, map, tuple
-or user type of literals: what stands in brackets, with commas between, and with a colon between a key and its value.
+or user type of literals: members in brackets, separated by commas, with a colon between a key and its value.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Final
 from ringlog.kernel.cql.collections import DEPTH_MAX
 
 LITERAL_MAX: Final = 1_000
-"""Characters of a literal."""
+"""Maximum number of characters of a literal."""
 
 _SCALAR: Final = re.compile(
     r"'(?:[^']|'')*'|[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}|0x[0-9a-f]*|-?[0-9]+(?:\.[0-9]*)?(?:e[+-]?[0-9]+)?"
@@ -20,13 +20,13 @@ _SCALAR: Final = re.compile(
     re.IGNORECASE,
 )
 _FIELD: Final = re.compile(r'[a-z][a-z0-9_]*|"(?:[^"]|"")+"', re.IGNORECASE)
-"""Before a colon also the name of a field."""
+"""The name of a field, also allowed before a colon."""
 _BLANK: Final = re.compile(r"\s*")
 _CLOSED: Final = {"(": ")", "[": "]", "{": "}"}
 
 
 def is_literal(text: str) -> bool:
-    """True for one literal of at most ``LITERAL_MAX`` characters, with blanks around it or not."""
+    """Return True for one literal of at most ``LITERAL_MAX`` characters, with or without blanks around it."""
     if len(text) > LITERAL_MAX:
         return False
     end = _literal(text, _blank(text, 0), 0)
@@ -40,7 +40,7 @@ def _blank(text: str, at: int) -> int:
 
 
 def _literal(text: str, at: int, depth: int) -> int | None:
-    """Where the literal that begins there ends; None if there is none."""
+    """Return the end of the literal that begins at ``at``; None if there is none."""
     closing = _CLOSED.get(text[at : at + 1])
     if closing is None:
         scalar = _SCALAR.match(text, at)
@@ -62,7 +62,7 @@ def _literal(text: str, at: int, depth: int) -> int | None:
 
 
 def _member(text: str, at: int, depth: int) -> int | None:
-    """A literal, or two with a colon between them."""
+    """Return the end of a literal, or of two with a colon between them; None if there is none."""
     end = _literal(text, at, depth)
     if end is None:
         field = _FIELD.match(text, at)

@@ -1,12 +1,13 @@
-"""The order of CQL values by their bytes: that in which rows of a partition and elements of a collection lie.
+"""The order of CQL values by their bytes: the order of rows in a partition and of elements in a collection.
 
-Integers, times and floats go by their numbers (NaN after all others), text and blobs by their bytes, false before
-true, a timeuuid by its time and then its bytes, another uuid by its version first (and of version 1 by its time). A
-collection goes by its elements, the shorter one first where one is the beginning of the other; a tuple or a user type
-by its fields, null first.
-Anything else, and bytes that are no value of their type, goes by its bytes, after the values that are.
+- Integers, times and floats: by number, NaN last.
+- Text and blobs: by their bytes. False before true.
+- A timeuuid: by its time, then its bytes. Another uuid: by its version first, version 1 then by its time.
+- A collection: by its elements; a prefix of another collection comes first.
+- A tuple or a user type: by its fields, null first.
+- Other types: by their bytes. Bytes that are not a value of their type: by their bytes, after all values.
 
-A clustering bound is a prefix: it lies before or after all rows that begin with it.
+A clustering bound is a prefix: it comes before or after all rows that begin with it.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ UUIDS = frozenset({"uuid", "timeuuid"})
 
 
 def sort_key(type_name: str, data: bytes) -> tuple[Any, ...]:
-    """Sorts values of one type."""
+    """Return a key that sorts values of one type."""
     if type_name not in NUMBERS | FLOATS | UUIDS:
         return (0, data) if type_name in TYPES else _by_parts(type_name, data)
     try:
@@ -40,7 +41,7 @@ def sort_key(type_name: str, data: bytes) -> tuple[Any, ...]:
 
 
 def _by_parts(type_name: str, data: bytes) -> tuple[Any, ...]:
-    """Sorts values of a type that has parts, and bytes that are none of it after these."""
+    """Return a key for values of a type with parts. Invalid bytes sort after all values."""
     shape = shape_of(type_name)
     if shape is None or not shape.parts:
         return (0, data)
@@ -59,12 +60,12 @@ def _by_parts(type_name: str, data: bytes) -> tuple[Any, ...]:
 def is_empty_range(
     types: Sequence[str], start: Sequence[bytes], start_inclusive: bool, end: Sequence[bytes], end_inclusive: bool
 ) -> bool:
-    """True if no clustering key can lie between the bounds. ``types``: of the clustering columns, in key order."""
+    """Return True if no clustering key is between the bounds. ``types``: of the clustering columns, in key order."""
     for type_name, low, high in zip(types, start, end, strict=False):
         one, other = sort_key(type_name, low), sort_key(type_name, high)
         if one != other:
             return one > other
-    # One is a prefix of the other: rows that begin with the shorter one lie between, unless its side leaves them out.
+    # One is a prefix of the other: rows that begin with the shorter one are in between, unless its side excludes them.
     if len(start) == len(end):
         return bool(start) and not (start_inclusive and end_inclusive)
     return not start_inclusive if 0 < len(start) < len(end) else not end_inclusive and 0 < len(end) < len(start)

@@ -56,11 +56,11 @@ Value = str | bytes | bool | int | float | tuple[Any, ...] | dict[str, Any]
 
 TIME_MAX_NS: Final = 86_400_000_000_000 - 1
 VARINT_BYTES_MAX: Final = 1_024
-"""A bound on varint, far beyond use, so that a value's cost is bounded."""
+"""A bound on varint, far beyond use, so that the cost of a value is bounded."""
 
 
 class TypeMismatch(ValueError):
-    """A value or its bytes break a rule of the column's type. ``column`` is empty where only the type is known."""
+    """A value or its bytes break a rule of the column's type. ``column`` is empty if only the type is known."""
 
     code = "type_mismatch"
 
@@ -72,12 +72,14 @@ class TypeMismatch(ValueError):
 
 
 class _Broken(Exception):
-    """A rule in words; the type's name is added by the caller."""
+    """A broken rule in words; the caller adds the type's name."""
 
 
 @dataclass(frozen=True, slots=True)
 class CqlType:
-    """``write`` gets a value of class ``python`` (checked before), ``read`` any bytes; both raise only ``_Broken``."""
+    """A type. ``write`` gets a value of class ``python`` (checked before), ``read`` any bytes; both raise only
+    ``_Broken``.
+    """
 
     name: str
     python: type
@@ -86,7 +88,7 @@ class CqlType:
 
 
 def serialize(type_name: str, value: object) -> bytes:
-    """The bytes of ``value``. Raises TypeMismatch: unknown type, other Python class, or out of the type's range."""
+    """Return the bytes of ``value``. Raise TypeMismatch: unknown type, wrong Python class, or out of range."""
     cql = _find(type_name)
     if type(value) is not cql.python:
         raise TypeMismatch(type_name, f"must be {cql.python.__name__}, not {type(value).__name__}")
@@ -97,7 +99,7 @@ def serialize(type_name: str, value: object) -> bytes:
 
 
 def deserialize(type_name: str, data: bytes) -> Value:
-    """The value of ``data``. Raises TypeMismatch: unknown type, or bytes that ``serialize`` of the type never gives."""
+    """Return the value of ``data``. Raise TypeMismatch: unknown type, or bytes that ``serialize`` never returns."""
     try:
         value: Value = _find(type_name).read(data)
     except _Broken as broken:
@@ -106,7 +108,7 @@ def deserialize(type_name: str, data: bytes) -> Value:
 
 
 def is_type(type_name: str) -> bool:
-    """True if a column may be of that type: a scalar, or one made of known types."""
+    """Return True for a type that a column may have: a scalar, or a type made of known types."""
     shape = shape_of(type_name)
     return shape is not None and all(name in TYPES for name in scalars(shape))
 
@@ -129,7 +131,7 @@ def _made_of(type_name: str) -> CqlType | None:
 
 
 def _collection_type(shape: TypeShape) -> CqlType:
-    """Elements are written by their own types; of a set or a map no key comes twice."""
+    """Return a collection type: elements are encoded by their types. A set or a map has each key once."""
     parts = [str(part) for part in shape.parts]
 
     def write(value: tuple[Any, ...]) -> bytes:
@@ -157,7 +159,7 @@ def _collection_type(shape: TypeShape) -> CqlType:
 
 
 def _tuple_type(shape: TypeShape) -> CqlType:
-    """Fields by their places; as many as the type has."""
+    """Return a tuple type: fields by position, exactly as many as the type has."""
     parts = [str(part) for part in shape.parts]
 
     def write(value: tuple[Any, ...]) -> bytes:
@@ -175,8 +177,9 @@ def _tuple_type(shape: TypeShape) -> CqlType:
 
 
 def _user_type(shape: TypeShape) -> CqlType:
-    """Fields by their names, those that are null left out. Bytes may have fewer fields than the type: of a value that
-    was written before the type had the others.
+    """Return a user type: fields by name, without null fields.
+
+    Bytes may have fewer fields than the type, if the value was written before the type had the others.
     """
     parts = [str(part) for part in shape.parts]
 
@@ -221,7 +224,7 @@ def _text(name: str, encoding: str) -> CqlType:
 
 
 def _integer(name: str, size: int, minimum: int, maximum: int, bias: int = 0) -> CqlType:
-    """``size`` bytes of value + ``bias``: two's complement, or unsigned if there is a bias."""
+    """Return a type with ``size`` bytes of value + ``bias``: two's complement, or unsigned if there is a bias."""
     signed = bias == 0
 
     def write(value: int) -> bytes:
@@ -323,16 +326,16 @@ _ALL: Final = (
 )
 
 TYPES: Final[dict[str, CqlType]] = {cql.name: cql for cql in _ALL}
-"""Type name to scalar type; with the types that are made of them all that a column may have. There are no counters."""
+"""Type name to scalar type. Columns have these types and types made of them, but not counters."""
 
 
 def normalised(type_name: str) -> str:
-    """A type's name with blanks only where they are needed, in one way; empty for what cannot be a type's name."""
+    """Return a type's name in one spelling, with blanks only where needed; empty for an invalid name."""
     return _joined(tokens_of(type_name) or ())
 
 
 def thawed(type_name: str) -> str:
-    """The same without ``frozen``, wherever it stands."""
+    """Return the normalised name of a type without any ``frozen``."""
     found, inside = list[str](), list[bool]()
     for token in tokens_of(type_name) or ():
         if token == "<":
@@ -347,7 +350,7 @@ def thawed(type_name: str) -> str:
 
 
 def signature(keyspace: str, name: str, arguments: Iterable[str]) -> str:
-    """``keyspace.name(type, type)``: what no two functions or aggregates have in common."""
+    """Return ``keyspace.name(type, type)``, which is unique among functions and among aggregates."""
     return f"{keyspace}.{name}({', '.join(map(thawed, arguments))})"
 
 

@@ -1,6 +1,6 @@
-"""Names of user types in the name of a type, replaced by what they stand for: ``udt<field type, …>``.
+"""Names of user types within a type's name, replaced by their definition: ``udt<field type, …>``.
 
-Types are kept that way wherever values are read or written, so that nobody needs the schema to take one apart.
+Types have this form wherever values are read or written, so parsing a type needs no schema.
 """
 
 from __future__ import annotations
@@ -14,21 +14,22 @@ Fields = tuple[tuple[str, str], ...]
 """Names and types, in order."""
 
 BUILT_IN = frozenset({*TYPES, *PARTS, TUPLE, USER_TYPE, FROZEN})
-"""Names that no user type may have."""
+"""Names that a user type must not have."""
 
 
 def spelled(fields: Fields) -> str:
-    """A user type by its fields."""
+    """Return a user type by its fields."""
     return f"{USER_TYPE}<{', '.join(f'{name} {kind}' for name, kind in fields)}>"
 
 
 def used_in(type_name: str) -> frozenset[str]:
-    """The names in a type's name that are none of built-in types."""
+    """Return the names in a type's name that are not built-in types."""
     return frozenset(name for name in _named(type_name) if name) - BUILT_IN
 
 
 def resolved(type_name: str, known: Mapping[str, Fields]) -> str:
-    """The type with the names of ``known`` types replaced, theirs included; others stay. No type is part of itself."""
+    """Return the type with the names of ``known`` types replaced recursively. Other names stay. Types have no cycles.
+    """
     if not used_in(type_name) & known.keys():
         return type_name
     tokens = tokens_of(type_name) or ()
@@ -42,14 +43,15 @@ def resolved(type_name: str, known: Mapping[str, Fields]) -> str:
 
 
 def is_part(name: str, type_name: str, known: Mapping[str, Fields]) -> bool:
-    """True if a type has the user type ``name`` in it, or in one of its own user types."""
+    """Return True if a type contains the user type ``name``, directly or within its own user types."""
     used = used_in(type_name)
     return name in used or any(is_part(name, kind, known) for other in used & known.keys() for _, kind in known[other])
 
 
 def _named(type_name: str) -> list[str]:
-    """For each token of a type's name: itself where it names a type, else nothing. A user type's field has its name
-    before its type.
+    """Return for each token of a type's name the token if it names a type, else an empty text.
+
+    A field of a user type has its name before its type.
     """
     found, inside, before = [], list[str](), ""
     for token in tokens_of(type_name) or ():

@@ -1,13 +1,13 @@
-"""The history as a value: the last applied entries by epoch, and how their ids are found.
+"""The history as a value: the last applied entries by epoch, with lookup by id.
 
-The epochs are consecutive, so the entries are a sequence: whole *blocks* of ``BLOCK`` epochs, which are shared from
-state to state, and the *tail* that grows. What is below ``oldest`` counts as forgotten at once and is let go by the
-block. State ids ascend with the epochs (``fold``), so they are searched by halves. Request ids have an index: a small
-one of the tail, and one of the blocks that changes once in ``BLOCK`` epochs. So an entry costs the same, a copy of
-half a block, however much is remembered.
+The epochs are consecutive, so the entries are a sequence: whole *blocks* of ``BLOCK`` epochs, shared between states,
+and the growing *tail*. Entries below ``oldest`` count as forgotten at once and are removed one block at a time. State
+ids ascend with the epochs (``fold``), so they are found by bisection. Request ids have two indexes: a small one of the
+tail, and one of the blocks that changes once in ``BLOCK`` epochs. So an entry costs the same, a copy of half a block,
+at any size of the history.
 
-Two histories are equal if they remember the same: the blocks differ between a replica that folded and one that began
-with a stored state.
+Two histories are equal if they remember the same. The blocks differ between a replica that folded from the start and
+one that began with a stored state.
 """
 
 from __future__ import annotations
@@ -40,8 +40,8 @@ class Applied:
 class History:
     """The last applied entries, bounded by the setting ``history_entries``.
 
-    ``oldest``: the oldest epoch still known. ``blocks``, ``tail``: by epoch, the blocks whole but for the first one,
-    which may begin anywhere. ``old``, ``recent``: request id to epoch, of the blocks and of the tail.
+    ``oldest``: the oldest epoch still known. ``blocks``, ``tail``: entries by epoch; every block is whole except the
+    first, which may begin anywhere. ``old``, ``recent``: request id to epoch, of the blocks and of the tail.
     """
 
     oldest: Epoch = 0
@@ -54,7 +54,7 @@ class History:
         return self.tail[-1].epoch - self.first + 1 if self.tail else 0
 
     def __iter__(self) -> Iterator[Applied]:
-        """By epoch."""
+        """Yield the entries by epoch."""
         if not self.tail:
             return iter(())
         kept = chain.from_iterable((*self.blocks, self.tail))
@@ -73,11 +73,11 @@ class History:
 
     @property
     def first(self) -> Epoch:
-        """The first epoch that is remembered, if any is."""
+        """Return the first remembered epoch, if there is one."""
         return max(self.oldest, 1)
 
     def at(self, epoch: Epoch) -> Applied | None:
-        """The entry of that epoch, if it is remembered."""
+        """Return the entry of an epoch, or None if it is not remembered."""
         tail = self.tail
         if not tail or not self.first <= epoch <= tail[-1].epoch:
             return None
@@ -88,12 +88,12 @@ class History:
         return block[epoch - block[0].epoch]
 
     def of_request(self, request_id: str) -> Applied | None:
-        """The applied entry of that request."""
+        """Return the applied entry of a request, or None."""
         epoch = self.recent.get(request_id) or self.old.get(request_id)
         return None if epoch is None else self.at(epoch)
 
     def of_state(self, state_id: str) -> Applied | None:
-        """The applied entry that made that state."""
+        """Return the applied entry that made a state, or None."""
         if not self.tail or state_id > self.tail[-1].state_id:
             return None
         low, high = self.first, self.tail[-1].epoch
@@ -107,7 +107,7 @@ class History:
         return None
 
     def with_(self, applied: Applied, entries_max: int) -> History:
-        """This history and ``applied``, of which at most ``entries_max`` are remembered."""
+        """Return this history with ``applied`` added, reduced to at most ``entries_max`` entries."""
         epoch, oldest, blocks, tail = applied.epoch, self.oldest, self.blocks, self.tail
         if epoch >= entries_max:
             oldest = max(oldest, epoch - entries_max + 1)
@@ -120,7 +120,7 @@ class History:
                 old[one.request_id] = one.epoch
             while gone < len(blocks) and blocks[gone][-1].epoch < oldest:
                 for one in blocks[gone]:
-                    if old.get(one.request_id) == one.epoch:  # it may have been asked, and applied, anew
+                    if old.get(one.request_id) == one.epoch:  # it may be applied again since
                         del old[one.request_id]
                 gone += 1
             kept = old.finish()
@@ -132,7 +132,7 @@ EMPTY_HISTORY: Final = History()
 
 
 def history_of(oldest: Epoch, entries: Iterable[Applied]) -> History:
-    """A history of these entries, which follow one another."""
+    """Return a history of these entries, which have consecutive epochs."""
     known = History(oldest)
     for one in entries:
         known = known.with_(one, one.epoch)

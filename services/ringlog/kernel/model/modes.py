@@ -1,7 +1,7 @@
-"""How the cluster is run: features, pauses, roles, the metadata service, recoveries, snapshots and bounds of the log.
+"""Modes of the cluster: features, pauses, roles, the metadata service, recoveries, snapshots and bounds of the log.
 
-Frozen dataclasses, of which the next state shares everything that did not change. ``kernel.invariants`` declares and
-checks what holds in every state.
+These are frozen dataclasses; the next state shares every unchanged part. ``kernel.invariants`` declares and checks the
+invariants of every state.
 """
 
 from __future__ import annotations
@@ -23,7 +23,9 @@ class Feature:
 
 @dataclass(frozen=True, slots=True)
 class Pause:
-    """Operators hold up changes of ``scope`` since epoch ``since``; ``of``: a keyspace or table, empty: everywhere."""
+    """A pause of changes of ``scope`` since epoch ``since``, by operators. ``of``: a keyspace or table; empty:
+    everywhere.
+    """
 
     scope: str
     of: str
@@ -43,7 +45,7 @@ SETTING_CHANGES: Final = "settings"
 CDC: Final = "cdc"
 REGISTRATIONS: Final = "registrations"
 UNPAUSED: Final = ""
-"""``PAUSED_BY`` of commands that no pause holds up."""
+"""``PAUSED_BY`` of commands that no pause blocks."""
 SCOPES: Final = (
     ALL,
     SCHEMA,
@@ -58,17 +60,17 @@ SCOPES: Final = (
     SPLITS,
 )
 LIMITED: Final = (BALANCING, REPAIRS, SPLITS)
-"""Scopes that can be those of a keyspace or a table."""
+"""Scopes that can be limited to a keyspace or a table."""
 
 
 def pause_key(scope: str, of: str) -> str:
-    """Under what a pause is kept."""
+    """Return the key of a pause in the state."""
     return f"{scope}/{of}"
 
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """Who acts in a role, since which epoch."""
+    """The active instance of a role, and the epoch since which it is active."""
 
     role: str
     instance: str
@@ -87,11 +89,11 @@ class ServiceMember:
 
 @dataclass(frozen=True, slots=True)
 class ServiceGoal:
-    """What operators want of the metadata service.
+    """The wanted members of the metadata service, as set by operators.
 
-    ``size``: how many members, unless ``automatic``: then the number follows from that of the nodes. ``by_hand``: the
-    members were named one by one, so none is exchanged for a better spread. ``excluded``: ids of nodes that are to be
-    no members, sorted.
+    ``size``: the number of members, unless ``automatic``: then it follows from the number of nodes. ``by_hand``:
+    operators named the members one by one, so none is exchanged for a better spread. ``excluded``: ids of nodes that
+    must not be members, sorted.
     """
 
     size: int = 0
@@ -115,10 +117,10 @@ class Recovery:
 
 @dataclass(frozen=True, slots=True)
 class TakenSnapshot:
-    """The state of ``epoch`` is one that readers may begin with, if it was stored and confirmed. ``at``: state time.
+    """A mark: readers may begin with the state of ``epoch`` if it was stored and confirmed. ``at``: state time.
 
-    Once it is confirmed: ``position``, the offset behind the entry that made the epoch; ``digest`` of the state;
-    ``witnesses``, the roles that have it by their own folds.
+    Once it is confirmed: ``position``, the offset after the entry that made the epoch; ``digest`` of the state;
+    ``witnesses``, the roles that reached the same state by their own folds.
     """
 
     epoch: Epoch
@@ -130,9 +132,9 @@ class TakenSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class LogBound:
-    """How far something goes that was done with the log's entries: up to ``epoch``, before the offset ``position``.
+    """A bound of the archive or of truncation: up to ``epoch``, before the offset ``position``.
 
-    ``digest``: of the archive's last segment, where it is the archive's.
+    ``digest``: the digest of the archive's last segment, if the bound is the archive's.
     """
 
     epoch: Epoch

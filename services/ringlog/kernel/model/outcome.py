@@ -1,4 +1,4 @@
-"""What a decision and a fold return: values, never exceptions."""
+"""Results of decisions and of the fold: values, never exceptions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from ringlog.kernel.values import Command, Epoch, Micros
 
 @dataclass(frozen=True, slots=True)
 class EntryContext:
-    """What a decision may know of its entry: the epoch it makes if applied, its state id, the state time then."""
+    """The entry's data for a decision: the epoch and the state id that it would make, and the state time then."""
 
     epoch: Epoch
     state_id: str
@@ -20,8 +20,9 @@ class EntryContext:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The command applies; ``state`` still lacks the entry's own epoch, state id, time and history (the fold adds
-    them).
+    """The command applies.
+
+    ``state`` does not have the entry's epoch, state id, time and history yet. The fold adds them.
     """
 
     state: ClusterState
@@ -31,7 +32,7 @@ class Accepted:
 class Rejected:
     """The command does not apply.
 
-    A stable code of ``ringlog.kernel.registry`` and a sentence that names field and rule.
+    ``code``: a stable code of ``ringlog.kernel.registry``. ``detail``: a sentence that names field and rule.
     """
 
     code: str
@@ -75,15 +76,15 @@ class Entry:
 
 @dataclass(frozen=True, slots=True)
 class UnreadableEntry:
-    """Bytes on the log that are no envelope."""
+    """Bytes in the log that are not an envelope."""
 
     detail: str
 
 
 class OutcomeKind(Enum):
-    """What became of one record of the log; exactly one of these."""
+    """The outcome of one record of the log; exactly one of these."""
 
-    __hash__ = object.__hash__  # each record is counted by it: an enum's own is slower than the rest of that
+    __hash__ = object.__hash__  # records are counted by kind: Enum's own hash would dominate that cost
 
     UNREADABLE = "unreadable"
     FOREIGN = "foreign"
@@ -99,7 +100,7 @@ class OutcomeKind(Enum):
 class Outcome:
     """The verdict on one record.
 
-    ``epoch`` is the state's epoch afterwards; code and detail say why it was not applied.
+    ``epoch``: the state's epoch afterwards. ``code`` and ``detail``: why the record was not applied.
     """
 
     kind: OutcomeKind

@@ -1,11 +1,11 @@
-"""The lists of a plan in columns: a join changes thousands of small values, of a few ranges that settings share.
+"""The lists of a plan as columns: a join changes thousands of small values in a few ranges that settings share.
 
-A change, a source, a lock is a setting, a range and one thing more. The fold asks of a list which ranges it names under
-a setting, and who is named for each; settings that have a part in common have it in common in their plans, too. So a
-list keeps a ``RangeColumn`` for each setting, and settings may share one. ``ChangeList``, ``SourceList`` and
-``LockList`` stand in for a tuple; single values are made for a coordinator or a display.
+A change, a source or a lock has a replication setting, a range and one more item. The fold asks for the ranges of a
+list under a setting, and for the items of each range. Settings with a common section of the ring have equal columns for
+it. So a list keeps a ``RangeColumn`` for each setting, and settings may share one. ``ChangeList``, ``SourceList`` and
+``LockList`` replace a tuple. Single values are made only for a coordinator or a display.
 
-A list of a state that was stored is a tuple; ``columns_of`` gathers its columns.
+A list of a stored state is a tuple; ``columns_of`` builds its columns.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _setting_of = attrgetter("replication")
 
 
 class RangeColumn(Generic[S]):
-    """Ranges by end, each once, and what is said of each: at least one thing. Nobody changes the lists."""
+    """Ranges by end, each once, with at least one item for each range. The lists are read-only."""
 
     __slots__ = ("items", "ranges")
 
@@ -39,20 +39,20 @@ class RangeColumn(Generic[S]):
         self.items = items
 
     def ends(self) -> Iterator[Token]:
-        """Where its ranges end."""
+        """Yield the ends of its ranges."""
         return map(by_end, self.ranges)
 
     def each(self) -> Iterator[tuple[Range, tuple[S, ...]]]:
-        """Each range, with what is said of it."""
+        """Yield each range with its items."""
         return zip(self.ranges, self.items, strict=True)
 
     def all_items(self) -> Iterator[S]:
-        """What is said of any range."""
+        """Yield the items of all ranges."""
         return chain.from_iterable(self.items)
 
 
 def column_of(ranges: list[Range], items: Sequence[tuple[S, ...]]) -> RangeColumn[S] | None:
-    """The column of those ranges, by end, of which something is said; None if there are none."""
+    """Return the column of the ranges that have items, by end; None if there are none."""
     if not all(items):
         ranges = [range_ for range_, said in zip(ranges, items, strict=True) if said]
         items = [said for said in items if said]
@@ -60,7 +60,7 @@ def column_of(ranges: list[Range], items: Sequence[tuple[S, ...]]) -> RangeColum
 
 
 class _InColumns(LazyTuple[T], Generic[T, S]):
-    """``columns``: by key of the setting, in the order of the values; at least one."""
+    """A lazy list. ``columns``: by key of the setting, in the order of the values; at least one."""
 
     __slots__ = ("columns",)
     _one: ClassVar[Callable[..., Any]]
@@ -84,7 +84,7 @@ class _InColumns(LazyTuple[T], Generic[T, S]):
 
 
 class ChangeList(_InColumns[Change, NodeId]):
-    """Of each range the nodes that enter, or leave."""
+    """For each range the nodes that enter or leave."""
 
     __slots__ = ()
     _one = staticmethod(maker_of(Change))
@@ -98,7 +98,7 @@ def _source(key: str, start: Token, end: Token, pair: tuple[NodeId, NodeId]) -> 
 
 
 class SourceList(_InColumns[Source, tuple[NodeId, NodeId]]):
-    """Of each range the sources, each with its target."""
+    """For each range the sources, each with its target."""
 
     __slots__ = ()
 
@@ -106,7 +106,7 @@ class SourceList(_InColumns[Source, tuple[NodeId, NodeId]]):
 
 
 class LockList(_InColumns[LockedRange, Epoch]):
-    """Of each range the epoch that last changed it: one."""
+    """For each range the epoch that last changed it."""
 
     __slots__ = ()
     _one = staticmethod(maker_of(LockedRange))
@@ -116,14 +116,14 @@ IN_COLUMNS: Final = (ChangeList, SourceList, LockList)
 
 
 def in_columns(kind: type[_InColumns[T, S]], columns: Mapping[str, RangeColumn[S]]) -> tuple[T, ...]:
-    """The list, by the type of what it stands for; the empty tuple if there are no columns."""
+    """Return the list, typed as the tuple that it replaces; the empty tuple if there are no columns."""
     return cast(tuple[T, ...], kind(columns)) if columns else ()
 
 
 # ------------------------------------------------------------------------------------------------- of a tuple
 
 _gathered: Final = IdentityCache[tuple[Any, ...], Mapping[str, RangeColumn[Any]]](8)
-"""Of the lists of plans in flight: each is applied, or looked at, with several stages."""
+"""Columns of the lists of plans in flight: each list is read in several stages."""
 
 _item_of: Final[dict[type, Callable[[Any], Any]]] = {
     Change: attrgetter("node"),
@@ -134,8 +134,8 @@ _range_of = attrgetter("start", "end")
 
 
 def columns_of(values: tuple[Any, ...]) -> Mapping[str, RangeColumn[Any]]:
-    """Key of a setting to what is said of its ranges, of any such list."""
-    if type(values) is not tuple:  # to ask for a class of sequences costs more
+    """Return the key of each setting with the column of its ranges, for any such list."""
+    if type(values) is not tuple:  # faster than isinstance of an abstract sequence
         return cast(_InColumns[Any, Any], values).columns
     if not values:
         return {}
@@ -150,7 +150,7 @@ def columns_of(values: tuple[Any, ...]) -> Mapping[str, RangeColumn[Any]]:
 
 
 def nodes_in(changes: tuple[Change, ...]) -> set[NodeId]:
-    """All nodes that they name."""
+    """Return all nodes that the changes name."""
     found: set[NodeId] = set()
     for column in columns_of(changes).values():
         found.update(*column.items)
@@ -158,7 +158,7 @@ def nodes_in(changes: tuple[Change, ...]) -> set[NodeId]:
 
 
 def targets_in(sources: tuple[Source, ...]) -> set[NodeId]:
-    """All nodes that get rows from somebody."""
+    """Return all nodes that receive rows from a source."""
     return {target for column in columns_of(sources).values() for source, target in column.all_items() if source}
 
 

@@ -1,7 +1,7 @@
-"""The cluster's settings: names, defaults and bounds. Part of the state, so that every replica uses the same values.
+"""The cluster's settings: names, defaults and bounds. They are part of the state, so all replicas use the same values.
 
-The state keeps only what was set; ``setting`` gives the value in force. All values are integers, in the unit of the
-rule. ``broken_setting`` holds the bounds of each and the few rules between two of them.
+The state stores only changed values; ``setting`` returns the effective value. All values are integers, in the unit of
+the rule. ``broken_setting`` checks the bounds of each setting and the few rules between two settings.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class SettingRule:
 
 _DAY_US: Final = 86_400_000_000
 _CENTURY_US: Final = 36_525 * _DAY_US
-"""How far a wrong clock may have been ahead, and the limits be lifted for what it left: see ``commands.cdc.clock``."""
+"""The maximum to which operators may raise the limits after a fast clock: see ``commands.cdc.clock``."""
 
 _TABLET_BYTES: Final = 5 << 30
 
@@ -135,25 +135,25 @@ _NOT_ABOVE: Final = (
     ("tokens_per_node_max", "ranges_max"),
     ("verdicts_lead_us", "cdc_horizon_ahead_max_us"),
 )
-"""Pairs of which the first must not be above the second: else a horizon could keep every generation from starting."""
+"""Pairs whose first must not exceed the second, or a horizon could keep every generation from starting."""
 
 
 def setting(state: ClusterState, name: str) -> int:
-    """The value in force; ``name`` must be one of ``SETTINGS``."""
+    """Return the effective value; ``name`` must be one of ``SETTINGS``."""
     return state.settings.get(name, SETTINGS[name].default)
 
 
 def leeway_at(state: ClusterState, generation: Generation) -> Micros:
-    """How far back a write may lie and still belong to the generation that ends where ``generation`` starts.
+    """Return the allowed lateness of writes to the generation that ends where ``generation`` starts.
 
-    It is that of the commit, whatever the setting has become: writers close the earlier generation once all append
-    times are past the start by so much, and a leeway raised afterwards must not let a write into what is closed.
+    It is the value at the commit, also if the setting has changed. Writers close the earlier generation once all append
+    times are past the start by that value. A later, greater value must not let a write into a closed generation.
     """
     return setting(state, "cdc_leeway_us") if generation.leeway is None else generation.leeway
 
 
 def broken_setting(values: Mapping[str, int]) -> str | None:
-    """The first setting and rule that ``values`` (known names; defaults for the others) break; None if none."""
+    """Return the first setting and rule that ``values`` break, or None. Settings without a value have their default."""
     for name, value in sorted(values.items()):
         rule = SETTINGS[name]
         if not rule.minimum <= value <= rule.maximum:

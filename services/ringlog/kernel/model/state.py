@@ -1,13 +1,13 @@
-"""ClusterState: everything the log says, as one immutable value.
+"""ClusterState: the content of the log as one immutable value.
 
-Every entity is a frozen dataclass; every collection a tuple or a persistent map (``immutables.Map``), so the next
-state shares all but what changed. Maps iterate in hash-seed order: code that decides, encodes or digests sorts first
+Every entity is a frozen dataclass; every collection is a tuple or a persistent map (``immutables.Map``), so the next
+state shares all unchanged parts. Maps iterate in hash-seed order: code that decides, encodes or digests sorts first
 (``in_order``).
 
-``changed`` remembers for each part of the state the epoch that last modified it; ``advance`` is the only way to the
-next state and stamps it, by identity: a part that was not replaced keeps its epoch.
+``changed`` has the epoch of the last modification of each section. ``advance`` is the only way to the next state. It
+stamps sections by identity: a section that was not replaced keeps its epoch.
 
-What holds in every state is declared, and checked, by ``kernel.invariants``.
+``kernel.invariants`` declares and checks the invariants of every state.
 """
 
 from __future__ import annotations
@@ -71,19 +71,19 @@ V = TypeVar("V")
 
 NODE_STATES = ("none", "joining", "normal", "moving", "leaving", "left")
 NO_MEMBER = ("none", "left")
-"""The states of nodes that are no members, and do not become any."""
+"""States of nodes that are not members and are not joining."""
 STAYS = ("normal", "moving")
-"""The states of members that are members before and after."""
+"""States of members that own tokens and keep owning some."""
 OWNING = (*STAYS, "leaving")
-"""The states of nodes that own tokens."""
+"""States of nodes that own tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class Node:
     """A member of the directory; ids and names are never reused.
 
-    ``state``: one of ``NODE_STATES``. ``down``: declared so, and why. ``replaced``: id of the node that it replaced, by
-    an operation that has finished; empty: none.
+    ``state``: one of ``NODE_STATES``. ``down``, ``down_reason``: whether it was declared down, and why. ``replaced``:
+    id of the node that it replaced in a finished operation; empty: none.
     """
 
     id: NodeId
@@ -109,7 +109,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A member of a group and the epoch since which it has been one, without a gap."""
+    """A member of a group, and the epoch since which it has been a member, without a gap."""
 
     node: NodeId
     since: Epoch
@@ -117,7 +117,7 @@ class Replica:
 
 @dataclass(frozen=True, slots=True)
 class RangeGroup:
-    """Who serves the range ``(start, end]``. ``changed``: the epoch that last changed its read or write group."""
+    """The replicas of the range ``(start, end]``. ``changed``: the epoch that last changed its read or write group."""
 
     start: Token
     end: Token
@@ -130,7 +130,7 @@ class RangeGroup:
 class Placement:
     """The groups of all ranges under one replication setting, sorted by ``end``.
 
-    ``ends`` repeats those for bisection.
+    ``ends`` repeats the ends for bisection.
     """
 
     key: str
@@ -153,7 +153,7 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Deltas:
-    """What one step adds to and removes from read and write groups; its inverse swaps added and removed."""
+    """Additions to and removals from read and write groups in one step; the inverse swaps added and removed."""
 
     read_added: tuple[Change, ...] = ()
     read_removed: tuple[Change, ...] = ()
@@ -161,16 +161,16 @@ class Deltas:
     write_removed: tuple[Change, ...] = ()
 
     def inverse(self) -> Deltas:
-        """The deltas that undo these."""
+        """Return the deltas that undo these."""
         return Deltas(self.read_removed, self.read_added, self.write_removed, self.write_added)
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Rows of ``(start, end]`` that ``target`` gains come from ``source``: the replica whose place it takes.
+    """A stream: ``target`` gets the rows of ``(start, end]`` from ``source``, the replica that it replaces.
 
-    If that one is dead, or there is none, there are several for one range and target: a quorum of the old group, whose
-    rows are merged. A target may have the range already, if its group gets smaller.
+    If that replica is dead or does not exist, there are several sources for one range and target: a quorum of the old
+    group, whose rows are merged. A target may already have the range if its group shrinks.
     """
 
     replication: str
@@ -185,8 +185,8 @@ class Plan:
     """An operation as data, so that any instance can resume or cancel it.
 
     ``split_at``: tokens at which ranges are split when it is prepared (undone by a cancel). ``start`` is applied on
-    entering ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``; then ranges
-    are merged at ``merge_at``. ``sources``: what is streamed.
+    entering ``write_both_read_old``, ``middle`` on ``write_both_read_new``, ``finish`` on ``finished``; then ranges are
+    merged at ``merge_at``. ``sources``: the streams.
     """
 
     split_at: tuple[Token, ...] = ()
@@ -201,7 +201,7 @@ class Plan:
 class LockedRange:
     """A range that an operation keeps others from changing.
 
-    ``changed`` is what it had when locked, restored by a cancel.
+    ``changed``: the value of the range when it was locked, restored by a cancel.
     """
 
     replication: str
@@ -221,8 +221,9 @@ class StageMark:
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """An error of an operation, reported with the entry of ``epoch``: of ``node`` (empty: not said), after ``tries``
-    (0: no retry can mend it).
+    """An error of an operation, reported with the entry of ``epoch``.
+
+    ``node``: the node that failed; empty: unknown. ``tries``: the number of tries; 0: no retry can help.
     """
 
     epoch: Epoch
@@ -233,7 +234,7 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """An operator's decision, with the entry of ``epoch``, that an operation is tried again."""
+    """An operator's decision, with the entry of ``epoch``, to retry an operation."""
 
     epoch: Epoch
     reason: str
@@ -244,11 +245,12 @@ class Operation:
     """A range movement: its plan, stage, locks and history. Ended ones are kept for a while, without plan and locks.
 
     ``kind`` and ``stage``: see ``operations.stages``. ``stage_epoch``: the epoch at which the present stage began.
-    ``node``: who joins, moves, leaves or rebuilds (empty: a keyspace changes). ``tokens``: those that are its own
-    afterwards; ``gone``: those that are nobody's. ``replaced``: whose tokens it takes over. ``ignored``: nodes that
-    are no witnesses and no sources. ``keyspace`` and ``replication``: what an alteration changes, and to what.
-    ``generation``: the CDC generation made for it, once its data began to arrive. ``relaxed``: stages that it left
-    although their gate was not met in full, because a setting allowed it. ``failures``, ``retries``: the last ones.
+    ``node``: the node that joins, moves, leaves or rebuilds (empty: a keyspace changes). ``tokens``: the tokens that
+    the node owns afterwards; ``gone``: tokens without an owner afterwards. ``replaced``: the node whose tokens it takes
+    over. ``ignored``: nodes that are neither witnesses nor sources. ``keyspace`` and ``replication``: the altered
+    keyspace and its new replication. ``generation``: the CDC generation made for it, once its data began to arrive.
+    ``relaxed``: stages that it left although their gate was not fully met, because a setting allowed it. ``failures``,
+    ``retries``: the last ones.
     """
 
     id: OperationId
@@ -280,7 +282,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True)
 class Forgotten:
-    """What is left of a generation's streams: how many there were, in how many ranges, and their digest."""
+    """The remains of a generation's streams: their number, the number of their ranges, and their digest."""
 
     ranges: int
     streams: int
@@ -291,11 +293,12 @@ class Forgotten:
 class Generation:
     """A committed CDC generation.
 
-    It operates from ``timestamp`` to the next one's. ``status``: committed, published, closed, expired. ``closed_at``:
-    when it was closed, by its author's clock. ``expired`` and ``expired_at``: the epoch that recorded that its rows
-    are gone, and since when. ``forgotten``: its ``ranges`` are empty, for they have left the state. The record stays.
-    ``leeway``: that of its commit, once the setting has changed since; None: the setting in force (``leeway_at``).
-    ``tables``: those in tablets that it describes, by id; rows of all others lie in the streams of ``ranges``.
+    It is active from ``timestamp`` to that of the next one. ``status``: committed, published, closed, expired.
+    ``closed_at``: the time of the close, by its author's clock. ``expired`` and ``expired_at``: the epoch that recorded
+    the expiry of its rows, and the time of the expiry. ``forgotten``: set once ``ranges`` are empty because they have
+    left the state; the record stays. ``leeway``: the allowed lateness at its commit, once the setting has changed
+    since; None: the current setting (``leeway_at``). ``tables``: the tables in tablets that it describes, by id; rows
+    of all other tables are in the streams of ``ranges``.
     """
 
     id: GenerationId
@@ -315,13 +318,13 @@ class Generation:
 
     @property
     def tablet_streams(self) -> tuple[TabletStream, ...]:
-        """The streams of the tables in tablets, by table and tablet."""
+        """Return the streams of the tables in tablets, by table and tablet."""
         return tuple(stream for described in self.tables for stream in streams_of(self.timestamp, described))
 
 
 @dataclass(frozen=True, slots=True)
 class PastTtl:
-    """Until the epoch ``until``, excluded, rows of some CDC log were to live ``ttl`` seconds; 0 is for ever."""
+    """Before the epoch ``until``, rows of some CDC log had a TTL of ``ttl`` seconds; 0: no expiry."""
 
     ttl: int
     until: Epoch
@@ -329,10 +332,10 @@ class PastTtl:
 
 @dataclass(frozen=True, slots=True)
 class PreparedGeneration:
-    """The one generation between its data's first part (or its request) and its commit.
+    """The one generation between its request, or the first part of its data, and its commit.
 
-    ``operation``: the operation it was begun for, or None (check and repair). ``parts`` is 0 until the first part
-    arrived.
+    ``operation``: the operation that it was started for; None: check and repair. ``parts`` is 0 until the first part
+    has arrived.
     """
 
     id: GenerationId
@@ -346,10 +349,10 @@ class PreparedGeneration:
 class CdcWriter:
     """A registered CDC writer.
 
-    ``floor``: the horizon found at registration, below which this incarnation never lowers it. ``fenced``: the epoch
-    since which neither this incarnation nor an earlier one can write any more; ``fence_reason``: why. ``source``: the
-    topic that it logs, empty if it registered without one; ``decided``: positions there below which every write is
-    decided for good.
+    ``floor``: the horizon at registration; this incarnation never lowers its horizon below it. ``fenced``: the epoch
+    since which neither this incarnation nor an earlier one can write; ``fence_reason``: why. ``source``: the topic that
+    it logs, empty if it registered without one. ``decided``: positions in that topic below which every write is decided
+    finally.
     """
 
     name: str
@@ -368,11 +371,11 @@ class CdcWriter:
 
 @dataclass(frozen=True, slots=True)
 class GlobalRequest:
-    """What somebody asked of the cluster as a whole, with the entry of ``epoch`` at state time ``at``.
+    """A request to the cluster as a whole, made with the entry of ``epoch`` at state time ``at``.
 
-    ``kind``: ``check_and_repair`` (of the CDC streams). ``generation``: the one that it waits for, or waited for; None:
-    there was nothing to do. ``outcome``: one of ``generations.requests.OUTCOMES``; ``ended``, ``ended_at``: the epoch
-    that brought it, and the state time then.
+    ``kind``: ``check_and_repair`` (of the CDC streams). ``generation``: the generation that it waits or waited for;
+    None: there was nothing to do. ``outcome``: one of ``generations.requests.OUTCOMES``. ``ended``, ``ended_at``: the
+    epoch that ended it, and the state time then.
     """
 
     id: str
@@ -462,24 +465,24 @@ _NAMES = tuple(field.name for field in fields(ClusterState))
 _NOT_SECTIONS = ("cluster_id", "name", "epoch", "state_id", "time", "history", "changed")
 
 PARTS = tuple(name for name in _NAMES if name not in _NOT_SECTIONS)
-"""The parts that carry a last-modified epoch; digests are made part by part. ``kernel.sections`` says who sees them."""
+"""The sections with a last-modified epoch; each has its own digest. ``kernel.sections`` declares their readers."""
 
 _STAMPED = frozenset(PARTS)
 EMPTY_STATE = ClusterState()
 
 
 def changes_nothing(before: ClusterState, after: ClusterState) -> bool:
-    """True if no part was replaced from one to the other: they differ in epoch, ids, time and history at most."""
+    """Return True if no section was replaced: the states differ at most in epoch, ids, time and history."""
     return after.changed is before.changed
 
 
 def in_order(mapping: Mapping[K, V]) -> list[tuple[K, V]]:
-    """The items of a map by ascending key: the only order in which the kernel walks a map."""
+    """Return the items of a map by ascending key. The kernel walks maps only in this order."""
     return sorted(mapping.items())
 
 
 def generation_of(state: ClusterState, name: GenerationId | None) -> Generation | None:
-    """The generation of that id; it is mostly the last one that is asked for."""
+    """Return the generation of that id, or None. The search starts with the last one, the usual one."""
     for generation in reversed(state.generations):
         if generation.id == name:
             return generation
@@ -487,9 +490,9 @@ def generation_of(state: ClusterState, name: GenerationId | None) -> Generation 
 
 
 def advance(state: ClusterState, epoch: Epoch, **parts: Any) -> ClusterState:
-    """The next state: ``parts`` replaced.
+    """Return the next state with ``parts`` replaced.
 
-    Those that are not the same object any more get ``epoch`` as last modified.
+    Sections whose object changed get ``epoch`` as last modified.
     """
     after: ClusterState = stamper_of(ClusterState, tuple(parts), _STAMPED, "changed")(state, epoch, *parts.values())
     return after

@@ -1,9 +1,8 @@
-"""The declaration of a part of the state: which fields are published and cached, and under which key.
+"""The declaration of a section of the state: its published and cached fields, and their key.
 
-A part that is a map of records is declared where its field of ``ClusterState`` is, with ``part``; parts of which more
-must be said (ranges of their own, items that are made of several parts) stand in ``kernel.sections``. The class of a
-change record, its ``.avsc``, the bound of ``kernel.cardinality_limits`` and what caches show follow from the
-declaration.
+A section that is a map of records is declared with its field of ``ClusterState``, with ``part``. Sections that need
+more (split fields, items from several sections) are declared in ``kernel.sections``. The class of a change record, its
+``.avsc``, the bound of ``kernel.cardinality_limits`` and the view in caches follow from the declaration.
 """
 
 from __future__ import annotations
@@ -15,15 +14,15 @@ from typing import Any, Final
 from immutables import Map
 
 WHOLE: Final = ""
-"""In place of a field: the part as a whole."""
+"""Used instead of a field name: the section as a whole."""
 
 
 @dataclass(frozen=True, slots=True)
 class SplitField:
     """A field that grows with the number of ranges or tablets; caches store it element by element.
 
-    ``name``: the part of a cache with the elements; ``field``: the field of an item, empty if the item is the field
-    itself; ``key``: the key of an element within the item; ``show``: the value that caches show of an element.
+    ``name``: the section of a cache with the elements. ``field``: the field of an item; empty if the item is the field
+    itself. ``key``: the key of an element within the item. ``show``: the value of an element in caches.
     """
 
     name: str
@@ -39,13 +38,12 @@ class SplitField:
 
 @dataclass(frozen=True, slots=True)
 class StateSection:
-    """A part of the state, as change topics and caches show it.
+    """A section of the state, as change topics and caches show it.
 
-    ``item``: the class of its items, each of which has a key. ``topic``: the change topic that tells of it, if one
-    does; ``key``: what its keys there are, in words, behind ``prefix``. ``hidden``, ``unpublished``: field to the
-    reason why it is not shown. ``most``: how many there may be of what is never taken out, and what they are.
-    ``items``: the items of a state by key, in the order in which they are published, where they are no map of the
-    state; they follow from the parts ``uses``.
+    ``item``: the class of its items. ``topic``: the change topic that publishes it; empty: none. ``key``: a description
+    of its keys there, after ``prefix``. ``hidden``, ``unpublished``: field to the reason why it is not shown. ``most``:
+    the maximum number of items that are never removed, and their description. ``items``: the items of a state by key in
+    the order of publication, if they are not a map of the state; they follow from the sections ``uses``.
     """
 
     name: str
@@ -61,20 +59,20 @@ class StateSection:
     split_fields: tuple[SplitField, ...] = ()
 
     def of(self, state: Any) -> Mapping[str, Any]:
-        """The items of a state by key."""
+        """Return the items of a state by key."""
         if self.items is not None:
             return self.items(state)
         return {str(key): item for key, item in sorted(getattr(state, self.name).items())}
 
     def is_same(self, before: Any, after: Any) -> bool:
-        """True if nothing was replaced from which the items follow."""
+        """Return True if no section that the items follow from was replaced."""
         if not self.uses:
             return getattr(before, self.name) is getattr(after, self.name)
         return all(getattr(before, name) is getattr(after, name) for name in self.uses)
 
     @property
     def fields(self) -> tuple[str, ...]:
-        """The fields of an item that are not hidden; none if it is a plain value."""
+        """Return the fields of an item that are not hidden; none if it is a plain value."""
         names = (one.name for one in fields(self.item)) if is_dataclass(self.item) else ()
         return tuple(name for name in names if name not in self.hidden)
 
@@ -88,6 +86,6 @@ def part(item: type[Any], topic: str = "", **options: Any) -> dict[str, StateSec
 
 
 def sections_of(state: type[Any]) -> tuple[StateSection, ...]:
-    """Return the parts that are declared with the fields of a state's class, in their order."""
+    """Return the sections that are declared with the fields of a state's class, in their order."""
     found = ((one.name, one.metadata.get(_METADATA_KEY)) for one in fields(state))
     return tuple(replace(section, name=name) for name, section in found if section is not None)

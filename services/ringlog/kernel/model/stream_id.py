@@ -1,16 +1,16 @@
-"""CDC stream ids: 16 bytes, big-endian, as ScyllaDB lays them out.
+"""CDC stream ids: 16 bytes, big-endian, in ScyllaDB's layout.
 
 ==========  =====  ====================================================================================
 bits        width  field
 ==========  =====  ====================================================================================
-64-127      64     token, signed: the log row's place on the ring, without hashing
+64-127      64     token, signed: the log row's position on the ring, without hashing
 26-63       38     random, so that ids of different generations differ
 4-25        22     index: the position of the owning range in its generation
 0-3         4      version, now 1
 ==========  =====  ====================================================================================
 
-Ids compare as unsigned bytes, which is not the order of signed tokens. An id of version 0 is from before versions:
-its index has no meaning. Ids of a later version are refused.
+Ids compare as unsigned bytes, which is not the order of signed tokens. An id of version 0 predates versions: its index
+has no meaning. Ids of a later version are rejected.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class StreamId:
 
 
 class StreamIdError(ValueError):
-    """Fields that make no stream id, or bytes that are none; the message names the field and its rule."""
+    """Fields or bytes that do not make a stream id; the message names the field and its rule."""
 
 
 def encode(stream: StreamId) -> bytes:
-    """The 16 bytes of a stream id of this version. Raises ``StreamIdError`` when a field does not fit its bits."""
+    """Return the 16 bytes of a stream id of this version. Raise ``StreamIdError`` if a field does not fit its bits."""
     if not -(1 << 63) <= stream.token < 1 << 63:
         raise StreamIdError(f"token {stream.token} is no signed 64-bit number")
     if not 0 <= stream.random < 1 << RANDOM_BITS:
@@ -57,7 +57,9 @@ def encode(stream: StreamId) -> bytes:
 
 
 def decode(data: bytes) -> StreamId:
-    """The fields of a stream id of version 0 or 1. Raises ``StreamIdError`` for another length or a later version."""
+    """Return the fields of a stream id of version 0 or 1. Raise ``StreamIdError`` for another length or a later
+    version.
+    """
     if len(data) != STREAM_ID_BYTES:
         raise StreamIdError(f"a stream id has {STREAM_ID_BYTES} bytes, not {len(data)}")
     low = int.from_bytes(data[8:], "big")

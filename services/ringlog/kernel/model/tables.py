@@ -1,7 +1,7 @@
-"""The schema as the state has it, and what of it counts for earlier writes: values of ``ringlog.kernel.model.state``.
+"""The schema in the state, and the earlier versions that still apply to earlier writes.
 
-Frozen dataclasses, of which the next state shares all but what changed. What holds of them in every state is declared,
-and checked, by ``kernel.invariants``.
+These are frozen dataclasses; the next state shares every unchanged part. ``kernel.invariants`` declares and checks the
+invariants of every state.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from ringlog.kernel.values import CdcOptions, Column, Epoch, Micros, Replication
 
 @dataclass(frozen=True, slots=True)
 class Keyspace:
-    """``version``: the state id of the entry that last changed it.
+    """A keyspace. ``version``: the state id of the entry that last changed it.
 
     ``placement``: the key of its ranges in ``ClusterState.placements`` while its replication changes; empty: that of
-    ``replication``. ``made``: the epoch that made it, which no namesake before it has.
-    ``joined``: the epoch that last made one placement of this one's and another: its members are so since the later of
-    two epochs now, although they had its data before; 0: none.
+    ``replication``. ``made``: the epoch that created it, which distinguishes it from earlier keyspaces of the same
+    name. ``joined``: the epoch that last merged its placement with another one; 0: none. A member's ``since`` is then
+    the later of two epochs, although the member had its data before.
     """
 
     name: str
@@ -34,12 +34,12 @@ class Keyspace:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """``version`` as in Keyspace; ``committed_by_log`` tells that it came from the log, not from a digest.
+    """A table. ``version`` as in Keyspace. ``committed_by_log``: the version came from the log, not from a digest.
 
-    ``declared``: columns whose types were given with names of user types, and these types; ``columns`` have none.
-    ``tablets``: how it is cut, if it is in tablets. ``stored``: under which names the cells of columns lie
-    (``schema.stored``); ``respelled``: the epoch at which a column was last dropped or renamed, 0: never.
-    ``made``: the epoch that created the table.
+    ``declared``: columns whose types were given with names of user types, and these types; in ``columns`` the names are
+    expanded. ``tablets``: options of its tablets, if it has tablets. ``stored``: the stored names of its columns
+    (``schema.stored``). ``respelled``: the epoch at which a column was last dropped or renamed; 0: never. ``made``: the
+    epoch that created the table.
     """
 
     id: str
@@ -60,13 +60,13 @@ class Table:
 
     @property
     def full_name(self) -> str:
-        """``keyspace.table``, the key of ``ClusterState.tables``."""
+        """Return ``keyspace.table``, the key of ``ClusterState.tables``."""
         return f"{self.keyspace}.{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class UserType:
-    """A user type; its fields' types may have names of others."""
+    """A user type; the types of its fields may name other user types."""
 
     keyspace: str
     name: str
@@ -122,7 +122,7 @@ class Function:
 
     @property
     def signature(self) -> str:
-        """``keyspace.name(types)``, the key of ``ClusterState.functions``."""
+        """Return ``keyspace.name(types)``, the key of ``ClusterState.functions``."""
         return signature(self.keyspace, self.name, self.arguments)
 
 
@@ -142,12 +142,12 @@ class Aggregate:
 
     @property
     def signature(self) -> str:
-        """``keyspace.name(types)``, the key of ``ClusterState.aggregates``."""
+        """Return ``keyspace.name(types)``, the key of ``ClusterState.aggregates``."""
         return signature(self.keyspace, self.name, self.arguments)
 
     @property
     def functions(self) -> tuple[str, ...]:
-        """The signatures of its functions."""
+        """Return the signatures of its functions."""
         state = signature(self.keyspace, self.state_function, (self.state_type, *self.arguments))
         final = signature(self.keyspace, self.final_function, (self.state_type,))
         return (state, final) if self.final_function else (state,)
@@ -170,9 +170,9 @@ AGGREGATES: Final = part(
 
 @dataclass(frozen=True, slots=True)
 class TableVersion:
-    """A table as it reads the writes appended from ``since`` on; until ``end`` a write may name it.
+    """A version of a table for writes appended from ``since`` on. Writes may name it until ``end``.
 
-    Both in microseconds; ``end`` None: no version follows.
+    Both in microseconds; ``end`` None: no later version.
     """
 
     table: Table
@@ -182,7 +182,9 @@ class TableVersion:
 
 @dataclass(frozen=True, slots=True)
 class TableLifetime:
-    """The versions of a table, one or more. It takes no writes appended from ``until`` on; None: it is not dropped."""
+    """The versions of a table, one or more. Writes appended from ``until`` on are not accepted; None: it is not
+    dropped.
+    """
 
     versions: tuple[TableVersion, ...]
     until: Micros | None = None
@@ -190,7 +192,7 @@ class TableLifetime:
 
 @dataclass(frozen=True, slots=True)
 class PastLeeway:
-    """For writes appended before ``until``, and not before that of the one before it, the leeway was ``leeway``."""
+    """The leeway for writes appended before ``until``, and not before the ``until`` of the preceding one."""
 
     leeway: Micros
     until: Micros
@@ -200,9 +202,9 @@ class PastLeeway:
 class Settled:
     """Times that bind verdicts on writes (``generations.verdicts``), in microseconds.
 
-    ``until``: no later entry changes a verdict on a write appended before; 0: nothing is promised, and the state judges
-    as it is. ``forgotten``: what counted only for writes appended before is not kept. ``lowered``: the epoch at which
-    an operator last took ``until`` back; 0: never.
+    ``until``: the validation watermark. No later entry changes a verdict on a write appended before it. 0: no promise;
+    the current state decides. ``forgotten``: versions that apply only to writes appended before it are not stored.
+    ``lowered``: the epoch at which an operator last lowered ``until``; 0: never.
     """
 
     until: Micros = 0

@@ -1,21 +1,21 @@
-"""The tablet map: into which ranges a table is cut, and which shards of which nodes have each.
+"""The tablet map: the ranges of a table, and the shards that have a replica of each.
 
-Tablet i of n has the tokens ``(ends[i-1], ends[i]]``; the last one ends at ``TOKEN_MAX``, so none wraps but the first,
-whose start is the last end. Any count and any ends are legal.
+Tablet i of n has the tokens ``(ends[i-1], ends[i]]``. The last tablet ends at ``TOKEN_MAX``, so only the first tablet
+wraps: its start is the last end. Any count and any ends are legal.
 
-One million tablets are one value, of which the next one shares all but what changed:
+One million tablets are one value that shares all unchanged parts with the next value:
 
-- what is settled is *packed*, a few bytes a tablet, in chunks of 256: a tablet that settles anew copies its chunk;
-- what is in transition is beside it, in ``transitions``: a stage that changes touches nothing else.
+- settled replicas are *packed*, a few bytes a tablet, in chunks of 256: a settling tablet copies its chunk;
+- transitions are separate, in ``transitions``: a change of stage touches nothing else.
 
 ::
 
     packed tablet    end (8 bytes), changed (8), then for each replica: since (8), node (4), shard (4); big-endian
-    node             its place in ``nodes``: that of one that has no tablet any more, or one more
+    node             its index in ``nodes``: an index freed by a node without tablets, or a new one
 
-So ``nodes`` is as long as at most there were nodes at a time that had a tablet, and those that came in one step.
+So ``nodes`` has at most the greatest number of nodes that had tablets at one time, and those that came in one step.
 
-``Tablet`` and ``TabletReplica`` are what a map gives, not what it holds.
+``Tablet`` and ``TabletReplica`` are what a map returns, not what it stores.
 
 Source: ScyllaDB, ``locator/tablets.cc`` and ``docs/dev/topology-over-raft.md``, "Tablet migration".
 """
@@ -36,7 +36,7 @@ from ringlog.kernel.ring.ranges import index_at
 from ringlog.kernel.values import TOKEN_MAX, Epoch, NodeId, Token
 
 CHUNK: Final = 256
-"""Tablets in a chunk: what is copied when one of them settles."""
+"""Number of tablets in a chunk, which is copied when one of them settles."""
 
 _HEAD: Final = Struct(">qQ")
 _REPLICA: Final = Struct(">QII")
@@ -44,9 +44,9 @@ _REPLICA: Final = Struct(">QII")
 
 @dataclass(frozen=True, slots=True)
 class TabletReplica:
-    """A shard that has a tablet. ``since``: the epoch since which the node has been a member, without a gap.
+    """A shard with a replica of a tablet. ``since``: the epoch since which the node has been a replica, without a gap.
 
-    ``since`` is 0 of a replica that is to come.
+    ``since`` is 0 for a future replica.
     """
 
     node: NodeId
@@ -58,9 +58,9 @@ class TabletReplica:
 class Transition:
     """Tablet number ``tablet`` between two sets of replicas, or under repair: see ``tablets.stages``.
 
-    ``next``: the replicas that it is to have. ``started``, ``stage_epoch``: the epochs with which the transition and
-    its stage began; ``changed``: that which last changed the read or the write group in it (0: none has). ``reason``:
-    why it was turned back, or why a repair failed; empty if it goes its way.
+    ``next``: the target replicas. ``started``, ``stage_epoch``: the epochs at which the transition and its stage began.
+    ``changed``: the epoch that last changed its read or write group; 0: none. ``reason``: why it was reverted, or why a
+    repair failed; empty otherwise.
     """
 
     tablet: int
@@ -75,7 +75,7 @@ class Transition:
 
 @dataclass(frozen=True, slots=True)
 class Resize:
-    """A decision that is being carried out: ``split`` or ``merge``, number ``sequence``, since ``epoch``."""
+    """A decision in progress to ``split`` or ``merge``, number ``sequence``, since ``epoch``."""
 
     decision: str
     sequence: int
@@ -92,9 +92,9 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class Tablet:
-    """One tablet as its map has it: ``(start, end]``, the settled replicas, what is happening to it.
+    """One tablet: the range ``(start, end]``, the settled replicas and the transition.
 
-    ``changed``: the epoch that last changed its replicas, transitions in flight left aside.
+    ``changed``: the epoch that last changed its settled replicas.
     """
 
     index: int
@@ -107,11 +107,11 @@ class Tablet:
 
 @dataclass(frozen=True, slots=True)
 class TabletMap:
-    """The tablets of ``table`` (``keyspace.table``), and of those that are co-located with it.
+    """The tablets of ``table`` (``keyspace.table``) and of the tables that are co-located with it.
 
-    ``ends`` repeats their last tokens, for bisection. ``held``: how many settled replicas each of ``nodes`` has.
-    ``sequence``: the number of the last resize decision, 0 before any.
-    ``made``: the epoch that made these tablets: the table's, or that of the last resize.
+    ``ends`` repeats their last tokens, for bisection. ``held``: the number of settled replicas of each of ``nodes``.
+    ``sequence``: the number of the last resize decision, 0 before any. ``made``: the epoch that made these tablets: the
+    creation of the table, or the last resize.
     """
 
     table: str
@@ -126,41 +126,46 @@ class TabletMap:
 
     @property
     def count(self) -> int:
-        """How many tablets there are."""
+        """Return the number of tablets."""
         return len(self.ends)
 
     def tablet(self, index: int) -> Tablet:
-        """The tablet of that number; IndexError if there is none."""
+        """Return the tablet of that number. Raise IndexError if it does not exist."""
         if not 0 <= index < len(self.ends):
             raise IndexError(index)
         end, changed, replicas = _unpacked(self.nodes, self.chunks[index // CHUNK].rows[index % CHUNK])
         return Tablet(index, self.ends[index - 1], end, replicas, changed, self.transitions.get(index))
 
     def index_of(self, token: Token) -> int:
-        """The number of the tablet that holds a token. O(log n)."""
+        """Return the number of the tablet that holds a token. O(log n)."""
         return index_at(self.ends, token)
 
     def replicas(self, index: int) -> tuple[TabletReplica, ...]:
-        """The settled replicas of a tablet, in their order."""
+        """Return the settled replicas of a tablet, in their order."""
         return _unpacked(self.nodes, self.chunks[index // CHUNK].rows[index % CHUNK])[2]
 
     def settled(self, index: int) -> tuple[Epoch, list[NodeId], tuple[Epoch, ...]]:
-        """``changed`` of a tablet; the nodes and ``since`` of its settled replicas, without making values of them."""
+        """Return ``changed``, and the nodes and ``since`` of the settled replicas, without creating ``TabletReplica``
+        values.
+        """
         row, nodes = self.chunks[index // CHUNK].rows[index % CHUNK], self.nodes
         found = _serving(len(row)).unpack(row)
         return found[0], [nodes[place] for place in found[2::2]], found[1::2]
 
     def __iter__(self) -> Iterator[Tablet]:
-        """Every tablet, in order; for looks at all replicas ``columns`` is quicker."""
+        """Yield every tablet, in order. To read all replicas, ``columns`` is faster."""
         return map(self.tablet, range(self.count))
 
     def columns(self) -> ReplicaColumns:
-        """All settled replicas as arrays."""
+        """Return all settled replicas as arrays."""
         rows = [row for chunk in self.chunks for row in chunk.rows]
+        # Rows differ in length, so one flat array of 64-bit words is parsed instead of a matrix. Each row has two head
+        # words (end, changed), then two words per replica: since, and node and shard in one word.
         words = np.fromiter(map(len, rows), np.int64, len(rows)) // 8
         data = np.frombuffer(b"".join(rows), ">u8")
         kept = np.ones(len(data), bool)
         kept[np.cumsum(words) - words] = kept[np.cumsum(words) - words + 1] = False
+        # Shifting needs the native byte order; the stored words are big-endian.
         where = data[kept][1::2].astype(np.uint64)
         return ReplicaColumns(
             tablet=np.repeat(np.arange(len(rows)), (words - 2) // 2),
@@ -171,7 +176,7 @@ class TabletMap:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaColumns:
-    """One row for each settled replica, by tablet: its tablet's number, its node's place in ``nodes``, its shard."""
+    """One row for each settled replica, by tablet: the tablet's number, the node's index in ``nodes``, the shard."""
 
     tablet: NDArray[np.int64]
     node: NDArray[np.int64]
@@ -182,7 +187,7 @@ class ReplicaColumns:
 
 
 def uniform_ends(count: int) -> tuple[Token, ...]:
-    """The last tokens of ``count`` tablets of equal length; for powers of two they cut the ring by its top bits."""
+    """Return the last tokens of ``count`` tablets of equal length. A power of two splits the ring by its top bits."""
     assert count >= 1, "a table has a tablet"
     ends = tuple((index + 1) * (2**64 - 1) // count - 2**63 for index in range(count))
     assert ends[-1] == TOKEN_MAX, "the last tablet ends where the ring does"
@@ -197,7 +202,7 @@ def new_map(
     changed: Sequence[Epoch] = (),
     sequence: int = 0,
 ) -> TabletMap:
-    """A map whose tablets have these replicas, since ``epoch`` unless ``changed`` says for each when it changed."""
+    """Return a map whose tablets have these replicas since ``epoch``, or since the epochs in ``changed``."""
     assert len(ends) == len(replicas), "each tablet has replicas"
     nodes = tuple(sorted({replica.node for group in replicas for replica in group}))
     places = {node: place for place, node in enumerate(nodes)}
@@ -220,7 +225,7 @@ def nodes_in(tablets: TabletMap) -> set[NodeId]:
 
 
 def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None]) -> TabletMap:
-    """The map with these transitions set, or gone."""
+    """Return the map with these transitions set, or removed if None."""
     transitions = tablets.transitions.mutate()
     for index, transition in changes.items():
         if transition is not None:
@@ -231,7 +236,7 @@ def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None
 
 
 def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletReplica, ...], Epoch]]) -> TabletMap:
-    """The map with other settled replicas of these tablets, and since when. Costs a chunk for each."""
+    """Return the map with other settled replicas and ``changed`` of these tablets. Copies their chunks."""
     nodes = _with_room(tablets, {replica.node for group, _ in changes.values() for replica in group})
     places = {node: place for place, node in enumerate(nodes)}
     by_chunk: dict[int, list[int]] = {}
@@ -252,7 +257,7 @@ def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletRep
 
 
 def _with_room(tablets: TabletMap, wanted: set[NodeId]) -> tuple[NodeId, ...]:
-    """The nodes of a map, with a place for each that is to have a tablet: of who has none any more, or one more."""
+    """Return the nodes of a map with an index for each of ``wanted``: one of a node without tablets, or a new one."""
     nodes, held = list(tablets.nodes), tablets.held
     free = (place for place, node in enumerate(tablets.nodes) if not held[place] and node not in wanted)
     for node in sorted(wanted.difference(nodes)):
@@ -264,7 +269,7 @@ def _with_room(tablets: TabletMap, wanted: set[NodeId]) -> tuple[NodeId, ...]:
 
 
 def with_resize(tablets: TabletMap, resize: Resize | None, sequence: int) -> TabletMap:
-    """The map with a decision to resize it, or without; ``sequence`` is its number."""
+    """Return the map with or without a resize decision; ``sequence`` is its number."""
     assert sequence > tablets.sequence, "decisions are numbered upwards"
     return _with(tablets, resize=resize, sequence=sequence)
 
@@ -277,7 +282,9 @@ def _with(tablets: TabletMap, **values: Any) -> TabletMap:
 
 
 def shown(chunk: Chunk) -> dict[str, Any]:
-    """A chunk as others are shown it: of each tablet its end, ``changed``, and (node's place, shard, since)."""
+    """Return a chunk as caches show it: for each tablet its end, ``changed``, and (node's index, shard, since) of
+    replicas.
+    """
     found = []
     for row in chunk.rows:
         end, changed = _HEAD.unpack_from(row)
@@ -287,7 +294,9 @@ def shown(chunk: Chunk) -> dict[str, Any]:
 
 @cache
 def _serving(length: int) -> Struct:
-    """Of a packed tablet of that length: ``changed``, then ``since`` and node's place of each replica."""
+    """Return a parser for packed tablets of that length: ``changed``, then ``since`` and the node's index of each
+    replica.
+    """
     return Struct(">8xQ" + "QI4x" * ((length - _HEAD.size) // _REPLICA.size))
 
 
@@ -303,5 +312,5 @@ def _unpacked(nodes: tuple[NodeId, ...], row: bytes) -> tuple[Token, Epoch, tupl
 
 
 def _places_of(row: bytes) -> Iterator[tuple[Epoch, int, int]]:
-    """(since, node's place, shard) of each replica of a packed tablet."""
+    """Yield (since, node's index, shard) of each replica of a packed tablet."""
     return _REPLICA.iter_unpack(row[_HEAD.size :])

@@ -1,13 +1,13 @@
-"""The streams of tables in tablets: in each generation that describes a table, one for each of its tablets.
+"""The streams of tables in tablets: a generation that describes a table has one stream for each of its tablets.
 
-A generation describes the ring, and beside it each table in tablets that keeps a CDC log. Of a table it has the id and
-the last tokens of the tablets; the ids of the streams follow from these and from the generation's timestamp. A stream's
-token is the last one of its tablet, its index the number of the tablet. The random bits are BLAKE2b over (timestamp,
-last token, table id), so that two tables with the same tablets, and two generations of a table, have other streams.
-Should they meet once in 2**38 times, two tables share a stream: rows name their table, and nothing rests on it.
+A generation describes the ring, and each table in tablets that keeps a CDC log. It stores the table's id and the last
+tokens of its tablets; the ids of the streams follow from these and from the generation's timestamp. A stream's token is
+the last one of its tablet; its index is the number of the tablet. The random bits are BLAKE2b over (timestamp, last
+token, table id). So two tables with the same tablets, and two generations of a table, have different streams. A
+collision (probability 2**-38) makes two tables share a stream, which is harmless: rows name their table.
 
-Invariants: while a generation has streams, what it describes of a table stays as it is, and no table leaves it; the
-tablets of a table tile the ring up to its last token.
+Invariants: while a generation has streams, its description of a table does not change and the table does not leave it.
+The tablets of a table cover the ring up to their last token.
 
 Source: ScyllaDB, "CDC with tablets": a stream for each tablet, new ones with each split and merge.
 """
@@ -24,12 +24,12 @@ from ringlog.kernel.model.stream_id import RANDOM_BITS, StreamId, encode
 from ringlog.kernel.values import GenerationRange, Micros, Token
 
 TABLES_CACHED_MAX: Final = 256
-"""Of how many tables the streams are kept once they are made: they are asked for whenever their generation changes."""
+"""Number of tables whose streams are cached: they are needed whenever their generation changes."""
 
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
-    """A table in tablets as a generation has it: its id, and the last tokens of its tablets, ascending."""
+    """A table in tablets as a generation describes it: its id, and the last tokens of its tablets, ascending."""
 
     table: str
     ends: tuple[Token, ...]
@@ -46,7 +46,7 @@ class TabletStream:
 
 @lru_cache(maxsize=TABLES_CACHED_MAX)
 def ranges_of(timestamp: Micros, described: DescribedTable) -> tuple[GenerationRange, ...]:
-    """The tablets of a table as ranges of the generation that starts at ``timestamp``: one stream each."""
+    """Return the tablets of a table as ranges of the generation that starts at ``timestamp``: one stream each."""
     own = timestamp.to_bytes(8, "big"), described.table.encode()
     return tuple(
         GenerationRange(end, 0, (encode(StreamId(end, _random(own, end), index)),))
@@ -56,12 +56,12 @@ def ranges_of(timestamp: Micros, described: DescribedTable) -> tuple[GenerationR
 
 @lru_cache(maxsize=TABLES_CACHED_MAX)
 def streams_of(timestamp: Micros, described: DescribedTable) -> tuple[TabletStream, ...]:
-    """The streams of a table in the generation that starts at ``timestamp``, by tablet."""
+    """Return the streams of a table in the generation that starts at ``timestamp``, by tablet."""
     return tuple(TabletStream(described.table, one.end, one.streams[0]) for one in ranges_of(timestamp, described))
 
 
 def described_as(tables: Sequence[DescribedTable], table: str) -> DescribedTable | None:
-    """What ``tables`` say of the table with that id; None: its rows lie in the streams of the ring."""
+    """Return the description of the table with that id; None: its rows are in the streams of the ring."""
     return next((one for one in tables if one.table == table), None)
 
 

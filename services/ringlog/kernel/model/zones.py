@@ -1,25 +1,25 @@
-"""Zones and their partitions, as parts of the state.
+"""Zones and their partitions, as sections of the state.
 
-A zone says how many partitions it has, on which nodes they may be (its *data nodes*) and how many replicas each of them
-has. Of each partition the state has what Ignite 3 keeps under keys of a metastore, here as fields of one record:
+A zone has a number of partitions, the nodes that may hold them (its *data nodes*) and the number of replicas of each.
+The state of a partition has the values that Ignite 3 stores under keys of a metastore, here as fields of one record:
 
 =========  =========================================================================================================
-stable     who has the partition; None until a partition that came later has been moved to its first nodes
-pending    where it is going: a queue of steps, the last of which is the target; empty: nowhere
-planned    where it goes next, once what is pending is stable
-cancel     what is pending shall be undone: from which step to which
-reduce     nodes to take out, because their replica must be made anew
-append     nodes that were taken out, to be put back
-change     the epoch of the change that was last acted on: what is not newer has been seen. Only a trigger acts on a
-           change; a restart does so where the partition is at its target already
-chain      who had the partition before the last forced changes (mode ``high_availability``)
+stable     the current replicas; None until a partition that was added later has been moved to its first nodes
+pending    the current move: a queue of steps, the last of which is the target; empty: none
+planned    the next target, once pending is stable
+cancel     the request to undo pending: from which step to which
+reduce     nodes to remove, because their replica must be recreated
+append     removed nodes to add back
+change     the epoch of the last change that was acted on; changes that are not newer have been handled. Only a trigger
+           acts on a change; a restart does so if the partition is at its target already
+chain      the replicas before the last forced changes (mode ``high_availability``)
 =========  =========================================================================================================
 
-A key's *revision* is the epoch of its last change, its removal included, so a guard on a revision also says that a key
-is still absent. ``reached`` is the last configuration that the group is known to have applied: stable, or a step on
-the way.
+A key's *revision* is the epoch of its last change or removal, so a guard on a revision also guarantees that a key is
+still absent. ``reached`` is the last configuration that the group is known to have applied: stable, or an intermediate
+step.
 
-Source: Apache Ignite 3, IEP-104 and its rebalance; decision 68 says where this differs.
+Source: Apache Ignite 3, IEP-104 and its rebalance; decision 68 lists the differences.
 """
 
 from __future__ import annotations
@@ -35,8 +35,9 @@ from ringlog.kernel.values import Epoch
 class ZoneMode:
     """How the partitions of a zone are kept.
 
-    ``resets_itself``: one that has lost its majority begins anew from who is left, with what that may lose; so a chain
-    says who had it. ``asks_the_living``: a node that is down does not come newly, so targets follow who is alive.
+    ``resets_itself``: a partition that has lost its majority is reset to the remaining nodes, with possible data loss;
+    a chain therefore records its earlier replicas. ``asks_the_living``: a node that is down does not become a replica,
+    so targets depend on the liveness of nodes.
     """
 
     name: str
@@ -50,11 +51,11 @@ MODES: Final[dict[str, ZoneMode]] = {
     mode.name: mode
     for mode in (ZoneMode(STRONG), ZoneMode(HIGH_AVAILABILITY, resets_itself=True, asks_the_living=True))
 }
-"""By name; code that must distinguish modes asks the row."""
+"""Modes by name; code that must distinguish modes uses the fields of this row."""
 
 PARTITIONS_MAX: Final = 65_000
 REPLICAS_MAX: Final = 64
-"""The most nodes of a configuration, the survivors of a reset included."""
+"""The maximum number of nodes of a configuration, including the survivors of a reset."""
 
 NEVER: Final = 2**31 - 1
 """Seconds of a timer that never fires."""
@@ -84,7 +85,7 @@ class Zone:
 
 
 def mode_of(zone: Zone) -> ZoneMode:
-    """The row of a zone's mode."""
+    """Return the mode of a zone."""
     return MODES[zone.mode]
 
 
@@ -99,7 +100,7 @@ class ZoneStep:
 
     @property
     def nodes(self) -> tuple[str, ...]:
-        """All of its nodes."""
+        """Return all of its nodes."""
         return tuple(sorted((*self.peers, *self.learners)))
 
 
@@ -153,7 +154,7 @@ class ZonePartition:
 
 
 def partition_key(zone: str, number: int) -> str:
-    """Under what a partition is kept."""
+    """Return the key of a partition in the state."""
     return f"{zone}/{number}"
 
 

@@ -3,9 +3,9 @@
 A key of one column is the raw serialised value. A key of several columns has, for each component, its length in 2 bytes
 big-endian, its bytes and one zero byte.
 
-The seed is 0 and the token is the first half of the hash, signed. One thing differs from the textbook: the bytes of
-the tail (the last ``length mod 16``) are sign-extended to 64 bits before they are mixed in, so a tail byte of 0x80 or
-more flips every bit above its own place. Whole 16-byte blocks are not affected.
+The seed is 0 and the token is the first half of the hash, signed. One thing differs from the standard algorithm: the
+bytes of the tail (the last ``length mod 16``) are sign-extended to 64 bits before they are mixed in. So a tail byte of
+0x80 or more flips every bit above its own position. Whole 16-byte blocks are not affected.
 
 The smallest signed value is not a token: a raw hash of -2**63 becomes 2**63-1. The empty key has token 0.
 
@@ -27,7 +27,7 @@ BLOCK = 16
 
 
 def token_of(key: bytes) -> Token:
-    """The token of a composed partition key (see ``partition_key.compose``); total over all byte strings."""
+    """Return the token of a composed partition key (see ``compose``). Every byte string has one."""
     whole = len(key) // BLOCK * BLOCK
     h1 = h2 = 0
     for at in range(0, whole, BLOCK):
@@ -47,14 +47,16 @@ def token_of(key: bytes) -> Token:
 
 
 def as_token(raw: int) -> Token:
-    """The token of a raw unsigned 64-bit hash: signed, with the one illegal value replaced by the greatest token."""
+    """Return the token of a raw unsigned 64-bit hash: signed, with the one illegal value replaced by the greatest
+    token.
+    """
     signed = raw - (1 << 64) if raw >> 63 else raw
     return TOKEN_MAX if signed == -(1 << 63) else signed
 
 
 def _signed_tail(tail: bytes) -> int:
-    """Up to 8 tail bytes as one little-endian word, each byte sign-extended before it is mixed in by exclusive or."""
-    if tail.isascii():  # no byte has a sign
+    """Return up to 8 tail bytes as one little-endian word, each byte sign-extended before it is XORed in."""
+    if tail.isascii():  # no byte has its top bit set
         return int.from_bytes(tail, "little")
     word = 0
     for place, byte in enumerate(tail):
@@ -83,9 +85,9 @@ COMPONENT_BYTES_MAX = 65_535
 
 
 def compose(components: Sequence[bytes]) -> bytes:
-    """The key's bytes from the CQL-serialised values of its columns, in key order.
+    """Return the key's bytes from the CQL-serialised values of its columns, in key order.
 
-    Raises ``ValueError`` when there is no component, or when one of several is longer than 65,535 bytes.
+    Raise ``ValueError`` without a component, or if one of several is longer than 65,535 bytes.
     """
     if not components:
         raise ValueError("a partition key has at least one component")

@@ -1,7 +1,7 @@
-"""Ranges of the token ring: ``(start, end]``, half open below, wrapping when ``start >= end``.
+"""Ranges of the token ring: ``(start, end]``, wrapping when ``start >= end``.
 
-``(t, t]`` is the whole ring. A sorted tuple of distinct tokens cuts the ring into as many ranges, each named by its
-end; the first one wraps (it starts at the last token). Every lookup is a bisection over those ends.
+``(t, t]`` is the whole ring. A sorted tuple of n distinct tokens splits the ring into n ranges, each named by its end;
+the first one wraps (it starts at the last token). Every lookup is a bisection over those ends.
 """
 
 from __future__ import annotations
@@ -16,24 +16,24 @@ Range = tuple[Token, Token]
 
 
 def in_range(token: Token, start: Token, end: Token) -> bool:
-    """True if ``token`` lies in ``(start, end]``."""
+    """Return True if ``token`` is in ``(start, end]``."""
     if start < end:
         return start < token <= end
     return token > start or token <= end
 
 
 def index_at(ends: Sequence[Token], token: Token) -> int:
-    """Index of the range that holds ``token``, given all range ends (at least one) in ascending order. O(log n)."""
+    """Return the index of the range that holds ``token``, given all range ends (at least one), ascending. O(log n)."""
     assert ends, "an empty ring has no ranges"
     index = bisect_left(ends, token)
     return index if index < len(ends) else 0
 
 
 def ranges_between(ends: Sequence[Token]) -> tuple[Range, ...]:
-    """The ranges into which ascending distinct ``ends`` cut the ring, in that order; the first one wraps."""
+    """Return the ranges between ascending distinct ``ends``, in that order; the first one wraps."""
     return tuple((ends[index - 1], end) for index, end in enumerate(ends))
 
 
 def overlap(one: Range, other: Range) -> bool:
-    """True if a token lies in both: then the end of one of them does."""
+    """Return True if a token is in both ranges. Then the end of one of them is in the other."""
     return in_range(one[1], *other) or in_range(other[1], *one)

@@ -1,7 +1,7 @@
-"""Which shard (core) of a node owns a token: ScyllaDB's biased-token-round-robin.
+"""The shard (core) of a node that owns a token: ScyllaDB's biased-token-round-robin.
 
-A token is moved to the unsigned range, its top ``ignore_msb`` bits are dropped, and what is left is spread evenly
-over the shards. So with ``ignore_msb`` = 12 every shard owns 4096 slices of the ring.
+A token is shifted to the unsigned range, its top ``ignore_msb`` bits are dropped, and the remaining range is divided
+evenly among the shards. So with ``ignore_msb`` = 12 every shard owns 4096 slices of the ring.
 """
 
 from __future__ import annotations
@@ -16,15 +16,14 @@ _WHOLE = 1 << 64
 
 
 def shard_of(token: Token, shards: int, ignore_msb: int) -> int:
-    """The shard, from 0, of ``shards`` (at least 1) that owns ``token`` when ``ignore_msb`` (0-63) bits are ignored."""
+    """Return the shard, from 0, of ``shards`` (at least 1) that owns ``token``, ignoring ``ignore_msb`` (0-63) bits."""
     return (((token + _HALF) << ignore_msb) % _WHOLE * shards) >> 64
 
 
 def first_token_of_shard(start: Token, end: Token, shard: int, shards: int, ignore_msb: int) -> Token:
-    """The first token of the range ``(start, end]`` that ``shard`` owns; ``end`` itself if it owns none there.
+    """Return the first token of the range ``(start, end]`` that ``shard`` owns; ``end`` itself if it owns none there.
 
-    The range wraps when ``start >= end``; then it is walked from ``start`` up to the greatest token, and from the
-    least on.
+    A range with ``start >= end`` wraps: it is searched from ``start`` to the greatest token, then from the least token.
     """
     if start < end:
         found = _first_between(start, end, shard, shards, ignore_msb)
@@ -38,7 +37,7 @@ def first_token_of_shard(start: Token, end: Token, shard: int, shards: int, igno
 
 
 def _first_between(start: Token, end: Token, shard: int, shards: int, ignore_msb: int) -> Token | None:
-    """The least token in ``(start, end]``, which does not wrap, that ``shard`` owns; None if there is none."""
+    """Return the least token in the non-wrapping range ``(start, end]`` that ``shard`` owns, or None."""
     candidate = start + 1
     if candidate > end:
         return None
@@ -47,14 +46,14 @@ def _first_between(start: Token, end: Token, shard: int, shards: int, ignore_msb
         candidate = _next_start(candidate, here, shard, shards, ignore_msb)
     if candidate > end:
         return None
-    # With more shards than values left in a slice some shards own nothing at all.
+    # With more shards than values in a slice, some shards own no token at all.
     return candidate if shard_of(candidate, shards, ignore_msb) == shard else None
 
 
 def _next_start(token: Token, here: int, shard: int, shards: int, ignore_msb: int) -> Token:
-    """The least token above ``token``, which lies in shard ``here``, at which a slice of ``shard`` starts.
+    """Return the least token above ``token``, which is in shard ``here``, that starts a slice of ``shard``.
 
-    It may lie above the greatest token: then there is none left before the ring wraps.
+    It may exceed the greatest token: then the ring wraps before the next slice.
     """
     low_bits = 64 - ignore_msb
     slice_number = (token + _HALF) >> low_bits

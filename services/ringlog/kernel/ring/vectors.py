@@ -1,9 +1,9 @@
 """Tokens and shards of many keys at once, on numpy arrays: the hot path of the CDC pipeline.
 
-Keys come in the layout of an Arrow binary array: one flat ``uint8`` buffer and ``n + 1`` ascending offsets into it,
-key i being ``data[offsets[i]:offsets[i + 1]]``. There is no Python loop over rows, only over blocks of 16 bytes
-within the longest key and over chunks of rows that fit the processor's cache. The results equal those of
-``murmur3.token_of`` and ``shards.shard_of``.
+Keys have the layout of an Arrow binary array: one flat ``uint8`` buffer and ``n + 1`` ascending offsets into it. Key i
+is ``data[offsets[i]:offsets[i + 1]]``. Python loops run only over blocks of 16 bytes within the longest key and over
+chunks of rows that fit the processor's cache, never over rows. The results equal those of ``murmur3.token_of`` and
+``shards.shard_of``.
 """
 
 from __future__ import annotations
@@ -36,21 +36,23 @@ _LOWEST = np.int64(-(1 << 63))
 _KEEP = np.array([(1 << 8 * n) - 1 for n in range(9)], dtype=np.uint64)
 _KEEP_FIRST = _KEEP[np.minimum(np.arange(BLOCK), 8)]
 _KEEP_SECOND = _KEEP[np.maximum(np.arange(BLOCK) - 8, 0)]
-"""Masks by tail length (0-15): which bytes of the tail's first and second word belong to the key."""
+"""Masks by tail length (0-15): the bytes of the tail's first and second word that belong to the key."""
 
 
 def tokens_of(data: NDArray[np.uint8], offsets: NDArray[Any]) -> I64:
-    """Tokens (``int64``, one a key) of keys in one buffer; ``offsets`` is any integer array of n + 1 entries.
+    """Return the tokens (``int64``, one per key) of keys in one buffer; ``offsets`` is any integer array of n + 1
+    entries.
 
-    Raises ``ValueError`` when the offsets descend or leave the buffer.
+    Raise ``ValueError`` if the offsets descend or leave the buffer.
     """
     offsets = np.ascontiguousarray(offsets, dtype=np.int64)
     if not len(offsets) or offsets[0] < 0 or offsets[-1] > len(data) or (offsets[1:] < offsets[:-1]).any():
         raise ValueError("offsets must ascend within the buffer; there is one more than keys")
     first, last = int(offsets[0]), int(offsets[-1])
-    # A word may be read past the end of the last key; what lies there is masked away, but must be there.
+    # A word may be read past the end of the last key. Those bytes are masked out, but the memory must exist.
     padded = np.zeros(last - first + BLOCK, dtype=np.uint8)
     padded[: last - first] = data[first:last]
+    # Keys start at any byte, so the view has one overlapping word per byte (stride 1): words[i] starts at byte i.
     words = np.ndarray((len(padded) - 7,), dtype="<u8", buffer=padded, strides=(1,))
     offsets = offsets - first
     tokens = np.empty(len(offsets) - 1, dtype=np.int64)
@@ -61,12 +63,12 @@ def tokens_of(data: NDArray[np.uint8], offsets: NDArray[Any]) -> I64:
 
 
 def shards_of(tokens: I64, shards: int | NDArray[Any], ignore_msb: int | NDArray[Any]) -> I64:
-    """Shards (``int64``) of tokens; ``shards`` (1 to 2**32 - 1) and ``ignore_msb`` (0-63) are numbers or arrays."""
+    """Return the shards (``int64``) of tokens; ``shards`` (1 to 2**32 - 1), ``ignore_msb`` (0-63): number or array."""
     count = np.asarray(shards, dtype=np.uint64)
     shift = np.asarray(ignore_msb, dtype=np.uint64)
     biased = tokens.view(np.uint64) ^ HALF
     biased <<= shift
-    # The high half of a 64 x 32 bit product, in two steps that fit 64 bits.
+    # The high half of a 64 x 32 bit product, in two steps that fit into 64 bits: numpy has no 128-bit integers.
     low = biased & _LOW_32
     low *= count
     low >>= _32
@@ -88,6 +90,7 @@ def _hash_chunk(words: U64, offsets: I64, out: I64) -> None:
         _mix_blocks(words, offsets[:-1], lengths // BLOCK, h1, h2)
     tail = lengths & (BLOCK - 1)
     at = offsets[1:] - tail
+    # If no key has more than 8 bytes, the second word of every tail is zero, and mixing in zero changes nothing.
     if longest > 8:
         k2 = words[at + 8] & _KEEP_SECOND[tail]
         _sign_extend(k2)
@@ -110,7 +113,7 @@ def _hash_chunk(words: U64, offsets: I64, out: I64) -> None:
 
 
 def _mix_blocks(words: U64, starts: I64, blocks: I64, h1: U64, h2: U64) -> None:
-    """Mix the whole 16-byte blocks of each key into its two halves, block by block over the keys that have one more."""
+    """Mix the whole 16-byte blocks of each key into its two halves: block by block, over the keys that have it."""
     for block in range(int(blocks.max())):
         rows = np.flatnonzero(blocks > block)
         at = starts[rows] + block * BLOCK
@@ -133,11 +136,12 @@ def _mix_blocks(words: U64, starts: I64, blocks: I64, h1: U64, h2: U64) -> None:
 
 
 def _sign_extend(word: U64) -> None:
-    """Mix bytes as if each were sign-extended: one flips for each byte below it that has its top bit set."""
+    """Change words as if each byte were sign-extended: a byte is inverted for each lower byte with its top bit set."""
     signs = word & _SIGN_BITS
     if not signs.any():
         return
     signs <<= np.uint64(1)  # the top bit of byte j is now the lowest of byte j + 1; the last one's falls out
+    # A prefix XOR over the eight bytes in three doubling steps, instead of a loop over byte pairs.
     for by in (8, 16, 32):
         signs ^= signs << np.uint64(by)
     signs *= _BYTE

@@ -1,7 +1,7 @@
-"""Who uses a part of the schema, in words: what keeps a table, a column, a type or a function from being dropped.
+"""Dependents of schema elements, in words: they prevent dropping a table, a column, a type or a function.
 
-Both directions of each dependency stand here or beside the rule that makes the using part: what is made uses only what
-is there, and what is used is not dropped. Invariant: ``invariants.cluster.derived``.
+Both directions of each dependency are here or next to the rule that creates the dependent: a new element uses only
+existing ones, and a used element cannot be dropped. Invariant: ``invariants.cluster.derived``.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from ringlog.kernel.model.tables import Function, Table, TableIndex, View
 
 
 def views_of(state: ClusterState, table: Table) -> list[View]:
-    """The views of a table, by name."""
+    """Return the views of a table, by name."""
     found = [view for view in state.views.values() if view.table == table.name and view.keyspace == table.keyspace]
     return sorted(found, key=lambda view: view.name)
 
 
 def indexes_of(state: ClusterState, table: Table) -> list[TableIndex]:
-    """The indexes of a table, by name."""
+    """Return the indexes of a table, by name."""
     found = [one for one in state.indexes.values() if one.table == table.name and one.keyspace == table.keyspace]
     return sorted(found, key=lambda one: one.name)
 
 
 def dependents_of_table(state: ClusterState, table: Table, column: str = "") -> list[str]:
-    """The views and indexes of a table, or those that have its ``column``, in words."""
+    """Return the views and indexes of a table, or only those that use its ``column``, in words."""
     views = [one for one in views_of(state, table) if not column or column in one.columns]
     indexes = [one for one in indexes_of(state, table) if column in ("", one.column)]
     return [
@@ -36,12 +36,12 @@ def dependents_of_table(state: ClusterState, table: Table, column: str = "") -> 
 
 
 def types_of(function: Function) -> tuple[str, ...]:
-    """The types that a function names. Those of an aggregate are its functions'."""
+    """Return the types that a function names. The types of an aggregate are those of its functions."""
     return (*function.arguments, function.returns)
 
 
 def functions_with(state: ClusterState, keyspace: str, type_name: str) -> list[Function]:
-    """The functions of a keyspace that name a user type of it, by signature."""
+    """Return the functions of a keyspace that name one of its user types, by signature."""
     found = [
         one
         for one in state.functions.values()
@@ -51,7 +51,7 @@ def functions_with(state: ClusterState, keyspace: str, type_name: str) -> list[F
 
 
 def first_of(dependents: Iterable[str]) -> str:
-    """The first user by name, and how many more there are."""
+    """Return the first dependent by name, and the number of others."""
     first, *more = dependents
     assert first, "a user has a name"
     return f"{first} and {len(more)} more" if more else first

@@ -1,16 +1,18 @@
-"""Bounds in bytes on the schema: each record, all that one command changes, all that the state holds.
+"""Bounds in bytes on the schema: each record, all changes of one command, all that the state holds.
 
-A short command can add much more than its own bytes: an alteration of a user type changes each table that uses it, a
+A short command can add much more than its own bytes. An alteration of a user type changes each table that uses it, a
 renamed column changes each view of the table, and both leave the earlier version of a table behind. Replicas, nodes,
-commands and snapshots carry all of it, and the change publisher publishes what one entry changed in one transaction.
+commands and snapshots contain all of it, and the change publisher publishes the changes of one entry in one
+transaction.
 
-A *weight* is an upper bound of the bytes of the Avro record and its key that the publisher makes of an item
-(``kernel.changes``). The kernel knows no Avro; ``tests/wire/test_carried.py`` compares the encoder with the weights.
+A *weight* is an upper bound of the bytes of an item's Avro record and key as the publisher writes them
+(``kernel.changes``). The kernel does not know Avro. ``tests/wire/test_carried.py`` compares the encoder with the
+weights.
 
 Invariants, for each applied command: a record weighs at most ``RECORD_BYTES_MAX``, the changed records at most
-``CHANGED_BYTES_MAX``, a schema that grows at most ``SCHEMA_BYTES_MAX``, table versions of the past that grow at most
-``PAST_BYTES_MAX``. Forgetting is never refused for a size; a drop only if the
-table that goes is too much for the past.
+``CHANGED_BYTES_MAX``, a schema that grows at most ``SCHEMA_BYTES_MAX``, past table versions that grow at most
+``PAST_BYTES_MAX``. Pruning is never rejected for a size. A drop is rejected only if the dropped table is too large for
+the past versions.
 """
 
 from __future__ import annotations
@@ -28,19 +30,19 @@ from ringlog.kernel.model.tables import Table, TableLifetime
 from ringlog.kernel.values import Column
 
 RECORD_BYTES_MAX: Final = 1_500_000
-"""The most that one record of a change topic may weigh: half a megabyte below the limit of the topics."""
+"""The maximum weight of one record of a change topic: half a megabyte below the limit of the topics."""
 CHANGED_BYTES_MAX: Final = 64_000_000
-"""The most that the records may weigh that one entry changes: they are published in one transaction."""
+"""The maximum weight of all records that one entry changes: they are published in one transaction."""
 SCHEMA_BYTES_MAX: Final = 128_000_000
-"""The most that all tables, views, indexes, types, functions and aggregates may weigh."""
+"""The maximum weight of all tables, views, indexes, types, functions and aggregates."""
 PAST_BYTES_MAX: Final = 64_000_000
-"""The most that earlier versions of tables, and dropped tables, may weigh."""
+"""The maximum weight of earlier versions of tables and of dropped tables."""
 
 RECORD, ITEM = 2_048, 16
 """Bytes for the small fields of a record; for the marks around an item and its flags."""
 
 LIVING: Final = ("tables", "views", "indexes", "types", "functions", "aggregates")
-"""The sections of the state that a schema consists of."""
+"""The sections of the state that make up the schema."""
 
 
 def text(value: str) -> int:
@@ -49,7 +51,7 @@ def text(value: str) -> int:
 
 
 def weight_of(table: Table) -> int:
-    """Return the weight of a table, with the types as they were declared, which caches have, too."""
+    """Return the weight of a table, including the types as declared, because caches store these too."""
     keys = sum(ITEM + text(name) for name in (*table.partition_key, *table.clustering_key))
     declared = sum(ITEM + text(name) + text(kind) for name, kind in table.declared)
     stored = sum(ITEM + text(name) + text(place) for name, place in table.stored)
@@ -61,7 +63,7 @@ def _column(column: Column) -> int:
 
 
 def weight_of_part(item: Any) -> int:
-    """Return the weight of a view, an index, a type, a function or an aggregate: its texts, and those of its key."""
+    """Return the weight of a view, an index, a type, a function or an aggregate: its texts and those of its key."""
     key = text(getattr(item, "signature", ""))
     return RECORD + key + sum(_value(getattr(item, one.name)) for one in fields(item))
 
@@ -75,14 +77,14 @@ def _value(value: Any) -> int:
 
 
 def weight_of_past(lifetimes: tuple[TableLifetime, ...]) -> int:
-    """Return the weight of the versions of a name, but for that of the table that has the name now."""
+    """Return the weight of the versions of a name, without the current version of a living table."""
     versions = [version.table for lifetime in lifetimes for version in lifetime.versions]
     living = 1 if lifetimes and lifetimes[-1].until is None else 0
     return sum(map(weight_of, versions[: len(versions) - living]))
 
 
 def is_changed(before: ClusterState, after: ClusterState) -> bool:
-    """Return whether anything differs that is weighed here. Written out: it is asked for each command."""
+    """Return whether a weighed section changed. Written without a loop, because it runs for every command."""
     return (
         after.tables is not before.tables
         or after.table_lives is not before.table_lives
@@ -95,9 +97,9 @@ def is_changed(before: ClusterState, after: ClusterState) -> bool:
 
 
 def too_large(before: ClusterState, after: ClusterState, command: Any) -> Rejected | None:
-    """Return why the schema of ``after`` is too large, with the size and the bound; None if it is not.
+    """Return a rejection with size and bound if the schema of ``after`` is too large, or None.
 
-    Costs what the command changed: totals are known by the maps that they were made of.
+    Only the changes are weighed: totals are cached by the identity of their maps.
     """
     changed = total = 0
     grows = False
@@ -130,7 +132,7 @@ def _too_much_past(before: ClusterState, after: ClusterState, command: Any) -> R
 
 
 def changed_items(section: str, old: Map[str, Any], new: Map[str, Any], command: Any) -> Iterable[Any]:
-    """Return the items of ``new`` that ``old`` has not, or as another object."""
+    """Return the items of ``new`` that are new or replaced."""
     return [new[name] for name in _changed_names(section, old, new, command) if name in new]
 
 
@@ -142,7 +144,9 @@ def _changed_names(section: str, old: Map[str, Any], new: Map[str, Any], command
 
 
 def _total(section: str, of: Map[str, Any], base: Map[str, Any], command: Any) -> int:
-    """Return the weight of all items of a section, by that of ``base``, which ``command`` made ``of`` from."""
+    """Return the weight of all items of a section, computed from that of ``base``, which ``command`` changed into
+    ``of``.
+    """
     totals, weigh = _TOTALS[section], _WEIGHTS[section]
     if (known := totals.get(of)) is not None:
         return known

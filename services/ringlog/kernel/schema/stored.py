@@ -1,17 +1,17 @@
-"""Where the cells of a column lie: under its *stored* name, which a rename leaves and no later column is given.
+"""Stored names of columns: a rename keeps the stored name, and no later column gets it.
 
-A column has a name, by which users know it, and a stored name, by which rows, streams, states of images and the CDC
-topic have its cells. The two are one until a column of the table is dropped or renamed (``Table.respelled``):
+Users see a column's name. Rows, streams, image states and the CDC topic store its cells under its stored name. Both are
+the same until a column of the table is dropped or renamed (``Table.respelled``):
 
-- a rename changes the name, and leaves the stored one;
-- what is added from then on lies under ``name@epoch``. No identifier has an ``@``, and an epoch comes once, so nothing
-  was ever written there: cells of a dropped column never come to light under a namesake.
+- a rename changes the name and keeps the stored name;
+- each column added later is stored as ``name@epoch``. An identifier has no ``@``, and each epoch occurs once, so this
+  stored name is unused. Cells of a dropped column never reappear under a column of the same name.
 
-A write is turned into stored names once, as it is judged, by the version that reads it (``as_stored``). A reader
-turns them back by the version that it reads with (``names_of``), and passes over what that version has not: the cells
-of columns that are dropped.
+A write is converted to stored names once, at validation, by the version that reads it (``as_stored``). A reader
+converts them back by the version that it reads with (``names_of``). It skips cells of dropped columns, which that
+version does not have.
 
-Invariant (``kernel.invariants.cluster``): the columns of a table lie under names that differ.
+Invariant (``kernel.invariants.cluster``): the stored names of a table's columns differ.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ from ringlog.kernel.model.tables import Table
 from ringlog.kernel.values import Column, Epoch
 
 Stored = tuple[tuple[str, str], ...]
-"""(name, stored name) of the columns for which these differ."""
+"""(name, stored name) of the columns whose stored name differs from the name."""
 
 
 class StoredTable(Protocol):
-    """What a table of the state, and the record of one, say of it."""
+    """The common fields of a table of the state and of a table's record."""
 
     @property
     def columns(self) -> tuple[Column, ...]: ...
@@ -42,9 +42,9 @@ W = TypeVar("W")
 
 
 def place_for(name: str, epoch: Epoch, taken: Iterable[str]) -> str:
-    """The stored name of a column that entry ``epoch`` adds to a table of which columns were dropped or renamed.
+    """Return the stored name of a column that entry ``epoch`` adds to a table with dropped or renamed columns.
 
-    ``taken``: those of the columns that it has. What the same entry dropped nobody has written.
+    ``taken``: the stored names of the other columns. A column that the same entry dropped was never written.
     """
     assert epoch > 0, "an entry adds it"
     others, first = frozenset(taken), f"{name}@{epoch}"
@@ -52,7 +52,9 @@ def place_for(name: str, epoch: Epoch, taken: Iterable[str]) -> str:
 
 
 def respelled(table: Table, drops: Collection[str], names: Mapping[str, str], epoch: Epoch) -> Table:
-    """The table without the columns ``drops``, with others under new ``names``; what is to be dropped or renamed is."""
+    """Return the table without the columns ``drops`` and with other columns renamed to ``names``. All of them must
+    exist.
+    """
     known, key = stored_names(table), {*table.partition_key, *table.clustering_key}
     assert known.keys() >= {*drops, *names}, "what goes, and what is renamed, is there"
     assert key.isdisjoint(drops), "the key stays"
@@ -76,7 +78,7 @@ def respelled(table: Table, drops: Collection[str], names: Mapping[str, str], ep
 
 
 def with_columns(table: Table, added: tuple[Column, ...], epoch: Epoch) -> Table:
-    """The table with more columns, which entry ``epoch`` adds. They have cells nowhere."""
+    """Return the table with the columns that entry ``epoch`` adds. No cells of them exist yet."""
     if not table.respelled:
         return replace(table, columns=table.columns + added)
     taken, pairs = list(stored_names(table).values()), list(table.stored)
@@ -88,14 +90,15 @@ def with_columns(table: Table, added: tuple[Column, ...], epoch: Epoch) -> Table
 
 
 def stored_names(table: StoredTable) -> dict[str, str]:
-    """Name to stored name of each column, in the table's order."""
+    """Return name to stored name of each column, in the table's order."""
     differ = dict(table.stored)
     return {column.name: differ.get(column.name, column.name) for column in table.columns}
 
 
 def names_of(table: StoredTable) -> dict[str, str]:
-    """Stored name to name, where a reader shows another one. What lies where a dropped column lay, and would be taken
-    for its namesake, is shown as ``name@dropped``.
+    """Return stored name to name, for columns whose name differs.
+
+    A stored name of a dropped column may equal the name of a later column. It is shown as ``name@dropped``.
     """
     if not table.stored:
         return {}
@@ -105,7 +108,7 @@ def names_of(table: StoredTable) -> dict[str, str]:
 
 
 def in_stored_names(table: T) -> T:
-    """The table as its cells have it: each column under its stored name."""
+    """Return the table with each column under its stored name, as its cells have it."""
     if not table.stored:
         return table
     names: dict[str, str] = stored_names(table)
@@ -121,9 +124,9 @@ def in_stored_names(table: T) -> T:
 
 
 def as_stored(write: W, stored: Stored) -> W:
-    """A write, or a statement of one, in stored names: its cells, elements that it deletes, collections it replaces.
+    """Return a write, or a statement of one, with stored names in cells, deleted elements and replaced collections.
 
-    ``stored``: of the version that reads it.
+    ``stored``: the stored names of the version that reads the write.
     """
     return _renamed(write, dict(stored)) if stored else write
 

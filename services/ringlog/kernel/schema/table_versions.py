@@ -1,13 +1,16 @@
-"""Which version of a table counts for which writes: what the state keeps of it, and how a schema change adds to it.
+"""Table versions: the version of a table that applies to a write, and the effect of a schema change on the versions.
 
-``ClusterState.table_lives`` has, for each name, the tables that had it, in their order, and of each its versions. A
-version counts from the settled time of the state on which it was decided, so every write that anybody may have judged
-is older. Where the settled time is lowered, what was to count from above it counts from there (``lowered``).
-Nothing is kept before a settled time is promised, nor of a table that has not changed since then, or since
-what was is forgotten: such a table has counted from the beginning, as ``ClusterState.tables`` has it.
+``ClusterState.table_lives`` has, for each name, the successive tables of that name, and the versions of each. A version
+applies from the validation watermark (*settled time*) of the state that decided it. So every write that a validator may
+already have judged is older. If the watermark is lowered, versions that would apply from above it apply from the
+watermark (``lowered``). Nothing is stored before a watermark is promised, nor for a table that has not changed since
+then or since the last pruning. That table, as in ``ClusterState.tables``, applies from the beginning.
 
-Invariants (``kernel.invariants.verdicts``): the last life of a name is the living table of that name, if one of them
-has no ``until``; versions and lives follow each other in time; the newest version of a living table is the table.
+Invariants (``kernel.invariants.verdicts``):
+
+- the last lifetime of a name without ``until`` is the living table of that name;
+- versions and lifetimes follow each other in time;
+- the newest version of a living table is the table.
 """
 
 from __future__ import annotations
@@ -23,17 +26,17 @@ from ringlog.kernel.model.tables import Table, TableLifetime, TableVersion
 from ringlog.kernel.values import Micros
 
 NAMED_US: Final[Micros] = 3_600_000_000
-"""How long a write may name a version after another one follows it."""
+"""How long a write may name a version after its successor applies."""
 VERSIONS_MAX: Final = 1_000
-"""Versions of one table that are kept, and dropped tables of one name; ``sizes`` bounds their bytes."""
+"""Maximum number of versions of one table, and of dropped tables of one name; ``sizes`` bounds their bytes."""
 NAMES_MAX: Final = 10_000
-"""Names of which anything is kept."""
+"""Maximum number of names with stored versions."""
 
 TableLifetimes = Map[str, tuple[TableLifetime, ...]]
 
 
 def changed(state: ClusterState, before: Table | None, after: Table | None) -> TableLifetimes | Rejected:
-    """The lives once a table is made (``before`` None), altered, or dropped (``after`` None)."""
+    """Return the lifetimes after a table is created (``before`` None), altered, or dropped (``after`` None)."""
     table = after or before
     assert table is not None, "something changes"
     now, name = state.settled.until, table.full_name
@@ -58,16 +61,16 @@ def changed(state: ClusterState, before: Table | None, after: Table | None) -> T
 
 def _after(lifetime: TableLifetime, after: Table | None, now: Micros) -> tuple[TableLifetime, ...]:
     if after is None:
-        # What began at this very time counts for no write at all.
+        # A lifetime that starts and ends at the same time applies to no write.
         return (replace(lifetime, until=now),) if lifetime.versions[0].since < now else ()
-    if lifetime.versions[-1].table.version == after.version:  # of the same entry: nobody ever saw the one before
+    if lifetime.versions[-1].table.version == after.version:  # same entry: no reader saw the one before
         return (replace(lifetime, versions=(*lifetime.versions[:-1], replace(lifetime.versions[-1], table=after))),)
     last = replace(lifetime.versions[-1], end=now + NAMED_US)
     return (replace(lifetime, versions=(*lifetime.versions[:-1], last, TableVersion(after, now))),)
 
 
 def pruned(lifetimes: TableLifetimes, below: Micros) -> TableLifetimes:
-    """The lives without what can count for no write appended at ``below`` or later."""
+    """Return the lifetimes without versions that apply only to writes appended before ``below``."""
     kept = {name: found for name, known in in_order(lifetimes) if (found := _pruned(known, below))}
     return Map(kept)
 
@@ -84,7 +87,7 @@ def _pruned(known: tuple[TableLifetime, ...], below: Micros) -> tuple[TableLifet
 
 
 def lowered(lifetimes: TableLifetimes, until: Micros) -> TableLifetimes:
-    """The lives once ``until`` is the settled time: what was to count from above it counts from there."""
+    """Return the lifetimes after the watermark is lowered to ``until``: later versions apply from there."""
     kept = Map({name: found for name, known in in_order(lifetimes) if (found := _lowered(known, until))})
     return lifetimes if kept == lifetimes else kept
 
@@ -94,7 +97,7 @@ def _lowered(known: tuple[TableLifetime, ...], until: Micros) -> tuple[TableLife
     for lifetime in known:
         end = None if lifetime.until is None else min(lifetime.until, until)
         cut = replace(lifetime, versions=_cut(lifetime.versions, until), until=end)
-        # What begins and ends at this very time counts for no write at all.
+        # A lifetime that starts and ends at the same time applies to no write.
         if cut.until is None or cut.versions[0].since < cut.until:
             found.append(lifetime if cut == lifetime else cut)
     return tuple(found)
