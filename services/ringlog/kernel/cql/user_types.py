@@ -28,8 +28,7 @@ def used_in(type_name: str) -> frozenset[str]:
 
 
 def resolved(type_name: str, known: Mapping[str, Fields]) -> str:
-    """Return the type with the names of ``known`` types replaced recursively. Other names stay. Types have no cycles.
-    """
+    """Return the type with the names of ``known`` types replaced recursively. Other names stay. Types are acyclic."""
     if not used_in(type_name) & known.keys():
         return type_name
     tokens = tokens_of(type_name) or ()
