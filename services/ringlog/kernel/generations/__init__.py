@@ -1,1 +1,1 @@
-"""CDC generations: stream ids, descriptions of a generation, look-up of a write's stream, the acceptance window."""
+"""CDC generations: stream ids, description of a generation, lookup of a write's stream, acceptance window."""

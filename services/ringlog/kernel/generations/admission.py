@@ -1,30 +1,30 @@
-"""Which rule refuses a write, if any: what base nodes go by, and the measure of the pipeline's fast way.
+"""Validation of writes: the rule that rejects a write, if any. Base nodes use it, and the pipeline's fast path must
+match it.
 
-``verdict`` is for good and the same for every reader (``verdicts``), or not given yet. The rules, in order of
-precedence; the first that applies counts:
+``verdict`` returns the final verdict, the same for every reader (``verdicts``), or None if it is not known yet. The
+rules, in order of precedence; the first that applies counts:
 
 ======================  ============================================================================
 ``foreign_cluster``     the write names another cluster
-``verdict_forgotten``   it was appended before the log remembers what counted
-``unknown_table``       the schema had no such table, or none of the id that the write names
-``unknown_version``     the table had no such version, or none by the epoch that the write names
-``unknown_operation``   the operation is none that this release knows
+``verdict_forgotten``   it was appended before the oldest remembered versions
+``unknown_table``       the schema had no such table, or not with the id that the write names
+``unknown_version``     the table had no such version, or none as of the epoch that the write names
+``unknown_operation``   this release does not know the operation
 ``null_partition_key``  a component of the partition key is null, or there is none
 ``bad_key``             another number of components than the table's (a delete of a whole partition
-                        has no clustering key), a null clustering component, or one of the partition
-                        key that is too long to be composed
+                        has no clustering key), a null clustering component, or a component of the
+                        partition key that is too long to be composed
 ``bad_key_type``        a component of the partition key is not of its column's type
-``unknown_column``      a column that the write names is none of the table's outside its key
-``bad_change``          a write of more than plain cells contradicts the table: see ``statements``
-acceptance window       of tables with a CDC log only: see ``acceptance``
+``unknown_column``      a named column is not a non-key column of the table
+``bad_change``          a compound write contradicts the table: see ``statements``
+acceptance window       for tables with a CDC log only: see ``acceptance``
 ======================  ============================================================================
 
-A write of several statements is taken or refused as a whole: the timestamp of each must be acceptable, in the order
-in which they stand.
+A write of several statements is accepted or rejected as a whole: the timestamp of each must be acceptable, in the order
+of the statements.
 
-Nothing but the write's own content, its append time and the metadata decides; the key under which a record travels
-does not. What only the pipeline can know stays with it: whether its row would be too large, and whether the
-generation was closed before it came to the write.
+Only the write's content, its append time and the metadata decide; the record's key does not. The pipeline adds two
+rules that depend on its own state: the maximum size of a row, and whether the generation was closed before the write.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ from ringlog.kernel.values import Micros
 
 
 class JudgedWrite(statements.WriteLike, NamedVersion, Protocol):
-    """What the rules look at; ids are canonical UUIDs, ``timestamp`` is in microseconds."""
+    """The fields of a write that the rules use; ids are canonical UUIDs, ``timestamp`` is in microseconds."""
 
     @property
     def cluster_id(self) -> str | None: ...
@@ -70,15 +70,15 @@ class JudgedWrite(statements.WriteLike, NamedVersion, Protocol):
 
 _UNSETTLED: Final = ("cluster_id", "tables", "table_lives", "generations", "settings")
 RULED_BY: Final = (*_UNSETTLED, "settled")
-"""What of the state ``rules_of`` reads. Most epochs change none of it."""
+"""The sections of the state that ``rules_of`` reads. Most epochs change none of them."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionRules:
-    """What the rules depend on beside the write: made once an epoch.
+    """The metadata that the rules depend on, computed once per epoch.
 
-    ``tables``: as they are now. ``starts``: timestamps of the generations; ``reaches``: the leeway behind each.
-    ``history``: what counts when; None: ``tables`` and ``leeway`` count for every write.
+    ``tables``: the current ones. ``starts``: timestamps of the generations; ``reaches``: the leeway behind each.
+    ``history``: versions and leeways by time; None: ``tables`` and ``leeway`` apply to every write.
     """
 
     cluster_id: str = ""
@@ -91,15 +91,17 @@ class AdmissionRules:
 
 @dataclass(frozen=True, slots=True)
 class WriteVerdict:
-    """``code``: of the rule that refuses a write, or empty: ``version`` reads it then."""
+    """A verdict. ``code``: the rule that rejects the write; if it is empty, ``version`` reads the write."""
 
     code: str
     version: CountedVersion | None = None
 
 
 def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | None = None) -> AdmissionRules:
-    """The rules as they are at the epoch of ``state``. ``before``: those of another state; what they say of tables that
-    are the same objects is not worked out again, and nothing but the history where only what is settled differs.
+    """Return the rules at the epoch of ``state``.
+
+    ``before``: another state and its rules, whose results are reused for tables that are the same objects. If only the
+    watermark differs, only the history changes.
     """
     other, known = before or (state, AdmissionRules())
     is_same = state.settled.lowered == other.settled.lowered
@@ -125,8 +127,9 @@ def rules_of(state: ClusterState, before: tuple[ClusterState, AdmissionRules] | 
 
 
 def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerdict | None:
-    """The verdict on a write appended at ``now`` (microseconds), the same for all at any time; None: it is too
-    early to tell, until ``rules`` are of a state with a later settled time.
+    """Return the final verdict on a write appended at ``now`` (microseconds).
+
+    None: it is not known until ``rules`` come from a state with a later watermark.
     """
     history = rules.history
     assert history is not None, "rules of a state"
@@ -140,21 +143,21 @@ def verdict(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> WriteVerd
 
 
 def used(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> Micros:
-    """The time above which the settled time must be for a verdict on a write appended at ``now``."""
+    """Return the time that the watermark must exceed for a verdict on a write appended at ``now``."""
     leeway = rules.leeway if rules.history is None else leeway_for(rules.history, rules.leeway, now)
     return used_by(_timestamps(write), now, leeway)
 
 
 def refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> str:
-    """Code of the rule that refuses a write appended at ``now`` (microseconds); empty if none does.
+    """Return the code of the rule that rejects a write appended at ``now`` (microseconds); empty if none does.
 
-    It is the verdict where ``now`` and the write's timestamps are settled.
+    It is final if ``now`` and the write's timestamps are below the watermark.
     """
     return _refusal(rules, write, now, shape_for(rules, write, now))
 
 
 def _refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros, shape: statements.TableShape | str) -> str:
-    """``refusal``; ``shape``: what ``shape_for`` says."""
+    """Return the result of ``refusal``; ``shape``: the result of ``shape_for``."""
     if write.cluster_id is not None and write.cluster_id != rules.cluster_id:
         return "foreign_cluster"
     if isinstance(shape, str):
@@ -180,7 +183,7 @@ def _refusal(rules: AdmissionRules, write: JudgedWrite, now: Micros, shape: stat
 
 
 def shape_for(rules: AdmissionRules, write: JudgedWrite, now: Micros) -> statements.TableShape | str:
-    """The shape of the table by which a write is read that was appended at ``now``, or why there is none."""
+    """Return the shape of the table version that reads a write appended at ``now``, or the code of the rejection."""
     if rules.history is None:
         return rules.tables.get(f"{write.keyspace}.{write.table}", "unknown_table")
     found = _version(rules.history, write, now)
@@ -197,7 +200,7 @@ def _timestamps(write: JudgedWrite) -> list[Micros]:
 
 
 def _outside(rules: AdmissionRules, timestamps: list[Micros], now: Micros) -> str:
-    """The first verdict of the acceptance window that refuses one of the timestamps."""
+    """Return the first rejection of a timestamp by the acceptance window; empty if all are accepted."""
     leeway = rules.leeway if rules.history is None else leeway_for(rules.history, rules.leeway, now)
     for timestamp in timestamps:
         found = accept(timestamp, now, rules.starts, leeway, rules.reaches)

@@ -1,8 +1,9 @@
-"""The canonical bytes of ranges in columns, all at once: what ``kernel.encoding.encoder`` gives of them one by one.
+"""The canonical bytes of ranges in columns, all at once: the same bytes as ``kernel.encoding.encoder`` returns for the
+tuple.
 
-A row's bytes follow from its end, its ignored bits and its number of streams, but for the ids; and a ring has nearly
-the rows that it had before. So the rows of the columns that were written last are taken as they stand, run by run, the
-few others are written, and the ids are put into their places as an array.
+The bytes of a row follow from its end, its ignored bits and its number of streams, except for the ids. A ring has
+nearly the same rows as before. So the rows of the last written columns are copied run by run, only the other rows are
+written, and the ids are then stored at their offsets as an array.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ _TENS: Final = np.array([10**digits for digits in range(1, 20)], dtype=np.uint64
 
 
 class _Rows(NamedTuple):
-    """Rows one after the other, with zeros for ids. ``starts``: where each begins, and where the last one ends."""
+    """Consecutive rows, with zeros for ids. ``starts``: the offset of each row, and the end of the last one."""
 
     columns: PackedRanges
     starts: I64
@@ -36,20 +37,22 @@ _last: Final[IdentityCache[None, _Rows]] = IdentityCache(1)
 
 
 def size_of_canonical(columns: PackedRanges) -> int:
-    """How many bytes ``canonical`` gives."""
+    """Return the number of bytes of ``canonical``."""
     rows = int(_sizes(columns).sum())
     return 2 + len(str(rows)) + rows
 
 
 def canonical(columns: PackedRanges) -> bytes:
-    """The encoding of the tuple that the columns stand for."""
+    """Return the encoding of the tuple that the columns replace."""
     rows = _rows_of(columns)
     out = bytearray(b"L%d:%b" % (len(rows.data), rows.data))
     counts, begin = columns.counts, len(out) - len(rows.data)
     places = begin + rows.starts[1:] - len(_STREAM) * counts + len(_MARK)
     within = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
+    # Ids start at any byte: a view with stride 1 lets one assignment store them all.
     anywhere: NDArray[Any] = np.ndarray((len(out) - STREAM_ID_BYTES + 1,), _ID, out, strides=(1,))
     anywhere[np.repeat(places, counts) + len(_STREAM) * within] = np.frombuffer(columns.streams, _ID)
+    # The view must release its buffer before the copy.
     del anywhere
     return bytes(out)
 
@@ -65,6 +68,7 @@ def _rows_of(columns: PackedRanges) -> _Rows:
         at = np.minimum(np.searchsorted(known.ends, columns.ends), len(known) - 1)
         same = (known.ends[at] == columns.ends) & (known.ignored[at] == columns.ignored)
         same &= known.counts[at] == columns.counts
+    # A run of rows that also follow each other in the last data is one slice of it.
     goes_on = np.zeros(len(columns), bool)
     goes_on[1:] = same[1:] & same[:-1] & (at[1:] == at[:-1] + 1)
     runs = np.flatnonzero(~goes_on)
@@ -87,17 +91,18 @@ def _row(end: int, ignored: int, streams: int) -> bytes:
 
 
 def _sizes(columns: PackedRanges) -> I64:
-    """Of each row."""
+    """Return the number of bytes of each row."""
     ends = columns.ends
     magnitude = ends.view(np.uint64)
     magnitude = np.where(ends < 0, ~magnitude + np.uint64(1), magnitude)
     digits = _digits(magnitude) + (ends < 0)
     ids = len(_STREAM) * columns.counts
     body = len("S15:GenerationRangeS3:endI:S10:ignore_msbI:S7:streamsL:") + digits + _digits(digits)
-    body += _digits(columns.ignored) + 1 + ids + _digits(ids)  # 1: the length of one digit, or of two
+    # The 1 is the length field of the ignored bits: a number of one or two digits has a length of one digit.
+    body += _digits(columns.ignored) + 1 + ids + _digits(ids)
     return body + 2 + _digits(body)
 
 
 def _digits(numbers: NDArray[Any]) -> I64:
-    """How many digits each of them has; none is below zero."""
+    """Return the number of decimal digits of each number; none is negative."""
     return np.searchsorted(_TENS, numbers.astype(np.uint64), side="right") + 1

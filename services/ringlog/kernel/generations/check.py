@@ -1,11 +1,10 @@
-"""What the data of a generation must obey before it may be part of the state.
+"""Validity rules of the data of a generation, checked before the data enters the state.
 
-A part can be checked on its own but for its edges: where its first range starts, and which position in the whole that
-range has. ``broken_part`` checks a part when it arrives, ``broken_whole`` the edges between the parts when all are
-there.
+A part can be checked alone except for its edges: the start of its first range, and the position of that range in the
+whole. ``broken_part`` checks a part when it arrives; ``broken_whole`` checks the edges when all parts have arrived.
 
-Rules: ends are tokens and ascend; each range has 1 to 4096 streams; an id has version 1, the position of its range as
-index, and a token inside its range; the ids of a range differ.
+Rules: ends are tokens and ascend. Each range has 1 to 4096 streams. An id has version 1, the position of its range as
+index, and a token inside its range. The ids of a range differ.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ _ID = f"S{STREAM_ID_BYTES}"
 
 
 def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
-    """The first rule that a part breaks by itself, in words with the range's end; None if there is none."""
+    """Return the first rule that a part breaks alone, in words with the range's end, or None."""
     first = _first_index(ranges)
     if first is None:
         return "must hold at least one range, with 16-byte stream ids"
@@ -35,7 +34,7 @@ def broken_part(ranges: Sequence[GenerationRange]) -> str | None:
 
 
 def _first_broken(ranges: Sequence[GenerationRange], first: int) -> str | None:
-    """The rules one after the other: what they mean, and the words for the one that is broken."""
+    """Return the first broken rule in words: this scalar loop defines the rules."""
     before: Token | None = None
     for position, described in enumerate(ranges, start=first):
         broken = _broken_shape(described) or _broken_streams(described, position, before)
@@ -48,7 +47,7 @@ def _first_broken(ranges: Sequence[GenerationRange], first: int) -> str | None:
 
 
 def _is_valid(columns: PackedRanges | None, first: int) -> bool:
-    """True only if no rule is broken: all of them on all ranges at once, since nearly every part is sound."""
+    """Return True only if no rule is broken. All ranges are checked at once, since nearly every part is valid."""
     if columns is None:
         return False
     bounds, counts = columns.ends, columns.counts
@@ -56,16 +55,18 @@ def _is_valid(columns: PackedRanges | None, first: int) -> bool:
     places = np.repeat(np.arange(first, first + len(bounds), dtype=np.uint64), counts) << np.uint64(4)
     if (fields[:, 1] & np.uint64((1 << _PLACE_BITS) - 1) != places | np.uint64(VERSION)).any():
         return False
-    # With their places in them, ids of two ranges differ. None ends with a zero, which numpy would cut off.
+    # Ids of two ranges differ, because they contain the range's position. The S dtype drops trailing zero bytes, which
+    # is safe here: an id ends with its version, which is not zero.
     if counts.max() > 1 and len(set(np.frombuffer(columns.streams, dtype=_ID).tolist())) < len(fields):
         return False
+    # The start of the first range is in the previous part: ``broken_whole`` checks its tokens.
     tokens = fields[:, 0].astype(np.int64)[counts[0] :]
     starts, stops = np.repeat(bounds[:-1], counts[1:]), np.repeat(bounds[1:], counts[1:])
     return bool((bounds[:-1] < bounds[1:]).all() and (starts < tokens).all() and (tokens <= stops).all())
 
 
 def broken_whole(parts: Sequence[Sequence[GenerationRange]]) -> str | None:
-    """The first rule broken at the edges of parts (each sound by itself) in their order; None if there is none."""
+    """Return the first rule broken at the edges of parts (each valid alone) in their order, or None."""
     position = 0
     before = parts[-1][-1].end
     for number, ranges in enumerate(parts):
@@ -83,7 +84,7 @@ def broken_whole(parts: Sequence[Sequence[GenerationRange]]) -> str | None:
 
 
 def _first_index(ranges: Sequence[GenerationRange]) -> int | None:
-    """The index in the first stream id of a part: the position of its first range in the whole."""
+    """Return the index in the first stream id of a part: the position of its first range in the whole."""
     if not ranges or not ranges[0].streams or len(ranges[0].streams[0]) != STREAM_ID_BYTES:
         return None
     return int.from_bytes(ranges[0].streams[0][8:], "big") >> 4 & (RANGES_MAX - 1)
@@ -105,7 +106,7 @@ def _broken_shape(described: GenerationRange) -> str | None:
 
 
 def _broken_streams(described: GenerationRange, position: int, before: Token | None) -> str | None:
-    """What is wrong with the ids of one range; without ``before``, the range's start, tokens are not checked."""
+    """Return the broken rule of one range's ids, or None. Without ``before``, its start, tokens are not checked."""
     fields = np.frombuffer(b"".join(described.streams), dtype=">u8").reshape(-1, 2)
     if (fields[:, 1] & np.uint64((1 << _PLACE_BITS) - 1) != position << 4 | VERSION).any():
         return f"each stream id must have index {position} and version {VERSION}"

@@ -1,22 +1,21 @@
-"""The description of a new generation: which streams exist, and which token writes to which.
+"""The description of a new generation: its streams, and the stream of each token.
 
-The range ends are the tokens of all owners, present and coming, so that every range lies within one range of the ring
-before and after the movements in flight: a CDC row then has the same replicas as its write. Range i is ``(end[i - 1],
-end[i]]``; range 0 wraps. Each range has one stream for each shard of the node that owns its end, in slot order, and
-the stream's token is the first in the range that the shard owns (the range's end if it owns none): rows and writes
-share a shard, too.
+The range ends are the tokens of all present and coming owners. So every range is within one range of the ring before
+and after the movements in flight, and a CDC row has the same replicas as its write. Range i is ``(end[i - 1],
+end[i]]``; range 0 wraps. Each range has one stream for each shard of the node that owns its end, in slot order. The
+stream's token is the first in the range that the shard owns (the range's end if it owns none), so rows and writes share
+a shard, too.
 
-A description is a pure function of owners, nodes and a seed that came with the command: the 38 random bits of a
-stream are BLAKE2b over (seed, range end, slot, attempt), so that a process that continues an interrupted preparation
-makes the same bytes.
+A description is a pure function of owners, nodes and a seed from the command. The 38 random bits of a stream are
+BLAKE2b over (seed, range end, slot, attempt). So a process that continues an interrupted preparation makes the same
+bytes.
 
-Tables in tablets have streams of their own beside those of the ring (``tablet_streams``). They need no author: the
-commit describes each such table that keeps a CDC log as it is cut then, and a table that is made with a log comes to
-all generations that are not closed, for nobody has routed a row of it. So a table is without streams of its own only in
-what was committed before its log was switched on; and a generation is not optimal any more as soon as a table is cut
-otherwise. A table that was dropped stays described, since writes to it may still be routed. The next generation leaves
-it out, and one is made when such tables have more ranges than all others. All that follows, from the switch to the
-expiry, is that of the generation.
+Tables in tablets have their own streams (``tablet_streams``). They need no author: the commit describes each such table
+with a CDC log by its current tablets. A new table with a log is added to all generations that are not closed, because
+no row of it has been routed yet. So a table lacks its own streams only in generations committed before its log was
+enabled. A generation is not optimal once the tablets of a table change. A dropped table stays described, since writes
+to it may still be routed. The next generation omits it, and one is made when dropped tables have more ranges than all
+others. All else, from the switch to the expiry, follows the generation.
 """
 
 from __future__ import annotations
@@ -41,13 +40,13 @@ from ringlog.kernel.values import GenerationId, GenerationRange, NodeId, Token
 _HEAD = Struct(">qII")
 
 UNUSED_RANGES_MAX = 1_024
-"""Ranges of dropped tables that a generation may describe before a new one replaces it, however few others it has."""
+"""Ranges of dropped tables that a generation may always describe before a new one replaces it."""
 
 
 def generate(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], seed: bytes) -> tuple[GenerationRange, ...]:
-    """The ranges, by ascending end, for the token ``owners`` (not empty; coming ones included), from ``seed``.
+    """Return the ranges, by ascending end, for the token ``owners`` (not empty; coming ones included), from ``seed``.
 
-    Raises ``StreamIdError`` when there are more ranges than an index can count (2**22).
+    Raise ``StreamIdError`` for more ranges than an index can count (2**22).
     """
     assert owners, "a ring without tokens has no streams"
     ends = sorted(owners)
@@ -59,7 +58,7 @@ def generate(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], seed:
 
 
 def generate_for(state: ClusterState, seed: bytes) -> tuple[GenerationRange, ...]:
-    """The ranges of a generation that ``state`` would let commit: for its tokens and those of operations in flight."""
+    """Return the ranges of a generation that ``state`` accepts: for its tokens and those of operations in flight."""
     return generate(target_owners(state), state.nodes, seed)
 
 
@@ -70,7 +69,8 @@ def _describe(index: int, start: Token, end: Token, owner: Node, seed: bytes) ->
         token = first_token_of_shard(start, end, slot, owner.shards, owner.ignore_msb)
         attempt = 0
         stream = encode(StreamId(token, _random(seed, end, slot, attempt), index))
-        # Slots whose shard owns nothing in the range share its end; only the random bits keep their ids apart.
+        # Slots whose shard owns nothing in the range share its end as token: only the random bits distinguish their
+        # ids.
         while stream in taken:
             attempt += 1
             stream = encode(StreamId(token, _random(seed, end, slot, attempt), index))
@@ -80,13 +80,13 @@ def _describe(index: int, start: Token, end: Token, owner: Node, seed: bytes) ->
 
 
 def _random(seed: bytes, end: Token, slot: int, attempt: int) -> int:
-    """The random bits of one stream, as a number of ``RANDOM_BITS`` bits."""
+    """Return the random bits of one stream, as a number of ``RANDOM_BITS`` bits."""
     place = end.to_bytes(8, "big", signed=True) + slot.to_bytes(4, "big") + attempt.to_bytes(4, "big")
     return int.from_bytes(hashlib.blake2b(seed + place, digest_size=8).digest(), "big") >> (64 - RANDOM_BITS)
 
 
 def ranges_digest(ranges: Iterable[GenerationRange]) -> str:
-    """Hex SHA-256 of a generation's ranges: of each its end, ignored bits, number of streams, and those by slot."""
+    """Return the hex SHA-256 of ranges: for each its end, ignored bits, number of streams, and the streams by slot."""
     if isinstance(ranges, PackedRanges):
         return digest_of(ranges)
     digest = hashlib.sha256()
@@ -97,8 +97,9 @@ def ranges_digest(ranges: Iterable[GenerationRange]) -> str:
 
 
 def size_of(generation: Generation) -> Forgotten:
-    """Numbers of ranges and streams of a generation, those of tables in tablets included, and their digest: also when
-    they have left the state.
+    """Return the numbers of ranges and streams of a generation, including tables in tablets, and their digest.
+
+    They are also known after the streams have left the state.
     """
     if generation.forgotten is not None:
         return generation.forgotten
@@ -108,16 +109,19 @@ def size_of(generation: Generation) -> Forgotten:
 
 
 def current(state: ClusterState) -> Generation | None:
-    """The last committed generation."""
+    """Return the last committed generation, or None."""
     return state.generations[-1] if state.generations else None
 
 
 def is_optimal(state: ClusterState, shards: bool = True) -> bool:
-    """True if no new generation is needed: the last one's range ends are the tokens of all owners, present and coming,
-    each range has the ``shards`` of its owner, if that is asked, and tables in tablets are cut as it says.
+    """Return True if no new generation is needed.
 
-    A ring without tokens needs none. A replacement by a node with other shards moves no token, so no operation waits
-    for streams that fit; until somebody asks, rows go to streams of other shards than their writes.
+    The last one's range ends must be the tokens of all owners, present and coming, and its tables in tablets must have
+    their current tablets. If ``shards`` is set, each range must also have the shards of its owner. A ring without
+    tokens needs no generation.
+
+    A replacement by a node with other shards moves no token, so no operation waits for new streams. Until an operator
+    requests them, rows go to streams of other shards than their writes.
     """
     owners = target_owners(state)
     last = current(state)
@@ -132,8 +136,9 @@ def is_optimal(state: ClusterState, shards: bool = True) -> bool:
 
 
 def fits_tablets(state: ClusterState) -> bool:
-    """True if each tablet whose table keeps a CDC log has a stream in the last generation, and if that generation
-    describes not mainly dropped tables; also where there is none.
+    """Return True if the last generation has a stream for each tablet with a CDC log, and few ranges of dropped tables.
+
+    Without a generation, also return True.
     """
     last = current(state)
     if last is None:
@@ -144,7 +149,7 @@ def fits_tablets(state: ClusterState) -> bool:
 
 
 def _is_mainly_unused(state: ClusterState, last: Generation, wanted: Sequence[DescribedTable]) -> bool:
-    """True if tables without a log have most of the ranges of ``last``, and a new generation would help.
+    """Return True if tables without a log have most of the ranges of ``last``, and a new generation would help.
 
     It needs tokens, and no earlier generation may be open. New tables are added to each open generation. A cluster
     whose generations do not close would therefore grow faster if it made more of them.
@@ -157,7 +162,9 @@ def _is_mainly_unused(state: ClusterState, last: Generation, wanted: Sequence[De
 
 
 def tables_in_tablets(state: ClusterState) -> tuple[DescribedTable, ...]:
-    """The tables in tablets that keep a CDC log, as they are cut now, by id; the last one's where it has them."""
+    """Return the tables in tablets with a CDC log and their current tablets, by id; equal ones are the last one's
+    objects.
+    """
     last = current(state)
     known = {described.table: described for described in (last.tables if last is not None else ())}
     found = [_described(table, state.tablets) for _, table in in_order(state.tables) if _is_logged(table)]
@@ -166,7 +173,7 @@ def tables_in_tablets(state: ClusterState) -> tuple[DescribedTable, ...]:
 
 
 def with_new_table(state: ClusterState, table: Table, tablets: Mapping[str, TabletMap]) -> tuple[Generation, ...]:
-    """The generations once ``table`` is made: it has its streams in all that are not closed, if it is to have any."""
+    """Return the generations after ``table`` is created: those that are not closed get its streams, if it has a log."""
     if not _is_logged(table):
         return state.generations
     one = _described(table, tablets)
@@ -192,11 +199,11 @@ def _described(table: Table, tablets: Mapping[str, TabletMap]) -> DescribedTable
 
 
 def to_prepare(state: ClusterState) -> tuple[GenerationId, bytes] | None:
-    """Id and seed of the generation whose data is wanted now, None if none is.
+    """Return id and seed of the generation whose data is wanted now, or None.
 
-    It is the prepared one (requested, or begun and perhaps left by its author); else that of the first operation that
-    waits for one, unless the last generation still waits for its publication. There is something to describe: what is
-    prepared is dropped with the last token that there is or that comes.
+    It is the prepared one (requested, or started and perhaps abandoned by its author). Otherwise it is that of the
+    first operation that waits for one, unless the last generation is not published yet. There are always tokens to
+    describe: a prepared generation is dropped with the last present or coming token.
     """
     if state.prepared is not None:
         return state.prepared.id, state.prepared.seed

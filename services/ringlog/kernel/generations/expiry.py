@@ -1,20 +1,20 @@
-"""How long the rows of a generation are kept, decided from the log alone.
+"""The retention of a generation's rows, decided from the log alone.
 
-A row lives as long as its table's CDC option ``ttl`` said when it was written, counted from when it was written; 0 is
-for ever. All rows of a generation are written when it closes, at ``closed_at`` by the clock of the close's author.
-So its last row is gone when the greatest ``ttl`` that any table had while the generation took rows has passed since
-then: ``expires_at``.
+A row lives for its table's CDC option ``ttl`` at the time of the write, counted from the write; 0 means forever. All
+rows of a generation are written when it closes, at ``closed_at`` by the clock of the close's author. So its last row is
+gone after the greatest ``ttl`` of any table while the generation accepted rows, counted from the close
+(``expires_at``).
 
-Tables change meanwhile: a table is dropped, its log is turned off, its ``ttl`` is lowered, and what was written before
-lives on as long as it was promised. ``past_ttls`` of the state remembers what is over, as a staircase: an entry is
-kept only while no other one is both longer and later, and goes when every generation that it can matter to has
-expired. A table's options are those of the epoch at which a row was planned, which is not before the commit of the
-generation that it lies in; so an entry matters to the generations that were committed before it ended. What tables
-promise today counts for every generation: more than is needed where a table is younger, never less.
+Tables change meanwhile: a table is dropped, its log is disabled, its ``ttl`` is lowered. Older rows keep their promised
+TTL. ``past_ttls`` of the state records ended promises as a staircase. An entry is kept only while no other one is both
+longer and later, and is removed when every generation that it can affect has expired. The options at the planning of a
+row apply to it, and a row is planned after the commit of its generation. So an entry affects the generations that were
+committed before it ended. Current options of tables affect every generation: for a younger table that is longer than
+needed, never shorter.
 
-Both times are in entries, so every reader comes to the same answer. Those who wrote them looked at clocks, as a
-process that deletes rows by their age does: one that is wrong makes a generation be kept so much longer or shorter. No
-row is routed anywhere by them.
+Both times are in entries, so every reader computes the same result. Their authors used clocks, as does a process that
+deletes rows by age. A wrong clock lengthens or shortens the retention by its error, but never affects the routing of
+rows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ringlog.kernel.values import SECOND_US, Epoch, Micros
 
 
 def past_ttls(known: Sequence[PastTtl], before: Table, after: Table | None, epoch: Epoch) -> tuple[PastTtl, ...]:
-    """``known`` and, if the log of ``before`` ends with ``epoch`` or promises something else then, what it promised."""
+    """Return ``known``, with the old promise added if ``epoch`` ends the log of ``before`` or changes its TTL."""
     if not before.cdc.enabled:
         return tuple(known)
     if after is not None and after.cdc.enabled and after.cdc.ttl == before.cdc.ttl:
@@ -36,7 +36,7 @@ def past_ttls(known: Sequence[PastTtl], before: Table, after: Table | None, epoc
 
 
 def _staircase(entries: Sequence[PastTtl]) -> tuple[PastTtl, ...]:
-    """The entries without those that another one outlasts in both respects; the latest first."""
+    """Return the entries that no other one outlasts in both respects; the latest first."""
     kept: list[PastTtl] = []
     for entry in sorted(entries, key=lambda entry: (-entry.until, not _is_for_ever(entry), -entry.ttl)):
         if not kept or _outlasts(entry, kept[-1]):
@@ -53,23 +53,21 @@ def _outlasts(entry: PastTtl, other: PastTtl) -> bool:
 
 
 def has_log(state: ClusterState, generation: Generation) -> bool:
-    """True if a table kept a CDC log at any epoch since the generation was committed, so that rows may lie in it."""
+    """Return True if a table kept a CDC log at any epoch since the generation's commit, so that it may have rows."""
     now = any(table.cdc.enabled for _, table in in_order(state.tables))
     return now or any(entry.until > generation.committed for entry in state.past_ttls)
 
 
 def retention(state: ClusterState, generation: Generation) -> int | None:
-    """For how many seconds after its close the last row of a generation is kept; None: for ever."""
+    """Return how many seconds after its close the last row of a generation is kept; None: forever."""
     ttls = [table.cdc.ttl for _, table in in_order(state.tables) if table.cdc.enabled]
     ttls += [entry.ttl for entry in state.past_ttls if entry.until > generation.committed]
     return None if 0 in ttls else max(ttls, default=0)
 
 
 def log_retention(state: ClusterState) -> int | None:
-    """For how many seconds the topic of the CDC log must keep a row from its append on, whichever table and generation
-    it is of; None: for ever.
-    """
-    # What matters to the oldest matters most: a past promise counts for the generations committed before it ended.
+    """Return how many seconds after its append the CDC topic must keep any row; None: forever."""
+    # The oldest generation has the longest retention: a past promise applies to generations committed before it ended.
     oldest = next((found for found in state.generations if found.expired is None), None)
     if oldest is not None:
         return retention(state, oldest)
@@ -78,7 +76,10 @@ def log_retention(state: ClusterState) -> int | None:
 
 
 def expires_at(state: ClusterState, generation: Generation, following: Generation) -> Micros | None:
-    """When no row of a closed generation is kept any more, microseconds; None: never. ``following``: the next one."""
+    """Return the expiry of a closed generation's last row in microseconds; None: never.
+
+    ``following``: the next generation. The retention counts from its timestamp if the close is earlier.
+    """
     seconds = retention(state, generation)
     if seconds is None:
         return None
@@ -86,6 +87,6 @@ def expires_at(state: ClusterState, generation: Generation, following: Generatio
 
 
 def still_needed(known: Sequence[PastTtl], generations: Sequence[Generation]) -> tuple[PastTtl, ...]:
-    """The entries that matter to a generation that has not expired, or to one that is still to come."""
+    """Return the entries that affect a generation that has not expired, or a future one."""
     oldest = next((found.committed for found in generations if found.expired is None), None)
     return tuple(entry for entry in known if oldest is not None and entry.until > oldest)

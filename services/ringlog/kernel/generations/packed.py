@@ -1,12 +1,13 @@
-"""The ranges of a generation in columns: what every replica gets of a large ring, and few look into.
+"""The ranges of a generation in columns: every replica stores them for a large ring, and few readers need single
+ranges.
 
-A generation describes the whole ring anew, a range and its stream ids for each token. The fold asks little of them: are
-they sound, which digest have they, are their ends those of the tokens. Columns answer that for all ranges at once, and
-are a tenth of the memory of as many objects.
+A generation describes the whole ring again, with a range and its stream ids for each token. The fold needs little of
+that: whether the ranges are valid, their digest, and whether their ends are the tokens. Columns answer this for all
+ranges at once, in a tenth of the memory of separate objects.
 
-``PackedRanges`` stands in for a tuple of ``GenerationRange``; what encodes or publishes single ranges gets the tuple.
-Only ranges of the right shape are packed: ends are tokens, ignored bits and numbers of streams in their bounds, ids of
-16 bytes. So bytes that are no such thing go the way of tuples, to the words for what is wrong (``check``).
+``PackedRanges`` replaces a tuple of ``GenerationRange``. Code that encodes or publishes single ranges gets the tuple.
+Only ranges of the right shape are packed: ends are tokens, ignored bits and stream numbers are within their bounds, ids
+have 16 bytes. Invalid data stays a tuple, and ``check`` describes its error.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from ringlog.kernel.values import GenerationRange, Token, is_token
 Ranges = tuple[GenerationRange, ...]
 
 PACKED_FROM: Final = 64
-"""Fewer ranges are quicker one by one."""
+"""Minimum number of ranges to pack: fewer are faster one by one."""
 
 
 class PackedRanges(LazyTuple[GenerationRange]):
-    """At least one range. ``ends``, ``ignored``, ``counts`` (of streams): ``int64``, one a range; ``streams``: all ids,
-    by range and slot. Nobody changes the arrays.
+    """At least one range, in read-only columns.
+
+    ``ends``, ``ignored``, ``counts`` (of streams): ``int64``, one element per range. ``streams``: all ids, by range and
+    slot.
     """
 
     __slots__ = ("counts", "ends", "ignored", "streams")
@@ -61,7 +64,7 @@ class PackedRanges(LazyTuple[GenerationRange]):
     @overload
     def __getitem__(self, at: slice) -> Ranges: ...
     def __getitem__(self, at: int | slice) -> GenerationRange | Ranges:
-        if self._made is None and at in (0, -1):  # where parts meet: nothing else is made for it
+        if self._made is None and at in (0, -1):  # checks of part edges need only these
             ids = STREAM_ID_BYTES * int(self.counts[at])
             own = self.streams[:ids] if at == 0 else self.streams[-ids:]
             streams = tuple(own[start : start + STREAM_ID_BYTES] for start in range(0, ids, STREAM_ID_BYTES))
@@ -78,7 +81,7 @@ class PackedRanges(LazyTuple[GenerationRange]):
 
 
 def packed(ranges: Sequence[GenerationRange]) -> PackedRanges | None:
-    """The ranges in columns; None if there are none, or the shape of one is not right."""
+    """Return the ranges in columns; None if there are none, or one has a wrong shape."""
     if isinstance(ranges, PackedRanges):
         return ranges
     ends = [described.end for described in ranges]
@@ -97,18 +100,18 @@ def packed(ranges: Sequence[GenerationRange]) -> PackedRanges | None:
 
 
 def kept(ranges: Ranges) -> Ranges:
-    """The ranges as a state keeps them: packed, if they are many."""
+    """Return the ranges as a state stores them: packed if there are many."""
     columns = packed(ranges) if len(ranges) >= PACKED_FROM else None
     return ranges if columns is None else as_ranges(columns)
 
 
 def as_ranges(columns: PackedRanges) -> Ranges:
-    """The same object, by the type of what it stands for: fields of states and commands are tuples of ranges."""
+    """Return the same object, typed as a tuple of ranges: fields of states and commands have that type."""
     return cast(Ranges, columns)
 
 
 def joined(parts: Sequence[Sequence[GenerationRange]]) -> Ranges:
-    """All ranges of these parts, in their order; packed if all of them are."""
+    """Return all ranges of the parts, in their order; packed if all parts are."""
     if len(parts) == 1:
         return cast(Ranges, parts[0])
     columns = [part for part in parts if isinstance(part, PackedRanges)]
@@ -120,14 +123,14 @@ def joined(parts: Sequence[Sequence[GenerationRange]]) -> Ranges:
 
 
 def ends_of(ranges: Sequence[GenerationRange]) -> list[Token]:
-    """The end of each range."""
+    """Return the end of each range."""
     if isinstance(ranges, PackedRanges):
         return cast(list[Token], ranges.ends.tolist())
     return [described.end for described in ranges]
 
 
 def no_ends(ranges: Sequence[GenerationRange], tokens: Sequence[Token]) -> list[Token]:
-    """Those of ``tokens`` at which no range ends."""
+    """Return the ``tokens`` that are not the end of a range."""
     if isinstance(ranges, PackedRanges):
         places = np.searchsorted(ranges.ends, np.array(tokens, dtype=np.int64))
         there = ranges.ends[np.minimum(places, len(ranges) - 1)].tolist()
@@ -136,23 +139,24 @@ def no_ends(ranges: Sequence[GenerationRange], tokens: Sequence[Token]) -> list[
 
 
 def streams_in(ranges: Sequence[GenerationRange]) -> int:
-    """How many streams all ranges have."""
+    """Return the number of streams of all ranges."""
     if isinstance(ranges, PackedRanges):
         return len(ranges.streams) // STREAM_ID_BYTES
     return sum([len(described.streams) for described in ranges])
 
 
 def digest_of(columns: PackedRanges) -> str:
-    """Hex SHA-256 of the ranges: of each a head of 16 bytes (its end, ignored bits, number of streams), then the ids.
+    """Return the hex SHA-256 of the ranges: for each a head of 16 bytes (end, ignored bits, number of streams), then
+    its ids.
 
-    So all of it is words of 16 bytes, one a range and one a stream.
+    So the hashed data consists of words of 16 bytes, one per range and one per stream.
     """
     heads = np.empty((len(columns), 2), dtype=">u8")
     heads[:, 0] = columns.ends.view(np.uint64)
     heads[:, 1] = (columns.ignored << 32 | columns.counts).view(np.uint64)
     ids = np.frombuffer(columns.streams, dtype=">u8").reshape(-1, 2)
     streams = int(columns.counts[0])
-    if (columns.counts == streams).all():  # a cluster of machines that are alike
+    if (columns.counts == streams).all():  # all machines have the same shards: no scatter is needed
         rows = np.empty((len(heads), 1 + streams, 2), dtype=">u8")
         rows[:, 0], rows[:, 1:] = heads, ids.reshape(-1, streams, 2)
         return hashlib.sha256(rows.data).hexdigest()

@@ -1,18 +1,18 @@
-"""Requests to the cluster as a whole: check and repair of the CDC streams, as it was asked for and as it ended.
+"""Requests to the cluster as a whole: check and repair of the CDC streams, with their outcome.
 
-The stages of Scylla's global topology requests, in one log: a request is a record from the entry that asks for it on,
-and keeps who asked, when, and what came of it. It needs no queue: one generation at a time is between its request and
-its publication, and all requests of that time wait for that one.
+They have the stages of ScyllaDB's global topology requests, in one log. A request is a record from the entry that makes
+it on, with requester, time and outcome. It needs no queue: only one generation at a time is between request and
+publication, and all requests of that time wait for it.
 
 ::
 
     asked ─► nothing_to_do                      the streams are those that the ring needs
          └─► in_progress ─► done                the generation that it waits for is published
-                         └► dropped             that generation went before: no token was left, its operation was
+                         └► dropped             that generation was dropped: no token was left, its operation was
                                                 cancelled, or it was withdrawn
 
-Records that ended are remembered like operations that did (``operations_kept_max``); how many may wait is
-bounded with the part.
+Ended requests are kept like ended operations (``operations_kept_max``). The number of waiting ones is bounded by the
+section's maximum.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ NOTHING_TO_DO: Final = "nothing_to_do"
 DONE: Final = "done"
 DROPPED: Final = "dropped"
 OUTCOMES: Final = (IN_PROGRESS, NOTHING_TO_DO, DONE, DROPPED)
-"""All but the first are ends."""
+"""All outcomes; all but the first are final."""
 
 
 def asked(state: ClusterState, requester: str, generation: GenerationId | None, context: EntryContext) -> ClusterState:
-    """The state with a new request, which waits for ``generation``; None: there is nothing to do.
+    """Return the state with a new request, which waits for ``generation``; None: there is nothing to do.
 
-    Nothing is recorded of one without requester.
+    A request without requester is not recorded.
     """
     if not requester:
         return state
@@ -52,7 +52,7 @@ def asked(state: ClusterState, requester: str, generation: GenerationId | None, 
 
 
 def ended(state: ClusterState, generation: GenerationId, outcome: str, context: EntryContext) -> ClusterState:
-    """The state after what the requests in progress wait for, ``generation``, came to this end."""
+    """Return the state after ``generation`` was published or dropped: requests that waited for it have this outcome."""
     assert outcome in (DONE, DROPPED), outcome
     requests = state.requests
     for name, found in in_order(requests):
@@ -67,7 +67,7 @@ def _ended(request: GlobalRequest, outcome: str, context: EntryContext) -> Globa
 
 
 def _bounded(state: ClusterState, requests: Map[str, GlobalRequest]) -> Map[str, GlobalRequest]:
-    """Without the oldest ended ones above ``operations_kept_max``."""
+    """Return the requests without the oldest ended ones above ``operations_kept_max``."""
     over = sorted((found.epoch, name) for name, found in requests.items() if found.ended is not None)
     for _, name in over[: max(0, len(over) - setting(state, "operations_kept_max"))]:
         requests = requests.delete(name)

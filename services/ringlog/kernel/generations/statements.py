@@ -1,23 +1,24 @@
-"""What a write to a table may say, statement by statement, and which writes are *compound*.
+"""Rules for the statements of a write, and the definition of *compound* writes.
 
-A write is one statement, or several on one partition that take effect together. **Plain** is a write of one statement
-about one row, with one time to live, without collections: it is one row of the CDC log, and fast paths
-treats it apart. Every other write is compound: it is taken apart into the rows that ScyllaDB would log.
+A write is one statement, or several on one partition that take effect together. A **plain** write is one statement on
+one row, with one TTL, without collections: it makes one row of the CDC log, and fast paths handle it separately. Every
+other write is compound: it is split into the rows that ScyllaDB would log.
 
-A plain write that names a column twice is compound, too: of the values that one statement gives a cell the greatest
-counts, null above all, and its row of the log has that one alone.
+A plain write that names a column twice is compound, too. Of several values for one cell in a statement the greatest
+wins, null over all, and the log row has only that value.
 
-Rules of a compound write (``bad_change`` unless another code stands there), for each of its statements:
+Rules of a compound write (``bad_change`` unless another code is named), for each of its statements:
 
-- its operation is known (``unknown_operation``), its clustering key is whole and without nulls (``bad_key``); it is
-  empty for deletes of ranges and partitions, and where only static columns are written;
-- a range delete has bounds, each a prefix of the table's clustering key, and nobody else has any;
+- its operation is known (``unknown_operation``);
+- its clustering key is complete and without nulls (``bad_key``). It is empty for deletes of ranges and partitions, and
+  for writes of static columns only;
+- a range delete has bounds, each a prefix of the table's clustering key; no other statement has bounds;
 - deletes of rows, ranges and partitions name no columns;
-- only collections that are not frozen have elements that are deleted or replaced, and their values are collections;
-- a time to live is not negative.
+- only non-frozen collections have deleted or replaced elements, and their values are collections;
+- a TTL is not negative.
 
-Whatever the write, each column that it names is one of the table's, outside its key (``unknown_column``). It names them
-as the version does that reads it; rows have them under their stored names (``schema.stored``).
+In any write, each named column is a non-key column of the table (``unknown_column``). A write uses the names of the
+version that reads it; rows use stored names (``schema.stored``).
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ class CellLike(Protocol):
 
 
 class DeletedElementsLike(Protocol):
-    """Elements taken out of one collection."""
+    """Deleted elements of one collection."""
 
     @property
     def column(self) -> str: ...
@@ -69,7 +70,7 @@ class BoundsLike(Protocol):
 
 
 class Statement(Protocol):
-    """One statement of a write. ``timestamp`` is in microseconds; None: that of the write."""
+    """One statement of a write. ``timestamp``: in microseconds; None: that of the write."""
 
     @property
     def operation(self) -> str: ...
@@ -98,12 +99,13 @@ class WriteLike(Statement, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class TableShape:
-    """What rules and splitting must know of a table.
+    """The facts about a table that rules and splitting need.
 
-    The numbers of its key components, and whether it keeps a CDC log; the types of the key's columns (empty: they are
-    not looked at); names of the static columns; name and type of the collections that are not frozen; what the log
-    holds of a change (``full`` or ``keys``); names of the columns outside the key, None: nobody noted them, and they
-    are not looked at; name and stored name of those of them for which these differ.
+    ``partition_key``, ``clustering_key``: numbers of key components. ``cdc``: whether it keeps a CDC log.
+    ``partition_types``, ``clustering_types``: types of the key columns; empty: not checked. ``static``: names of the
+    static columns. ``collections``: name and type of non-frozen collections. ``delta``: content of the log (``full`` or
+    ``keys``). ``columns``: names of the non-key columns; None: not recorded and not checked. ``stored``: name and
+    stored name of non-key columns whose names differ.
     """
 
     partition_key: int
@@ -119,12 +121,12 @@ class TableShape:
 
     @property
     def is_special(self) -> bool:
-        """True if inserts and updates of the table are compound whatever they say."""
+        """Return True if all inserts and updates of the table are compound."""
         return bool(self.static or self.collections or self.stored)
 
 
 def shape_of_table(table: Table) -> TableShape:
-    """The shape of a table of the state."""
+    """Return the shape of a table of the state."""
     types = {column.name: column.type for column in table.columns}
     key = {*table.partition_key, *table.clustering_key}
     shapes = ((column, shape_of(column.type)) for column in table.columns)
@@ -144,7 +146,7 @@ def shape_of_table(table: Table) -> TableShape:
 
 @lru_cache(maxsize=1_024)
 def stored_shape(shape: TableShape) -> TableShape:
-    """The shape of a table as its rows are kept: columns under their stored names."""
+    """Return the shape of a table as its rows are stored: columns under their stored names."""
     if not shape.stored:
         return shape
     names = dict(shape.stored)
@@ -158,19 +160,19 @@ def stored_shape(shape: TableShape) -> TableShape:
 
 
 def statements_of(write: WriteLike) -> tuple[Statement, ...]:
-    """All statements of a write, itself first."""
+    """Return all statements of a write, itself first."""
     return (write, *write.more)
 
 
 def is_flat(write: WriteLike, shape: TableShape) -> bool:
-    """True if a write is cells of one row, or a delete of one row or the partition: last-write-wins needs no more."""
+    """Return True if last-write-wins is enough: cells of one row, or a delete of one row or the partition."""
     if write.more or write.deleted_elements or write.replaced or write.bounds is not None:
         return False
     return not shape.is_special if write.operation in UPSERTS else write.operation != "RANGE_DELETE"
 
 
 def is_compound(write: WriteLike, shape: TableShape) -> bool:
-    """True unless the write is plain."""
+    """Return True unless the write is plain."""
     if write.operation not in UPSERTS or not is_flat(write, shape):
         return not is_flat(write, shape)
     if len(write.cells) > 1 and len({cell.column for cell in write.cells}) < len(write.cells):
@@ -179,7 +181,7 @@ def is_compound(write: WriteLike, shape: TableShape) -> bool:
 
 
 def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool:
-    """True if each component of a partition key is of its column's type; nulls and other numbers are another rule's."""
+    """Return True if each partition key component has its column's type. Other rules check nulls and the number."""
     for type_name, part in zip(shape.partition_types, partition_key, strict=False):
         try:
             if part is not None:
@@ -190,7 +192,7 @@ def well_typed(shape: TableShape, partition_key: Sequence[bytes | None]) -> bool
 
 
 def unknown_column(write: WriteLike, shape: TableShape) -> str | None:
-    """The first column that a write names and the table has not outside its key; None if there is none."""
+    """Return the first named column that is not a non-key column of the table, or None."""
     if shape.columns is None:
         return None
     known = _names(shape.columns)
@@ -202,7 +204,7 @@ def unknown_column(write: WriteLike, shape: TableShape) -> str | None:
 
 
 def named_columns(statement: Statement) -> Iterator[str]:
-    """The columns that a statement names, with repetitions."""
+    """Yield the columns that a statement names, with repetitions."""
     for cell in statement.cells:
         yield cell.column
     for one in statement.deleted_elements:
@@ -216,7 +218,7 @@ def _names(columns: tuple[str, ...]) -> frozenset[str]:
 
 
 def bad_statement(statement: Statement, shape: TableShape) -> str:
-    """The code of the rule that a statement of a compound write breaks; empty if none."""
+    """Return the code of the rule that a statement of a compound write breaks; empty if none."""
     if statement.operation not in OPERATIONS:
         return "unknown_operation"
     if _bad_clustering(statement, shape):
@@ -238,7 +240,7 @@ def _bad_clustering(statement: Statement, shape: TableShape) -> bool:
 
 
 def is_static_only(statement: Statement, shape: TableShape) -> bool:
-    """True if a statement names columns, and all of them are static."""
+    """Return True if a statement names columns, and all of them are static."""
     columns = list(named_columns(statement))
     return bool(columns) and all(column in shape.static for column in columns)
 

@@ -1,9 +1,9 @@
-"""Streams of many tokens at once, on numpy arrays: the table of the CDC pipeline.
+"""Streams of many tokens at once, on numpy arrays: the lookup table of the CDC pipeline.
 
-The ranges and streams of several generations lie one after the other in flat arrays; where a generation begins, and
-where a range's first stream lies, are offsets into them. The table is read-only: it can be broadcast and shared by
-threads. Its results equal those of ``lookup.stream_of``, which is its oracle. There is no Python loop over rows, only
-over generations.
+Flat arrays hold the ranges and streams of several generations one after the other. Offsets mark the start of a
+generation and the first stream of a range. The table is read-only: it can be broadcast and shared by threads. Its
+results equal those of ``acceptance.stream_of``, which the tests use as the oracle. Python loops run only over
+generations, never over rows.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from ringlog.kernel.ring.vectors import CHUNK_ROWS, HALF, I64, shards_of
 from ringlog.kernel.values import TOKEN_MAX, GenerationRange
 
 _ID = np.dtype(f"V{STREAM_ID_BYTES}")
-"""A stream id as one opaque element, so that numpy gathers it in one move."""
+"""A stream id as one opaque element, so that numpy gathers its 16 bytes at once."""
 
 SLOTS_PER_RANGE = 4
 SLOTS_MAX = 1 << 20
@@ -29,8 +29,8 @@ STEPS_MAX = 16
 class StreamTable:
     """The streams of several generations, given by their ranges and numbered from 0 in that order.
 
-    ``streams``: all ids, (total, 16) ``uint8``, by generation, range and slot. A generation without ranges (its
-    streams are forgotten) only keeps its number.
+    ``streams``: all ids, (total, 16) ``uint8``, by generation, range and slot. A generation without ranges (its streams
+    are forgotten) only has its number.
     """
 
     __slots__ = ("_rings", "streams")
@@ -47,10 +47,10 @@ class StreamTable:
         self._rings = tuple(rings)
 
     def locate(self, tokens: I64, generation: NDArray[Any] | int) -> I64:
-        """Rows of ``streams`` (``int64``) to which ``tokens`` (``int64``) belong in the generations of these indexes.
+        """Return the rows of ``streams`` (``int64``) of ``tokens`` (``int64``) in the generations of these indexes.
 
-        ``generation`` is an integer array as long as ``tokens``, or one index for all. Raises ``IndexError`` for an
-        index that is not in the table, or has no streams: a refused write has none, take it out first.
+        ``generation`` is an integer array as long as ``tokens``, or one index for all. Raise ``IndexError`` for an
+        index that is not in the table or has no streams. Remove rejected writes first, as they have no generation.
         """
         if isinstance(generation, int):
             low = high = generation
@@ -79,17 +79,17 @@ class StreamTable:
         return ring
 
     def route(self, tokens: I64, generation: NDArray[Any] | int) -> NDArray[np.uint8]:
-        """Stream ids, (n, 16) ``uint8`` and contiguous, of ``tokens`` in generations as in ``locate``."""
+        """Return the stream ids, (n, 16) ``uint8`` and contiguous, of ``tokens`` in generations as in ``locate``."""
         ids = self.streams.view(_ID)[:, 0] if len(self.streams) else np.empty(0, dtype=_ID)
         return ids.take(self.locate(tokens, generation)).view(np.uint8).reshape(-1, STREAM_ID_BYTES)
 
 
 class _Ring:
-    """The ranges of one generation; ``total`` streams from row ``first`` of the table on.
+    """The ranges of one generation; its ``total`` streams start at row ``first`` of the table.
 
-    A token's range is found through equal slots of the ring, a few for each range: a slot knows the first range that
-    can hold its tokens, and from there it is mostly no step or one. That is ten times as fast as bisection, which
-    jumps through the ends. Where tokens are so uneven that a slot holds many ends, bisection it is.
+    A lookup table with equal slots of the ring, a few per range, finds a token's range. A slot has the first range that
+    can hold its tokens; from there the search mostly takes no step or one. That is ten times as fast as bisection,
+    which jumps through the ends. If tokens are so uneven that a slot has many ends, bisection is used.
     """
 
     __slots__ = ("_ends", "_first", "_ignore_msb", "_low", "_shards", "_shift", "total")
@@ -99,7 +99,8 @@ class _Ring:
         counts = np.array([len(described.streams) for described in ranges], dtype=np.int64)
         ignore_msb = np.array([described.ignore_msb for described in ranges], dtype=np.int64)
         self.total = int(counts.sum())
-        # Past the last end comes range 0 again: one more entry stands for it, so that no index has to be wrapped.
+        # A token above the last end belongs to range 0. An additional entry at the end stands in for it, so no index
+        # wraps.
         self._ends = np.append(ends, TOKEN_MAX)
         self._first = np.append(first + np.cumsum(counts) - counts, first)
         self._shards = _one_or_each(np.append(counts, counts[:1]))
@@ -122,7 +123,7 @@ class _Ring:
             out[at : at + CHUNK_ROWS] = located
 
     def _place(self, tokens: I64) -> I64:
-        """The number of ends below each token: its range, or one past the last for range 0."""
+        """Return the number of ends below each token: its range, or the entry after the last one for range 0."""
         if self._low is None:
             return np.searchsorted(self._ends[:-1], tokens)
         place = self._low.take((tokens.view(np.uint64) ^ HALF) >> self._shift)
@@ -136,5 +137,5 @@ class _Ring:
 
 
 def _one_or_each(values: I64) -> int | I64:
-    """The one value that all have, or the array: most clusters have the same number of shards everywhere."""
+    """Return the common value, or the array: most clusters have the same number of shards everywhere."""
     return int(values[0]) if (values == values[0]).all() else values

@@ -1,24 +1,23 @@
-"""One verdict on each write, by every judge at every time: the rule, and what a reader must have folded for it.
+"""The verdict on a write: every validator reaches the same one at any time. This module has the rule and its condition.
 
-The verdict is a function of the write, its append time and the log. The state's **settled time** makes it so: no entry
-changes a verdict on a write appended below the settled time of the state that it is decided on.
+The verdict is a function of the write, its append time and the log. The state's validation watermark (*settled time*)
+guarantees this: an entry changes no verdict on a write appended below the watermark of the state that decides the
+entry.
 
-- A reader judges a write once it has folded a settled time above all that the write uses: its append time, and each
-  of its timestamps that is not refused as of the future (``is_settled``).
-- What an entry changes for writes counts for those appended from the settled time on (``schema.table_versions``,
-leeways); a
-  generation starts at its own timestamp, which is not below it.
-- The name and the append time say which table is meant. What the author names must fit: the table's id; its version, or
-  the last one that there was at an epoch. A version may be named from when it counts until an hour after its end.
-- What is not so at the append time has one code, whether it is to come, is over, or never was.
+- A reader judges a write once it has folded a watermark above all times that the write uses: its append time, and each
+  of its timestamps that is not rejected as future (``is_settled``).
+- Changes of an entry apply to writes appended from the watermark on (``schema.table_versions``, leeways). A generation
+  starts at its own timestamp, which is not below the watermark.
+- The name and the append time select the table. The table's id and version in the write must fit: a write may name a
+  version, or the last version as of an epoch. A version may be named from its start until an hour after its end.
+- A table or version that does not apply at the append time has one code, whether it is future, past or unknown.
+- After a node has read a write and before it judges it, the node folds the whole log. So a write that is judged by a
+  state before an entry was appended before that entry.
 
-- After it has read a write, and before it judges it, a node folds all that the log has then. So a write that is judged
-  by a state from before an entry was appended before it.
-
-A writer's horizon raises the settled time, for who routes below a horizon judges there, too (``raised``); an operator
-may take back what wrong clocks promised (``lowered_to``). Explored by ``tests.kernel.verdicts``: without any part of
-this two readers disagree, or a write stops them. Where no settled time was ever promised, the newest state judges, as
-it is.
+A writer's horizon raises the watermark, because a writer that routes below a horizon also judges there (``raised``). An
+operator may revert promises of wrong clocks (``lowered_to``). ``tests.kernel.verdicts`` explores the protocol: without
+any of these parts two readers disagree, or a write stops them. If no watermark was ever promised, the newest state
+judges.
 """
 
 from __future__ import annotations
@@ -40,7 +39,7 @@ LEEWAYS_MAX: Final = 1_000
 
 
 class NamedVersion(Protocol):
-    """What a write says about the table that its author knew; None: nothing."""
+    """The table, version and epoch that a write names; None: not named."""
 
     @property
     def keyspace(self) -> str: ...
@@ -56,7 +55,7 @@ class NamedVersion(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class CountedVersion:
-    """A version of a table: when it counts and may be named (``end`` None: as long as its table), what it is."""
+    """A version of a table, and the times to apply and to name it (``end`` None: as long as its table)."""
 
     since: Micros
     end: Micros | None
@@ -68,7 +67,7 @@ class CountedVersion:
 
 @dataclass(frozen=True, slots=True)
 class CountedLifetime:
-    """A table's versions, ascending; it takes no writes from ``until`` on."""
+    """A table's versions, ascending. Writes appended from ``until`` on are not accepted."""
 
     versions: tuple[CountedVersion, ...]
     until: Micros | None = None
@@ -76,8 +75,10 @@ class CountedLifetime:
 
 @dataclass(frozen=True, slots=True)
 class SchemaHistory:
-    """What counts when. ``settled``, ``forgotten``: as in the state. ``lifetimes``: by name; ``leeways``: (leeway,
-    until) of the past, ascending. ``since``: for writes appended from then on nothing but the newest counts.
+    """Table versions and leeways by time. ``settled``, ``forgotten``: as in the state.
+
+    ``lifetimes``: by name. ``leeways``: past ones as (leeway, until), ascending. ``since``: only the newest versions
+    and leeway apply to writes appended from then on.
     """
 
     settled: Micros = 0
@@ -88,18 +89,19 @@ class SchemaHistory:
 
     @property
     def newest_since(self) -> Micros:
-        """The newest tables and the newest leeway judge writes appended from then on that name nothing."""
+        """Return the first append time that only the newest tables and leeway judge, if a write names no version."""
         return max(self.since, self.forgotten)
 
     def is_newest(self, write: NamedVersion, now: Micros) -> bool:
-        """True if they judge a write that was appended at ``now``."""
+        """Return True if the newest tables and leeway judge a write appended at ``now``."""
         names_nothing = write.table_id is None and write.table_version is None and write.epoch is None
         return names_nothing and now >= self.newest_since
 
 
 def history_of(state: ClusterState, before: tuple[ClusterState, SchemaHistory] | None = None) -> SchemaHistory:
-    """What the state keeps of what counted before, and the names of all that counts now. ``before``: the history of
-    another state; what it says of tables that are the same objects is not worked out again.
+    """Return the table versions and leeways of a state, including the current ones.
+
+    ``before``: another state and its history, whose results are reused for tables that are the same objects.
     """
     other, known = before or (state, SchemaHistory())
     lifetimes: dict[str, tuple[CountedLifetime, ...]] = {}
@@ -120,7 +122,7 @@ def history_of(state: ClusterState, before: tuple[ClusterState, SchemaHistory] |
 
 
 def resettled(history: SchemaHistory, state: ClusterState) -> SchemaHistory:
-    """The history of a state that differs by what is settled alone; what is forgotten changes nothing else here."""
+    """Return the history after a change of the watermark alone. Pruning changes nothing else here."""
     leeways = tuple((one.leeway, one.until) for one in state.settled.leeways)
     return replace(history, settled=state.settled.until, forgotten=state.settled.forgotten, leeways=leeways)
 
@@ -139,7 +141,7 @@ def _version(one: TableVersion) -> CountedVersion:
 
 
 def version_at(history: SchemaHistory, write: NamedVersion, now: Micros) -> CountedVersion | str:
-    """The version of a table that reads a write appended at ``now``, or the code of the rule that refuses it."""
+    """Return the table version that reads a write appended at ``now``, or the code of the rule that rejects it."""
     for lifetime in _lifetimes_of(history, write):
         if lifetime.versions[0].since <= now:
             break
@@ -163,30 +165,30 @@ def version_at(history: SchemaHistory, write: NamedVersion, now: Micros) -> Coun
 
 
 def _lifetimes_of(history: SchemaHistory, write: NamedVersion) -> Sequence[CountedLifetime]:
-    """The tables that had the name, the last one first."""
+    """Return the tables that had the name, the last one first."""
     return history.lifetimes.get(f"{write.keyspace}.{write.table}", ())[::-1]
 
 
 def newest_of(history: SchemaHistory, name: str) -> CountedVersion | None:
-    """The newest version of the table that has the name, if one has."""
+    """Return the newest version of the living table of that name, or None."""
     last = history.lifetimes[name][-1]
     return last.versions[-1] if last.until is None else None
 
 
 def widest_leeway(state: ClusterState) -> Micros:
-    """The greatest leeway that counts for any write that is still judged."""
+    """Return the greatest leeway that applies to any write that may still be judged."""
     return max([setting(state, "cdc_leeway_us"), *(one.leeway for one in state.settled.leeways)])
 
 
 def leeway_for(history: SchemaHistory, newest: Micros, now: Micros) -> Micros:
-    """The leeway for writes appended at ``now``; ``newest``: the one that is set."""
+    """Return the leeway for writes appended at ``now``; ``newest``: the current setting."""
     return next((leeway for leeway, until in history.leeways if now < until), newest)
 
 
 def used_by(timestamps: Iterable[Micros], now: Micros, leeway: Micros) -> Micros:
-    """The greatest time that the verdict depends on of a write of these timestamps that was appended at ``now``.
+    """Return the greatest time that the verdict on a write appended at ``now`` depends on.
 
-    ``leeway``: for that time. A timestamp beyond it is refused whatever comes.
+    ``leeway``: the one for that time. A timestamp above it is always rejected.
     """
     greatest = now
     for found in timestamps:
@@ -196,7 +198,7 @@ def used_by(timestamps: Iterable[Micros], now: Micros, leeway: Micros) -> Micros
 
 
 def is_settled(history: SchemaHistory, used: Micros) -> bool:
-    """True if no later entry can change a verdict that depends on times up to ``used``."""
+    """Return True if no later entry can change a verdict that depends on times up to ``used``."""
     return history.settled == 0 or used < history.settled
 
 
@@ -204,23 +206,23 @@ def is_settled(history: SchemaHistory, used: Micros) -> bool:
 
 
 def raised(state: ClusterState, horizon: Micros) -> Settled:
-    """What the state promises once a writer's horizon is raised: it is in use from the first ``SettleVerdicts`` on."""
+    """Return the promise after a writer's horizon rises. It is in use from the first ``SettleVerdicts`` on."""
     settled = state.settled
     return replace(settled, until=horizon) if 0 < settled.until < horizon else settled
 
 
 def with_leeway(state: ClusterState) -> Settled:
-    """What the state keeps once its leeway is another one."""
+    """Return the promise after the leeway setting changes."""
     settled, before = state.settled, setting(state, "cdc_leeway_us")
     if settled.until == 0 or (settled.leeways and settled.leeways[-1].until == settled.until):
-        return settled  # nobody has judged yet, or what was in between counted for no write
+        return settled  # no verdict yet, or the value in between applied to no write
     return replace(settled, leeways=(*settled.leeways, PastLeeway(before, settled.until)))
 
 
 def lowered_to(state: ClusterState, until: Micros, epoch: Epoch) -> Settled:
-    """What the state keeps once entry ``epoch`` has taken its settled time back to ``until``, above what is forgotten.
+    """Return the promise after entry ``epoch`` lowers the watermark to ``until``, which is above ``forgotten``.
 
-    Leeways that were to end above it end there; of several the first one, for the others counted for no write.
+    Leeways that would end above it end there. Of several only the first stays; the others applied to no write.
     """
     before = state.settled
     kept = tuple(one for one in before.leeways if one.until < until)

@@ -1,1 +1,1 @@
-"""What holds in every state, as code: each invariant with a name, the sentence that it promises, and a check."""
+"""The invariants of every state, as code: each has a name, the sentence that it promises, and a check."""

@@ -1,4 +1,4 @@
-"""Invariants of CDC: generations follow each other and cover the ring, writers keep their promises."""
+"""Invariants of CDC: generations follow each other and cover the ring; writers keep their promises."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ringlog.kernel.values import TOKEN_MAX, Epoch, Position
 
 @invariant("generations have ids of their own, and start and were committed one after the other", "generations")
 def generations(state: ClusterState, known: ClusterState) -> Details:
-    """Each with the next one."""
+    """Check each generation against the next one."""
     if len({found.id for found in state.generations}) < len(state.generations):
         yield "two generations have one id"
     for before, after in pairwise(state.generations):
@@ -29,7 +29,7 @@ def generations(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("what became of a generation is kept once: its status, and the epochs of what happened to it", "generations")
 def lifecycle(state: ClusterState, known: ClusterState) -> Details:
-    """Each generation by itself."""
+    """Check each generation separately."""
     seen = set(map(id, known.generations))
     for found in state.generations:
         if id(found) in seen:
@@ -49,7 +49,7 @@ def lifecycle(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("the streams of a generation lie in ranges that tile the ring, in order", "generations")
 def streams(state: ClusterState, known: ClusterState) -> Details:
-    """Generations whose streams are new, and not forgotten."""
+    """Check generations with new streams that are not forgotten."""
     seen = {id(found.ranges) for found in known.generations}
     for found in state.generations:
         if id(found.ranges) not in seen and found.forgotten is None:
@@ -60,7 +60,7 @@ def streams(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("what a generation says of tables in tablets stays, and tiles the ring, while it has streams", "generations")
 def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
-    """Generations that say something else of tables than the known state."""
+    """Check generations whose tables differ from the known state."""
     before = {found.id: found for found in known.generations}
     for found in state.generations:
         old = before.get(found.id)
@@ -83,7 +83,7 @@ def tablet_streams(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a request in progress waits for a generation that is on its way", "requests", "prepared", "generations")
 def requests(state: ClusterState, known: ClusterState) -> Details:
-    """Every request: what it waits for is prepared, or committed and not published; the others have ended."""
+    """Check every request: it has ended, or its generation is prepared, or committed and not published."""
     coming = {found.id for found in state.generations[-1:] if found.published is None}
     coming |= {state.prepared.id} if state.prepared is not None else set()
     for name, found in in_order(state.requests):
@@ -101,7 +101,7 @@ def requests(state: ClusterState, known: ClusterState) -> Details:
     "one generation at a time is prepared, of sound parts, while the last one is published", "prepared", "generations"
 )
 def preparation(state: ClusterState, known: ClusterState) -> Details:
-    """The one that is being prepared, and the parts that are new."""
+    """Check the prepared generation and its new parts."""
     prepared = state.prepared
     if prepared is None:
         return
@@ -121,7 +121,7 @@ def preparation(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a writer has claimed no more than it may have used, and has used nothing below its floor", "writers")
 def writers(state: ClusterState, known: ClusterState) -> Details:
-    """Each writer by itself, and that none is forgotten."""
+    """Check each writer separately, and that no writer was removed."""
     for name, writer in news(state.writers, known.writers):
         if writer.name != name or not 1 <= writer.registered <= state.epoch or writer.incarnation in writer.ended:
             yield f"{name} is {writer.name}, {writer.incarnation} since epoch {writer.registered}"
@@ -144,7 +144,7 @@ def _in_order(positions: tuple[Position, ...]) -> bool:
 
 
 def _went_back(before: CdcWriter, after: CdcWriter) -> str:
-    """What an incarnation may only raise and has lowered; empty if nothing."""
+    """Return the value that an incarnation lowered although it may only raise it; empty if none."""
     if before.incarnation != after.incarnation:
         return ""
     offsets = {position.partition: position.offset for position in after.positions}
@@ -159,7 +159,7 @@ def _went_back(before: CdcWriter, after: CdcWriter) -> str:
     "generations",
 )
 def closed(state: ClusterState, known: ClusterState) -> Details:
-    """The low watermarks against the oldest generation that is open, once one was closed."""
+    """Compare the low watermarks with the oldest open generation, once one was closed."""
     start = next((found.timestamp for found in state.generations if found.closed is None), 0)
     if not state.generations or state.generations[0].closed is None:
         return
@@ -170,7 +170,7 @@ def closed(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("past promises of tables are a staircase: the longer, the earlier they ended", "past_ttls")
 def past(state: ClusterState, known: ClusterState) -> Details:
-    """0 is for ever, which nothing outlasts."""
+    """Check the order. A TTL of 0 never expires, so no other entry outlasts it."""
     for later, earlier in pairwise(state.past_ttls):
         if later.until <= earlier.until or later.ttl == 0 or 0 < earlier.ttl <= later.ttl:
             yield f"{earlier} is outlasted by {later}"

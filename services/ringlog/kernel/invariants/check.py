@@ -1,12 +1,11 @@
-"""All invariants, and the look at a state that finds those that it breaks.
+"""All invariants, and the check that finds the broken ones in a state.
 
-The look is pure and total: it gives an answer for any state, a broken one included, where a check may well trip. It
-changes nothing that the fold does: the process that checks reports it (code ``invariant_broken``), and the log goes
-on. The simulator looks after every entry, the tests of random lives after every step, agents now and then
-(``agents.roles.role``).
+The check is pure and total: it returns an answer for any state, also for a broken one that makes a rule raise. It does
+not affect the fold: the checking process reports the result (code ``invariant_broken``), and the log continues. The
+simulator checks after every entry, the random tests after every step, agents periodically (``agents.roles.role``).
 
-To look at a state costs as much as what it does not share with one that was looked at before: a few microseconds for
-an entry that changes nothing but the history, some passes over all ranges when tokens change hands.
+The cost of a check depends on the difference from an already checked state. An entry that changes only the history
+costs a few microseconds, a change of token owners some passes over all ranges.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from ringlog.kernel.invariants.shape import BrokenInvariant, Invariant
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 
 CODE: Final = "invariant_broken"
-"""The code of a state that breaks an invariant. It is no refusal: nothing is decided by it."""
+"""The code of a state that breaks an invariant. It is not a rejection: no decision depends on it."""
 
 INVARIANTS: Final[tuple[Invariant, ...]] = (
     *cluster.INVARIANTS,
@@ -34,7 +33,7 @@ INVARIANTS: Final[tuple[Invariant, ...]] = (
     *cluster.SERVICE_INVARIANTS,
 )
 DETAILS_MAX: Final = 3
-"""At most N examples are reported of each invariant that is broken."""
+"""Maximum number of examples reported for each broken invariant."""
 
 _PARTS: Final = tuple(sorted({part for one in INVARIANTS for part in one.parts}))
 _values = attrgetter(*_PARTS)
@@ -44,9 +43,9 @@ assert all(hasattr(EMPTY_STATE, part) for part in _PARTS), "invariants speak of 
 
 
 def violations(state: ClusterState, known: ClusterState = EMPTY_STATE) -> tuple[BrokenInvariant, ...]:
-    """What is broken in a state; nothing if all invariants hold. Never raises.
+    """Return the broken invariants of a state; empty if all hold. Never raise.
 
-    ``known``: an earlier state of the same log that is sound: what the two share is not looked at again.
+    ``known``: an earlier valid state of the same log. Values that both states share are not checked again.
     """
     both = zip(_PARTS, _values(state), _values(known), strict=True)
     changed = frozenset([part for part, after, before in both if after is not before])
@@ -59,7 +58,7 @@ def violations(state: ClusterState, known: ClusterState = EMPTY_STATE) -> tuple[
 
 @lru_cache(256)
 def _concerned(changed: frozenset[str]) -> tuple[Invariant, ...]:
-    """The invariants that what changed can break."""
+    """Return the invariants that a change of these sections can break."""
     return tuple(one for one in INVARIANTS if not one.parts.isdisjoint(changed))
 
 
@@ -67,5 +66,5 @@ def _details(one: Invariant, state: ClusterState, known: ClusterState) -> list[s
     try:
         return list(islice(one.check(state, known), DETAILS_MAX))
     except Exception as tripped:
-        # A check may rest on what another invariant promises: that one tells the cause.
+        # A check may depend on another invariant: that one reports the cause.
         return [f"it cannot be checked: {type(tripped).__name__}: {tripped}"]

@@ -19,14 +19,12 @@ from ringlog.kernel.schema.stored import stored_names
 from ringlog.kernel.service import EXCLUDED_MAX, MEMBER, SIZE_MAX, STAGES, read_group
 from ringlog.kernel.values import is_token, is_uuid
 
-"""The states of nodes that own tokens."""
-
 ROUTINES = ("types", "functions", "aggregates")
 
 
 @invariant("a state has the ids of its cluster and of its entry; the empty one has nothing", "history", "state_id")
 def identity(state: ClusterState, known: ClusterState) -> Details:
-    """Ids, epoch and time of the state itself."""
+    """Check ids, epoch and time of the state."""
     if state.epoch == 0:
         if state != EMPTY_STATE:
             yield "epoch 0 is not empty"
@@ -47,7 +45,7 @@ def identity(state: ClusterState, known: ClusterState) -> Details:
     "settings",
 )
 def history(state: ClusterState, known: ClusterState) -> Details:
-    """Of the entries that are new the contents, of all the numbers."""
+    """Check the contents of new entries and the number of all entries."""
     memory = state.history
     first = memory.first
     expected = max(state.epoch - first + 1, 0)
@@ -71,7 +69,7 @@ _parts = attrgetter(*PARTS)
 
 @invariant("a part that was replaced has the epoch of that as last modified", "changed", *PARTS)
 def stamps(state: ClusterState, known: ClusterState) -> Details:
-    """The stamps of the parts that are not the same objects, and that there are no others."""
+    """Check the stamps of the replaced sections, and that no other stamps exist."""
     if state.changed is not known.changed and (unknown := sorted(set(state.changed).difference(PARTS))):
         yield f"{unknown[0]} is no part of the state, and stamped"
     for name, part, before in zip(PARTS, _parts(state), _parts(known), strict=True):
@@ -83,7 +81,7 @@ def stamps(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("settings have known names, and values within their bounds and those between two of them", "settings")
 def settings(state: ClusterState, known: ClusterState) -> Details:
-    """What was set, with the defaults of the others."""
+    """Check the changed values together with the defaults of the others."""
     if unknown := sorted(set(state.settings) - SETTINGS.keys()):
         yield f"{unknown[0]} is not a setting"
     elif (broken := broken_setting(state.settings)) is not None:
@@ -92,7 +90,7 @@ def settings(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a role's term was taken with an epoch that was", "terms")
 def terms(state: ClusterState, known: ClusterState) -> Details:
-    """Terms only grow."""
+    """Check that terms only increase."""
     for role, term in news(state.terms, known.terms):
         before = known.terms.get(role)
         if term.role != role or term.term < 1 or not 1 <= term.since <= state.epoch:
@@ -103,7 +101,7 @@ def terms(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("what is never taken out of the state is bounded in number", *COUNTS_MAX)
 def counts(state: ClusterState, known: ClusterState) -> Details:
-    """The bounds of ``kernel.cardinality_limits``."""
+    """Check the bounds of ``kernel.cardinality_limits``."""
     for part, (most, subject) in COUNTS_MAX.items():
         if len(getattr(state, part)) > most:
             yield f"there are {len(getattr(state, part))} {subject}, and {most} at most"
@@ -111,7 +109,7 @@ def counts(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("the log begins with the entry of an epoch that was, and never earlier again", "log_bounds", "snapshots")
 def log_bounds(state: ClusterState, known: ClusterState) -> Details:
-    """The bounds; positions of confirmed snapshots ascend; the newest ones and the one that is begun with are known."""
+    """Check the bounds, that positions of confirmed snapshots ascend, and that the needed snapshots are known."""
     for name, bound in sorted(state.log_bounds.items()):
         if name not in (ARCHIVED, TRUNCATED) or not 1 <= bound.epoch <= state.epoch or bound.position < 0:
             yield f"{name} is {bound}"
@@ -133,7 +131,7 @@ def log_bounds(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("every node is known by its id and by its name, which are nobody else's", "nodes", "node_names")
 def names(state: ClusterState, known: ClusterState) -> Details:
-    """Two maps that name each other."""
+    """Check that the two maps match."""
     if {node.name: name for name, node in state.nodes.items()} != dict(state.node_names):
         yield f"{len(state.nodes)} nodes and {len(state.node_names)} names do not name each other"
     yield from (f"{name} is kept as {key}" for key, node in in_order(state.nodes) if (name := node.id) != key)
@@ -146,7 +144,7 @@ def names(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a node has tokens, in order, if and only if its state is one of those that own some", "nodes")
 def nodes(state: ClusterState, known: ClusterState) -> Details:
-    """Each node by itself."""
+    """Check each node separately."""
     for _, node in news(state.nodes, known.nodes):
         if node.state not in NODE_STATES or not 1 <= node.registered <= state.epoch:
             yield f"{node.name} is {node.state!r}, registered with epoch {node.registered}"
@@ -160,7 +158,7 @@ def nodes(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("the token map and the nodes' tokens are the same", "nodes", "token_owners")
 def tokens(state: ClusterState, known: ClusterState) -> Details:
-    """If the map changed all of it, else the nodes that changed."""
+    """Check all nodes if the token map changed, otherwise the changed nodes."""
     same = state.token_owners is known.token_owners
     owned = 0
     for key, node in news(state.nodes, known.nodes) if same else state.nodes.items():
@@ -173,7 +171,7 @@ def tokens(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("two nodes of one address have left, or are declared down, but for one of them", "nodes")
 def addresses(state: ClusterState, known: ClusterState) -> Details:
-    """An address is reused by a replacement of who was declared down."""
+    """Check addresses. The replacement of a node that was declared down may reuse its address."""
     used = Counter(node.address for node in state.nodes.values() if node.state != "left" and not node.down)
     yield from (f"{count} nodes are at {address}" for address, count in sorted(used.items()) if count > 1)
 
@@ -217,7 +215,7 @@ def _came_without(feature: Feature, node: Node, known: Feature | None, before: N
 
 @invariant("every keyspace is kept by its name", "keyspaces")
 def keyspaces(state: ClusterState, known: ClusterState) -> Details:
-    """Each keyspace by itself; the placements say where its ranges are."""
+    """Check each keyspace separately; other invariants cover its ranges."""
     for name, keyspace in news(state.keyspaces, known.keyspaces):
         if keyspace.name != name or keyspace.version > state.state_id:
             yield f"{name} is {keyspace.name}, of version {keyspace.version}"
@@ -227,7 +225,7 @@ def keyspaces(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a table lies in a keyspace, its id is its own, and its key is of its columns", "tables", "table_ids")
 def tables(state: ClusterState, known: ClusterState) -> Details:
-    """Each table by itself, and that no id is forgotten."""
+    """Check each table separately, and that no id was removed."""
     for name, table in news(state.tables, known.tables):
         columns = [column.name for column in table.columns]
         if table.full_name != name or state.table_ids.get(table.id) != name:
@@ -251,7 +249,7 @@ def tables(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("what lies in a keyspace goes before the keyspace does", "keyspaces", "tables", "types", "functions")
 def contents(state: ClusterState, known: ClusterState) -> Details:
-    """Tables, user types and functions."""
+    """Check tables, user types and functions."""
     homes = {name: table.keyspace for name, table in state.tables.items()}
     homes.update((name, found.keyspace) for name, found in state.types.items())
     homes.update((name, found.keyspace) for name, found in state.functions.items())
@@ -260,7 +258,7 @@ def contents(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a user type is kept by its name, and names each field once", "types")
 def types(state: ClusterState, known: ClusterState) -> Details:
-    """Each type by itself."""
+    """Check each type separately."""
     for name, found in news(state.types, known.types):
         fields = [field.name for field in found.fields]
         if f"{found.keyspace}.{found.name}" != name or not fields or len(set(fields)) != len(fields):
@@ -269,7 +267,7 @@ def types(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("views and indexes have columns of a table that is there, and its key", "tables", "views", "indexes")
 def derived(state: ClusterState, known: ClusterState) -> Details:
-    """All of them: a table may have gone."""
+    """Check all views and indexes, since a table may have been dropped."""
     named: list[tuple[str, View | TableIndex, tuple[str, ...]]]
     named = [(name, one, one.columns) for name, one in in_order(state.views)]
     named += [(name, one, (one.column,)) for name, one in in_order(state.indexes)]
@@ -292,7 +290,7 @@ def derived(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("functions are kept by their signatures, of types and functions that are there", *ROUTINES)
 def routines(state: ClusterState, known: ClusterState) -> Details:
-    """All functions and aggregates: a type may have gone."""
+    """Check all functions and aggregates, since a type may have been dropped."""
     for name, function in in_order(state.functions):
         used = {used for kind in types_of(function) for used in used_in(kind)}
         if missing := sorted(kind for kind in used if f"{function.keyspace}.{kind}" not in state.types):
@@ -308,7 +306,7 @@ def routines(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a pause is kept by its scope and what it is of, since an epoch that was", "pauses")
 def pauses(state: ClusterState, known: ClusterState) -> Details:
-    """Each pause by itself."""
+    """Check each pause separately."""
     for name, pause in news(state.pauses, known.pauses):
         if name != pause_key(pause.scope, pause.of) or pause.scope not in SCOPES or not 1 <= pause.since <= state.epoch:
             yield f"{name} is {pause.scope} of {pause.of!r}, since epoch {pause.since}"
@@ -339,8 +337,9 @@ INVARIANTS = (
 
 @invariant("nodes in a group of the metadata service own tokens, and one at a time is on its way", "service", "nodes")
 def service(state: ClusterState, known: ClusterState) -> Details:
-    """The read group is within the write group by its making: it is the rows of one stage. Once there was a member
-    there is one for ever.
+    """Check the groups: once there is a member, there is always one.
+
+    The read group is a subset of the write group by construction: it is the nodes in one stage.
     """
     for name, member in sorted(state.service.items()):
         node = state.nodes.get(name)
@@ -357,7 +356,7 @@ def service(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("the goal of the metadata service is one, within its bounds", "service_goal")
 def service_goal(state: ClusterState, known: ClusterState) -> Details:
-    """A number, or automatic; and nodes that are known."""
+    """Check the goal: a number or automatic, and known nodes."""
     goal = state.service_goal
     if not 0 <= goal.size <= SIZE_MAX or (goal.automatic and (goal.size or goal.by_hand)):
         yield f"{goal.size} members are wanted, automatic {goal.automatic}, by hand {goal.by_hand}"
@@ -369,7 +368,7 @@ def service_goal(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a recovery is remembered for ever, and at most one goes on", "recoveries")
 def recoveries(state: ClusterState, known: ClusterState) -> Details:
-    """Each one by itself, and that none is forgotten or begins anew."""
+    """Check each recovery separately, and that none is removed or started again."""
     for key, one in news(state.recoveries, known.recoveries):
         ends = state.epoch if one.left is None else one.left
         if key != str(one.entered) or not 1 <= one.entered <= ends <= state.epoch or not one.operator:

@@ -1,4 +1,4 @@
-"""Invariants of operations: each is as the row of its kind says, and what they hold is theirs alone."""
+"""Invariants of operations: each matches the row of its kind and owns its locks exclusively."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from ringlog.kernel.values import NodeId
 
 @invariant("an operation has what the row of its kind says, and no other field", "operations")
 def rows(state: ClusterState, known: ClusterState) -> Details:
-    """Each operation by itself."""
+    """Check each operation separately."""
     for name, operation in news(state.operations, known.operations):
         kind = KINDS.get(operation.kind)
         if kind is None or operation.id != name:
@@ -55,7 +55,7 @@ def rows(state: ClusterState, known: ClusterState) -> Details:
     "operations",
 )
 def stages(state: ClusterState, known: ClusterState) -> Details:
-    """Marks of each operation; and one that has ended holds nothing."""
+    """Check the marks of each operation, and that an ended one has neither plan nor locks."""
     for name, operation in news(state.operations, known.operations):
         entered = tuple(mark.stage for mark in operation.marks)
         way = entered[:-1] if entered[-1:] == (CANCELLED,) else entered
@@ -78,7 +78,7 @@ def stages(state: ClusterState, known: ClusterState) -> Details:
     "nodes on their way are those of operations in flight, as the rows of their kinds say", "nodes", "operations"
 )
 def standings(state: ClusterState, known: ClusterState) -> Details:
-    """The nodes that have changed, and those that an operation is or was about."""
+    """Check the changed nodes and the nodes of changed operations."""
     expected: dict[NodeId, str] = {}
     for operation in in_flight(state):
         kind = kind_of(operation)
@@ -99,7 +99,7 @@ def standings(state: ClusterState, known: ClusterState) -> Details:
     "operations in flight are about different nodes, are not too many, and one that must be alone is", "operations"
 )
 def apart(state: ClusterState, known: ClusterState) -> Details:
-    """Beside the locks: what keeps operations apart."""
+    """Check the rules besides locks that separate operations."""
     flying = in_flight(state)
     about = Counter(node for operation in flying for node in (operation.node, operation.replaced) if node)
     yield from (f"{count} operations are about {node}" for node, count in sorted(about.items()) if count > 1)
@@ -113,7 +113,7 @@ def apart(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("no range is locked twice", "operations")
 def locks(state: ClusterState, known: ClusterState) -> Details:
-    """All locks, if any are new: of disjoint ranges none has in it the end of the one before it."""
+    """Check all locks if any are new: a disjoint range does not contain the end of the previous one."""
     held = [(one, lock) for one in in_flight(state) for lock in one.locks]
     before = {one.id: one.locks for one in in_flight(known)}
     if all(before.get(one.id) is one.locks for one in in_flight(state)):
@@ -136,7 +136,7 @@ def locks(state: ClusterState, known: ClusterState) -> Details:
     "placements",
 )
 def held(state: ClusterState, known: ClusterState) -> Details:
-    """The locks and plan of each operation, if it or the placements have changed."""
+    """Check the locks and plan of each operation if it or the placements have changed."""
     for operation in in_flight(state):
         if known.operations.get(operation.id) is operation and state.placements is known.placements:
             continue
@@ -160,7 +160,7 @@ def _is_there(placement: Placement, lock: LockedRange, *, exactly: bool) -> bool
 
 
 def _unlocked(operation: Operation) -> Iterator[str]:
-    """What the plan of a new operation reaches outside of its locks; of an alteration the ranges have another key."""
+    """Yield the changes of a new operation's plan outside its locks. Ranges of an alteration have another key."""
     plan = operation.plan
     reached = {(one.replication, one.start, one.end) for one in plan.sources}
     for deltas in (plan.start, plan.middle, plan.finish):
@@ -182,7 +182,7 @@ def _unlocked(operation: Operation) -> Iterator[str]:
 
 @invariant("who is ignored by an operation in flight is declared down", "nodes", "operations")
 def ignored(state: ClusterState, known: ClusterState) -> Details:
-    """Else it would come back and not be asked."""
+    """Check the ignored nodes: one that is not down could return without being asked."""
     for operation in in_flight(state):
         for name in operation.ignored:
             if name not in state.nodes or not state.nodes[name].down:
@@ -197,7 +197,7 @@ def ignored(state: ClusterState, known: ClusterState) -> Details:
     "prepared",
 )
 def served(state: ClusterState, known: ClusterState) -> Details:
-    """The generations of operations in flight."""
+    """Check the generations of operations in flight."""
     committed = {found.id: found for found in state.generations}
     for operation in in_flight(state):
         name = operation.generation
@@ -227,7 +227,7 @@ def _is_past(operation: Operation, stage: str) -> bool:
     "token_owners",
 )
 def preparing(state: ClusterState, known: ClusterState) -> Details:
-    """The one that is being prepared."""
+    """Check the prepared generation."""
     if state.prepared is None:
         return
     if not target_owners(state):

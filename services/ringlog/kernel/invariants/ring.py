@@ -1,8 +1,8 @@
-"""Invariants of placements: ranges that tile the ring, groups that readers and writers can rest on.
+"""Invariants of placements: ranges that cover the ring, groups that readers and writers can rely on.
 
-Every operation in flight is seen through its plan: who *enters* a group by it and who *leaves*. With them taken back,
-the groups of every range are those that the strategy gives for the present token map (``canonical``). That is the
-deepest sentence here; with ``views`` it says that each read quorum meets each write quorum.
+Every operation in flight is seen through its plan: the nodes that *enter* a group and those that *leave*. Without these
+changes, the groups of every range are those of the strategy for the present token map (``canonical``). This is the
+strongest invariant here. Together with ``views`` it implies that each read quorum intersects each write quorum.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from ringlog.kernel.values import NodeId, Replication, Token, is_token
 
 
 def settings_of(state: ClusterState) -> dict[str, Replication]:
-    """Key of every placement that there must be, with the setting that its present groups follow."""
+    """Return the key of every required placement, with the setting of its present groups."""
     own = {found.placement: found.replication for found in state.keyspaces.values() if found.placement}
     return {**dict(replications_in_use(state)), **own}
 
 
 def new_groups(placement: Placement, known: ClusterState) -> Iterator[RangeGroup]:
-    """The ranges that the placement does not have as the same object in a state that is known, by end."""
+    """Yield the ranges that the placement does not share with the known state, by end."""
     before = known.placements.get(placement.key)
     if before is None:
         yield from placement.ranges
@@ -52,7 +52,7 @@ def new_groups(placement: Placement, known: ClusterState) -> Iterator[RangeGroup
     "operations",
 )
 def placed(state: ClusterState, known: ClusterState) -> Details:
-    """Keys of placements, and whose they are."""
+    """Check the keys of placements and their keyspaces."""
     wanted = settings_of(state)
     if set(state.placements) != wanted.keys():
         yield f"{sorted(state.placements)} are placed, in use are {sorted(wanted)}"
@@ -71,7 +71,7 @@ def placed(state: ClusterState, known: ClusterState) -> Details:
     "ranges tile the ring: each begins where the one before it ends, the first where the last does", "placements"
 )
 def tiling(state: ClusterState, known: ClusterState) -> Details:
-    """Ends and starts of every placement that changed."""
+    """Check the ends and starts of every changed placement."""
     for key, placement in sorted(state.placements.items()):
         if known.placements.get(key) is placement:
             continue
@@ -91,7 +91,7 @@ def tiling(state: ClusterState, known: ClusterState) -> Details:
     "keyspaces",
 )
 def cuts(state: ClusterState, known: ClusterState) -> Details:
-    """The ends of all ranges against the token map."""
+    """Compare the ends of all ranges with the token map."""
     ends = set(state.token_owners)
     for operation in in_flight(state):
         if has_reached(operation, PREPARED):
@@ -116,7 +116,7 @@ def cuts(state: ClusterState, known: ClusterState) -> Details:
     "placements",
 )
 def groups(state: ClusterState, known: ClusterState) -> Details:
-    """Each group by itself, of the ranges that changed."""
+    """Check each group of the changed ranges separately."""
     for key, placement in sorted(state.placements.items()):
         for group in new_groups(placement, known):
             where = f"{key} ({group.start}, {group.end}]"
@@ -133,7 +133,7 @@ def groups(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("members of groups are nodes of the cluster that have not left", "placements", "nodes")
 def members(state: ClusterState, known: ClusterState) -> Details:
-    """All groups if a node has gone, else those of the ranges that changed."""
+    """Check all groups if a node has left, otherwise those of changed ranges."""
     gone = any(node.state in NO_MEMBER for _, node in news(state.nodes, known.nodes)) and known.nodes
     for key, placement in sorted(state.placements.items()):
         for group in placement.ranges if gone else new_groups(placement, known):
@@ -144,7 +144,7 @@ def members(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("members of a group stand in the order in which a clockwise walk meets them", "placements", "token_owners")
 def order(state: ClusterState, known: ClusterState) -> Details:
-    """All groups if tokens changed hands, else those of the ranges that changed."""
+    """Check all groups if token owners changed, otherwise those of changed ranges."""
     walk = walk_order(state)
     moved = state.token_owners is not known.token_owners
     for key, placement in sorted(state.placements.items()):
@@ -157,11 +157,11 @@ def order(state: ClusterState, known: ClusterState) -> Details:
 # ------------------------------------------------------------------------------------------ operations in flight
 
 Seen = tuple[str, frozenset[NodeId], frozenset[NodeId]]
-"""Stage of an operation, who enters and who leaves a range by it."""
+"""Stage of an operation, and the nodes that enter and leave a range by it."""
 
 
 def _changes(state: ClusterState, operation: Operation) -> Iterator[tuple[str, Token, Seen]]:
-    """(setting, range end, what happens there) of all ranges that the operation changes."""
+    """Yield (setting, range end, change) for all ranges that the operation changes."""
     plan = operation.plan
     for key, ranges in touched(plan.start, plan.middle, plan.finish).items():
         placement = state.placements.get(key)
@@ -186,7 +186,7 @@ def _by_range(state: ClusterState) -> Mapping[str, Mapping[Token, list[Seen]]]:
     "operations",
 )
 def views(state: ClusterState, known: ClusterState) -> Details:
-    """Every range: so a write, which needs quorums of both views, meets every quorum that reads."""
+    """Check every range. Then a write, which needs quorums of both views, intersects every read quorum."""
     changing = _by_range(state)
     for key, placement in sorted(state.placements.items()):
         here = changing.get(key, {})
@@ -217,7 +217,7 @@ def views(state: ClusterState, known: ClusterState) -> Details:
     "token_owners",
 )
 def canonical(state: ClusterState, known: ClusterState) -> Details:
-    """All ranges if tokens changed hands, else those that changed."""
+    """Check all ranges if token owners changed, otherwise the changed ones."""
     ring = ring_of(state.token_owners, state.nodes)
     moved = state.token_owners is not known.token_owners
     changing = _by_range(state)

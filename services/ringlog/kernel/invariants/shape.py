@@ -1,7 +1,7 @@
-"""The shape of an invariant: a sentence about every state, the parts that it speaks of, and a check of it.
+"""The structure of an invariant: a sentence about every state, the sections that can break it, and its check.
 
-A check gets the state and one that is *known* to be sound, an earlier one of the same log. What the two share, as the
-same object, need not be looked at again. The empty state is always sound: with it a check looks at everything.
+A check gets the state and a *known* valid one, an earlier state of the same log. Objects that both share need no check.
+The empty state is always valid: with it a check covers everything.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ K = TypeVar("K", str, int)
 V = TypeVar("V")
 
 Details = Iterator[str]
-"""What is wrong, in words; nothing if the invariant holds."""
+"""Descriptions of violations; empty if the invariant holds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Invariant:
-    """``sentence`` is true of every state; only the named ``parts`` of the state can make it false."""
+    """An invariant. ``sentence`` is true of every state; only the named ``parts`` of the state can make it false."""
 
     name: str
     sentence: str
@@ -33,7 +33,7 @@ class Invariant:
 
 @dataclass(frozen=True, slots=True)
 class BrokenInvariant:
-    """An invariant that does not hold in a state, and what is wrong there."""
+    """An invariant that does not hold in a state, and the violation."""
 
     invariant: str
     sentence: str
@@ -41,7 +41,7 @@ class BrokenInvariant:
 
 
 def invariant(sentence: str, *parts: str) -> Callable[[Callable[[ClusterState, ClusterState], Details]], Invariant]:
-    """Make an invariant of a check; its name is the function's."""
+    """Return a decorator that makes an invariant of a check; its name is the function's."""
 
     def made(check: Callable[[ClusterState, ClusterState], Details]) -> Invariant:
         return Invariant(check.__name__, sentence, frozenset(parts), check)
@@ -50,7 +50,7 @@ def invariant(sentence: str, *parts: str) -> Callable[[Callable[[ClusterState, C
 
 
 def news(now: Map[K, V], known: Map[K, V]) -> list[tuple[K, V]]:
-    """The items of a map that another one does not have as the same object, by key."""
+    """Return the items of a map that ``known`` does not have as the same object, by key."""
     if now is known:
         return []
     return sorted((key, value) for key, value in now.items() if known.get(key) is not value)

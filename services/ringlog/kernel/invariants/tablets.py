@@ -1,4 +1,4 @@
-"""Invariants of tablets: maps that cut the ring, replicas that can be, transitions that are rows of the stage table."""
+"""Invariants of tablets: maps that cover the ring, possible replicas, transitions that match the stage table."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from ringlog.kernel.values import TOKEN_MAX, is_token
 
 
 def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[TabletMap, Tablet]]:
-    """The tablets that the known state does not have as the same objects: of chunks, and of transitions."""
+    """Yield the tablets that the known state does not share, by their chunks and transitions."""
     for name, tablets in news(state.tablets, known.tablets):
         before = known.tablets.get(name)
         old = set(map(id, before.chunks)) if before is not None and before.ends is tablets.ends else set()
@@ -38,7 +38,7 @@ def _new_tablets(state: ClusterState, known: ClusterState) -> Iterator[tuple[Tab
     "keyspaces",
 )
 def cut(state: ClusterState, known: ClusterState) -> Details:
-    """Tables against maps."""
+    """Compare tables with maps."""
     for name, table in sorted(state.tables.items()):
         in_tablets = not strategy_of(state.keyspaces[table.keyspace].replication).in_ring
         if in_tablets != (table.tablets is not None):
@@ -51,7 +51,7 @@ def cut(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("tablets tile the ring up to its last token, packed in full chunks that say where they end", "tablets")
 def tablet_ends(state: ClusterState, known: ClusterState) -> Details:
-    """Ends, chunks and what repeats them."""
+    """Check the ends, the chunks and the fields derived from them."""
     for name, tablets in news(state.tablets, known.tablets):
         before, ends = known.tablets.get(name), tablets.ends
         if before is None or before.ends is not ends:
@@ -75,7 +75,7 @@ def tablet_ends(state: ClusterState, known: ClusterState) -> Details:
     "each replica of a tablet is on a shard of a node that is a member, and no two are on one node", "tablets", "nodes"
 )
 def tablet_replicas(state: ClusterState, known: ClusterState) -> Details:
-    """Settled replicas and those that are next."""
+    """Check settled and next replicas."""
     seen = known if state.nodes is known.nodes else EMPTY_STATE
     for tablets, tablet in _new_tablets(state, seen):
         where = f"{tablets.table}/{tablet.index}"
@@ -92,7 +92,7 @@ def tablet_replicas(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a map counts the replicas of each of its nodes", "tablets")
 def tablets_held(state: ClusterState, known: ClusterState) -> Details:
-    """``held`` against all replicas, where chunks are new."""
+    """Compare ``held`` with all replicas, if chunks are new."""
     for name, tablets in news(state.tablets, known.tablets):
         before = known.tablets.get(name)
         if before is not None and before.chunks == tablets.chunks and before.held == tablets.held:
@@ -106,7 +106,7 @@ def tablets_held(state: ClusterState, known: ClusterState) -> Details:
     "a transition is in a stage of its kind, exchanges at most one replica, and began before its stage", "tablets"
 )
 def tablet_stages(state: ClusterState, known: ClusterState) -> Details:
-    """Transitions against the stage table."""
+    """Compare transitions with the stage table."""
     for tablets, tablet in _new_tablets(state, known):
         if (transition := tablet.transition) is not None:
             where = f"{tablets.table}/{tablet.index}"
@@ -140,7 +140,7 @@ def _wrong(state: ClusterState, tablet: Tablet, transition: Transition) -> Itera
 
 @invariant("who reads a tablet writes it; nobody has been a member since later than the tablet changed", "tablets")
 def tablet_groups(state: ClusterState, known: ClusterState) -> Details:
-    """The groups as requests are planned on them."""
+    """Check the groups that requests use."""
     for tablets, tablet in _new_tablets(state, known):
         group = group_of(tablet)
         where = f"{tablets.table}/{tablet.index}"
@@ -152,7 +152,7 @@ def tablet_groups(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("while an operation is past requested, no tablet is in transition", "tablets", "operations")
 def excluded(state: ClusterState, known: ClusterState) -> Details:
-    """The tablet track and node operations."""
+    """Compare tablet transitions with node operations."""
     running = [one for one in in_flight(state) if one.stage != REQUESTED]
     for operation in running[:1]:
         for tablets, transition in transitions(state):
@@ -161,7 +161,7 @@ def excluded(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a decision to resize has the table's last number", "tablets")
 def resizes(state: ClusterState, known: ClusterState) -> Details:
-    """Decisions of maps that changed."""
+    """Check the resize decisions of changed maps."""
     for name, tablets in news(state.tablets, known.tablets):
         resize = tablets.resize
         if resize is not None and (resize.sequence != tablets.sequence or resize.decision not in ("split", "merge")):

@@ -1,4 +1,4 @@
-"""Invariants of what counts for earlier writes: the settled time, versions of tables, leeways."""
+"""Invariants of past versions: the settled time, versions of tables, leeways."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from ringlog.kernel.values import Micros
     "writers",
 )
 def settled(state: ClusterState, known: ClusterState) -> Details:
-    """Once there is one."""
+    """Check the settled time, once there is one."""
     now, before = state.settled, known.settled
     is_lowered = now.lowered > before.lowered
     if (now.until < before.until and not is_lowered) or now.forgotten < before.forgotten:
@@ -38,7 +38,7 @@ def settled(state: ClusterState, known: ClusterState) -> Details:
     "settled",
 )
 def table_lives(state: ClusterState, known: ClusterState) -> Details:
-    """Each name of which something is kept."""
+    """Check each name with stored versions."""
     for name, lifetimes in news(state.table_lives, known.table_lives):
         times = [time for lifetime in lifetimes for time in _times(lifetime)]
         if times != sorted(times) or (times and times[-1] > state.settled.until):
@@ -66,7 +66,7 @@ def table_lives(state: ClusterState, known: ClusterState) -> Details:
 
 
 def _times(lifetime: TableLifetime) -> list[int]:
-    """Times at which something began or ended, in the order in which they must be."""
+    """Return the start and end times in their required order."""
     for one, other in pairwise(lifetime.versions):
         assert one.since <= other.since
     return [version.since for version in lifetime.versions] + ([] if lifetime.until is None else [lifetime.until])
@@ -79,7 +79,7 @@ def _times(lifetime: TableLifetime) -> list[int]:
     "settled",
 )
 def past_versions(state: ClusterState, known: ClusterState) -> Details:
-    """Each name whose tables differ, for writes below both settled times and above what is forgotten."""
+    """Check each name whose tables changed, for writes below both settled times that are not forgotten."""
     low, high = state.settled.forgotten, min(state.settled.until, known.settled.until)
     if low >= high or (state.table_lives is known.table_lives and state.tables is known.tables):
         return
@@ -93,7 +93,7 @@ def past_versions(state: ClusterState, known: ClusterState) -> Details:
 
 
 def _counting(state: ClusterState, name: str, low: Micros, high: Micros) -> list[tuple[object, ...]]:
-    """The tables of a name, with the times of append from ``low`` to ``high`` for which they count, and are named."""
+    """Return the tables of a name, with the append times from ``low`` to ``high`` for their rules and their names."""
     table, lifetimes = state.tables.get(name), state.table_lives.get(name, ())
     found = [(table, low, high, high)] if table is not None and not lifetimes else []
     for lifetime in lifetimes:

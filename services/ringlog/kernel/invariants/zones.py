@@ -1,5 +1,5 @@
-"""Zones: their partitions are there, a plan has something before it, a cancel is of what is pending; their tablets are
-on the nodes of their partitions.
+"""Invariants of zones: their partitions exist, a plan follows a pending move, a cancel refers to the pending move, and
+their tablets are on the nodes of their partitions.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from ringlog.kernel.zones.rebalance import CHAIN_MAX, KEYS
 
 @invariant("a zone has its partitions, by their numbers, and counts those that move", "zones", "zone_partitions")
 def zone_parts(state: ClusterState, known: ClusterState) -> Details:
-    """The two parts against each other."""
+    """Compare the two sections."""
     counted: Counter[str] = Counter()
     moving: Counter[str] = Counter()
     for key, partition in sorted(state.zone_partitions.items()):
@@ -46,7 +46,7 @@ def zone_parts(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a zone has sane values, and data nodes of the directory", "zones")
 def zone_values(state: ClusterState, known: ClusterState) -> Details:
-    """Bounds, and ids of nodes."""
+    """Check bounds and ids of nodes."""
     for name, zone in news(state.zones, known.zones):
         if not (1 <= zone.partitions <= PARTITIONS_MAX and 1 <= zone.replicas <= REPLICAS_MAX):
             yield f"{name}: {zone.partitions} partitions, {zone.replicas} replicas"
@@ -62,7 +62,7 @@ def zone_values(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("a configuration has a voter; its nodes are registered, each once", "zone_partitions")
 def zone_steps(state: ClusterState, known: ClusterState) -> Details:
-    """Each configuration that a partition names."""
+    """Check each configuration that a partition names."""
     for key, partition in news(state.zone_partitions, known.zone_partitions):
         for step in _steps(partition):
             nodes = (*step.peers, *step.learners)
@@ -83,7 +83,7 @@ def _steps(partition: ZonePartition) -> Iterator[ZoneStep]:
 
 @invariant("nothing is planned, and nothing cancelled, where nothing is pending", "zone_partitions")
 def zone_plans(state: ClusterState, known: ClusterState) -> Details:
-    """No plan is an orphan; a cancel is of the step that is pending, from what was reached."""
+    """Check that plans have a pending move, and that a cancel refers to the pending and the reached configuration."""
     for key, partition in news(state.zone_partitions, known.zone_partitions):
         if partition.planned is not None and not partition.pending:
             yield f"{key}: a plan with nothing before it"
@@ -101,7 +101,7 @@ def zone_plans(state: ClusterState, known: ClusterState) -> Details:
     "no step changes the role of a node while another votes; no stable configuration is forced", "zone_partitions"
 )
 def zone_roles(state: ClusterState, known: ClusterState) -> Details:
-    """Each step against the one before it. Stable configurations have no marks of a reset."""
+    """Compare each step with the previous one. Stable configurations must have no marks of a reset."""
     for key, partition in news(state.zone_partitions, known.zone_partitions):
         for one in (partition.stable, partition.reached):
             if one is not None and (one.forced or one.from_reset):
@@ -115,7 +115,7 @@ def zone_roles(state: ClusterState, known: ClusterState) -> Details:
 
 @invariant("no key of a partition has changed, and no change was acted on, after the state's epoch", "zone_partitions")
 def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
-    """Revisions, and what is written has one."""
+    """Check revisions: each written key has one."""
     for key, partition in news(state.zone_partitions, known.zone_partitions):
         of = partition.revisions
         if any(getattr(of, name) > state.epoch for name in KEYS) or partition.change > state.epoch:
@@ -131,7 +131,7 @@ def zone_revisions(state: ClusterState, known: ClusterState) -> Details:
     "tablets",
 )
 def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
-    """Keyspaces and maps against zones."""
+    """Compare keyspaces and maps with zones."""
     placed = {}
     for name, keyspace in sorted(state.keyspaces.items()):
         zone = state.zones.get(keyspace.replication.zone)
@@ -156,7 +156,7 @@ def zone_keyspaces(state: ClusterState, known: ClusterState) -> Details:
     "zone_partitions",
 )
 def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
-    """Tablets against the configurations of their partitions, where one of both is new, or the zone is another."""
+    """Compare tablets with the configurations of their partitions, if either is new or the zone changed."""
     placed, was = _zones_of(state), _zones_of(known)
     for name, tablets in sorted(state.tablets.items()) if placed else ():
         zone = placed.get(_keyspace_of(name), "")
@@ -178,7 +178,7 @@ def zone_tablets(state: ClusterState, known: ClusterState) -> Details:
 
 
 def _zones_of(state: ClusterState) -> dict[str, str]:
-    """Keyspace to the zone that places it."""
+    """Return keyspace to the zone that places it."""
     return {name: one.replication.zone for name, one in state.keyspaces.items() if one.replication.zone}
 
 

@@ -1,1 +1,1 @@
-"""How operations and tablet transitions begin, advance and are cancelled."""
+"""The start, the steps and the cancel of operations and tablet transitions."""

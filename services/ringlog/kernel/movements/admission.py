@@ -1,8 +1,13 @@
-"""Admission: an operation that is asked for is recorded with plan and locks, or refused by the rule it would break.
+"""Admission of operations: record a requested operation with plan and locks, or reject it by the rule that it breaks.
 
-In this order: room for one more; enough replicas survive to know every row; every keyspace's replication stays
-possible; no range is locked by another operation; the plans compose. What is particular to a kind of operation its own
-command has checked before. A rejection names the other operation that is in the way.
+The checks run in this order:
+
+- the number of operations is below its maximum;
+- enough replicas survive to know every row;
+- no range is locked by another operation;
+- the plans compose, and every keyspace's replication stays possible.
+
+The operation's own command has checked the rules of its kind before. A rejection names the blocking operation.
 """
 
 from __future__ import annotations
@@ -22,7 +27,7 @@ from ringlog.kernel.values import NodeId
 
 
 def requested(kind: OperationKind, node: NodeId, context: EntryContext, seed: bytes = b"") -> Operation:
-    """An operation of ``kind`` as it begins, without plan and locks."""
+    """Return a new operation of ``kind``, without plan and locks."""
     mark = StageMark(REQUESTED, context.epoch, context.time)
     return Operation(
         id=f"{kind.name}-{context.epoch}",
@@ -42,14 +47,14 @@ def requested(kind: OperationKind, node: NodeId, context: EntryContext, seed: by
 
 
 def planned(state: ClusterState, operation: Operation, plan: Plan) -> Operation:
-    """The operation with its plan and locks."""
+    """Return the operation with its plan and locks."""
     assert not operation.locks, "an operation is planned once"
     unlocked = replace(operation, plan=plan)
     return replace(unlocked, locks=locks_of(state, unlocked))
 
 
 def admit(state: ClusterState, operation: Operation, plan: Plan, context: EntryContext) -> Decision:
-    """``operation`` recorded with its plan, its nodes in the states that it brings."""
+    """Record ``operation`` with its plan and set the states of its nodes, or reject it."""
     admitted = planned(state, operation, plan)
     refused = refusal(state, admitted)
     if refused is not None:
@@ -60,7 +65,7 @@ def admit(state: ClusterState, operation: Operation, plan: Plan, context: EntryC
 
 
 def refusal(state: ClusterState, operation: Operation) -> Rejected | None:
-    """What speaks against an operation with its plan and locks; None if nothing does."""
+    """Return why an operation with its plan and locks is rejected, or None."""
     return (
         _no_room(state)
         or (None if kind_of(operation).admits_loss else _too_few_alive(operation))
@@ -106,7 +111,7 @@ def _locked(state: ClusterState, operation: Operation) -> Rejected | None:
 
 
 def _nodes_of(operation: Operation) -> set[NodeId]:
-    """The nodes whose own operation it is."""
+    """Return the nodes that the operation moves: the node itself and the replaced one."""
     return {operation.node, operation.replaced} - {""}
 
 

@@ -1,14 +1,14 @@
-"""A keyspace changes its replication: its ranges live under a key of their own meanwhile.
+"""The change of a keyspace's replication: meanwhile its ranges have a private placement.
 
-Other keyspaces may share the placement of the old setting, or of the new one, and do not move. So when the alteration
-is prepared, the keyspace gets a placement of its own, a copy of the old one, cut wherever either setting cuts; the
-steps of the plan change that copy, and when it is finished, it becomes (or joins) the placement of the new setting.
-A cancel drops the copy: the old placement was never touched.
+Other keyspaces may share the placement of the old or the new setting, and do not move. So when the alteration is
+prepared, the keyspace gets a private placement: a copy of the old one, split at the ends of both settings. The steps of
+the plan change that copy. When the alteration is finished, the copy becomes the placement of the new setting, or is
+merged with it. A cancel drops the copy; the old placement never changed.
 
-No other operation is in flight meanwhile: each of them would change ranges of the copy too.
+No other operation is in flight meanwhile: each of them would also change ranges of the copy.
 
-When the new setting has a placement already, each replica keeps the later of its two ``since``: it may be a member
-there for long, yet not of this keyspace's range.
+If the new setting already has a placement, each replica keeps the later of its two ``since``: it may be a member there
+for long, but not of this keyspace's range.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from ringlog.kernel.ownership.strategies import ends_of, replication_key
 
 
 def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, Any]:
-    """The parts of the state when the keyspace has its own placement."""
+    """Return the changed sections of the state that give the keyspace its private placement."""
     keyspace = state.keyspaces[operation.keyspace]
     assert operation.replication is not None, "an alteration names the new setting"
     key = alteration_key(keyspace.replication, operation.replication)
@@ -42,7 +42,9 @@ def prepared_alteration(state: ClusterState, operation: Operation) -> dict[str, 
 
 
 def altered(state: ClusterState, operation: Operation, context: EntryContext) -> dict[str, Any]:
-    """The parts of the state when the keyspace is under its new setting; its own placement has reached that layout."""
+    """Return the changed sections that put the keyspace under its new setting, when its placement has reached that
+    layout.
+    """
     keyspace = state.keyspaces[operation.keyspace]
     old, new = keyspace.replication, operation.replication
     assert new is not None, "an alteration names the new setting"
@@ -66,7 +68,7 @@ def altered(state: ClusterState, operation: Operation, context: EntryContext) ->
 
 
 def _in_order(state: ClusterState, own: Placement) -> Placement:
-    """The members of every group as a walk from its range meets them: cutting or merging moved the ends."""
+    """Return the placement with every group in the order of a walk from its range: splits and merges moved the ends."""
     order = Order(state.nodes)
     ranges = tuple(
         replace(group, read=order.sorted(group.end, group.read), write=order.sorted(group.end, group.write))
@@ -76,7 +78,7 @@ def _in_order(state: ClusterState, own: Placement) -> Placement:
 
 
 def _joined(there: Placement, own: Placement) -> Placement:
-    """One placement for all keyspaces of a setting, of two that lay out the same."""
+    """Return one placement for all keyspaces of a setting, from two with the same layout."""
     assert (there.key, there.ends) == (own.key, own.ends), "one setting lays out one ring in one way"
     ranges = tuple(
         replace(

@@ -1,15 +1,17 @@
-"""The way back: a cancelled operation leaves the placements as if it had never been admitted.
+"""Cancel: a cancelled operation leaves the placements as if it had never been admitted.
 
 Steps are undone in reverse order: the inverse of the start delta, then the splits. Every range that the operation had
-locked is then the range it was, with the same members since the same epochs; ``changed`` is put back from the lock.
-A node that replaced another one and was given tablets of it cannot go back to the state none: it is dead, and has left.
-That is safe: requests planned meanwhile wrote to the old group and to more, and the gaining node, once it comes back,
-is a member since a later epoch, so nothing that it answered before is counted again. Other operations changed other
-ranges meanwhile; those stay as they are.
+locked is then the same as before, with the same members since the same epochs; ``changed`` is restored from the lock.
+Other operations changed other ranges meanwhile; those stay as they are.
 
-The generation begun for it is dropped unless it is committed (a finer generation is still correct), or unless it
-serves another operation; who asked for a check meanwhile hears that it went. One that was requested is dropped, too,
-where no token is left. From ``write_both_read_new`` on there is no way back: the new owner may have been read.
+This is safe. Requests planned meanwhile wrote to the old group and to more nodes. If the gaining node returns later, it
+is a member since a later epoch, so its earlier answers do not count.
+
+A joining or replacing node that already has tablets cannot return to ``none``: it becomes ``left``.
+
+The generation started for the operation is dropped, unless it is committed (a finer generation is still correct) or
+serves another operation. Requests for a check that wait for it end as dropped. A requested generation is dropped, too,
+if no token is left. From ``write_both_read_new`` on a cancel is not possible: clients may have read from the new owner.
 """
 
 from __future__ import annotations
@@ -34,7 +36,7 @@ from ringlog.kernel.tablets.mutual_exclusion import tables_on
 
 
 def cancel(state: ClusterState, operation: Operation, reason: str, context: EntryContext) -> ClusterState:
-    """The state without the operation's effects; it has not passed the point of no return."""
+    """Return the state without the operation's effects. The operation must not have passed the point of no return."""
     assert not has_reached(operation, POINT_OF_NO_RETURN), "who may have been read stays"
     prepared, generation = state.prepared, operation.generation
     if prepared is not None and prepared.operation == operation.id:
@@ -69,7 +71,7 @@ def _undone(state: ClusterState, operation: Operation, context: EntryContext) ->
 
 
 def _unlocked(placement: Placement, locks: tuple[LockedRange, ...]) -> Placement:
-    """The placement with the ``changed`` that its ranges had when they were locked."""
+    """Return the placement with the ``changed`` that its ranges had when they were locked."""
     before: dict[int, RangeGroup] = {}
     for lock in locks:
         index = index_at(placement.ends, lock.end)

@@ -1,7 +1,7 @@
-"""How an operation goes on: what must hold before it leaves a stage, and what entering the next one changes.
+"""Progress of operations: the conditions to leave a stage, and the effects of entering the next one.
 
-Both halves of a step are one entry of the log, so that no state shows a stage without its effect. An operation that
-ends keeps its marks and its reports for the record, without plan and locks; only the last ended ones are remembered.
+Both halves of a step are one entry of the log, so no state shows a stage without its effect. An ended operation keeps
+its marks and reports for the record, without plan and locks. Only the last ended operations are kept.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ Moment = Literal["during", "finished", "cancelled"]
 def may_leave(
     state: ClusterState, operation: Operation, witnesses: Sequence[Witness], reports: Sequence[StreamReport]
 ) -> Rejected | None:
-    """Why the operation must stay in its stage, None if it may go on."""
+    """Return why the operation must stay in its stage, or None if it may continue."""
     if failed := stopped_by(operation):
         return Rejected("awaits_decision", f"operation: {operation.id} has failed: {describe(state, failed[-1])}")
     if operation.stage == REQUESTED:
@@ -77,7 +77,7 @@ def may_leave(
 
 
 def unreported(operation: Operation, reports: Sequence[StreamReport]) -> tuple[NodeId, ...]:
-    """The gaining nodes whose report the present stage still lacks."""
+    """Return the gaining nodes whose report the present stage still lacks."""
     if operation.stage not in REPORTED_STAGES:
         return ()
     reporters = {report.node for report in reports if report.operation == operation.id}
@@ -85,9 +85,10 @@ def unreported(operation: Operation, reports: Sequence[StreamReport]) -> tuple[N
 
 
 def waits_behind(state: ClusterState, operation: Operation) -> tuple[Operation, ...]:
-    """The operations because of which a requested one must wait for its turn; empty if it may go on.
+    """Return the operations that block the start of a requested one; empty if it may start.
 
-    Turns are taken by the priority of the kinds, then in the order of admission; one that waits for tablets has none.
+    Operations start by the priority of their kinds, then in the order of admission. An operation that waits for tablets
+    blocks no other one.
     """
     flying = in_flight(state)
     running = tuple(other for other in flying if other.stage != REQUESTED)
@@ -118,7 +119,8 @@ def _not_committed(state: ClusterState, operation: Operation) -> Rejected | None
         return Rejected(
             "generation_not_committed", f"operation: the generation made for {operation.id} ({made}) is not committed"
         )
-    # Streams leave the state when their generation expires. Each later one describes the tokens of this operation, too.
+    # The streams of an expired generation leave the state. Each later generation also describes the tokens of this
+    # operation.
     described = generation if generation.forgotten is None else state.generations[-1]
     coarse = no_ends(described.ranges, operation.tokens)
     if coarse:
@@ -137,7 +139,7 @@ def _not_published(state: ClusterState, operation: Operation) -> Rejected | None
 
 
 def enter(state: ClusterState, operation: Operation, stage: str, context: EntryContext) -> ClusterState:
-    """The state after ``operation`` entered ``stage``: placements, directory, token map and schema with it."""
+    """Return the state after ``operation`` entered ``stage``, with its placements, directory, token map and schema."""
     assert stage == next_stage(operation), "stages are entered one after the other"
     parts: dict[str, Any] = {}
     if stage == PREPARED:
@@ -156,7 +158,7 @@ def enter(state: ClusterState, operation: Operation, stage: str, context: EntryC
 
 
 def at_once(state: ClusterState, operation: Operation, context: EntryContext) -> ClusterState:
-    """The state after all steps of ``operation`` (not recorded yet) in one entry: nobody is asked, nothing streamed."""
+    """Return the state after all steps of ``operation`` (not recorded yet) in one entry, without gates and streams."""
     assert kind_of(operation).is_at_once, "a node that is asked must be waited for"
     for deltas in (operation.plan.start, operation.plan.middle):
         state = replaced(state, placements=_with(state, deltas, context))
@@ -166,10 +168,10 @@ def at_once(state: ClusterState, operation: Operation, context: EntryContext) ->
 
 
 def without_orphan(state: ClusterState, context: EntryContext) -> ClusterState:
-    """The state without its prepared generation, where no token is left, present or coming.
+    """Return the state without its prepared generation if no token is left, present or coming.
 
-    Nobody could describe it, and as long as it is prepared no writer may raise its horizon. Whatever takes the last
-    token away (a cancelled join, the last node that leaves, is removed or assassinated) comes through here.
+    No process could describe such a generation, and while it is prepared no writer may raise its horizon. Every step
+    that can remove the last token (a cancelled join; the last node leaves, is removed or assassinated) ends here.
     """
     if state.prepared is None or target_owners(state):
         return state
@@ -181,7 +183,7 @@ def _with(state: ClusterState, deltas: Deltas, context: EntryContext) -> Map[str
 
 
 def _finished(state: ClusterState, operation: Operation, context: EntryContext) -> dict[str, Any]:
-    """The parts of the state that change when the new layout is all there is."""
+    """Return the sections of the state that change when only the new layout remains."""
     plan = operation.plan
     placements = _with(state, plan.finish, context)
     if kind_of(operation).changes is Changes.SETTING:
@@ -196,9 +198,9 @@ def _finished(state: ClusterState, operation: Operation, context: EntryContext) 
 
 
 def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map[str, Node]:
-    """The directory with the nodes of the operation as its kind says: their states, when it has finished their tokens.
+    """Return the directory with the operation's nodes in the states, and after its end with the tokens, of its kind.
 
-    When it was cancelled they are as they were when it was asked for.
+    After a cancel the nodes are as they were at the request.
     """
     kind = kind_of(operation)
     for name, its, tokens in (
@@ -218,7 +220,7 @@ def standing(nodes: Map[str, Node], operation: Operation, moment: Moment) -> Map
 
 
 def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
-    """The operation in ``stage`` since this entry; without plan and locks if that ends it."""
+    """Return the operation in ``stage`` since this entry; without plan and locks if that ends it."""
     assert not is_ended(operation), "what has ended stays as it is"
     assert operation.stage_epoch < context.epoch, "epochs of stages ascend"
     mark = StageMark(stage, context.epoch, context.time)
@@ -227,7 +229,7 @@ def moved(operation: Operation, stage: str, context: EntryContext) -> Operation:
 
 
 def record(state: ClusterState, operation: Operation) -> Map[str, Operation]:
-    """The operations with this one; the oldest ended ones go when more are remembered than ``operations_kept_max``."""
+    """Return the operations with this one, without the oldest ended ones above ``operations_kept_max``."""
     operations, flying = state.operations.set(operation.id, operation), in_flight_with(state, operation)
     surplus = len(operations) - len(flying) - setting(state, "operations_kept_max")
     if surplus > 0:

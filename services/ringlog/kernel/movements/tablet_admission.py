@@ -1,4 +1,4 @@
-"""Whether a transition may begin: places, racks, living sources, and the limits on streaming (``streaming``)."""
+"""Admission of tablet transitions: placement, racks, living sources, and the limits on streaming (``streaming``)."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ from ringlog.kernel.zones.data import in_zone, partition_of, refused_by_zone
 def refused_migration(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, step: Transition, running: Streams
 ) -> Rejected | None:
-    """What speaks against beginning ``step``; None if nothing does, and then ``running`` counts it.
+    """Return why ``step`` must not begin, or None; ``running`` then includes it.
 
-    ``running``: what streams in the state and by the transitions that were looked at before this one.
+    ``running``: the streams in the state and those of the transitions that were admitted before this one.
     """
     moved = Tablet(tablet.index, tablet.start, tablet.end, tablet.replicas, tablet.changed, step)
     source, target = leaving(moved), pending(moved)
@@ -64,7 +64,7 @@ def refused_migration(
 def _bad_shape(
     state: ClusterState, kind: TransitionKind, source: TabletReplica | None, target: TabletReplica | None
 ) -> Rejected | None:
-    """Whether source and target are such as the kind asks for."""
+    """Check that source and target are as the kind requires."""
     if target is not None:
         node = state.nodes.get(target.node)
         if node is None:
@@ -91,7 +91,7 @@ def _bad_shape(
 def _bad_place(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, source: TabletReplica | None, target: TabletReplica
 ) -> Rejected | None:
-    """Whether the target may have the tablet."""
+    """Check that the target may have the tablet."""
     node = state.nodes[target.node]
     if target.node not in targets(state):
         how = "is down" if node.down else f"is {shown_state(state, node.id)}"
@@ -122,14 +122,16 @@ def _rack_of(node: Node) -> tuple[str, str]:
 
 
 def _racks(replication: Replication, datacenter: str) -> tuple[str, ...] | None:
-    """The racks that a replication names in a datacenter (none: any); None if it does not name the datacenter."""
+    """Return the racks that a replication names in a datacenter (none: any), or None if it does not name the
+    datacenter.
+    """
     if not replication.datacenters:
         return ()
     return next((local.racks for local in replication.datacenters if local.datacenter == datacenter), None)
 
 
 def _unknowing(state: ClusterState, table: str, moved: Tablet) -> Rejected | None:
-    """Rows come from a quorum of the replicas, or from all that are left, to each who must know more."""
+    """Reject a rebuild or repair without enough sources: a quorum of the replicas, or all remaining ones."""
     if not (dead := needed(state, table, moved)):
         return None
     names, count = ", ".join(state.nodes[node].name for node in dead), len(moved.replicas)
@@ -137,8 +139,9 @@ def _unknowing(state: ClusterState, table: str, moved: Tablet) -> Rejected | Non
 
 
 def needed(state: ClusterState, table: str, moved: Tablet) -> tuple[NodeId, ...]:
-    """The dead without whom a tablet of a table's cannot be rebuilt, or repaired, as its transition has it: nobody
-    knows every row, or too few of those who stay in a smaller group can be given what it must know. None if it can.
+    """Return the dead nodes without which the transition cannot rebuild or repair the tablet; empty if it can.
+
+    Without them no group knows every row, or too few members of a smaller group can get the rows that they need.
     """
     group = nodes_of(moved.replicas)
     if knows_every_row(state, table, group) or is_forfeited(group, state.nodes):
@@ -149,7 +152,7 @@ def needed(state: ClusterState, table: str, moved: Tablet) -> tuple[NodeId, ...]
 def _unwanted(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, one: TabletReplica | None, change: int
 ) -> Rejected | None:
-    """One replica more or fewer must be what the replication asks for, there."""
+    """Reject an additional or removed replica that the replication does not ask for in that place."""
     assert one is not None, "somebody comes or goes"
     replication, node = replication_of(state, tablets.table), state.nodes[one.node]
     there = [state.nodes[other] for other in nodes_of(tablet.replicas)]
@@ -159,7 +162,7 @@ def _unwanted(
         factor, racks = (0, racks) if local is None else (local.factor, frozenset(local.racks))
         there = [other for other in there if other.datacenter == node.datacenter]
     in_rack = sum(other.rack == node.rack for other in there)
-    if racks and node.rack in racks:  # it has one replica, whatever the others have
+    if racks and node.rack in racks:  # a listed rack has one replica, regardless of the others
         if in_rack + change >= 1 and (change < 0 or not in_rack):
             return None
     elif (len(there) - factor) * change < 0:

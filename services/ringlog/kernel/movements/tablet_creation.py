@@ -1,10 +1,10 @@
-"""A table gets its tablets, shares those of another one, or has none.
+"""Creation of a table's tablets: it gets its own tablets, shares those of another table, or has none.
 
-The first number of tablets is what the table asks for, else the greatest of: its hint for the least, its expected data
-in tablets of 5 GiB, and ``tablets_initial_scale`` replicas for each shard; rounded up to a power of two, within its
-hint for the most and the bound of the settings.
+The first number of tablets is the table's option, else the greatest of: the minimum hint, the expected data in tablets
+of 5 GiB, and ``tablets_initial_scale`` replicas for each shard. It is rounded up to a power of two, within the maximum
+hint and the bound of the settings.
 
-In a keyspace that is placed by a zone it has a tablet for each partition of the zone.
+In a keyspace that a zone places, a table has one tablet for each partition of the zone.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ Cut = tuple[Table, Map[str, TabletMap]]
 
 
 def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, epoch: Epoch) -> Cut | Rejected:
-    """The table as its keyspace has it, and the maps with its own, if it gets one."""
+    """Return the table with the options of its keyspace, and all maps with the table's own one, if it gets one."""
     replication = state.keyspaces[table.keyspace].replication
     if strategy_of(replication).in_ring:
         if options is not None:
@@ -55,7 +55,7 @@ def cut_table(state: ClusterState, table: Table, options: TabletOptions | None, 
 
 
 def _as_its_zone(state: ClusterState, table: Table, options: TabletOptions, epoch: Epoch) -> TabletMap | Rejected:
-    """A tablet for each partition of the zone, of equal length, where the partition is."""
+    """Return a map with one tablet for each partition of the zone, of equal length, on the nodes of the partition."""
     zone = state.zones[state.keyspaces[table.keyspace].replication.zone]
     if options != TabletOptions():
         return Rejected("bad_tablets", f"tablets: zone {zone.name} says how {table.full_name} is cut: give none")
@@ -76,7 +76,7 @@ def _in_ring(table: Table, replication: Replication) -> str:
 
 
 def rehinted(state: ClusterState, table: Table, options: TabletOptions) -> Table | Rejected:
-    """The table with other hints; what it was cut into, and with whom, stays."""
+    """Return the table with other hints. Its number of tablets and its base table stay."""
     if table.tablets is None:
         return Rejected("bad_tablets", f"tablets: {_in_ring(table, state.keyspaces[table.keyspace].replication)}")
     if strategy_of(state.keyspaces[table.keyspace].replication).by_zone and options != TabletOptions():
@@ -89,7 +89,7 @@ def rehinted(state: ClusterState, table: Table, options: TabletOptions) -> Table
 
 
 def shared_by(state: ClusterState, table: Table) -> Rejected | None:
-    """Who else has the tablets of a table; None if nobody."""
+    """Return a rejection that names a table sharing the tablets of this one, or None."""
     for name, other in in_order(state.tables) if table.full_name in state.tablets else ():
         if other.tablets is not None and other.tablets.base == table.name and other.keyspace == table.keyspace:
             return Rejected("bad_tablets", f"name: {name} shares its tablets")
@@ -97,7 +97,7 @@ def shared_by(state: ClusterState, table: Table) -> Rejected | None:
 
 
 def default_count(state: ClusterState, options: TabletOptions, replication: Replication) -> int:
-    """The first number of tablets of a table that does not say it."""
+    """Return the first number of tablets of a table without that option."""
     named = {local.datacenter for local in replication.datacenters}
     shards = sum(node.shards for node in eligible(state).values() if not named or node.datacenter in named)
     wanted = max(
@@ -111,7 +111,7 @@ def default_count(state: ClusterState, options: TabletOptions, replication: Repl
 
 
 def broken_options(state: ClusterState, options: TabletOptions) -> Rejected | None:
-    """The first rule that options break. Between the hints there must be a power of two, to which tables converge."""
+    """Return the first rule that options break. The hints must include a power of two, as tables converge to one."""
     most = setting(state, "tablets_per_table_max")
     for name in ("count", "min_count", "max_count"):
         value = getattr(options, name)
@@ -134,5 +134,5 @@ def _bad_base(state: ClusterState, table: Table, options: TabletOptions) -> Reje
 
 
 def _power_at_least(number: int) -> int:
-    """The least power of two that is not below ``number``, which is 1 or more."""
+    """Return the least power of two that is not below ``number``, which is 1 or more."""
     return 1 << (number - 1).bit_length()

@@ -1,1 +1,1 @@
-"""Rows of base tables: the state that writes leave, whose last write of every cell wins, and what readers see of it."""
+"""Rows of base tables: the state after all writes (the last write of a cell wins), and the view of a reader."""

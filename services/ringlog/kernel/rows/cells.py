@@ -1,12 +1,12 @@
-"""One row as its writes left it: the newest cell of every column and element, and what was deleted when.
+"""One row as its writes left it: the newest cell of every column and element, and the tombstones.
 
-States of a row form a join-semilattice: ``join_rows`` is commutative, associative and idempotent, so writes may arrive
-in any order, any number of times, over any way. That holds to the last field, not only for what a reader sees, because
-a state is always in normal form: nothing in it lies under a tombstone that is in it too. What lies under a tombstone
-can be left out at once, since tombstones never go.
+States of a row form a join-semilattice: ``join_rows`` is commutative, associative and idempotent. So writes may arrive
+in any order, any number of times, on any path. This holds for every field, not only for a reader's view, because a
+state is always in normal form: its tombstones cover none of its other parts. Covered data is dropped at once, since
+tombstones are never removed.
 
-Between cells of one timestamp a dead one wins, then one that expires, then the later expiry, then the greater value.
-A collection that is replaced by a write at time t is wiped up to and including t - 1 µs: the write's own elements stay.
+Among cells of one timestamp a dead one wins, then one that expires, then the later expiry, then the greater value. A
+collection that a write replaces at time t is deleted up to and including t - 1 µs: the write's own elements stay.
 
 Source: ScyllaDB's reconciliation of mutations (``compare_atomic_cell_for_merge``, ``compare_row_marker_for_merge``).
 """
@@ -29,18 +29,18 @@ Place = tuple[str, bytes | None]
 
 @dataclass(frozen=True, slots=True)
 class RowCell:
-    """``value`` None: dead. ``expires``: the instant from which it is as good as dead, None: never."""
+    """A cell. ``value`` None: dead. ``expires``: it counts as dead from that time on; None: never."""
 
     timestamp: Micros
     value: bytes | None
     expires: Micros | None = None
 
     def rank(self) -> tuple[Micros, bool, bool, Micros, bytes]:
-        """Of two cells the one of the greater rank wins; only equal cells have equal ranks."""
+        """Return the rank of the cell: the greater one of two wins, and only equal cells have equal ranks."""
         return self.timestamp, self.value is None, self.expires is not None, self.expires or 0, self.value or b""
 
     def is_live(self, gone: Micros, now: Micros) -> bool:
-        """True unless it is dead, expired at ``now``, or under a tombstone at ``gone``."""
+        """Return True unless it is dead, expired at ``now``, or under a tombstone at ``gone``."""
         if self.value is None or self.timestamp <= gone:
             return False
         return self.expires is None or self.expires > now
@@ -48,8 +48,10 @@ class RowCell:
 
 @dataclass(frozen=True, slots=True)
 class RowState:
-    """``deleted``: everything up to and with that time is gone; ``marker``: that of inserts, it keeps a row of nulls;
-    ``wiped``: multi-cell column to the time up to and with which its elements are gone.
+    """The state of a row. ``deleted``: everything up to and including that time is deleted.
+
+    ``marker``: the row marker of inserts, which keeps a row of nulls. ``wiped``: multi-cell column to the time up to
+    and including which its elements are deleted.
     """
 
     deleted: Micros = NEVER
@@ -59,11 +61,11 @@ class RowState:
 
 
 NOTHING = RowState()
-"""Says nothing."""
+"""The state of a row that was never written."""
 
 
 def newer(one: RowCell | None, other: RowCell | None) -> RowCell | None:
-    """The cell that wins."""
+    """Return the cell that wins."""
     if one is None or other is None:
         return one or other
     return other if other.rank() > one.rank() else one
@@ -72,7 +74,7 @@ def newer(one: RowCell | None, other: RowCell | None) -> RowCell | None:
 def row_state(
     deleted: Micros, marker: RowCell | None, cells: Iterable[tuple[Place, RowCell]], wiped: Mapping[str, Micros]
 ) -> RowState:
-    """A state in normal form of parts that need not be: a place may come several times, under tombstones or not."""
+    """Return a state in normal form. ``cells`` may have a place several times, and cells under tombstones."""
     kept: dict[Place, RowCell] = {}
     for place, cell in cells:
         gone = deleted if place[1] is None else max(deleted, wiped.get(place[0], NEVER))
@@ -84,7 +86,7 @@ def row_state(
 
 
 def join_rows(one: RowState, other: RowState) -> RowState:
-    """The state after the writes of both."""
+    """Return the state after the writes of both."""
     deleted = max(one.deleted, other.deleted)
     marker = newer(one.marker, other.marker)
     if deleted == one.deleted and not other.wiped:
@@ -96,7 +98,7 @@ def join_rows(one: RowState, other: RowState) -> RowState:
 
 
 def _with_cells(one: RowState, other: RowState, marker: RowCell | None) -> RowState:
-    """The join where ``other`` brings no tombstone that ``one`` does not know: nothing that ``one`` has goes away."""
+    """Return the join if ``other`` has no newer tombstone than ``one``: then all cells of ``one`` stay."""
     cells = one.cells.mutate()
     for place, cell in other.cells.items():
         gone = one.deleted if place[1] is None else max(one.deleted, one.wiped.get(place[0], NEVER))
@@ -108,7 +110,7 @@ def _with_cells(one: RowState, other: RowState, marker: RowCell | None) -> RowSt
 
 
 def under(row: RowState, gone: Micros) -> RowState:
-    """What is left of a row under a tombstone that is not its own; its own goes where that one is as new."""
+    """Return the rest of a row under a covering tombstone. The row's own tombstone stays only if it is newer."""
     if gone <= NEVER:
         return row
     deleted = row.deleted if row.deleted > gone else NEVER
@@ -118,7 +120,7 @@ def under(row: RowState, gone: Micros) -> RowState:
 
 
 def alive(row: RowState, gone: Micros, now: Micros) -> RowState | None:
-    """Marker and cells that a reader sees at ``now`` under a tombstone at ``gone``; None if there is no such row."""
+    """Return the marker and cells that a reader sees at ``now`` under a tombstone at ``gone``; None for a dead row."""
     gone = max(gone, row.deleted)
     cells = {
         place: cell

@@ -1,8 +1,8 @@
 """A partition as its writes left it: its rows, static columns, and the tombstones of ranges and of the whole.
 
-As with rows, ``join`` is commutative, associative and idempotent to the last field: a state holds nothing that lies
-under one of its own tombstones, no row that says nothing, and of equal ranges the newest delete. Ranges that overlap
-stay as they were written.
+As with rows, ``join`` is commutative, associative and idempotent in every field. The tombstones of a state cover none
+of its other parts. It has no empty row, and of equal ranges only the newest delete. Ranges that overlap stay as they
+were written.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Key = tuple[bytes | None, ...]
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """Rows between two prefixes of the clustering key are gone up to and with ``deleted``."""
+    """A range tombstone: rows between two prefixes of the clustering key are deleted up to ``deleted``, inclusive."""
 
     start: Key
     start_inclusive: bool
@@ -35,7 +35,7 @@ class Range:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """Everything that is known of a partition. ``ranges``: in a fixed order."""
+    """The state of a partition. ``ranges``: in a fixed order."""
 
     deleted: Micros = NEVER
     ranges: tuple[Range, ...] = ()
@@ -44,8 +44,10 @@ class PartitionState:
 
 
 class TableColumns:
-    """What merging and reading must know of a table: the types of the clustering columns, names of the static columns,
-    multi-cell columns with their types.
+    """The columns of a table for merging and reading.
+
+    They are the types of the clustering columns, the names of the static columns, and the multi-cell columns with their
+    types.
     """
 
     def __init__(
@@ -57,22 +59,22 @@ class TableColumns:
         self._element_types = {name: key_type(kind) for name, kind in self.multi_cell.items()}
 
     def order(self, key: Key) -> tuple[Any, ...]:
-        """What clustering keys, or prefixes of them, are compared by."""
+        """Return the sort key of a clustering key, or of a prefix of one."""
         return tuple(_order(kind, part) for kind, part in zip(self.clustering_types, key, strict=False))
 
     def element_order(self, column: str, key: bytes) -> tuple[Any, ...]:
-        """What the keys of a column's elements are compared by."""
+        """Return the sort key of an element key of a column."""
         return _order(self._element_types[column], key)
 
     def covers(self, found: Range, key: Key) -> bool:
-        """Is the row in the range? An empty prefix bounds nothing."""
+        """Return whether the row is in the range. An empty prefix does not bound it."""
         own, start, end = self.order(key), self.order(found.start), self.order(found.end)
         from_start, to_end = own[: len(start)], own[: len(end)]
         is_behind = from_start > start or (from_start == start and (found.start_inclusive or not start))
         return is_behind and (to_end < end or (to_end == end and (found.end_inclusive or not end)))
 
     def gone(self, state: PartitionState, key: Key) -> Micros:
-        """The newest tombstone of the partition, and of its ranges, that lies on a row."""
+        """Return the newest tombstone, of the partition or of its ranges, that covers a row."""
         return max((state.deleted, *(item.deleted for item in state.ranges if self.covers(item, key))))
 
 
@@ -83,14 +85,14 @@ def partition_state(
     static: RowState = NOTHING,
     rows: Iterable[tuple[Key, RowState]] = (),
 ) -> PartitionState:
-    """A state in normal form; each row comes once."""
+    """Return a state in normal form. Each row must occur once."""
     bare = PartitionState(deleted, _newest(ranges, deleted), under(static, deleted))
     kept = ((key, under(row, columns.gone(bare, key))) for key, row in rows)
     return PartitionState(bare.deleted, bare.ranges, bare.static, Map({k: row for k, row in kept if row != NOTHING}))
 
 
 def join(one: PartitionState, other: PartitionState, columns: TableColumns) -> PartitionState:
-    """The state after the writes of both. Costs least where ``other`` is the small one."""
+    """Return the state after the writes of both. The cost is lowest if ``other`` is the smaller one."""
     deleted = max(one.deleted, other.deleted)
     ranges = _newest((*one.ranges, *other.ranges), deleted) if other.ranges or deleted > one.deleted else one.ranges
     static = under(join_rows(one.static, other.static), deleted)
@@ -108,7 +110,9 @@ def join(one: PartitionState, other: PartitionState, columns: TableColumns) -> P
 
 
 def only(state: PartitionState, columns: Set[str]) -> PartitionState:
-    """What a partition has of these columns: cells of others are of columns that were dropped, and keep no row."""
+    """Return the partition with these columns only. Other cells belong to dropped columns, which do not keep a row
+    alive.
+    """
     rows = {key: _only(row, columns) for key, row in state.rows.items()}
     static = _only(state.static, columns)
     if static is state.static and all(row is state.rows[key] for key, row in rows.items()):
@@ -125,7 +129,7 @@ def _only(row: RowState, columns: Set[str]) -> RowState:
 
 
 def _newest(ranges: Iterable[Range], deleted: Micros) -> tuple[Range, ...]:
-    """Ranges that the partition's own tombstone leaves, of equal ones the newest, in order."""
+    """Return the ranges newer than the partition's tombstone, in order; of equal ranges the newest."""
     found: dict[tuple[Key, bool, Key, bool], Micros] = {}
     for item in ranges:
         place = (item.start, item.start_inclusive or not item.start, item.end, item.end_inclusive or not item.end)
@@ -140,5 +144,5 @@ def _bytes_order(place: tuple[Key, bool, Key, bool]) -> tuple[Any, ...]:
 
 
 def _order(kind: str, data: bytes | None) -> tuple[Any, ...]:
-    """A value's place among those of its type; null before all."""
+    """Return the sort key of a value among those of its type; null before all."""
     return () if data is None else sort_key(kind, data)

@@ -1,7 +1,7 @@
-"""What a reader sees of a partition at an instant.
+"""The view of a reader on a partition at one time.
 
-A cell whose time to live is over is as good as dead; a row without marker and without live cells is none. A partition
-with static values but no rows is seen as one row without a clustering key.
+An expired cell counts as dead. A row without marker and live cells does not exist. A partition with static values but
+without rows appears as one row without a clustering key.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from ringlog.kernel.values import Micros
 
 @dataclass(frozen=True, slots=True)
 class SeenRow:
-    """A row as a reader sees it; columns that are null are absent. ``clustering_key`` None: static values only."""
+    """A row as a reader sees it; null columns are absent. ``clustering_key`` None: static values only."""
 
     clustering_key: Key | None
     values: Mapping[str, bytes]
@@ -27,8 +27,9 @@ class SeenRow:
 def live_rows(
     state: PartitionState, columns: TableColumns, now: Micros
 ) -> tuple[RowState | None, tuple[tuple[Key, RowState], ...]]:
-    """(static row or None, live rows in the order of the clustering key): their live markers and cells only. Keys that
-    differ and have one place in that order (0.0 and -0.0) are ordered by their bytes.
+    """Return (static row or None, live rows in the order of the clustering key), with live markers and cells only.
+
+    Different keys with the same position in that order (0.0 and -0.0) are ordered by their bytes.
     """
     static = alive(state.static, state.deleted, now)
     keys = sorted(state.rows, key=lambda key: (columns.order(key), tuple(part or b"" for part in key)))
@@ -38,7 +39,7 @@ def live_rows(
 
 
 def seen(state: PartitionState, columns: TableColumns, now: Micros) -> tuple[SeenRow, ...]:
-    """The rows of a partition at an instant, in the order of the clustering key."""
+    """Return the rows of a partition at one time, in the order of the clustering key."""
     static, rows = live_rows(state, columns, now)
     shared = {} if static is None else values_of(static, columns)
     if not rows and shared:
@@ -47,8 +48,9 @@ def seen(state: PartitionState, columns: TableColumns, now: Micros) -> tuple[See
 
 
 def values_of(row: RowState, columns: TableColumns) -> dict[str, bytes]:
-    """Column to value in CQL serialisation as the log has it, of a row whose cells are all live: a multi-cell column is
-    whole, its elements in the order of their keys.
+    """Return column to CQL-serialised value, as in the log, of a row whose cells are all live.
+
+    A multi-cell column is one value, with its elements in the order of their keys.
     """
     values: dict[str, bytes] = {}
     elements: dict[str, list[tuple[bytes, bytes]]] = {}
@@ -65,7 +67,7 @@ def values_of(row: RowState, columns: TableColumns) -> dict[str, bytes]:
 
 
 def next_expiry(state: PartitionState, now: Micros) -> Micros | None:
-    """When something of it expires next, after ``now``."""
+    """Return the time of the next expiry after ``now``, or None."""
     rows = (state.static, *state.rows.values())
     cells = (cell for row in rows for cell in (row.marker, *row.cells.values()) if cell is not None)
     return min((cell.expires for cell in cells if cell.expires is not None and cell.expires > now), default=None)

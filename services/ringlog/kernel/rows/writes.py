@@ -1,19 +1,19 @@
-"""What a write leaves, as the state of a partition that nothing else was ever written to.
+"""The effect of a write: the state of a partition that only this write has changed.
 
-To carry a write out is to join it (``partition.join``). A statement's parts:
+Joining it to a partition (``partition.join``) applies the write. A statement's parts:
 
 ==================  ==============================================================================================
-INSERT              as UPDATE, and the row's marker: the row is there though all its columns be null
-UPDATE              cells; of a multi-cell column, one for each element; static columns go to the static row
-null                a dead cell; of a multi-cell column, all elements of before are gone
-``replaced``        all elements of before are gone, and those in ``cells`` added
+INSERT              as UPDATE, and the row's marker: the row exists even if all its columns are null
+UPDATE              cells; for a multi-cell column, one for each element; static columns go to the static row
+null                a dead cell; for a multi-cell column, all earlier elements are deleted
+``replaced``        all earlier elements are deleted, and those in ``cells`` added
 ``deleted_elements``  dead elements
-ROW_DELETE          everything of the row up to and with its timestamp is gone
-RANGE_DELETE        likewise, of the rows between two bounds; nothing if no row can lie there
-PARTITION_DELETE    likewise, of the partition
+ROW_DELETE          everything of the row up to and including its timestamp is deleted
+RANGE_DELETE        the same for the rows between two bounds; nothing if no row can be between them
+PARTITION_DELETE    the same for the partition
 ==================  ==============================================================================================
 
-A statement has the timestamp and the time to live of its write unless it names its own; a time to live of 0 is none.
+A statement has the timestamp and the TTL of its write unless it names its own; a TTL of 0 means no expiry.
 """
 
 from __future__ import annotations
@@ -33,20 +33,20 @@ from ringlog.kernel.values import SECOND_US, Micros
 
 
 class StoredWrite(StatementWrite, Protocol):
-    """A whole write; its own timestamp is there."""
+    """A whole write with its own timestamp."""
 
     @property
     def timestamp(self) -> Micros: ...
 
 
 def columns_of(shape: TableShape) -> TableColumns:
-    """The columns of a table by what rules and splitting know of it."""
+    """Return the columns of a table from its shape."""
     types = shape.clustering_types or ("blob",) * shape.clustering_key
     return TableColumns(types, shape.static, shape.collections)
 
 
 def expiry(timestamp: Micros, ttl: int | None) -> Micros | None:
-    """When cells of a write expire; ``ttl`` in seconds, None or 0: never."""
+    """Return when cells of a write expire, or None; ``ttl`` in seconds, None or 0: never."""
     return timestamp + ttl * SECOND_US if ttl else None
 
 
@@ -59,10 +59,11 @@ def written_row(
     *,
     is_insert: bool = False,
 ) -> RowState:
-    """What the columns of one statement leave of a row. A null in a multi-cell column: its earlier elements are gone;
-    such a column may come with a null and with a value. ``taken``: keys of elements.
+    """Return the effect of one statement's columns on a row.
 
-    Bytes that are no value of a multi-cell column say nothing: they were written before the table had the column.
+    A null in a multi-cell column deletes its earlier elements; the column may occur with a null and with a value.
+    ``taken``: keys of deleted elements. Bytes that are not a value of a multi-cell column have no effect: they were
+    written before the table had the column.
     """
     expires = expiry(timestamp, ttl)
     found: list[tuple[Place, RowCell]] = []
@@ -82,7 +83,7 @@ def written_row(
 
 
 def effect_of(write: StoredWrite, shape: TableShape, columns: TableColumns) -> PartitionState:
-    """What a write leaves that no rule refuses; all its statements take effect together."""
+    """Return the effect of a valid write; all its statements take effect together."""
     parts = (
         _effect(
             statement,
@@ -112,7 +113,8 @@ def _effect(
          [one for one in taken if (one[0] in columns.static) is where])
         for where in (True, False)
     )  # fmt: skip
-    # By its key: a static column that was dropped meanwhile makes no row of a statement about static columns alone.
+    # The clustering key decides: if a static column was dropped meanwhile, a statement on static columns must not make
+    # a row.
     has_row = bool(statement.clustering_key or not shape.clustering_key)
     row = written_row(columns, timestamp, ttl, *of_row, is_insert=statement.operation == "INSERT" and has_row)
     static = written_row(columns, timestamp, ttl, *of_static) if columns.static else NOTHING
@@ -120,7 +122,7 @@ def _effect(
 
 
 def range_effect(statement: Statement, timestamp: Micros, columns: TableColumns) -> PartitionState:
-    """What the delete of a range leaves."""
+    """Return the effect of a range delete."""
     bounds = statement.bounds
     assert bounds is not None, "a range delete has bounds"
     sides = (bounds.start, bounds.start_inclusive, bounds.end, bounds.end_inclusive)
