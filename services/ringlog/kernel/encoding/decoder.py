@@ -1,16 +1,16 @@
-"""States from their canonical bytes: ``decode_state(encode(state)) == state``, with the same digest; so from those of
-their parts (``decode_parts``), of which the digest follows without encoding anything again.
+"""States from their canonical bytes: ``decode_state(encode(state)) == state``, with the same digest. ``decode_parts``
+reads the bytes of the sections, whose digests follow without another encoding.
 
-Derived from the dataclasses, as the encoder is: what a field may hold is said by its annotation, and nothing else is
-read there. The decoder is strict, so that it and ``encode`` are inverse to each other: bytes that no state encodes to
-(another order, a default that is spelled out, ``01`` for ``1``) are refused, as are those of a later release's field.
-It is total: whatever the bytes are, the answer is a state or ``StateUndecodable``.
+The decoder is derived from the dataclasses, like the encoder: the annotation of a field defines its legal values. The
+decoder is strict, so it and ``encode`` are inverse to each other. It rejects bytes that no state encodes to (another
+order, an explicit default, ``01`` for ``1``) and fields of a later release. It is total: for any bytes it returns a
+state or raises ``StateUndecodable``.
 
-What it gives is well formed, and its history covers the epochs that it must. Whether it is a state that the fold of
-some log has come to only its digest can tell, to who has that from elsewhere.
+A returned state is well formed, and its history covers the required epochs. Only a digest from another source can show
+whether the fold of a log reached this state.
 
-Equal texts, integers, groups and members of groups become one object, as they mostly are in a folded state: a token
-stands in each placement three times. What was read once is known by its bytes, and so are the marks before a value.
+Equal texts, integers, groups and members of groups become one object, as they mostly are in a folded state: each token
+is in three fields of a placement. Values are cached by their bytes, and so are the marks before a value.
 """
 
 from __future__ import annotations
@@ -36,21 +36,21 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, RangeGroup, Re
 from ringlog.kernel.values import GenerationRange
 
 Read = Callable[["_Reader", int], Any]
-"""Reads the value that ends at an offset."""
+"""A function that reads the value that ends at an offset."""
 
 INTEGER_DIGITS_MAX: Final = 40
-"""No integer of a state has more: they are epochs, counters, tokens and microseconds."""
+"""Maximum number of digits of an integer: they are epochs, counters, tokens and microseconds."""
 
 _MARK: Final = 5
-"""Bytes that hold tag and length of a short value; of a long one, none that is known."""
+"""Bytes that hold tag and length of a short value. For a long value they match no cached mark."""
 
 
 class StateUndecodable(ValueError):
-    """These bytes are no state of this release."""
+    """These bytes are not a state of this release."""
 
 
 def decode_state(data: bytes) -> ClusterState:
-    """The state that ``encode`` made ``data`` of. Raises StateUndecodable, and nothing else."""
+    """Return the state that ``encode`` made ``data`` from. Raise StateUndecodable, and nothing else."""
     reader = _Reader(data)
     state: ClusterState = reader.value(_reader_of(ClusterState))
     if reader.at != len(data):
@@ -59,7 +59,7 @@ def decode_state(data: bytes) -> ClusterState:
 
 
 def decode_parts(parts: Mapping[str, bytes]) -> ClusterState:
-    """The state of which ``encoded_parts`` gave these. Raises StateUndecodable, and nothing else."""
+    """Return the state with these ``encoded_parts``. Raise StateUndecodable, and nothing else."""
     if strange := sorted(parts.keys() - set(DIGESTED)):
         raise StateUndecodable(f"a state of this release has no part {strange[0]}")
     reader = _Reader(b"")
@@ -67,8 +67,9 @@ def decode_parts(parts: Mapping[str, bytes]) -> ClusterState:
 
 
 def decode_part(name: str, data: bytes) -> Any:
-    """One of the parts of ``encoded_parts``; of no bytes, as in the empty state. Raises StateUndecodable, and nothing
-    else.
+    """Return one of the sections of ``encoded_parts``; without bytes, that of the empty state.
+
+    Raise StateUndecodable, and nothing else.
     """
     if name not in DIGESTED:
         raise StateUndecodable(f"a state of this release has no part {name}")
@@ -76,7 +77,7 @@ def decode_part(name: str, data: bytes) -> Any:
 
 
 def _part(reader: _Reader, name: str, data: bytes) -> Any:
-    """``reader``: of this and other parts, which share equal texts."""
+    """Return a section. ``reader`` is shared by all sections, which have texts in common."""
     reader.data, reader.at = data, 0
     found = reader.value(_reader_of(typing.get_type_hints(ClusterState)[name]))
     if reader.at != len(data):
@@ -94,10 +95,10 @@ def _with_its_history(state: ClusterState) -> ClusterState:
 
 
 class _Reader:
-    """Bytes, and how far they are read.
+    """Bytes, the read position, and caches.
 
-    ``marks``: the first bytes of a value to its tag, how many bytes tag and length take, and how many the rest.
-    ``integers``, ``texts``, ``known``: values by their bytes. None has more items than values were read.
+    ``marks``: the first bytes of a value to its tag, the size of tag and length, and the size of the body.
+    ``integers``, ``texts``, ``known``: values by their bytes. Each has at most as many items as values were read.
     """
 
     __slots__ = ("at", "data", "integers", "known", "marks", "texts")
@@ -111,7 +112,7 @@ class _Reader:
         self.marks: dict[bytes, tuple[bytes, int, int]] = {}
 
     def value(self, readers: dict[bytes, Read]) -> Any:
-        """The next value, of one of these tags."""
+        """Return the next value, which must have one of these tags."""
         data, begin = self.data, self.at
         tag, width, length = self.marks.get(data[begin : begin + _MARK]) or self.mark()
         read = readers.get(tag)
@@ -127,7 +128,7 @@ class _Reader:
         return found
 
     def mark(self) -> tuple[bytes, int, int]:
-        """Tag and length of the next value: the tag, how many bytes both take, the length."""
+        """Return the tag of the next value, the size of tag and length, and the size of the body."""
         begin = self.at + 1
         colon = self.data.find(b":", begin, begin + 20)
         digits = self.data[begin:colon]
@@ -139,7 +140,7 @@ class _Reader:
         return found
 
     def rest(self, end: int) -> bytes:
-        """All bytes up to there."""
+        """Return all bytes up to ``end``."""
         body = self.data[self.at : end]
         self.at = end
         return body
@@ -162,7 +163,7 @@ def _integer(reader: _Reader, end: int) -> int:
             found = int(body)
         except ValueError:
             found = None
-        if found is None or b"%d" % found != body:  # there are other ways to write it
+        if found is None or b"%d" % found != body:  # there are other spellings
             raise StateUndecodable(f"offset {end}: {body!r} is no integer")
         reader.integers[body] = found
     reader.at = end
@@ -194,7 +195,7 @@ SCALARS: Final[dict[Any, dict[bytes, Read]]] = {
 
 @cache
 def _reader_of(annotation: Any) -> dict[bytes, Read]:
-    """What may stand where this annotation is: tag to reader."""
+    """Return tag to reader for the values that this annotation allows."""
     if annotation in SCALARS:
         return SCALARS[annotation]
     if annotation is History:
@@ -227,7 +228,7 @@ def _items(of_each: dict[bytes, Read]) -> Read:
 
 
 def _members(of_each: dict[bytes, Read]) -> Read:
-    """As ``_items``, of members of groups: the same few, of whom each is known with the marks before it."""
+    """Return a reader like ``_items`` for members of groups, which are few: each is cached with its mark."""
 
     def read(reader: _Reader, end: int) -> tuple[Any, ...]:
         data, at, marks, found = reader.data, reader.at, reader.marks, []
@@ -307,14 +308,16 @@ def _record(kind: Any) -> Read:
 
 
 def _arranged(order: list[int]) -> Callable[[list[Any]], Iterable[Any]]:
-    """What brings items into this order."""
+    """Return a function that puts items into this order."""
     if order == sorted(order):
         return lambda items: items
     return itemgetter(*order)
 
 
 def _once(read: Read) -> Read:
-    """The same few stand in a hundred thousand ranges: equal bytes are read once, and give one object."""
+    """Return a caching reader: a few groups occur in a hundred thousand ranges. Equal bytes are read once, as one
+    object.
+    """
 
     def once(reader: _Reader, end: int) -> Any:
         known, body = reader.known[read], reader.data[reader.at : end]

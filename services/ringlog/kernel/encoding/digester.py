@@ -1,21 +1,23 @@
-"""Digests of one state after the other, at the cost of what changed between them.
+"""Digests of consecutive states, at the cost of their difference.
 
-``Digester.digest`` gives what ``encoding.digest`` gives, byte for byte hashed the same. It holds the state that it
-digested last and the bytes of that state's *rows*; what is the same object in the next state is not encoded again:
+``Digester.digest`` returns the same as ``encoder.digest``. It holds the last digested state and the bytes of its
+*rows*. An object that the next state shares is not encoded again:
 
-- a part that is the same object keeps its digest; - of a part that is another object, what is the same object keeps its
-bytes: a *block* of rows (``kernel.columns.blocks``, and
-  of the history), of a block that changed its rows. A row is a value of a map, an element of a tuple of records (a
-  range, a table, an applied entry), a tuple without records in it, or columns that stand for a tuple. The few records
-  that hold many rows (``WALKED``) are no rows themselves: they are walked to theirs.
+- an unchanged section keeps its digest;
+- in a changed section, an unchanged *block* keeps its bytes (``kernel.columns.blocks``, and those of the history);
+- in a changed block, an unchanged row keeps its bytes.
 
-Identity is enough because states are immutable, and because the last state is held: as long as it is there no other
-object can have the id of one of its rows. Rows that the newest state lacks are forgotten with it, so the memory is that
-of one state and of its encoding.
+A row is one of these: a value of a map; an element of a tuple of records (a range, a table, an applied entry); a tuple
+without records; columns that replace a tuple. The few records that hold many rows (``WALKED``) are not rows: the
+digester descends into them.
 
-A changed part must still be hashed as a whole, since its digest is that of all of its bytes: the digest of an epoch
-costs a pass of SHA-256 over each changed part, a look at each block of it and at each row that stands in none, and no
-encoding but that of new rows. The bytes are hashed piece by piece: nothing puts them together.
+Identity is enough because states are immutable, and because the last state is held: while it exists, no other object
+can have the id of one of its rows. Rows that the newest state lacks are dropped with the previous state. So the memory
+is that of one state and its encoding.
+
+A changed section must still be hashed as a whole, since its digest covers all of its bytes. So a digest costs a pass of
+SHA-256 over each changed section, and an identity check of each of its blocks and of each row outside blocks. Only new
+rows are encoded. The bytes are hashed chunk by chunk and never joined.
 """
 
 from __future__ import annotations
@@ -45,13 +47,13 @@ from ringlog.kernel.model.tablet_map import TabletMap
 
 WALKED: Final = frozenset({Placement, Operation, Plan, Deltas, Generation, PreparedGeneration, TabletMap})
 _WHOLE: Final = frozenset({PackedRanges, *IN_COLUMNS})
-"""What stands for a tuple and is one row."""
+"""Classes that replace a tuple and are one row."""
 
 Block = tuple[Any, ...]
 
 
 class Digester:
-    """For one thread, and any states in any order; it is quick where one follows from the one before."""
+    """A digester for one thread and for states in any order. It is fast if consecutive states share most objects."""
 
     def __init__(self) -> None:
         self._state = EMPTY_STATE
@@ -59,7 +61,7 @@ class Digester:
         self._encoders: dict[str, _Encoder] = {}
 
     def digest(self, state: ClusterState) -> str:
-        """The digest of the whole state: hex SHA-256, equal to ``encoding.digest(state)``."""
+        """Return the digest of the whole state: hex SHA-256, equal to ``encoder.digest(state)``."""
         for name in DIGESTED:
             part = getattr(state, name)
             if part is getattr(self._state, name):
@@ -75,19 +77,19 @@ class Digester:
 
 
 class _Encoded(NamedTuple):
-    """Bytes in pieces, and how many they are."""
+    """Bytes in chunks, and their total size."""
 
     size: int
     chunks: list[bytes]
 
 
 class _Encoder:
-    """Encodes a value that comes again with little changed.
+    """An encoder of successive versions of one value.
 
-    ``_value``: the last one, held so that the ids of its rows stay theirs; ``_encoded``: what it gave.
-    ``_rows``: the bytes of its rows and whole blocks, by id; ``_known``: those of the value before, while the next is
-    encoded. ``_blocks``, ``_were``: the blocks of both. ``_items``: of a map, by key: the item, its key's bytes and its
-    own. ``_inner``: encoders of the items that are walked.
+    ``_value``: the last version, held so that the ids of its rows stay unique; ``_encoded``: its result. ``_rows``: the
+    bytes of its rows and whole blocks, by id; ``_known``: those of the previous version during the next encoding.
+    ``_blocks``, ``_were``: the blocks of both. ``_items``: for a map, by key: the item, the bytes of its key and its
+    own. ``_inner``: encoders of ``WALKED`` items.
     """
 
     __slots__ = ("_blocks", "_encoded", "_inner", "_items", "_known", "_rows", "_value", "_were")
@@ -103,7 +105,7 @@ class _Encoder:
         self._inner: dict[Any, _Encoder] = {}
 
     def encode(self, value: object) -> _Encoded:
-        """``encoding.encode(value)``."""
+        """Return the chunks of ``encoder.encode(value)``."""
         if value is not self._value:
             self._known, self._rows, self._were, self._blocks = self._rows, {}, self._blocks, []
             self._encoded = self._walk(value)
@@ -133,7 +135,7 @@ class _Encoder:
         return _framed(b"L", [_whole(b"".join(self._each(value, self._known)))])
 
     def _each(self, rows: Sequence[Any], known: Mapping[int, bytes]) -> list[bytes]:
-        """The bytes of rows that stand in no block, or in one that is new."""
+        """Return the bytes of rows outside blocks, or of a new block."""
         ids = list(map(id, rows))
         found = [known.get(one) or encode(row) for one, row in zip(ids, rows, strict=True)]
         self._rows.update(zip(ids, found, strict=True))
@@ -145,7 +147,7 @@ class _Encoder:
         return data
 
     def _in_blocks(self, blocks: Sequence[Block]) -> list[bytes]:
-        """Of each block its rows, one after the other. A block that is new has most of them from one that is gone."""
+        """Return for each block its concatenated rows. A new block has most of its rows from a removed one."""
         known, ids = self._known, list(map(id, blocks))
         found = list(map(known.get, ids))
         if None in found:
@@ -162,7 +164,7 @@ class _Encoder:
         return whole
 
     def _history(self, history: History) -> _Encoded:
-        """The entries that count: the first ones of its blocks may not."""
+        """Return the entries that count: the first block may begin before the first remembered epoch."""
         blocks = (*history.blocks, history.tail) if history.tail else ()
         found, first = self._in_blocks(blocks), history.first
         begun = 0
@@ -174,7 +176,7 @@ class _Encoder:
         return _framed(b"L", list(map(_whole, found)))
 
     def _record(self, value: Any) -> _Encoded:
-        """As ``framed_record``."""
+        """Return the same bytes as ``framed_record``."""
         class_name, layout = layout_of(value.__class__)
         body = [_whole(class_name)]
         for name, encoded_name, default in layout:
@@ -206,14 +208,14 @@ def _whole(data: bytes) -> _Encoded:
 
 
 def _framed(tag: bytes, parts: Sequence[_Encoded]) -> _Encoded:
-    """A value of that tag and of these parts."""
+    """Return a value with this tag and these parts."""
     size = sum([part.size for part in parts])
     mark = b"%b%d:" % (tag, size)
     return _Encoded(len(mark) + size, [mark, *[chunk for part in parts for chunk in part.chunks]])
 
 
 def rows_of(data: bytes) -> list[bytes]:
-    """The values that stand one after the other."""
+    """Return the separate values of concatenated ones."""
     found, at = [], 0
     while at < len(data):
         colon = data.index(b":", at)

@@ -1,7 +1,7 @@
-"""Canonical bytes of kernel values, and the digests made of them.
+"""Canonical bytes of kernel values, and digests over them.
 
 Equal values have equal bytes in every process, on every machine and Python version; different values have different
-bytes. Every value is a tag, the length of its body and the body, so no two sequences of values run together:
+bytes. Every value is a tag, the length of its body and the body, so concatenated values stay unambiguous:
 
 ====== =================================================================================
 ``N``  None
@@ -15,13 +15,12 @@ bytes. Every value is a tag, the length of its body and the body, so no two sequ
        does not hold its default
 ====== =================================================================================
 
-Leaving defaults out lets a later release add a field (with a default) without changing the digest of a state that
-does not use it, so that nodes of two releases can compare digests. There are no floats: nothing in the state may be
-one.
+Omitted defaults let a later release add a field (with a default) without changing the digest of a state that does not
+use it. So nodes of two releases can compare digests. The state must not contain floats, so they have no encoding.
 
-The digest of a state is made of the digests of its parts; ``digest`` is the definition. The history is a part of which
-only the entries count: the two indexes repeat them. Who needs the digest of one epoch after the other has a
-``Digester`` (``ringlog.kernel.encoding.digester``), which encodes only what changed.
+The digest of a state covers the digests of its sections; ``digest`` is the definition. Only the entries of the history
+count: its two indexes repeat them. For digests of consecutive epochs, use a ``Digester``
+(``ringlog.kernel.encoding.digester``), which encodes only changes.
 """
 
 from __future__ import annotations
@@ -42,14 +41,14 @@ from ringlog.kernel.model.plan_columns import IN_COLUMNS
 from ringlog.kernel.model.state import EMPTY_STATE, PARTS, ClusterState, Replica
 
 DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history")
-"""What the digest of a state is made of: all of it."""
+"""The fields that the digest of a state covers: all of them."""
 
 REPLICAS_KEPT_MAX: Final = 65_536
-"""How many encoded replicas are remembered: for 1,000 nodes, 65 epochs at which members of groups changed."""
+"""Maximum number of cached encoded replicas: for 1,000 nodes, 65 epochs that change members of groups."""
 
 
 def encode(value: object) -> bytes:
-    """The canonical bytes of ``value``. Raises TypeError for a class that no state holds (a float, a list, …)."""
+    """Return the canonical bytes of ``value``. Raise TypeError for a class that no state holds (a float, a list, …)."""
     write = _WRITERS.get(type(value))
     if write is not None:
         return write(value)
@@ -59,12 +58,15 @@ def encode(value: object) -> bytes:
 
 
 _COPIED_MAX: Final = 4_096
-"""Larger payloads are hashed where they are: to copy one costs more than a call."""
+"""Larger payloads are hashed in place: copying one costs more than a call."""
 
 
 def command_digest(kind: str, version: int, payload: bytes) -> str:
-    """What tells two commands apart under one request id: hex SHA-256 of ``encode((kind, version, payload))``."""
-    # Written out: every reader makes one for each entry, and walking the tuple would cost more than all the rest.
+    """Return the hex SHA-256 of ``encode((kind, version, payload))``, which distinguishes commands under one request
+    id.
+    """
+    # Without a generic tuple: every reader computes one for each entry, and walking the tuple would cost more than the
+    # rest.
     head, tail = _kind_and_version(kind, version), b"B%d:" % len(payload)
     begin = b"L%d:%b%b" % (len(head) + len(tail) + len(payload), head, tail)
     if len(payload) > _COPIED_MAX:
@@ -78,12 +80,12 @@ def _kind_and_version(kind: str, version: int) -> bytes:
 
 
 def sha256_of(data: bytes) -> str:
-    """Hex SHA-256."""
+    """Return the hex SHA-256."""
     return hashlib.sha256(data).hexdigest()
 
 
 def digest_of_chunks(chunks: Iterable[bytes]) -> str:
-    """Hex SHA-256 of what the pieces are together."""
+    """Return the hex SHA-256 of the concatenated chunks."""
     found = hashlib.sha256()
     for chunk in chunks:
         found.update(chunk)
@@ -91,54 +93,57 @@ def digest_of_chunks(chunks: Iterable[bytes]) -> str:
 
 
 def encoded_parts(state: ClusterState) -> dict[str, bytes]:
-    """Part name to its canonical bytes, for the parts that are not as in the empty state. ``decode_parts`` reads it."""
+    """Return section name to canonical bytes, for sections that differ from the empty state.
+
+    ``decode_parts`` reads them.
+    """
     parts = {name: getattr(state, name) for name in DIGESTED}
     return {name: encode(part) for name, part in parts.items() if not is_empty(name, part)}
 
 
 def part_digests(state: ClusterState) -> dict[str, str]:
-    """Part name to hex SHA-256 of its canonical bytes, for the parts that are not as in the empty state."""
+    """Return section name to hex SHA-256 of its canonical bytes, for sections that differ from the empty state."""
     return digests_of(encoded_parts(state))
 
 
 def digests_of(parts: Mapping[str, bytes]) -> dict[str, str]:
-    """Part name to hex SHA-256 of these bytes; ``combined_digest`` of it is the digest of the state."""
+    """Return section name to hex SHA-256 of these bytes. ``combined_digest`` makes the digest of the state from it."""
     return {name: sha256_of(data) for name, data in parts.items()}
 
 
 def is_empty(name: str, part: object) -> bool:
-    """True for a part that is as in the empty state."""
+    """Return True for a section that equals that of the empty state."""
     empty = getattr(EMPTY_STATE, name)
     return type(part) is type(empty) and part == empty
 
 
 def combined_digest(parts: Mapping[str, str]) -> str:
-    """The digest of a state from those of its parts: hex SHA-256 over (part name, part digest) by name."""
+    """Return the digest of a state: hex SHA-256 over (section name, section digest) by name."""
     return sha256_of(encode(tuple(sorted(parts.items()))))
 
 
 def digest(state: ClusterState) -> str:
-    """The digest of the whole state: hex SHA-256."""
+    """Return the digest of the whole state: hex SHA-256."""
     return combined_digest(part_digests(state))
 
 
 def framed(tag: bytes, body: bytes) -> bytes:
-    """A value of that tag."""
+    """Return a value with this tag and body."""
     return b"%b%d:%b" % (tag, len(body), body)
 
 
 def joined(tag: bytes, parts: Sequence[bytes]) -> bytes:
-    """A value of that tag and of these parts: ``framed`` without a second copy of what is large."""
+    """Return a value with this tag and these parts: ``framed`` without a second copy of large data."""
     return b"".join((b"%b%d:" % (tag, sum(map(len, parts))), *parts))
 
 
 def framed_map(pairs: Iterable[tuple[bytes, bytes]]) -> bytes:
-    """A map of these encoded keys and values."""
+    """Return a map of these encoded keys and values."""
     return joined(b"M", [part for pair in sorted(pairs) for part in pair])
 
 
 def framed_record(value: Any, inner: Callable[[Any], bytes]) -> bytes:
-    """A record, the values of its fields encoded by ``inner``."""
+    """Return a record whose field values ``inner`` encodes."""
     class_name, layout = layout_of(value.__class__)
     body = [class_name]
     for name, encoded_name, default in layout:
@@ -150,13 +155,13 @@ def framed_record(value: Any, inner: Callable[[Any], bytes]) -> bytes:
 
 
 def entries_of(history: History) -> tuple[Applied, ...]:
-    """What a history says, by epoch."""
+    """Return the entries of a history, by epoch."""
     return tuple(history)
 
 
 @cache
 def layout_of(record: type) -> tuple[bytes, tuple[tuple[str, bytes, object], ...]]:
-    """A record's encoded class name and, by name, each field's name, encoded name and default (or MISSING)."""
+    """Return a record's encoded class name and, by name, each field's name, encoded name and default (or MISSING)."""
     layout = []
     for field in sorted(fields(record), key=lambda field: field.name):
         default = field.default_factory() if field.default_factory is not MISSING else field.default
@@ -169,7 +174,7 @@ def _record(value: Any) -> bytes:
 
 
 def _applied(value: Applied) -> bytes:
-    """As ``_record``, written out, in a quarter of the time: the digest of a state has one for each entry."""
+    """Return the bytes of ``_record`` in a quarter of the time: the digest of a state has one per remembered entry."""
     said, epoch, request, made = (
         value.digest.encode("utf-8", "surrogatepass"),
         b"%d" % value.epoch,
@@ -181,7 +186,7 @@ def _applied(value: Applied) -> bytes:
 
 @lru_cache(maxsize=REPLICAS_KEPT_MAX)
 def _replica(value: Replica) -> bytes:
-    """A member of a group: the same few are in the groups of a hundred thousand ranges."""
+    """Return the bytes of a member, cached: the same few members are in the groups of a hundred thousand ranges."""
     return _record(value)
 
 
@@ -189,7 +194,7 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
     type(None): lambda _: b"N0:",
     bool: lambda value: b"T0:" if value else b"F0:",
     int: lambda value: framed(b"I", b"%d" % value),
-    # Text that is no legal UTF-8 (a lone surrogate) must not make a digest fail; the bytes stay unambiguous.
+    # Text that is not legal UTF-8 (a lone surrogate) must not make a digest fail; the bytes stay unambiguous.
     str: lambda value: framed(b"S", value.encode("utf-8", "surrogatepass")),
     bytes: lambda value: framed(b"B", value),
     **dict.fromkeys(IN_COLUMNS, lambda value: encode(value.as_tuple())),

@@ -1,22 +1,22 @@
-"""Generations as a snapshot stores them: of each what it has beside the one before it.
+"""Generations in a snapshot: each is stored as its difference from the previous one.
 
-Every join makes a generation that describes the whole ring anew, and each stays until its rows have expired. Of a ring
+Every join makes a generation that describes the whole ring again, and each stays until its rows have expired. In a ring
 of 16,000 ranges the generations of two joins differ in the ranges of a few tokens, and in 38 random bits of each stream
-id: the rest of an id is its range's place, and a token that follows from the range. In canonical bytes a range takes
-124 bytes, so here: its row, if it is new; a token, if it is another one; and five bytes of each id.
+id. The rest of an id is its range's position, and a token that follows from the range. A range takes 124 bytes in
+canonical form. Here it takes five bytes for each stream id, its row if it is new, and a token if that differs.
 
 =========  ==================================================================================
-records    the canonical bytes of the generations, without those ranges that follow
-ranges     of each generation whose ranges are in columns and sound, as little-endian int64:
-           its place, and how many there are of each of these:
-``runs``   of ranges of the one before it that stay: the first, and how many
+records    the canonical bytes of the generations, without the ranges that follow
+ranges     for each generation with valid ranges in columns, as little-endian int64:
+           its index, and the numbers of each of these:
+``runs``   of unchanged ranges of the previous one: the first, and their number
 ``new``    ranges: end, ignored bits, number of streams
-``other``  streams whose token is not that of the same stream before: place, token
+``other``  streams whose token differs from that of the same stream before: index, token
 ``random`` streams: five bytes each, big-endian
 =========  ==================================================================================
 
-``read_generations`` is total: of whatever bytes it gives generations or raises ``StateUndecodable``; whether they are
-those that were stored, their digest says, which is that of the canonical bytes (``canonical_chunks``).
+``read_generations`` is total: for any bytes it returns generations or raises ``StateUndecodable``. Whether they are the
+stored ones is verified by their digest, which covers the canonical bytes (``canonical_chunks``).
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ _NONE: Final = _Ring(*(np.empty(0, np.int64) for _ in range(4)))
 
 
 def stored_generations(generations: Sequence[Generation]) -> bytes:
-    """The bytes that ``read_generations`` reads; there is at least one."""
+    """Return the bytes that ``read_generations`` reads. ``generations`` must not be empty."""
     assert generations, "a part that is empty is not stored"
     rings = [_ring_of(generation) for generation in generations]
     left = zip(generations, rings, strict=True)
@@ -75,7 +75,7 @@ def stored_generations(generations: Sequence[Generation]) -> bytes:
 
 
 def read_generations(data: bytes) -> tuple[Generation, ...]:
-    """The generations of ``stored_generations``. Raises StateUndecodable, and nothing else."""
+    """Return the generations from ``stored_generations``. Raise StateUndecodable, and nothing else."""
     size = int.from_bytes(data[:8], "little")
     found: list[Generation] = list(decode_part("generations", data[8 : 8 + size]))
     if not found:
@@ -99,7 +99,7 @@ def read_generations(data: bytes) -> tuple[Generation, ...]:
 
 
 def canonical_chunks(generations: Sequence[Generation]) -> Iterator[bytes]:
-    """``encode`` of the tuple of them, piece by piece: all of it at once may be a gigabyte."""
+    """Yield ``encode`` of their tuple in chunks: the whole may be a gigabyte."""
     parts = [(_around(one), size_of_ranges(one)) for one in generations]
     sizes = [len(before) + size + len(after) for (before, after), size in parts]
     marks = [b"R%d:" % size for size in sizes]
@@ -111,13 +111,13 @@ def canonical_chunks(generations: Sequence[Generation]) -> Iterator[bytes]:
 
 
 def size_of_ranges(generation: Generation) -> int:
-    """How many bytes the encoding of its ranges has."""
+    """Return the number of bytes of the encoded ranges."""
     ranges: Any = generation.ranges
     return size_of_canonical(ranges) if isinstance(ranges, PackedRanges) else len(encode(ranges))
 
 
 def _around(generation: Generation) -> tuple[bytes, bytes]:
-    """What stands in its record before the value of the ranges, and behind it."""
+    """Return the bytes of its record before and after the value of the ranges."""
     class_name, layout = layout_of(Generation)
     before, after = class_name, b""
     for name, encoded, default in layout:
@@ -133,24 +133,25 @@ def _around(generation: Generation) -> tuple[bytes, bytes]:
 
 
 def _ring_of(generation: Generation) -> _Ring | None:
-    """The columns of a generation; None where a reader could not make them again."""
+    """Return the columns of a generation, or None if a reader could not reproduce them."""
     ranges: Any = generation.ranges
     if not isinstance(ranges, PackedRanges) or not bool((ranges.ends[1:] > ranges.ends[:-1]).all()):
         return None
     words = np.frombuffer(ranges.streams, ">u8").reshape(-1, 2)
     ring = _Ring(ranges.ends, ranges.ignored, ranges.counts, words[:, 0].astype(np.uint64).view(np.int64))
+    # Only the random bits are stored: the low bits of each id must follow from the position of its range.
     is_valid = ((words[:, 1] & ((np.uint64(1) << _PLACE) - np.uint64(1))) == _places(ring)).all()
     return ring if is_valid else None
 
 
 def _places(ring: _Ring) -> NDArray[np.uint64]:
-    """The place of its range and the version, as each id has them."""
+    """Return the low bits of each id: the position of its range and the version."""
     places = np.repeat(np.arange(len(ring.ends), dtype=np.uint64), ring.counts)
     return places << np.uint64(4) | np.uint64(VERSION)
 
 
 def _ids(ring: _Ring, random: bytes) -> bytes:
-    """The stream ids."""
+    """Return the stream ids."""
     wide = np.zeros((len(ring.tokens), 8), np.uint8)
     wide[:, 8 - _RANDOM_BYTES :] = np.frombuffer(random, np.uint8).reshape(-1, _RANDOM_BYTES)
     words = np.empty((len(ring.tokens), 2), ">u8")
@@ -167,11 +168,13 @@ def _written(place: int, before: _Ring, ring: _Ring, ranges: Any) -> list[bytes]
         for name in ("ends", "ignored", "counts"):
             stays &= getattr(before, name)[near] == getattr(ring, name)
     kept = near[stays]
+    # Kept ranges with consecutive positions make one run.
     begins = np.ones(len(kept), bool)
     begins[1:] = kept[1:] != kept[:-1] + 1
     firsts = np.flatnonzero(begins)
     runs = np.stack((kept[firsts], np.diff(np.append(firsts, len(kept)))), axis=1)
     new = np.stack((ring.ends, ring.ignored, ring.counts), axis=1)[~stays]
+    # The writer runs the reader's reconstruction and stores the tokens that it gets wrong.
     differ = np.flatnonzero(_arranged(before, kept, new).tokens != ring.tokens)
     other = np.stack((differ, ring.tokens[differ]), axis=1)
     words = np.frombuffer(ranges.streams, np.uint8).reshape(-1, 16)[:, 8:].copy().view(">u8") >> _PLACE
@@ -181,8 +184,10 @@ def _written(place: int, before: _Ring, ring: _Ring, ranges: Any) -> list[bytes]
 
 
 def _read(before: _Ring, runs: I64, new: I64, other: I64, streams: int) -> _Ring:
-    """Raises ValueError or IndexError where there is no such ring. ``streams``: how many it has, for which there are
-    bytes: nothing is made of more.
+    """Return the ring of these columns. Raise ValueError or IndexError for invalid ones.
+
+    ``streams``: the number of streams with random bytes in the data. It bounds the arrays with an element per stream,
+    so a hostile count cannot allocate memory.
     """
     firsts, stops = runs[:, 0], runs[:, 0] + runs[:, 1]
     if (runs < 0).any() or (firsts >= stops).any() or (firsts[1:] < stops[:-1]).any():
@@ -206,7 +211,7 @@ def _read(before: _Ring, runs: I64, new: I64, other: I64, streams: int) -> _Ring
 
 
 def _arranged(before: _Ring, kept: I64, new: I64) -> _Ring:
-    """The ranges that stay and the new ones, by end; a stream of a new one has the token 0, others that of before."""
+    """Return kept and new ranges by end. Streams of a new range have token 0, the others their previous token."""
     picked: Callable[[I64, int], I64] = lambda column, at: np.concatenate((column[kept], new[:, at]))  # noqa: E731
     ends, ignored, counts = picked(before.ends, 0), picked(before.ignored, 1), picked(before.counts, 2)
     first = np.concatenate((before.starts[kept], np.full(len(new), len(before.tokens))))
@@ -214,24 +219,25 @@ def _arranged(before: _Ring, kept: I64, new: I64) -> _Ring:
     ends, ignored, counts, first = ends[order], ignored[order], counts[order], first[order]
     within = np.arange(int(counts.sum())) - np.repeat(counts.cumsum() - counts, counts)
     at = np.repeat(first, counts)
+    # New ranges point to the appended zero, one past the last token: one gather serves both kinds.
     tokens = np.append(before.tokens, 0)[np.where(at == len(before.tokens), at, at + within)]
     return _Ring(ends, ignored, counts, tokens)
 
 
 class _Reader:
-    """Bytes, and how far they are read. Raises ValueError where they end too early."""
+    """Bytes and the read position. Raise ValueError if they end too early."""
 
     def __init__(self, data: bytes, at: int) -> None:
         self.data = data
         self.at = at
 
     def take(self, size: int) -> bytes:
-        """The next bytes."""
+        """Return the next bytes."""
         if not 0 <= size <= len(self.data) - self.at:
             raise ValueError(f"{size} bytes are not there")
         self.at += size
         return self.data[self.at - size : self.at]
 
     def integers(self, width: int, rows: int) -> I64:
-        """The next numbers, in rows."""
+        """Return the next numbers, in rows."""
         return np.frombuffer(self.take(8 * width * rows), _INT64).astype(np.int64).reshape(-1, width)

@@ -4,8 +4,8 @@ The verdict is a function of the write, its append time and the log. The state's
 guarantees this: an entry changes no verdict on a write appended below the watermark of the state that decides the
 entry.
 
-- A reader judges a write once it has folded a watermark above all times that the write uses: its append time, and each
-  of its timestamps that is not rejected as future (``is_settled``).
+- A reader judges a write once it has folded a watermark above all times that the write uses (``is_settled``). These are
+  its append time, and each of its timestamps that is not rejected as future.
 - Changes of an entry apply to writes appended from the watermark on (``schema.table_versions``, leeways). A generation
   starts at its own timestamp, which is not below the watermark.
 - The name and the append time select the table. The table's id and version in the write must fit: a write may name a

@@ -1,1 +1,1 @@
-"""Who serves which range: canonical layouts, the live placements, and the deltas that lead from one to the next."""
+"""Ownership of ranges: canonical layouts, the live placements, and the deltas between them."""

@@ -1,12 +1,12 @@
-"""Deltas applied to live placements: who enters and who leaves the groups of which ranges, and since when.
+"""Application of deltas to live placements: nodes enter and leave the groups of ranges.
 
-Applying is strict: a range must exist exactly as the change names it, a node may enter only a group that lacks it and
-leave only one that has it. Who enters is a member since the epoch of the entry; who leaves and comes back starts
-anew, so ``since`` never spans a gap. A range whose groups change gets that epoch as ``changed``; all others stay the
-same objects.
+Application is strict. A range must exist exactly as the change names it. A node may enter only a group that lacks it,
+and leave only one that has it. A node that enters is a member since the epoch of the entry. A node that leaves and
+returns starts again, so ``since`` never spans a gap. A range whose groups change gets that epoch as ``changed``; all
+others stay the same objects.
 
-Groups stand in the order of a clockwise walk, so a member that leaves disturbs nobody's place, and one that enters is
-put into its own by its distance alone: nothing is walked.
+Groups have the order of a clockwise walk. A member that leaves does not change the order of the others, and a new one
+is inserted by its distance alone, without a walk.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from ringlog.kernel.values import Epoch, NodeId, Token
 
 _new_group = maker_of(RangeGroup)
 _LAP = 2**64
-"""Above every distance on the ring."""
+"""A number above every distance on the ring."""
 _WALK_MAX: Final = 64
-"""How many tokens are walked at most."""
+"""Maximum number of tokens to walk."""
 _NO_OWNERS: Final[Map[Token, NodeId]] = Map()
 
 Nodes = tuple[NodeId, ...]
@@ -44,26 +44,28 @@ _read_of, _write_of, _changed_of = attrgetter("read"), attrgetter("write"), attr
 
 _PLACED_MAX: Final = 16
 _placed: Final = IdentityCache[tuple[Token, ...], tuple[tuple[list[Range], list[int]], ...]](2)
-"""Of ends: lists of ranges, with their places among them; at most ``_PLACED_MAX``."""
+"""Ends to lists of ranges with their positions among the ends; at most ``_PLACED_MAX`` lists."""
 
 _Met = Sequence[set[NodeId] | None]
-"""Of ranges: whom a walk meets before the one that enters; None where others have a say."""
+"""For each range the nodes that a walk meets before the entering one; None if others influence the order."""
 
 _Stand = tuple[Mapping[NodeId, tuple[Token, ...]], Mapping[NodeId, NodeId]]
 """``coming`` and ``standing_by`` of an order."""
 
 _Walks = tuple[Mapping[NodeId, Node], Sequence[Token], list[Range], _Stand, _Met]
-"""The directory, the ring, the ranges, how nodes stand, and who was met."""
+"""The directory, the ring, the ranges, the nodes not at their present tokens, and the nodes met."""
 
 _WALKED_MAX: Final = 1_024
 _walked: Final = IdentityCache[Sequence[Nodes], _Walks](8)
-"""Of those who enter ranges, at most ``_WALKED_MAX``: the settings of a cluster have them in common, and so have the
-steps of an operation. Who enters all ranges of a ring does so in one setting: it would be megabytes for nobody.
+"""Walks by the lists of entering nodes, for at most ``_WALKED_MAX`` ranges.
+
+The settings of a cluster and the steps of an operation share these lists. A node that enters all ranges of a ring does
+so in one setting only: caching megabytes for it would be useless.
 """
 
 
 def _over(column: RangeColumn[NodeId], ranges: list[Range]) -> Sequence[Nodes]:
-    """What a column says of each of these."""
+    """Return the column's nodes for each of these ranges."""
     if column.ranges is ranges or column.ranges == ranges:
         return column.items
     known = dict(zip(column.ranges, column.items, strict=True))
@@ -71,8 +73,10 @@ def _over(column: RangeColumn[NodeId], ranges: list[Range]) -> Sequence[Nodes]:
 
 
 def _places(ends: tuple[Token, ...], ranges: list[Range]) -> list[int]:
-    """Where these ranges, by end, are among those with these ends, which are the same in each stage of an operation,
-    and for all settings; those that have a part in common change the same ranges.
+    """Return the positions of these ranges, by end, among the ranges with these ends.
+
+    The ends are the same in each stage of an operation and for all settings, and settings with a common part change the
+    same ranges. So the result is cached.
     """
     known = _placed.get(ends) or ()
     for others, places in known:
@@ -89,17 +93,17 @@ def _places(ends: tuple[Token, ...], ranges: list[Range]) -> list[int]:
 
 
 def columns_by_setting(*deltas: Deltas) -> dict[str, list[RangeColumn[NodeId]]]:
-    """Key of a setting to the columns of the changes in ``deltas``, each once."""
+    """Return the key of each setting with the columns of the changes in ``deltas``, each once."""
     found: dict[str, dict[int, RangeColumn[NodeId]]] = {}
     for changes in (getattr(one, name) for one in deltas for name in _LISTS):
         for key, column in columns_of(changes).items():
-            found.setdefault(key, {})[id(column)] = column  # who enters the writers enters the readers, too
+            found.setdefault(key, {})[id(column)] = column  # a node that enters the writers also enters the readers
     return {key: list(columns.values()) for key, columns in found.items()}
 
 
 @dataclass(slots=True)
 class Touched:
-    """What happens to one range: the nodes that enter and leave its read and its write group."""
+    """The changes of one range: the nodes that enter and leave its read and its write group."""
 
     read_added: Nodes = ()
     read_removed: Nodes = ()
@@ -111,7 +115,7 @@ _LISTS: Final = ("read_added", "read_removed", "write_added", "write_removed")
 
 
 def touched(*deltas: Deltas) -> dict[str, list[tuple[Range, Touched]]]:
-    """Key of a setting to the ranges that ``deltas`` change together, by end, with what happens to each."""
+    """Return the key of each setting with the ranges that ``deltas`` change together, by end, and their changes."""
     gathered: dict[str, dict[Range, Touched]] = {}
     lists = [(name, getattr(one, name)) for one in deltas for name in _LISTS]
     for list_of, key, column in ((name, key, column) for name, own in lists for key, column in columns_of(own).items()):
@@ -129,12 +133,12 @@ def touched(*deltas: Deltas) -> dict[str, list[tuple[Range, Touched]]]:
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """The order of the members of a group: as a clockwise walk meets them.
+    """The order of the members of a group, by their distance on a clockwise walk.
 
     ``nodes``: the directory, every member with its tokens. ``coming``: the tokens of nodes that are joining.
-    ``standing_by``: nodes that are to take over another's tokens, each with the node right after which it stands.
-    ``ring``: all present tokens in order, if they are known, and their owners: to walk a few is quicker than to ask
-    each member.
+    ``standing_by``: nodes that will take over another node's tokens, each with that node; it comes right after it in
+    the order. ``ring``: all present tokens in order, if they are known, and their owners: walking a few is faster than
+    comparing each member.
     """
 
     nodes: Mapping[NodeId, Node]
@@ -144,10 +148,10 @@ class Order:
     _met: dict[tuple[Token, NodeId], set[NodeId] | None] = field(default_factory=dict, init=False, repr=False)
     _stands: dict[NodeId, tuple[tuple[Token, ...], bool]] = field(default_factory=dict, init=False, repr=False)
     _places: dict[Token, dict[NodeId, int]] = field(default_factory=dict, init=False, repr=False)
-    """Where those stand that were asked for, and before which ends: the same few are in many groups."""
+    """Cached positions of nodes, by range end: the same few nodes are in many groups."""
 
     def place(self, end: Token, node: NodeId) -> int:
-        """What the members of the range that ends at ``end`` are sorted by: the distance to a node's next token."""
+        """Return the sort key of a node in the group of the range that ends at ``end``: its distance from there."""
         known = self._places.get(end)
         if known is None:
             known = self._places[end] = {}
@@ -157,13 +161,16 @@ class Order:
             tokens, is_standing_by = self._stand(node) if stands is None else stands
             index = bisect_left(tokens, end)
             distance = tokens[index] - end if index < len(tokens) else tokens[0] - end + _LAP
+            # Doubling leaves room for a node that stands by: it sorts right after the owner of the tokens.
             found = known[node] = 2 * distance + is_standing_by
         return found
 
     def met_by(self, ranges: list[Range], entering: Sequence[Nodes]) -> _Met:
-        """Of each range whom a walk from its end meets before the one that enters; None where the members are asked.
+        """Return for each range the nodes that a walk from its end meets before the entering node; None: compare
+        members.
 
-        Who enters the write groups with one stage enters the read groups with the next.
+        The nodes that enter the write groups with one stage enter the read groups with the next, so the result is
+        cached.
         """
         asked, known = (self.coming, self.standing_by), _walked.get(entering)
         if known is not None:
@@ -179,8 +186,9 @@ class Order:
         return found
 
     def _met_before(self, end: Token, node: NodeId) -> set[NodeId] | None:
-        """Whom a walk from ``end`` meets before ``node``; None where it is long, or others stand not only at their
-        present tokens.
+        """Return the nodes that a walk from ``end`` meets before ``node``.
+
+        None: the walk is long, or other nodes count at tokens that are not their present ones.
         """
         asked = end, node
         if asked in self._met:
@@ -209,11 +217,11 @@ class Order:
         return stands
 
     def sorted(self, end: Token, group: tuple[Replica, ...]) -> tuple[Replica, ...]:
-        """The group of the range that ends at ``end``, in order."""
+        """Return the group of the range that ends at ``end``, in order."""
         return tuple(sorted(group, key=lambda replica: self.place(end, replica.node)))
 
     def with_one(self, end: Token, group: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
-        """The group, which is in order, with one more member."""
+        """Return the ordered group with one more member."""
         met = self._met_before(end, replica.node)
         if met is not None:
             at = _behind(group, met, replica.node)
@@ -237,9 +245,9 @@ class Order:
 
 
 def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, epoch: Epoch) -> Map[str, Placement]:
-    """The placements after ``deltas``, changed ranges stamped with ``epoch``.
+    """Return the placements after ``deltas``, changed ranges stamped with ``epoch``.
 
-    Changes of a setting that no keyspace uses any more are left out.
+    Changes of a setting that no keyspace uses now are skipped.
     """
     lists = [columns_of(getattr(deltas, name)) for name in _LISTS]
     entering = nodes_in(deltas.write_added).union(nodes_in(deltas.read_added))
@@ -253,7 +261,7 @@ def apply_deltas(placements: Map[str, Placement], deltas: Deltas, order: Order, 
 
 
 def reordered(placements: Map[str, Placement], node: NodeId, order: Order) -> Map[str, Placement]:
-    """The placements, groups of ``node`` in the given order; no membership changes. For a node that moved."""
+    """Return the placements with the groups of ``node`` in the given order, after a move. Members do not change."""
     for key, placement in sorted(placements.items()):
         ranges = tuple(
             replace(group, read=order.sorted(group.end, group.read), write=order.sorted(group.end, group.write))
@@ -273,7 +281,10 @@ def _apply(
     epoch: Epoch,
     newcomers: Mapping[NodeId, Replica],
 ) -> Placement:
-    """``columns``: what the four lists say. ``newcomers``: one object for each node, not for each node and range."""
+    """Return the placement after the changes. ``columns``: one for each of the four lists.
+
+    ``newcomers``: one object for each node, not for each node and range.
+    """
     given = [column for column in columns if column is not None]
     ranges = given[0].ranges
     if any(column.ranges is not ranges and column.ranges != ranges for column in given):
@@ -306,7 +317,7 @@ def _apply(
 
 
 def _is_any_of(group: tuple[Replica, ...], nodes: Nodes) -> bool:
-    """True if one of its members is among these nodes."""
+    """Return True if one of its members is among these nodes."""
     if len(nodes) == 1:
         return nodes[0] in map(_node_of, group)
     return not {*map(_node_of, group)}.isdisjoint(nodes)
@@ -317,7 +328,7 @@ def _are_apart(some: Nodes, others: Nodes) -> bool:
 
 
 def _all_without(groups: Iterable[tuple[Replica, ...]], removed: Iterable[Nodes]) -> list[tuple[Replica, ...]]:
-    """The groups, each without those of its range. What is one group in neighbouring ranges stays one."""
+    """Return the groups, each without the removed nodes of its range. Neighbouring ranges keep sharing equal groups."""
     found: list[tuple[Replica, ...]] = []
     last: tuple[Replica, ...] = ()
     gone: Nodes = ()
@@ -338,9 +349,9 @@ def _all_with(
     newcomers: Mapping[NodeId, Replica],
     writes: Sequence[tuple[Replica, ...]] = (),
 ) -> list[tuple[Replica, ...]]:
-    """The groups, which are in order, each with those who enter it. ``writes``: the writers, where these are readers.
+    """Return the ordered groups, each with the nodes that enter it. ``writes``: the writers, if the groups are readers.
 
-    What is one group in neighbouring ranges stays one, where all enter it at the same place.
+    Neighbouring ranges keep sharing one group if the nodes enter at the same position.
     """
     found: list[tuple[Replica, ...]] = []
     last: tuple[Replica, ...] = ()
@@ -370,7 +381,7 @@ def _all_with(
 
 
 def _behind(group: tuple[Replica, ...], met: set[NodeId], node: NodeId) -> int:
-    """How many members of a group, which is in order, a walk has ``met`` before it comes to this node."""
+    """Return the number of members of an ordered group that a walk has ``met`` before this node."""
     at = 0
     for member in group:
         if member.node not in met:
@@ -381,7 +392,7 @@ def _behind(group: tuple[Replica, ...], met: set[NodeId], node: NodeId) -> int:
 
 
 def _among(read: tuple[Replica, ...], write: tuple[Replica, ...], replica: Replica) -> tuple[Replica, ...]:
-    """The readers with one more, in the order of the writers, who are in order and whose part they are."""
+    """Return the readers with one more member, in the order of the writers, which contain all readers."""
     own, index, size = replica.node, 0, len(read)
     for member in write:
         node = member.node

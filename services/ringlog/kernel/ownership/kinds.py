@@ -1,6 +1,6 @@
-"""The replication strategies: **each is one row**, and code that must distinguish them asks the row.
+"""The replication strategies: **each is one row**, and code that must distinguish them uses the row.
 
-``tests/tidy`` holds that no other module compares ``Replication.strategy``.
+``tests/tidy`` checks that no other module compares ``Replication.strategy``.
 """
 
 from __future__ import annotations
@@ -13,22 +13,23 @@ from ringlog.kernel.values import Replication
 
 
 class PlacedBy(Enum):
-    """What says which nodes have the rows of a keyspace."""
+    """The mechanism that chooses the nodes of a keyspace's rows."""
 
     RING = "ring"
     """A walk along the token ring (``ownership.strategies``)."""
     BALANCER = "balancer"
-    """Tables have maps of their own (``kernel.tablets``); of the ring they use nothing."""
+    """Tables have their own tablet maps (``kernel.tablets``) and do not use the ring."""
     ZONE = "zone"
-    """So they have here: a tablet for each partition of a zone, on the nodes that have the partition."""
+    """Tables have tablet maps here, too: a tablet for each partition of a zone, on the nodes of the partition."""
 
 
 @dataclass(frozen=True, slots=True)
 class Strategy:
     """One strategy.
 
-    ``has_factor``: a setting may be a number of replicas, wherever they are. ``has_datacenters``: it may say for each
-    datacenter how many there are, or in which racks. One with neither needs nothing to be said, or a zone.
+    ``has_factor``: a setting may be a number of replicas, regardless of their location. ``has_datacenters``: it may
+    name for each datacenter the number of replicas, or their racks. A strategy with neither has no parameter, or only a
+    zone.
     """
 
     name: str
@@ -38,22 +39,22 @@ class Strategy:
 
     @property
     def in_ring(self) -> bool:
-        """True if it places ranges of the token ring."""
+        """Return True if it places ranges of the token ring."""
         return self.placed_by is PlacedBy.RING
 
     @property
     def by_zone(self) -> bool:
-        """True if a setting names a zone."""
+        """Return True if a setting names a zone."""
         return self.placed_by is PlacedBy.ZONE
 
     @property
     def is_everywhere(self) -> bool:
-        """True if every node has all rows: the ring is one range."""
+        """Return True if every node has all rows: the ring is one range."""
         return self.in_ring and not (self.has_factor or self.has_datacenters)
 
     @property
     def is_anywhere(self) -> bool:
-        """True if the first nodes that a walk meets are taken, wherever they are."""
+        """Return True if a walk takes the first nodes that it meets, regardless of datacenter and rack."""
         return self.in_ring and self.has_factor
 
 
@@ -67,11 +68,11 @@ STRATEGIES: Final[dict[str, Strategy]] = {one.name: one for one in (SIMPLE, NETW
 
 
 def strategy_of(replication: Replication) -> Strategy:
-    """The row of a setting's strategy, which is known: another release's is refused at the edge."""
+    """Return the row of a setting's strategy. It is known here: validation rejects unknown ones at the edge."""
     return STRATEGIES[replication.strategy]
 
 
 def names_datacenters(replication: Replication) -> bool:
-    """True if a setting says for each datacenter what is there, or would have to."""
+    """Return True if a setting names its datacenters, or would have to."""
     strategy = strategy_of(replication)
     return strategy.has_datacenters and (not strategy.has_factor or bool(replication.datacenters))

@@ -1,16 +1,16 @@
-"""Placements: for every replication setting in use, who reads and who writes each range.
+"""Placements: for every replication setting in use, the readers and writers of each range.
 
-The **canonical** layout of a setting is a pure function of token map and directory (``ownership.strategies``): the
-tokens cut the ring into ranges ``(previous, token]``, each with the replicas that the strategy names. The **live**
-placement is the canonical one while nothing is in flight; operations lead from one canonical layout to the next by
-splits, deltas and merges. The placement of EntireStrategy is one range, never cut.
+The **canonical** layout of a setting is a pure function of token map and directory (``ownership.strategies``). The
+tokens split the ring into ranges ``(previous, token]``, each with the replicas that the strategy chooses. The **live**
+placement is the canonical one while no operation is in flight; operations lead from one canonical layout to the next by
+splits, deltas and merges. The placement of EntireStrategy is one range, never split.
 
-Members of a group stand in the order in which a clockwise walk from the range's end meets them (nodes that are joining
-stand at their coming tokens). What holds of ranges and groups is in ``invariants.ring``.
+The members of a group have the order of a clockwise walk from the range's end (joining nodes at their coming tokens).
+``invariants.ring`` has the invariants of ranges and groups.
 
-Splitting a range is no change of membership: the parts keep ``since`` of every replica and ``changed`` of the range,
-for nobody who planned a request on the whole range is wrong about a part of it. Of two ranges that merge, every
-replica keeps the later ``since``: for a part of the merged range it has not been a member for longer.
+Splitting a range does not change membership: the parts keep ``since`` of every replica and ``changed`` of the range,
+because a request planned on the whole range is right for each part. When two ranges merge, every replica keeps the
+later ``since``: it has not been a member longer for the whole merged range.
 """
 
 from __future__ import annotations
@@ -33,23 +33,24 @@ from ringlog.kernel.values import Epoch, NodeId, Replication, Token
 _with_range = replacer_of(RangeGroup, ("start", "end"))
 
 _Cuts = tuple[list[Token], tuple[Token, ...], Mapping[int, Sequence[Token]], list[int]]
-"""Tokens at which ranges are cut and which are no ends yet, all ends afterwards, by place of a range its cuts, and the
-places of all ranges that become others. The first range goes round: what lies behind the last end cuts it first.
+"""The tokens that split ranges, all ends afterwards, the tokens by position of their range, and the changed positions.
+
+The first range wraps: tokens after the last end split it first.
 """
 
 _cut: Final = IdentityCache[tuple[Token, ...], tuple[tuple[Token, ...], _Cuts]](2)
-"""Ends, with the tokens at which they were cut, and what came of it: all settings but one are cut at the same ones, and
-get ends that are one object.
+"""Ends to the tokens that split them, and the result. All settings but one are split at the same tokens and share the
+result's ends as one object.
 """
 
 
 def placement_key(keyspace: Keyspace) -> str:
-    """The key of a keyspace's ranges in ``ClusterState.placements``, also while its replication changes."""
+    """Return the key of a keyspace's ranges in ``ClusterState.placements``, also while its replication changes."""
     return keyspace.placement or replication_key(keyspace.replication)
 
 
 def replications_in_use(state: ClusterState) -> tuple[tuple[str, Replication], ...]:
-    """(key, setting) of every setting of the token ring that a keyspace uses, by key."""
+    """Return (key, setting) of every token ring setting that a keyspace uses, by key."""
     settings = [keyspace.replication for keyspace in state.keyspaces.values()]
     used = {replication_key(setting): setting for setting in settings if strategy_of(setting).in_ring}
     return tuple(sorted(used.items(), key=lambda item: item[0]))
@@ -61,7 +62,7 @@ def replications_in_use(state: ClusterState) -> tuple[tuple[str, Replication], .
 def canonical(
     replication: Replication, owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], epoch: Epoch
 ) -> tuple[RangeGroup, ...]:
-    """The canonical layout of a token map, every replica a member since ``epoch``; empty for an empty map."""
+    """Return the canonical layout of a token map, every replica a member since ``epoch``; empty for an empty map."""
     ring = ring_of(owners, nodes)
     # One object for each node, not for each node and range: rings have hundreds of thousands of those.
     members = {node: Replica(node, epoch) for node in ring.nodes}
@@ -75,7 +76,7 @@ def canonical(
 def new_placement(
     replication: Replication, owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node], epoch: Epoch
 ) -> Placement:
-    """The placement of a setting that is in use from ``epoch`` on; ``owners``: the token map of the normal nodes."""
+    """Return the placement of a setting in use since ``epoch``; ``owners``: the token map of the normal nodes."""
     ranges = canonical(replication, owners, nodes, epoch)
     assert bool(ranges) == bool(owners), "tokens cut the ring, and nothing else does"
     ends = tuple(group.end for group in ranges)
@@ -87,27 +88,27 @@ def new_placement(
 
 
 def placement_of_keyspace(state: ClusterState, keyspace: str) -> Placement | None:
-    """The live placement of a keyspace, or None if there is no such keyspace."""
+    """Return the live placement of a keyspace, or None for an unknown keyspace."""
     found = state.keyspaces.get(keyspace)
     return None if found is None else state.placements.get(placement_key(found))
 
 
 def group_at(placement: Placement, token: Token) -> RangeGroup:
-    """The range that holds ``token``, with its groups. O(log n); the placement has ranges."""
+    """Return the range that holds ``token``, with its groups. O(log n); the placement must have ranges."""
     ends, ranges = placement.ends, placement.ranges
-    index = bisect_left(ends, token)  # ``index_at``, written out: every request comes here
+    index = bisect_left(ends, token)  # ``index_at``, inlined: every request comes here
     if index == len(ends):
         index = 0
     return ranges.at_place(index) if isinstance(ranges, Blocks) else ranges[index]
 
 
 def nodes_of(replicas: Iterable[Replica]) -> tuple[NodeId, ...]:
-    """The node ids of a group, in its order."""
+    """Return the node ids of a group, in its order."""
     return tuple(replica.node for replica in replicas)
 
 
 def read_ranges_of(placement: Placement, node: NodeId) -> tuple[Range, ...]:
-    """The ranges that ``node`` serves reads of, by end."""
+    """Return the ranges whose reads ``node`` serves, by end."""
     return tuple((group.start, group.end) for group in placement.ranges if node in nodes_of(group.read))
 
 
@@ -115,9 +116,9 @@ def read_ranges_of(placement: Placement, node: NodeId) -> tuple[Range, ...]:
 
 
 def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
-    """The placement with a range end at each of ``tokens``; groups, ``since`` and ``changed`` stay.
+    """Return the placement with a range end at each of ``tokens``; groups, ``since`` and ``changed`` stay.
 
-    A placement without ranges (an empty token map) gets ranges that nobody serves yet.
+    A placement without ranges (an empty token map) gets ranges without replicas.
     """
     old = placement.ends
     if placement.key == ENTIRE.name:
@@ -141,7 +142,7 @@ def split(placement: Placement, tokens: Iterable[Token]) -> Placement:
 
 
 def _parts(host: RangeGroup, tokens: Iterable[Token]) -> list[RangeGroup]:
-    """A range cut at these tokens, in the order of a clockwise walk through it."""
+    """Return a range split at these tokens, in the order of a clockwise walk through it."""
     parts = []
     start = host.start
     for end in tokens:
@@ -164,9 +165,10 @@ def _cuts_of(old: tuple[Token, ...], tokens: tuple[Token, ...]) -> _Cuts:
 
 
 def merge(placement: Placement, tokens: Iterable[Token]) -> Placement:
-    """The placement without the range ends at ``tokens``: each such range joins the next one, of the same members.
+    """Return the placement without the range ends at ``tokens``: each such range joins the next one with the same
+    members.
 
-    It may remove the last range only when nobody serves it.
+    The last range may be removed only if it has no replicas.
     """
     old = placement.ends
     gone = [] if placement.key == ENTIRE.name else [token for token in sorted(set(tokens)) if _is_end(old, token)]
@@ -199,7 +201,7 @@ def _is_end(ends: Sequence[Token], token: Token) -> bool:
 
 
 def later_since(group: tuple[Replica, ...], other: tuple[Replica, ...]) -> tuple[Replica, ...]:
-    """``group``, each member since the later of its two epochs; ``other`` has the same members."""
+    """Return ``group``, each member with the later of its two epochs; ``other`` has the same members."""
     if group == other:
         return group
     since = {replica.node: replica.since for replica in other}

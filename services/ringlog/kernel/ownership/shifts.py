@@ -1,13 +1,13 @@
-"""Which ranges change hands when tokens do: found near the tokens, not by comparing two layouts.
+"""Ranges whose replicas change with tokens: found near the tokens, without comparing two layouts.
 
-Two facts keep the cost at (changed tokens) x (replication factor), whatever the size of the ring:
+Two facts keep the cost at (changed tokens) x (replication factor), for any size of the ring:
 
-- A range can differ only if its walk meets a changed token before the group is full. So it lies a short way
-  counter-clockwise of that token, in the ring before or in the ring after.
-- In a datacenter, replicas depend on the tokens of that datacenter alone: between two of them they are the same for
-  every range, however finely the others cut it. So a setting falls into **parts**, one for each datacenter, which are
-  compared at the tokens of that datacenter; settings that have a part in common share the work. Under SimpleStrategy
-  there is one part, the whole ring.
+- A range can differ only if its walk meets a changed token before the group is full. So it is a short distance
+  counter-clockwise of that token, in the ring before or after the change.
+- In a datacenter, replicas depend only on the tokens of that datacenter. Between two of them they are the same for
+  every range, however finely other tokens split it. So a setting consists of **parts**, one for each datacenter, which
+  are compared at the tokens of that datacenter; settings with a common part share the work. Under SimpleStrategy there
+  is one part, the whole ring.
 
 The naive definition (compare the groups of every range of two rings) is the model of the tests.
 """
@@ -31,11 +31,11 @@ from ringlog.kernel.ring.ranges import Range, index_at
 from ringlog.kernel.values import NodeId, Replication, Token
 
 Shift = tuple[Range, tuple[NodeId, ...], tuple[NodeId, ...]]
-"""A range whose members change: its replicas in the ring before and in the ring after, in the order of the walk."""
+"""A range whose members change: its replicas in the ring before and after, in the order of the walk."""
 
 
 def part_in(replication: Replication, datacenter: str) -> Replication | None:
-    """What a setting asks of one datacenter; None if nothing. All of it, if it knows no datacenters."""
+    """Return the part of a setting for one datacenter, or None. A setting without datacenters is one part."""
     if not strategy_of(replication).has_datacenters:
         return replication
     for local in replication.datacenters:
@@ -47,9 +47,9 @@ def part_in(replication: Replication, datacenter: str) -> Replication | None:
 def shifts(
     parts: Iterable[Replication], datacenter: str, before: Ring, after: Ring, changed: Iterable[Token]
 ) -> dict[Replication, list[Shift]]:
-    """Of each part, the ranges, by end, whose replicas differ in two rings, which differ in the tokens ``changed``.
+    """Return for each part the ranges, by end, whose replicas differ between two rings that differ in ``changed``.
 
-    ``datacenter``: on whose tokens alone the parts depend; empty: on all. All ranges end at the tokens of either ring.
+    ``datacenter``: the parts depend only on its tokens; empty: on all. All ranges end at the tokens of either ring.
     """
     changed = tuple(changed)
     assert before.nodes is after.nodes, "who is where does not change with tokens"
@@ -68,7 +68,7 @@ def shifts(
 
 
 class _Own(dict[Token, bool]):
-    """Is a token one of those on which the parts depend? Found when somebody asks."""
+    """For each token whether the parts depend on it, computed on the first lookup."""
 
     def __init__(self, datacenter: str, before: Ring, after: Ring) -> None:
         super().__init__()
@@ -84,10 +84,11 @@ class _Own(dict[Token, bool]):
 
 
 def _nested(parts: Iterable[Replication], rings: Iterable[Ring]) -> list[list[Replication]]:
-    """The parts; in one list, from the widest down, those whose groups are the beginnings of the widest one's.
+    """Return the parts in lists: from the widest down, parts whose groups are prefixes of the widest one's are in one
+    list.
 
-    As long as no rack is repeated and none is listed, a walk takes the first node of each rack that it meets, until
-    there are enough of them: a smaller factor only ends it earlier.
+    If no rack is repeated and none is listed, a walk takes the first node of each rack that it meets, until it has
+    enough: a smaller factor only ends it earlier.
     """
     alike, single = [], []
     for part in parts:
@@ -106,8 +107,9 @@ def _walked(
     own: Mapping[Token, bool],
     changed: Iterable[Token],
 ) -> list[tuple[Token, tuple[NodeId, ...], tuple[NodeId, ...]]]:
-    """The ends of the part's own ranges whose walk, in one of ``rings``, meets a changed token before it is full; each
-    with the replicas before and after.
+    """Return the ends of the part's own ranges whose walk meets a changed token in one of ``rings`` before it is full.
+
+    Each comes with the replicas before and after.
     """
     before, after = rings
     if strategy_of(part).is_everywhere:
@@ -133,7 +135,10 @@ def _shifted(
     cuts: Sequence[Token],
     own: Mapping[Token, bool],
 ) -> list[Shift]:
-    """``walked``: ends of the part's own ranges, with the replicas before and after; others cut each into several."""
+    """Return the shifts; ``walked``: ends of the part's own ranges, with the replicas before and after.
+
+    The tokens of other datacenters split each of them into several ranges.
+    """
     found: dict[int, Shift] = {}
     for end, old, new in walked:
         if old == new or set(old) == set(new):
@@ -152,8 +157,9 @@ def _shifted(
 def _reaching(
     replication: Replication, ring: Ring, cuts: Sequence[Token], token: Token, own: Mapping[Token, bool]
 ) -> Iterator[Token]:
-    """The part's own ends from which a walk gets to ``token``, which is one, before its group is full,
-    counter-clockwise from there. Nobody is met at others.
+    """Yield the part's own ends whose walk reaches ``token``, an own token, before its group is full.
+
+    They come counter-clockwise. Other ends are skipped: a walk takes no node there.
     """
     group, owners = filling(replication, ring), ring.owners
     first = index_at(cuts, token)

@@ -1,15 +1,15 @@
-"""Replication strategies: which nodes hold the range that ends at a token, as a pure function of ring and directory.
+"""Replication strategies: the nodes of the range that ends at a token, as a pure function of ring and directory.
 
-All strategies walk the ring clockwise from the range's end, meet each node at its tokens, and take or pass over it:
+All strategies walk the ring clockwise from the range's end, meet each node at its tokens, and take or skip it:
 
-- **simple**: the first ``factor`` distinct nodes;
-- **network**, for each datacenter by itself: with a factor, ``min(factor, nodes there)`` of them, each from a rack of
-  its own as long as there are such; ``factor - racks`` may repeat a rack, the earliest ones met. With a list of
-  racks, the first node met in each of them;
+- **simple**: the first ``factor`` distinct nodes.
+- **network**, for each datacenter separately. With a factor: ``min(factor, nodes there)`` nodes, each from another rack
+  as long as there are more racks. The earliest ``factor - racks`` further nodes may repeat a rack. With a list of
+  racks: the first node met in each of them.
 - **entire**: every node.
 
-Only nodes that own tokens count. Which nodes are taken depends on the set of nodes met alone, not on their order; so a
-walk that began earlier is never less full than one that began later. The planner rests on that.
+Only nodes that own tokens count. The taken nodes depend only on the set of nodes met, not on their order. So a walk
+that began earlier is at least as full as one that began later. The planner depends on that.
 
 Source: Cassandra's SimpleStrategy, NetworkTopologyStrategy, EntireStrategy; ScyllaDB's rack lists.
 """
@@ -31,19 +31,19 @@ ENTIRE_END: Token = TOKEN_MAX
 """The end of the one range of an entire placement."""
 
 _FIRST_OWNERS: Final = 64
-"""How many are asked for their racks before all are counted."""
+"""Number of owners whose racks are checked before all are counted."""
 
 Census = Mapping[str, Mapping[str, int]]
 """Datacenter to rack to number of nodes that own tokens."""
 
 Limits = tuple[int, int, frozenset[str]]
-"""Of a datacenter: how many replicas it has, how many of them may repeat a rack, and the racks that are listed."""
+"""For a datacenter: its number of replicas, how many of them may repeat a rack, and the listed racks."""
 
 
 @dataclass(frozen=True, slots=True)
 class Ring:
-    """Tokens in ascending order, their owners, how many tokens each of those has, and the directory: what a layout is
-    computed from.
+    """The input of a layout: tokens in ascending order, their owners, the number of tokens of each owner, the
+    directory.
     """
 
     tokens: Sequence[Token]
@@ -51,20 +51,20 @@ class Ring:
     counts: Mapping[NodeId, int]
     nodes: Mapping[NodeId, Node]
     place_cache: dict[NodeId, tuple[str, str]] = field(default_factory=dict, repr=False, compare=False)
-    """Datacenter and rack of those that were asked for."""
+    """Datacenter and rack of nodes that were looked up."""
     _cached: dict[str, Mapping[str, int]] = field(default_factory=dict, init=False, repr=False, compare=False)
     _limits: dict[Replication, Mapping[str, Limits]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
 
     def racks(self, datacenter: str) -> Mapping[str, int]:
-        """How many owners each rack of a datacenter has; found when somebody asks."""
+        """Return the number of owners in each rack of a datacenter, counted on the first call."""
         if not self._cached:
             self._cached.update({"": {}, **census_of(self.counts, self.nodes)})
         return self._cached.get(datacenter, {})
 
     def has_racks(self, datacenter: str, count: int) -> bool:
-        """True if owners are in at least that many racks of a datacenter: of many the first few show it, as a rule."""
+        """Return True if owners are in at least ``count`` racks of a datacenter. A few owners usually show it."""
         if not self._cached and len(self.counts) > _FIRST_OWNERS:
             met: set[str] = set()
             for node in islice(self.counts, _FIRST_OWNERS):
@@ -76,7 +76,7 @@ class Ring:
         return len(self.racks(datacenter)) >= count
 
     def limits(self, replication: Replication) -> Mapping[str, Limits]:
-        """What a setting asks of each of its datacenters that has nodes for it."""
+        """Return the limits of a setting for each of its datacenters that has nodes."""
         found = self._limits.get(replication)
         if found is None:
             every = {one.datacenter: self._limits_in(one) for one in replication.datacenters}
@@ -85,16 +85,18 @@ class Ring:
 
     def _limits_in(self, local: DatacenterReplication) -> Limits:
         if not local.racks and self.has_racks(local.datacenter, local.factor):
-            return local.factor, 0, frozenset()  # nobody needs to be counted
+            return local.factor, 0, frozenset()  # no count is needed
         return _limits_of(local, self.racks(local.datacenter))
 
     def changed(self, gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Ring:
-        """The ring without the tokens that are ``gone``, and with those that ``come`` or get another owner."""
+        """Return the ring without the tokens ``gone``, and with the tokens ``come``, which are new or get another
+        owner.
+        """
         after = with_tokens(self.tokens, self.owners, self.counts, gone, come)
         return Ring(*after, self.nodes, self.place_cache)
 
     def place(self, node: NodeId) -> tuple[str, str]:
-        """Datacenter and rack of a node: a few are asked for again and again."""
+        """Return datacenter and rack of a node, cached: the same few nodes are looked up again and again."""
         found = self.place_cache.get(node)
         if found is None:
             known = self.nodes[node]
@@ -103,14 +105,14 @@ class Ring:
 
 
 def ring_of(owners: Mapping[Token, NodeId], nodes: Mapping[NodeId, Node]) -> Ring:
-    """The ring of a token map; ``nodes`` holds every owner."""
+    """Return the ring of a token map; ``nodes`` has every owner."""
     tokens, owners, counts = in_order_of(owners)
     assert all(map(nodes.__contains__, counts)), "only registered nodes own tokens"
     return Ring(tokens, owners, counts, nodes)
 
 
 def census_of(members: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> Census:
-    """How many of ``members`` there are in each rack."""
+    """Return the number of ``members`` in each rack."""
     counted: dict[str, dict[str, int]] = {}
     for member in members:
         node = nodes[member]
@@ -123,7 +125,7 @@ def census_of(members: Iterable[NodeId], nodes: Mapping[NodeId, Node]) -> Census
 
 
 def replication_key(replication: Replication) -> str:
-    """The key of a setting in ``ClusterState.placements``: keyspaces with equal settings share one placement."""
+    """Return the key of a setting in ``ClusterState.placements``: keyspaces with equal settings share one placement."""
     if names_datacenters(replication):
         parts = (f"{one.datacenter}={'+'.join(one.racks) or one.factor}" for one in replication.datacenters)
         return f"{replication.strategy}:{','.join(parts)}"
@@ -134,14 +136,14 @@ def replication_key(replication: Replication) -> str:
 
 
 def ends_of(replication: Replication, tokens: Sequence[Token]) -> tuple[Token, ...]:
-    """The ends of the ranges into which a layout cuts a ring with these ascending tokens."""
+    """Return the range ends of a layout on a ring with these ascending tokens."""
     if strategy_of(replication).is_everywhere:
         return (ENTIRE_END,) if tokens else ()
     return tuple(tokens)
 
 
 def impossible(replication: Replication, census: Census) -> str:
-    """Why nodes that are counted so cannot hold every replica; empty if they can."""
+    """Return why the counted nodes cannot hold every replica; empty if they can."""
     count = sum(nodes for racks in census.values() for nodes in racks.values())
     if strategy_of(replication).is_everywhere:
         return "" if count else "there would be no node left"
@@ -171,11 +173,11 @@ class Filling(Protocol):
     full: bool
 
     def offer(self, node: NodeId) -> bool:
-        """Take the node or pass it over; True if it was taken. A node that was met before is passed over."""
+        """Take the node or skip it; return True if it was taken. A node that was met before is skipped."""
 
 
 def filling(replication: Replication, ring: Ring) -> Filling:
-    """The empty group of any range of ``ring``."""
+    """Return the empty group of any range of ``ring``."""
     strategy = strategy_of(replication)
     assert strategy.in_ring, replication
     if strategy.has_datacenters:
@@ -184,7 +186,7 @@ def filling(replication: Replication, ring: Ring) -> Filling:
 
 
 def natural(replication: Replication, ring: Ring, end: Token) -> tuple[NodeId, ...]:
-    """The replicas of the range that ends at ``end``, in the order in which a clockwise walk meets them."""
+    """Return the replicas of the range that ends at ``end``, in the order of a clockwise walk."""
     group = filling(replication, ring)
     tokens, owners, offer = ring.tokens, ring.owners, group.offer
     if group.full or not tokens:
@@ -201,9 +203,11 @@ def natural(replication: Replication, ring: Ring, end: Token) -> tuple[NodeId, .
 
 
 def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[Token]) -> Iterator[tuple[NodeId, ...]]:
-    """``natural`` of each of ``ends``, which lie counter-clockwise of ``end``, none left out at which the ring has a
-    token. Only of a setting whose groups are the nodes that a walk meets first, one of each rack if it is of a
-    datacenter (``is_first_met``): who is met at the end itself goes to the front, and the rest is as one token ahead.
+    """Yield ``natural`` for each of ``ends``, which follow each other counter-clockwise from ``end``.
+
+    ``ends`` must include every token of the ring in between. The setting must satisfy ``is_first_met``: a group is the
+    first nodes that a walk meets, in a datacenter one of each rack. So the owner of an end moves to the front, and the
+    rest is the group of the next end clockwise.
     """
     by_rack = strategy_of(replication).has_datacenters
     here = replication.datacenters[0].datacenter if by_rack else ""
@@ -226,8 +230,9 @@ def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[T
 
 
 def _first_at(ring: Ring, end: Token, datacenter: str, most: int) -> tuple[list[str], list[NodeId]]:
-    """The first ``most`` whom a walk from ``end`` meets, and of each what no other one has: its rack, of nodes of a
-    datacenter, else its id.
+    """Return the first ``most`` nodes that a walk from ``end`` meets, and their distinct slots.
+
+    The slot is the rack if ``datacenter`` is set, else the node id.
     """
     tokens, owners, places, place = ring.tokens, ring.owners, ring.place_cache, ring.place
     slots: list[str] = []
@@ -248,9 +253,7 @@ def _first_at(ring: Ring, end: Token, datacenter: str, most: int) -> tuple[list[
 
 
 def is_first_met(replication: Replication, ring: Ring) -> bool:
-    """True if a group is the nodes that a walk meets first, as many as the factor says; in one datacenter, one of each
-    rack.
-    """
+    """Return True if a group is the first ``factor`` nodes that a walk meets; in one datacenter, one of each rack."""
     if not replication.datacenters:
         return strategy_of(replication).is_anywhere
     local, *others = replication.datacenters
@@ -258,7 +261,7 @@ def is_first_met(replication: Replication, ring: Ring) -> bool:
 
 
 class _Distinct:
-    """A number of distinct nodes."""
+    """A group with a number of distinct nodes."""
 
     __slots__ = ("_left", "_met", "full")
 
@@ -277,7 +280,7 @@ class _Distinct:
 
 
 class _Network:
-    """Every datacenter by itself; one that is filled is dropped."""
+    """A group with each datacenter filled separately; a full one is dropped."""
 
     __slots__ = ("_cached", "_met", "_open", "_place", "full")
 
@@ -303,7 +306,7 @@ class _Network:
 
 
 def _limits_of(local: DatacenterReplication, racks: Mapping[str, int]) -> Limits:
-    """``racks``: how many nodes each has."""
+    """Return the limits of a datacenter; ``racks``: the number of nodes in each."""
     listed = frozenset(local.racks)
     if listed:
         return len(listed.intersection(racks)), 0, listed
@@ -311,7 +314,7 @@ def _limits_of(local: DatacenterReplication, racks: Mapping[str, int]) -> Limits
 
 
 class _Local:
-    """The replicas of one datacenter. ``left``: how many are still to be taken."""
+    """The replicas of one datacenter. ``left``: the number still to take."""
 
     __slots__ = ("_listed", "_racks", "_repeats", "left")
 

@@ -1,8 +1,8 @@
-"""Token maps in the order of the ring, at the cost of what changed.
+"""Token maps in ring order, at the cost of their difference.
 
-The plan of a movement needs all tokens in ascending order and a plain dictionary of their owners. From a persistent
-map of sixteen thousand tokens they take several milliseconds, from those of the map before it a tenth. So what was
-made of the last few maps is remembered.
+The plan of a movement needs all tokens in ascending order and a plain dictionary of their owners. Building them from a
+persistent map of sixteen thousand tokens takes several milliseconds; updating those of the previous map takes a tenth.
+So the results of the last few maps are cached.
 """
 
 from __future__ import annotations
@@ -20,23 +20,23 @@ from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.values import NodeId, Token
 
 Ordered = tuple[tuple[Token, ...], Mapping[Token, NodeId], Mapping[NodeId, int]]
-"""The tokens in ascending order, their owners, and how many each of those has."""
+"""The tokens in ascending order, their owners, and the number of tokens of each owner."""
 
 CACHED_MAX: Final = 4
 
 _cached: Final = IdentityCache[Map[Token, NodeId], Ordered](CACHED_MAX)
 _after: Final = IdentityCache[Sequence[Token], tuple[tuple[Token, ...], dict[Token, NodeId], Ordered]](2)
-"""Of tokens in order: which were gone and which came, and what that gave: a plan asks for it, and its last step."""
+"""Ordered tokens to a change (tokens gone, tokens added) and its result: a plan needs it, and its last step again."""
 
 _ARRAY_FROM: Final = 1_024
-"""From this number on tokens are kept in an array, too."""
+"""Minimum number of tokens that are also kept as an array."""
 
 _arrays: Final = IdentityCache[Sequence[Token], NDArray[np.int64]](2)
-"""Of tokens in order: the same in an array, made from that of the tokens before."""
+"""Ordered tokens to the same as an array, updated from that of the previous tokens."""
 
 
 def in_order_of(owners: Mapping[Token, NodeId]) -> Ordered:
-    """What a map of tokens says; nobody changes it."""
+    """Return the ordered form of a token map; read-only."""
     if isinstance(owners, Map) and (found := _cached.get(owners)) is not None:
         return found
     plain = dict(owners.items())
@@ -45,7 +45,7 @@ def in_order_of(owners: Mapping[Token, NodeId]) -> Ordered:
 
 
 def changed_map(owners: Map[Token, NodeId], gone: Iterable[Token], come: Mapping[Token, NodeId]) -> Map[Token, NodeId]:
-    """The map without the tokens that are ``gone``, and with those that ``come`` or get another owner."""
+    """Return the map without the tokens ``gone``, and with the tokens ``come``, which are new or get another owner."""
     changed = owners
     for token in gone:
         changed = changed.delete(token)
@@ -56,7 +56,7 @@ def changed_map(owners: Map[Token, NodeId], gone: Iterable[Token], come: Mapping
 
 
 def array_of(tokens: Sequence[Token], more: Iterable[Token] = ()) -> NDArray[np.int64]:
-    """``tokens``, which ascend, with ``more`` that are not among them; nobody changes it."""
+    """Return ascending ``tokens`` with ``more``, which are not among them, as an array; read-only."""
     known = _arrays.get(tokens)
     if known is None:
         known = _arrays.put(tokens, np.array(tokens, dtype=np.int64))
@@ -65,7 +65,7 @@ def array_of(tokens: Sequence[Token], more: Iterable[Token] = ()) -> NDArray[np.
 
 
 def merged(tokens: Iterable[Token], others: Iterable[Token]) -> list[Token]:
-    """Ascending ``tokens`` with others that are not among them: a copy, nothing is sorted."""
+    """Return ascending ``tokens`` with others that are not among them: a copy with insertions, without sorting."""
     after = list(tokens)
     for token in others:
         insort(after, token)
@@ -79,7 +79,7 @@ def with_tokens(
     gone: Iterable[Token],
     come: Mapping[Token, NodeId],
 ) -> Ordered:
-    """What ``changed_map`` says, of what is in order: copies, nothing is sorted."""
+    """Return the ordered form of ``changed_map``: copies with insertions, without sorting."""
     gone, come = tuple(gone), dict(come)
     asked = _after.get(tokens)
     if asked is not None and asked[0] == gone and asked[1] == come:
