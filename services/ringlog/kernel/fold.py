@@ -81,6 +81,7 @@ SCHEMA_PARTS: Final = tuple(part.name for part in PARTS if part.topic == SCHEMA)
 
 def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryContext) -> ClusterState:
     """Return the state that a command made, with new versions as a recovery or normal operation requires."""
+    # The command did not change the schema.
     if after.schema_version != context.state_id:
         return after
     recovery = in_recovery(before) is not None
@@ -193,6 +194,7 @@ def _on_the_chain(state: ClusterState, entry: Entry) -> Folded:
         return _unchanged(state, OutcomeKind.REFUSED, "undecodable", command.detail)
     if (broken := _broken_identity(state, entry)) is not None:
         return _unchanged(state, OutcomeKind.REFUSED, broken.code, broken.detail)
+    # State time must not decrease if an author's clock is behind.
     context = _new_context(state.epoch + 1, entry.state_id, max(state.time, entry.at))
     decision = decide(state, command, context)
     if isinstance(decision, Accepted):

@@ -1,1 +1,1 @@
-"""Canonical bytes of a state, their digests, and the way back."""
+"""Canonical bytes of a state, their digests, and their decoder."""

@@ -269,6 +269,8 @@ def _map(of_keys: dict[bytes, Read], of_items: dict[bytes, Read]) -> Read:
             begin = reader.at
             key = reader.value(of_keys)
             encoded = reader.data[begin : reader.at]
+            # Ascending encoded keys are the only order that ``encode`` writes; this also rejects a key that occurs
+            # twice.
             if encoded <= before:
                 raise StateUndecodable(f"offset {begin}: key {key!r} is not above the one before it")
             found[key], before = reader.value(of_items), encoded

@@ -148,6 +148,7 @@ def framed_record(value: Any, inner: Callable[[Any], bytes]) -> bytes:
     body = [class_name]
     for name, encoded_name, default in layout:
         item = getattr(value, name)
+        # Types first: ``True == 1``, and a skipped field must decode to the same value.
         if type(item) is type(default) and item == default:
             continue
         body += (encoded_name, inner(item))

@@ -33,6 +33,7 @@ class _Rows(NamedTuple):
     data: bytes
 
 
+# One slot, replaced as a whole, because several threads encode.
 _last: Final[IdentityCache[None, _Rows]] = IdentityCache(1)
 
 

@@ -132,6 +132,7 @@ def ends_of(ranges: Sequence[GenerationRange]) -> list[Token]:
 def no_ends(ranges: Sequence[GenerationRange], tokens: Sequence[Token]) -> list[Token]:
     """Return the ``tokens`` that are not the end of a range."""
     if isinstance(ranges, PackedRanges):
+        # A token above the last end has the index after it, which does not exist: it is compared with the last end.
         places = np.searchsorted(ranges.ends, np.array(tokens, dtype=np.int64))
         there = ranges.ends[np.minimum(places, len(ranges) - 1)].tolist()
         return [token for token, end in zip(tokens, there, strict=True) if token != end]

@@ -109,6 +109,7 @@ class _Ring:
         self._shift = np.uint64(64 - bits)
         slot_starts = ((np.arange(1 << bits, dtype=np.uint64) << self._shift) ^ HALF).view(np.int64)
         low = np.searchsorted(ends, slot_starts)
+        # Bounds the steps of a lookup: uneven tokens would make the search linear.
         self._low = low if np.diff(low, append=len(ends)).max() <= STEPS_MAX else None
 
     def locate(self, tokens: I64, out: I64) -> None:

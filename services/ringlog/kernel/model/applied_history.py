@@ -111,6 +111,7 @@ class History:
         epoch, oldest, blocks, tail = applied.epoch, self.oldest, self.blocks, self.tail
         if epoch >= entries_max:
             oldest = max(oldest, epoch - entries_max + 1)
+        # A block begins at an epoch of 1 modulo BLOCK, so ``at`` finds it by a division.
         if epoch % BLOCK != 1 or not tail:
             recent = self.recent.set(applied.request_id, epoch)
             return _made(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)

@@ -135,7 +135,7 @@ _NOT_ABOVE: Final = (
     ("tokens_per_node_max", "ranges_max"),
     ("verdicts_lead_us", "cdc_horizon_ahead_max_us"),
 )
-"""Pairs whose first must not exceed the second, or a horizon could keep every generation from starting."""
+"""Pairs of settings whose first must not exceed the second, or a horizon could keep every generation from starting."""
 
 
 def setting(state: ClusterState, name: str) -> int:

@@ -201,7 +201,7 @@ class Order:
             first, last = bisect_left(tokens, end), bisect_left(tokens, goal)
             if goal >= end:
                 walked = tokens[first:last] if last - first <= _WALK_MAX else None
-            else:  # past the last token
+            else:  # the walk wraps past the last token
                 long = len(tokens) - first + last > _WALK_MAX
                 walked = None if long else (*tokens[first:], *tokens[:last])
             met = None if walked is None else set(map(owners.__getitem__, walked))

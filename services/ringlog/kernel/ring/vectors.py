@@ -140,7 +140,7 @@ def _sign_extend(word: U64) -> None:
     signs = word & _SIGN_BITS
     if not signs.any():
         return
-    signs <<= np.uint64(1)  # the top bit of byte j is now the lowest of byte j + 1; the last one's falls out
+    signs <<= np.uint64(1)  # the top bit of byte j becomes the lowest of byte j + 1; that of the last byte is dropped
     # A prefix XOR over the eight bytes in three doubling steps, instead of a loop over byte pairs.
     for by in (8, 16, 32):
         signs ^= signs << np.uint64(by)
