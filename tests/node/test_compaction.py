@@ -100,6 +100,23 @@ def test_a_partition_has_the_same_state_with_and_without_compaction() -> None:
 
 
 KEY = (0, 0)
+
+
+@pytest.mark.parametrize("is_earlier", [False, True], ids=["written below it", "written above it"])
+def test_a_deleted_partition_is_rid_of_columns_that_are_not_known(is_earlier: bool) -> None:
+    """A dropped column or a type that may grow keeps its versions. A tombstone of the partition covers all columns."""
+    deleted = (0 if is_earlier else 9) * SECOND
+    rows, whole = Rows(replace(SHAPE, columns=("s", "w"))), Rows()
+    for one in (rows, whole):
+        for second in (1, 2, 3):
+            one.add(mutation_of([Statement("update", second * SECOND, KEY, (("v", second),))]))
+        one.add(mutation_of([Statement("partition_delete", deleted)]))
+        one.add(mutation_of([Statement("update", 12 * SECOND, KEY, (("w", "a"),))]))
+    rows.compact()
+    assert len(rows.writes()) == (5 if is_earlier else 2)
+    assert partition_of(rows.writes(), SHAPE) == partition_of(whole.writes(), SHAPE)
+
+
 FEW = (
     Statement("insert", SECOND, KEY, (("v", 1), ("w", "a"))),
     Statement("insert", 2 * SECOND, KEY, (("v", 2),), ttl=3),

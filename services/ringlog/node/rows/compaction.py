@@ -5,8 +5,9 @@ associative and idempotent. So a version is *redundant* if the join of other ver
 effect: the partition then has the same state without it, whatever else arrives, in any order, and at every instant.
 Overwritten cells, and everything below a tombstone, are redundant. The newest tombstones are not.
 
-The effect of a version must not depend on what this node knows of the table so far. A version that names a column
-which the table does not have here (dropped, or added later), or a multi-cell user type (which may grow), stays.
+The effect of a version must not depend on the columns that this node knows so far. A version that names a column which
+the table does not have here (dropped, or added later), or a multi-cell user type (which may grow), stays until its
+partition is deleted: a tombstone of the partition covers every column. So a DELETE makes a partition readable again.
 
 Versions are removed in the transaction that their successors are in, or in a later one. Two replicas may therefore
 hold different versions of a partition with the same state: readers compare states (``ringlog.client.data.row_reads``).
@@ -25,6 +26,7 @@ from ringlog.kernel.cql.collections import cells_of
 from ringlog.kernel.generations.statements import TableShape, statements_of, stored_shape
 from ringlog.kernel.rows.partition import Key, PartitionState, join
 from ringlog.kernel.rows.writes import columns_of, effect_of
+from ringlog.kernel.values import Micros
 from ringlog.node.checks import token_of_partition
 from ringlog.node.rows.store import RowStore, order
 from ringlog.wire.data import RowVersion
@@ -90,8 +92,13 @@ class RedundantVersions:
         for version in versions:
             if version.clustering_key != self._row:
                 self._begin(version.clustering_key)
-            effect = self._effect_of(version)
+            write = _decoded(version)
+            if write is None:
+                continue
+            effect = self._effect(write)
             if effect is None:
+                if _is_below(write, self._state.deleted):
+                    found.append(version)
                 continue
             joined = join(self._state, effect, self._columns)
             if joined == self._state:
@@ -103,12 +110,6 @@ class RedundantVersions:
         if self._row == ():
             self._tombstones = PartitionState(self._state.deleted, self._state.ranges)
         self._row, self._state = row, self._tombstones
-
-    def _effect_of(self, version: RowVersion) -> PartitionState | None:
-        try:
-            return self._effect(decode_mutation(version.value))
-        except WireError:
-            return None  # of a later release
 
     def _effect(self, write: Mutation) -> PartitionState | None:
         """The effect of a write; None if a later or an earlier state of the table may read it otherwise."""
@@ -128,6 +129,22 @@ class RedundantVersions:
             except ValueError:
                 return None
         return effect_of(write, self._shape, self._columns)
+
+
+def _decoded(version: RowVersion) -> Mutation | None:
+    try:
+        return decode_mutation(version.value)
+    except WireError:
+        return None  # of a later release
+
+
+def _is_below(write: Mutation, deleted: Micros) -> bool:
+    """Return whether every statement of a write is deleted by a tombstone of its partition."""
+    return all(
+        statement.operation in _OPERATIONS
+        and (write.timestamp if statement.timestamp is None else statement.timestamp) <= deleted
+        for statement in statements_of(write)
+    )
 
 
 class PartitionScan:
