@@ -172,6 +172,7 @@ def _columns(table: Table) -> AuditColumns:
         tuple(types[name] for name in table.clustering_key),
         frozenset(),
         {},
+        renamed=bool(table.stored),
     )
 
 
