@@ -50,7 +50,7 @@ from ringlog.kernel.cardinality_limits import too_many
 from ringlog.kernel.columns.fast_dataclass import maker_of, replacer_of
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.commands.control.pauses import paused
-from ringlog.kernel.commands.control.recovery import held_by_recovery
+from ringlog.kernel.commands.control.recovery import begun_in_recovery, held_by_recovery
 from ringlog.kernel.encoding.encoder import encode, sha256_of
 from ringlog.kernel.model.applied_history import Applied
 from ringlog.kernel.model.outcome import (
@@ -134,6 +134,8 @@ def decide(state: ClusterState, command: Command, context: EntryContext) -> Deci
             assert decision.state.epoch == state.epoch, "the epoch belongs to the fold"
             assert decision.state.history is state.history, "the history belongs to the fold"
             if state.recoveries:
+                if (held := begun_in_recovery(state, decision.state, command)) is not None:
+                    return held
                 decision = Accepted(by_log_or_digest(state, decision.state, context))
             return too_many(state, decision.state) or too_large(state, decision.state, command) or decision
         return decision

@@ -20,7 +20,7 @@ from ringlog.kernel.commands.control.recovery import (
     LeaveRecovery,
 )
 from ringlog.kernel.commands.schema.functions import CreateAggregate, CreateFunction
-from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
 from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.commands.schema.user_types import AlterType, CreateType
 from ringlog.kernel.commands.schema.views import CreateIndex, CreateView, DropIndex
@@ -88,6 +88,10 @@ def test_operations_wait_until_it_is_over() -> None:
     assert code(state, Leave(NODES[0])) == "in_recovery"
     assert code(state, Join(NODES[4], (7,), SEED)) == "in_recovery"
     assert code(applied(state, LEAVE), Join(NODES[4], (7,), SEED)) == ""
+    keyspace = applied(state, CreateKeyspace("altered", Replication("simple", 1)))
+    widened = AlterKeyspace("altered", Replication("simple", 2))
+    assert code(keyspace, widened) == "in_recovery"
+    assert code(applied(keyspace, LEAVE), widened) == ""
     running = applied(joined(2), Join(NODES[4], (7,), SEED), ENTER)
     assert coordinated(running).nodes[NODES[4]].state == "normal", "what runs goes on"
 

@@ -9,8 +9,8 @@ During a recovery:
   the one before, or it is rejected. So it removes no id, name or term.
 - A step of the metadata service needs no quorum. A node that becomes a member still must have the log itself.
 - Versions of the schema are digests, and are marked as such (``kernel.fold``).
-- New node operations and moves of tablets are rejected (``in_recovery``), because their plans would use a state that is
-  being repaired. Running ones continue and may be cancelled, and Assassinate is allowed.
+- New operations, of nodes and keyspaces, and moves of tablets are rejected (``in_recovery``): their plans would use a
+  state under repair. Running ones continue and may be cancelled, and Assassinate is allowed.
 
 Nothing else differs. Epochs continue, and every entry has its predecessor.
 
@@ -35,6 +35,7 @@ from ringlog.kernel.model.modes import UNPAUSED, Recovery
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import PARTS, ClusterState, advance
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.values import Command
 
@@ -159,11 +160,22 @@ def decide_force_state(state: ClusterState, command: ForceState, context: EntryC
 def held_by_recovery(state: ClusterState, command: Command) -> Rejected | None:
     """Reject a command that is not allowed during a recovery; None if it is allowed, or no recovery is active."""
     begins = type(command).__module__ == movements.__name__ and not isinstance(command, movements.Assassinate)
-    if not begins and not isinstance(command, MigrateTablets):
+    running = in_recovery(state) if begins or isinstance(command, MigrateTablets) else None
+    return None if running is None else _held(running, command)
+
+
+def begun_in_recovery(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
+    """Reject a command that begins an operation during a recovery, whatever its kind: a keyspace that is altered begins
+    one, too. None if it begins none, or no recovery is active.
+    """
+    running = in_recovery(before) if after.operations is not before.operations else None
+    if running is None or isinstance(command, (movements.Assassinate, ForceState)):
         return None
-    running = in_recovery(state)
-    if running is None:
-        return None
+    begins = any(operation.id not in before.operations for operation in in_flight(after))
+    return _held(running, command) if begins else None
+
+
+def _held(running: Recovery, command: Command) -> Rejected:
     text = f"{running.operator} entered a recovery with epoch {running.entered}: {running.reason}"
     return Rejected("in_recovery", f"{type(command).__name__}: {text}")
 
