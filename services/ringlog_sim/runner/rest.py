@@ -11,6 +11,7 @@ from ringlog.kernel.commands.placement.rebalances import TriggerRebalance
 from ringlog.kernel.fold import decide
 from ringlog.kernel.model.outcome import EntryContext, Rejected
 from ringlog.kernel.model.state import ClusterState, Operation, in_order
+from ringlog.kernel.model.tablet_map import TabletMap, Transition
 from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.operations.gates import REPORTED_STAGES, gaining_nodes, gate
 from ringlog.kernel.operations.stages import REQUESTED
@@ -48,27 +49,31 @@ def waits_for_lost(state: ClusterState, operation: Operation, nodes: Mapping[str
 
 
 def waits_for_tablets(state: ClusterState, operation: Operation, nodes: Mapping[str, SimNode]) -> bool:
-    """Return True if no process moves the leaving node's tablets, or a lost node has a tablet in transition."""
+    """Return True if no process moves the leaving node's tablets, or a tablet migrates that need not arrive."""
     if operation.stage != REQUESTED:
         return False
-    lost = {node for node, found in nodes.items() if not found.starts}
     return is_draining(state, operation) or any(
-        lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next))) for tablets, one in transitions(state)
+        not _must_end(state, tablets, one, nodes) for tablets, one in transitions(state)
     )
 
 
 def unended_tablets(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
-    """Return the tablets in transition without a lost node. Failed attempts must end with a revert.
-
-    A recovery that admits no loss is excluded. It waits for a majority to be declared up, or for an operator.
-    """
-    lost = {node for node, found in nodes.items() if not found.starts}
+    """Return the tablets in transition that must end: failed attempts end with a revert."""
     return [
         f"{tablets.table}/{one.tablet} is in {one.stage}"
         for tablets, one in transitions(state)
-        if not lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next)))
-        and not missed(tablets.tablet(one.tablet), state.nodes)
+        if _must_end(state, tablets, one, nodes)
     ]
+
+
+def _must_end(state: ClusterState, tablets: TabletMap, one: Transition, nodes: Mapping[str, SimNode]) -> bool:
+    """Return False if a node of the tablet is lost, or if it is salvaged without a majority and without admitted loss.
+
+    Such a salvage waits for a majority to be declared up, or for an operator.
+    """
+    lost = {node for node, found in nodes.items() if not found.starts}
+    has_lost = lost.intersection(nodes_of((*tablets.replicas(one.tablet), *one.next)))
+    return not has_lost and not missed(tablets.tablet(one.tablet), state.nodes)
 
 
 def unended_service(state: ClusterState, nodes: Mapping[str, SimNode]) -> list[str]:
