@@ -6,9 +6,9 @@ load reports that the planner used. So a move must be right under one of several
 
 *Back and forth.* For each replica, the model stores the shards that the balancer moved it from. While no other author
 changes the planner's inputs, the balancer never moves it back to one of them. Another replica of the tablet may go
-there, because a node with a late report becomes a target late. A move between the shards of a host does not count while
-a node of the datacenter has not reported all its tablets: the host may give to that node later. Other changes (nodes,
-sizes, other moves, other tablets) reset this memory. So does a copy that is added or removed to reach the replication
+there, because a node with a late report becomes a target late. A move does not count while a node of the datacenter has
+not reported all its tablets: hosts may give to that node later. Other changes (nodes, sizes, other moves, other
+tablets) reset this memory. So does a copy that is added or removed to reach the replication
 factor. A pair of siblings that is colocated for a merge resets it for all other tablets: siblings are colocated at any
 load, each pair once.
 
@@ -198,7 +198,7 @@ class BalancerCheck(Check):
         left = replicas.pop(source, frozenset())
         if target in left:
             self.sim.broken("to_and_fro", f"{move.table}/{move.tablet} comes back to {target}, by {source}")
-        is_premature = source[0] == target[0] and self._is_late(state, state.nodes[source[0]].datacenter)
+        is_premature = self._is_late(state, state.nodes[source[0]].datacenter)
         replicas[target] = left if is_premature else left | {source}
 
     def _is_late(self, state: ClusterState, datacenter: str) -> bool:
