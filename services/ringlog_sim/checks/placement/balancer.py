@@ -31,7 +31,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from ringlog.kernel.commands.placement.tablets import MigrateTablets, TabletMigration
+from ringlog.kernel.commands.placement.tablets import MigrateTablets, Shard, TabletMigration
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, Node, in_order
@@ -180,6 +180,7 @@ class BalancerCheck(Check):
             if before.keyspaces[move.table.partition(".")[0]].replication.zone:
                 self.sim.broken("unjustified", f"{move.table}/{move.tablet} is of a zone, and {move}")
         self._planned(self.sim.log.states[item.since_epoch], command)
+        self._keeps_siblings(self.sim.log.states[item.since_epoch], before, command)
         if item.since_epoch >= self._chapter:
             planned_on = self.sim.log.states[item.since_epoch]
             pairs = {(move.table, move.tablet // 2) for move in command.migrations if _meets_sibling(planned_on, move)}
@@ -189,6 +190,22 @@ class BalancerCheck(Check):
                 self._left = {key: left for key, left in self._left.items() if (key[0], key[1] // 2) in pairs}
             for move in command.migrations:
                 self._come_back(planned_on, move)
+
+    def _keeps_siblings(self, state: ClusterState, before: ClusterState, command: MigrateTablets) -> None:
+        """Check that colocated siblings of a merge move together, unless their node or shard is given up."""
+        for move in command.migrations:
+            tablets = state.tablets[move.table]
+            if not (_is_merging(tablets) and _is_merging(before.tablets[move.table])) or move.from_ is None:
+                continue
+            node, sibling = state.nodes[move.from_.node], move.tablet ^ 1
+            is_given_up = self._is_drained(node) or move.from_.shard >= node.shards
+            if is_given_up or sibling >= tablets.count or move.from_ not in _shards_of(tablets.tablet(sibling)):
+                continue
+            same = [
+                (one.from_, one.to) for one in command.migrations if (one.table, one.tablet) == (move.table, sibling)
+            ]
+            if same != [(move.from_, move.to)]:
+                self.sim.broken("siblings", f"{move.table}/{move.tablet} leaves its sibling at {move.from_}")
 
     def _come_back(self, state: ClusterState, move: TabletMigration) -> None:
         if move.from_ is None or move.to is None:
@@ -444,6 +461,11 @@ def _ends_as(tablet: Tablet) -> list[Place]:
     stays = tablet.transition is None or tablet.transition.stage in _BACK
     replicas = tablet.replicas if tablet.transition is None or stays else tablet.transition.next
     return [(one.node, one.shard) for one in replicas]
+
+
+def _shards_of(tablet: Tablet) -> list[Shard]:
+    """Return the shards of a settled tablet; none while it is in transition."""
+    return [Shard(one.node, one.shard) for one in tablet.replicas] if tablet.transition is None else []
 
 
 def _nodes_of(tablet: Tablet) -> set[str]:
