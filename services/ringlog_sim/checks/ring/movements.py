@@ -380,6 +380,7 @@ class Movements:
         for key, _, end, _ in move.locked:
             if key in self.layouts and end in self.layouts[key]:
                 self.layouts[key][end] = move.saved[key][end]
+        self._refresh()  # a movement of other ranges may have changed the order of the owners since
 
     def _end(self, move: SeenMovement) -> None:
         del self.flying[move.id]
