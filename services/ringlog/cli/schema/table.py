@@ -34,7 +34,9 @@ def create_table(
     """Create a table from its definition, the fields of the command CreateTable."""
     try:
         given = json.loads(read_text(definition))
-    except (OSError, ValueError, RecursionError) as error:
+    except OSError as error:
+        fail("bad_json", f"{definition}: {error.strerror}", 2)
+    except (ValueError, RecursionError) as error:
         fail("bad_json", f"{definition}: {error}", 2)
     if not isinstance(given, dict):
         fail("bad_json", f"{definition}: expected a JSON object", 2)
