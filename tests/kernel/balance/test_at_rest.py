@@ -151,9 +151,8 @@ def test_siblings_do_not_move_for_a_merge_that_the_same_plan_revokes(seed: int) 
 @pytest.mark.parametrize("weight", [4, 6, 10, 1_000])
 def test_a_weight_that_holds_every_tablet_leaves_the_others_even(weight: int) -> None:
     """A host has at most one replica of a tablet, so a greater share than that is not its own to have."""
-    nodes = [lives.register(number, "r1", shards=2) for number in range(1, 7)]
-    state = applied(lives.cluster(*nodes), CreateKeyspace("ks", lives.factor(3)))
-    state = applied(state, lives.create_table(tablets=TabletOptions(count=32)))
+    state = lives.cluster(*[lives.register(number, "r1", shards=2) for number in range(1, 7)])
+    state = applied(state, CreateKeyspace("ks", lives.factor(3)), lives.create_table(tablets=TabletOptions(count=32)))
     state = applied(state, UpdateNode(lives.node_id(6), capacity=weight))
     while moves := advise(state, {}).moves:
         state = arrived(applied(state, MigrateTablets(moves)))
