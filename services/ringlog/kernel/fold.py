@@ -50,7 +50,7 @@ from ringlog.kernel.cardinality_limits import too_many
 from ringlog.kernel.columns.fast_dataclass import maker_of, replacer_of
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster
 from ringlog.kernel.commands.control.pauses import paused
-from ringlog.kernel.commands.control.recovery import begun_in_recovery, held_by_recovery
+from ringlog.kernel.commands.control.recovery import held_by_recovery
 from ringlog.kernel.encoding.encoder import encode, sha256_of
 from ringlog.kernel.model.applied_history import Applied
 from ringlog.kernel.model.outcome import (
@@ -125,8 +125,6 @@ def decide(state: ClusterState, command: Command, context: EntryContext) -> Deci
     try:
         if state.pauses and (held := paused(state, command)) is not None:
             return held
-        if state.recoveries and (held := held_by_recovery(state, command)) is not None:
-            return held
         decision = RULES[type(command)](state, command, context)
         if isinstance(decision, Accepted):
             if decision.state is state:
@@ -134,7 +132,7 @@ def decide(state: ClusterState, command: Command, context: EntryContext) -> Deci
             assert decision.state.epoch == state.epoch, "the epoch belongs to the fold"
             assert decision.state.history is state.history, "the history belongs to the fold"
             if state.recoveries:
-                if (held := begun_in_recovery(state, decision.state, command)) is not None:
+                if (held := held_by_recovery(state, decision.state, command)) is not None:
                     return held
                 decision = Accepted(by_log_or_digest(state, decision.state, context))
             return too_many(state, decision.state) or too_large(state, decision.state, command) or decision

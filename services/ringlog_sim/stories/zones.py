@@ -162,7 +162,7 @@ def voters_lost(state: ClusterState, chance: Chance) -> list[Command]:
 
 
 def struck(state: ClusterState, chance: Chance) -> list[Command]:
-    """Return a command that declares a source of a recovery's survivor down, or nothing without one."""
+    """Return a command that declares a source of a salvage's survivor down, or nothing without one."""
     found = {
         replica.node
         for tablets, transition in transitions(state)

@@ -234,7 +234,7 @@ class RegistersCheck(Check):
     # ------------------------------------------------------------------------------------------------ resets
 
     def _is_reset(self, command: ResetPartitions, before: ClusterState, after: ClusterState) -> None:
-        """Record a recovery for each tablet of the partition. An automatic reset must not drop data without a live
+        """Record a salvage for each tablet of the partition. An automatic reset must not drop data without a live
         replica.
         """
         zone = before.zones[command.zone]

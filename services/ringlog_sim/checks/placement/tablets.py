@@ -5,7 +5,7 @@ A tablet is two lists and the name of a stage. The readers and writers of each s
 text (``STAGES``). An entry that the model does not allow, or a tablet that differs in the state, is a defect. In each
 stage, every read quorum must intersect every write quorum of this stage and of the adjacent ones, tested set by set,
 because requests that were planned one stage apart may overlap. The register checks cover loss after the reset of a
-partition. A recovery that admits no loss continues only while a majority of the tablet's nodes is up.
+partition. A salvage that admits no loss continues only while a majority of the tablet's nodes is up.
 """
 
 from __future__ import annotations
@@ -303,7 +303,7 @@ class TabletModel:
     # ------------------------------------------------------------------------------------------------- rules
 
     def _lacking(self, name: str, tablet: ModelledTablet, state: ClusterState, seen: set[str]) -> Iterator[str]:
-        """Yield missing acknowledgements. Each majority of the asked replicas needs one. A recovery needs its survivor.
+        """Yield missing acknowledgements. Each majority of the asked replicas needs one. A salvage needs its survivor.
 
         Before the survivor is read, all other live nodes must acknowledge, and a majority of them unless a loss is
         admitted.

@@ -27,7 +27,6 @@ from immutables import Map
 from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.commands.placement.tablets import MigrateTablets
 from ringlog.kernel.commands.rules import Check, broken_field, reason_rule
-from ringlog.kernel.commands.topology import movements
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.applied_history import Applied
@@ -157,25 +156,21 @@ def decide_force_state(state: ClusterState, command: ForceState, context: EntryC
     return Accepted(after)
 
 
-def held_by_recovery(state: ClusterState, command: Command) -> Rejected | None:
-    """Reject a command that is not allowed during a recovery; None if it is allowed, or no recovery is active."""
-    begins = type(command).__module__ == movements.__name__ and not isinstance(command, movements.Assassinate)
-    running = in_recovery(state) if begins or isinstance(command, MigrateTablets) else None
-    return None if running is None else _held(running, command)
+def held_by_recovery(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
+    """Reject a command that a recovery does not allow: one that begins an operation, or moves tablets.
 
+    Args:
+        after: the state that the command would make.
 
-def begun_in_recovery(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
-    """Reject a command that begins an operation during a recovery, whatever its kind: a keyspace that is altered begins
-    one, too. None if it begins none, or no recovery is active.
+    Returns:
+        None if the command is allowed, or no recovery is active.
     """
-    running = in_recovery(before) if after.operations is not before.operations else None
-    if running is None or isinstance(command, (movements.Assassinate, ForceState)):
+    running = in_recovery(before)
+    if running is None or isinstance(command, ForceState):
         return None
     begins = any(operation.id not in before.operations for operation in in_flight(after))
-    return _held(running, command) if begins else None
-
-
-def _held(running: Recovery, command: Command) -> Rejected:
+    if not begins and not isinstance(command, MigrateTablets):
+        return None
     text = f"{running.operator} entered a recovery with epoch {running.entered}: {running.reason}"
     return Rejected("in_recovery", f"{type(command).__name__}: {text}")
 
