@@ -405,7 +405,7 @@ def test_where_the_library_says_nothing_the_missing_log_in_is_named(
         server.shutdown(socket.SHUT_RDWR)
         thread.join()
     said = capsys.readouterr().err
-    assert "why: nothing there answers a client without log-in or TLS" in said
+    assert "why: no Kafka broker answers a client without login or TLS" in said
     assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")
 
 

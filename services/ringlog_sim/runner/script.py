@@ -15,20 +15,10 @@ from ringlog.protocol.roles import ROLES
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.families import FAMILIES
 from ringlog_sim.shape import ClusterShape, two_racks_each
-from ringlog_sim.stories import (
-    column_rename,
-    disk_rows,
-    images,
-    members,
-    moving_tablets,
-    peer_logs,
-    scenarios,
-    truncation,
-    zones,
-)
 from ringlog_sim.stories.balancing import has_balancer
 from ringlog_sim.stories.pipeline_faults import switches
 from ringlog_sim.stories.rarities import RARITIES, rarity
+from ringlog_sim.stories.scenarios import PROFILE as SITUATIONS
 from ringlog_sim.stories.scenarios import SCENARIOS, Scenario, ScenarioSetting, choose
 from ringlog_sim.stories.story import (
     AGENT_HOSTS,
@@ -86,15 +76,15 @@ class Profile:
 PROFILES: Mapping[str, Profile] = {
     profile.name: profile
     for profile in (
-        Profile(moving_tablets.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 3), 1, (2, 3), (0, 0), 2, 3),
-        Profile(truncation.PROFILE, 2 * SECOND, 1_000, (1, 4), (0, 2), (1, 1), (1, 2), 1, (1, 3), (0, 1), 2, 0),
-        Profile(column_rename.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
-        Profile(zones.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
-        Profile(disk_rows.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
-        Profile(peer_logs.PROFILE, 2 * SECOND, 1_000, (1, 3), (0, 2), (0, 1), (1, 2), 1, (2, 4), (0, 1), 2, 3),
-        Profile(members.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (0, 1), (1, 2), 1, (2, 6), (0, 1), 2, 0),
-        Profile(images.PROFILE, 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
-        Profile(scenarios.PROFILE, 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
+        Profile("tablets", 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 3), 1, (2, 3), (0, 0), 2, 3),
+        Profile("truncation", 2 * SECOND, 1_000, (1, 4), (0, 2), (1, 1), (1, 2), 1, (1, 3), (0, 1), 2, 0),
+        Profile("columns", 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
+        Profile("zones", 2 * SECOND, 1_000, (0, 1), (0, 3), (1, 1), (1, 2), 1, (2, 3), (1, 2), 2, 0),
+        Profile("rows", 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 2), (1, 3), 1, (1, 3), (1, 1), 2, 0),
+        Profile("peers", 2 * SECOND, 1_000, (1, 3), (0, 2), (0, 1), (1, 2), 1, (2, 4), (0, 1), 2, 3),
+        Profile("members", 2 * SECOND, 1_000, (0, 1), (0, 2), (0, 1), (1, 2), 1, (2, 6), (0, 1), 2, 0),
+        Profile("images", 2 * SECOND, 1_000, (0, 1), (0, 2), (1, 1), (1, 2), 1, (1, 2), (0, 1), 2, 0),
+        Profile("scenarios", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("small", 2 * SECOND, 1_000, (1, 4), (1, 4), (1, 1), (1, 3), 1, (0, 3), (0, 1), 2, 3),
         Profile("medium", 20 * SECOND, 4_000, (8, 20), (3, 10), (2, 5), (4, 12), 6, (0, 4), (1, 3), 3, 20),
         Profile("large", 60 * SECOND, 4_000, (20, 60), (8, 30), (5, 15), (5, 20), 20, (1, 6), (2, 5), 4, 60),
@@ -106,16 +96,16 @@ ALL: Final = "all"
 
 SHARES: Mapping[str, int] = {
     "small": 34,
-    moving_tablets.PROFILE: 12,
-    zones.PROFILE: 8,
-    images.PROFILE: 10,
+    "tablets": 12,
+    "zones": 8,
+    "images": 10,
     "medium": 8,
-    scenarios.PROFILE: 8,
-    disk_rows.PROFILE: 5,
-    members.PROFILE: 5,
-    truncation.PROFILE: 4,
-    column_rename.PROFILE: 3,
-    peer_logs.PROFILE: 2,
+    "scenarios": 8,
+    "rows": 5,
+    "members": 5,
+    "truncation": 4,
+    "columns": 3,
+    "peers": 2,
     "large": 1,
 }
 """Number of runs with each profile, of 100 runs of ``ALL``.
@@ -205,7 +195,7 @@ def draw_script(seed: int, profile: Profile) -> Script:
 def _chosen(seed: int, profile: str, special: Chance) -> Scenario | None:
     """Return the scenario or the rarity of a run, or None if the profile has a story in every run."""
     chosen = choose(special) or rarity(Chance(seed, f"rarity/{profile}"))
-    if profile == scenarios.PROFILE:
+    if profile == SITUATIONS:
         return special.weighted([(made, made.weight) for made in (*SCENARIOS, *RARITIES)])
     return None if profile in STORIES else chosen
 
@@ -245,8 +235,9 @@ def _cluster(
         joining = max(joining, int(chosen.joins))
     elif special.happens(STAY_OUT):
         joining = profile.joining[0]
-    for story in stories_of(profile.name, seed)[:1]:
-        founded, factor = story.founded or founded, story.factor or factor
+    needs = next(iter(stories_of(profile.name, seed)), None)
+    if needs is not None:
+        founded, factor = needs.founded or founded, needs.factor or factor
     return founded, joining if founded else max(joining, 1), factor
 
 

@@ -32,13 +32,17 @@ SPREAD = "spread"
 
 def has_balancer(seed: int, profile: str, founded: int) -> bool:
     """Return whether a run has a balancer, and so a node that joins."""
-    return profile == PROFILE and founded >= 2 and Chance(seed, "balancing").happens(SHARE)
+    return _has_balancer(Chance(seed, "balancing"), profile, founded)
+
+
+def _has_balancer(chance: Chance, profile: str, founded: int) -> bool:
+    return profile == PROFILE and founded >= 2 and chance.happens(SHARE)
 
 
 def draw_balancing(setting: StorySetting) -> list[Drawn]:
     """Draw a balancer with a second table, and faults, for a part of the runs of the profile."""
     chance, founded = setting.chance("balancing"), setting.founded
-    if setting.profile != PROFILE or founded < 2 or not chance.happens(SHARE):
+    if not _has_balancer(chance, setting.profile, founded):
         return []
     # A node can be behind or dead during a migration only with three replicas and a fourth node.
     factor = founded if chance.happens(0.5) else chance.between(1, founded)

@@ -7,6 +7,7 @@ that is alone. Runs with a scenario (``scenarios``, ``rarities``) have no story.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Final
 
 from ringlog_sim.devices.world import MS
@@ -38,30 +39,30 @@ _COLUMNS = Story(9_000, column_rename.LASTS, column_rename.draw_column_rename)
 _TABLETS = Story(6_000, moving_tablets.LASTS, moving_tablets.draw_moving_tablets)
 _IMAGES = Story(4_000, images.LASTS, images.draw_images)
 _LOSS = Story(5_000, pipeline_faults.LASTS, pipeline_faults.draw_lost_checkpoint)
+_ZONES = Story(10_000, zones.LASTS, zones.draw_zones, faults_after=False, is_alone=True)
+_ROWS = Story(11_000, disk_rows.LASTS, disk_rows.draw_disk_rows, faults_after=False, is_alone=True)
 _PARTITIONS = Story(15_000, 0, pipeline_faults.draw_added_partitions, faults_after=False)
 
 STORIES: Final[Mapping[str, tuple[Story, ...]]] = {
     truncation.PROFILE: (),
     zones.PROFILE: (
-        Story(10_000, zones.LASTS, zones.draw_lost_majority, False, True, zones.loses_majority, founded=zones.LOSERS),
-        Story(10_000, zones.LASTS, zones.draw_lost_voters, False, True, zones.loses_voters, founded=zones.WIDE),
-        Story(10_000, zones.LASTS, zones.draw_zones, False, True),
+        replace(_ZONES, draw=zones.draw_lost_majority, seeds=zones.loses_majority, founded=zones.LOSERS),
+        replace(_ZONES, draw=zones.draw_lost_voters, seeds=zones.loses_voters, founded=zones.WIDE),
+        _ZONES,
     ),
     disk_rows.PROFILE: (
-        Story(
-            11_000,
-            disk_rows.LASTS_AHEAD,
-            disk_rows.draw_one_ahead,
-            False,
-            True,
-            disk_rows.one_is_ahead,
+        replace(
+            _ROWS,
+            lasts=disk_rows.LASTS_AHEAD,
+            draw=disk_rows.draw_one_ahead,
+            seeds=disk_rows.one_is_ahead,
             founded=3,
             factor=3,
         ),
-        Story(11_000, disk_rows.LASTS, disk_rows.draw_disk_rows, False, True),
+        _ROWS,
     ),
-    peer_logs.PROFILE: (Story(12_000, peer_logs.LASTS, peer_logs.draw_peer_logs, False, True),),
-    members.PROFILE: (Story(13_000, members.LASTS, members.draw_member_changes, False),),
+    peer_logs.PROFILE: (Story(12_000, peer_logs.LASTS, peer_logs.draw_peer_logs, faults_after=False, is_alone=True),),
+    members.PROFILE: (Story(13_000, members.LASTS, members.draw_member_changes, faults_after=False),),
     images.PROFILE: (
         _COLUMNS,
         Story(4_000, max(images.LASTS, pipeline_faults.LASTS), images.draw_images_or_loss, is_alone=True),

@@ -14,7 +14,7 @@ the replicas. If the replication names racks, it is the number of replicas in th
 the datacenter, shared among racks by capacity. For each tablet it is then at least the floor and at most the ceiling of
 factor / racks. So limits stay constant while tablets move, and two hosts in one rack can always be brought within them.
 A host has at most one replica of each tablet. So a host whose share exceeds the number of tablets has that
-number, and the other hosts share the rest. The same holds for racks and their greatest number.
+number, and the other hosts share the rest. Racks are capped in the same way.
 
 Source: ScyllaDB's balancer has the first as hard constraints and the second only as "badness" (issue 31384: one table
 11 and 17 times on two shards).
@@ -115,7 +115,7 @@ class TableLimits:
         self._held = self._held_by_rack()
         self._replicas = [self._by_rack(group) for group in range(len(ledger.tables))]
         self._limits: dict[str, list[int]] = {}
-        self._rests: dict[tuple[str, str], list[tuple[int, int]]] = {}
+        self._uncapped: dict[tuple[str, str], list[tuple[int, int]]] = {}
 
     def limit(self, node: LedgerHost, group: int) -> int:
         """Return the most tablets of the group that the host may have."""
@@ -128,18 +128,18 @@ class TableLimits:
         where = node.host.datacenter, node.host.rack
         if not self._capacity[where]:
             return [0] * len(self._replicas)
-        if where not in self._rests:
-            self._rests[where] = self._rests_of(where)
+        if where not in self._uncapped:
+            self._uncapped[where] = self._uncapped_of(where)
         weight = node.capacity * (100 + self._ledger.limits.table_slack_percent)
-        return [-(-replicas * weight // (capacity * 100)) + 1 for replicas, capacity in self._rests[where]]
+        return [-(-replicas * weight // (capacity * 100)) + 1 for replicas, capacity in self._uncapped[where]]
 
-    def _rests_of(self, where: tuple[str, str]) -> list[tuple[int, int]]:
-        """For each group the replicas and the capacity that are left for hosts which cannot have every tablet."""
+    def _uncapped_of(self, where: tuple[str, str]) -> list[tuple[int, int]]:
+        """Return for each group the replicas and the capacity of the hosts that cannot have every tablet."""
         members = self._ledger.in_datacenter[where[0]]
         shares = sorted([one.capacity for one in members if one.host.rack == where[1] and one.host.serving])[::-1]
         counts = [tablets.count for tablets in self._ledger.tables]
         rows = zip(self._replicas, counts, strict=True)
-        return [_after_greatest(shares, replicas.get(where, 0), count) for replicas, count in rows]
+        return [_below_cap(shares, replicas.get(where, 0), count) for replicas, count in rows]
 
     def _held_by_rack(self) -> dict[tuple[str, str], list[int]]:
         """Return the number of replicas of each group in each rack."""
@@ -163,22 +163,19 @@ class TableLimits:
                 continue
             racks = {where: n for where, n in self._capacity.items() if where[0] == datacenter}
             if not racks:
-                continue  # nobody there may get a tablet
+                continue  # no host of the datacenter may get a tablet
             least, most = replicas // (count * len(racks)) * count, -(-replicas // (count * len(racks))) * count
-            rest, total = _after_greatest(sorted(racks.values())[::-1], replicas, most)
+            uncapped, total = _below_cap(sorted(racks.values())[::-1], replicas, most)
             for where, capacity in racks.items():
-                found[where] = max(least, min(most, -(-rest * capacity // total)))
+                found[where] = max(least, min(most, -(-uncapped * capacity // total)))
         return found
 
 
-def _after_greatest(capacities: list[int], replicas: int, most: int) -> tuple[int, int]:
-    """Give ``most`` replicas to each of the greatest capacities whose share of the rest is greater.
+def _below_cap(capacities: list[int], replicas: int, most: int) -> tuple[int, int]:
+    """Give each capacity with a greater share exactly ``most`` replicas. Return the replicas and the sum of the others.
 
     Args:
-        capacities: the greatest first; the last one always keeps its share.
-
-    Returns:
-        The replicas and the capacity of the others.
+        capacities: in descending order. The last one is never capped.
     """
     total = sum(capacities)
     for capacity in capacities[:-1]:

@@ -13,10 +13,10 @@ from ringlog.runtime.kafka.config import connection, current
 ASK_S = 3.0
 TELL_S = 0.2
 _ASIDE = ("_ALL_BROKERS_DOWN", "_TIMED_OUT")
-_SILENT = "nothing there answers as a broker does"
+_SILENT = "no Kafka broker answers at this address"
 _NO_LOG_IN = (
-    "nothing there answers a client without log-in or TLS; "
-    "if the broker wants them, give --kafka-config FILE or set RINGLOG_KAFKA_CONFIG"
+    "no Kafka broker answers a client without login or TLS; "
+    "if the broker requires them, pass --kafka-config FILE or set RINGLOG_KAFKA_CONFIG"
 )
 
 
@@ -46,6 +46,6 @@ def why_no_answer(bootstrap_servers: str) -> str:
     # A refusal explains; a broken connection is often only what came of it.
     first = next((told[name] for name in ("_AUTHENTICATION", "_SSL", "_RESOLVE") if name in told), "")
     security = current().security
-    # The library says nothing of a connection that the other side closes, as a broker with a log-in does.
+    # A broker with a login closes the connection of a client without one, and the library reports nothing.
     silent = _SILENT if security.logs_in or security.encrypted else _NO_LOG_IN
     return first or next(iter(told.values()), silent)

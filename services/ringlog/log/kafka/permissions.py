@@ -230,7 +230,7 @@ def answered(future: Future[Any]) -> Any:
     except KafkaException as error:
         if error.args[0].code() == _NO_AUTHORIZER:
             raise NoAuthorizer(
-                "the broker has no authorizer: any client that it lets in may write",
+                "the broker has no authorizer: every client that can connect may write",
                 "set authorizer.class.name, or see to it by other means",
             ) from error
         raise LogUnavailable(f"the broker refused to change rights: {error.args[0].str()}") from error

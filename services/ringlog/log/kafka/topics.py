@@ -444,7 +444,7 @@ def _call(function: Any, *args: Any, **options: Any) -> Any:
         return function(*args, **options)
     except KafkaException as error:
         raise LogUnavailable(
-            f"the broker gives no answer: {error.args[0].str()}", "is it up, and lets this client in?"
+            f"the broker gives no answer: {error.args[0].str()}", "is it up, and does it accept this client?"
         ) from error
 
 
