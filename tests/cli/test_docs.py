@@ -18,11 +18,11 @@ from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.registry import CODES, COMMANDS
 from ringlog.log.kafka.topics import TOPICS
 from ringlog_schemas import catalog
+from tests.cli.known_commands import unknown
 from tests.tidy.files import ROOT
 
 PAGES = (ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md")))
 LINK = re.compile(r"\[[^\]]*\]\(([^)#]*)(?:#([^)]*))?\)")
-OPTION = re.compile(r"--?[a-z][a-z-]*")
 
 
 def names(path: Path) -> str:
@@ -38,34 +38,6 @@ def shown_commands(text: str) -> list[list[str]]:
             words = shlex.split(start.group(1), comments=True)
             found.append(words[: words.index("&")] if "&" in words else words)
     return found
-
-
-def options_of(command: Any) -> dict[str, bool]:
-    """Name to whether a value follows."""
-    found = {"--help": False}
-    for parameter in command.params:
-        takes = not getattr(parameter, "is_flag", False) and not getattr(parameter, "count", False)
-        found |= dict.fromkeys((*parameter.opts, *parameter.secondary_opts), takes)
-    return found
-
-
-def unknown(words: list[str]) -> str | None:
-    """What a shown command line has that the program has not."""
-    command: Any = typer.main.get_command(app)
-    is_value = False
-    for word in words[1:]:
-        if is_value:
-            is_value = False
-        elif OPTION.fullmatch(word):
-            if word not in options_of(command):
-                return f"{word} of {' '.join(words)}"
-            is_value = options_of(command)[word]
-        elif hasattr(command, "get_command"):
-            inner = command.get_command(None, word)
-            if inner is None:
-                return f"{word} in {' '.join(words)}"
-            command = inner
-    return None
 
 
 @pytest.mark.parametrize("page", PAGES, ids=names)

@@ -27,7 +27,7 @@ from ringlog.operator.views.clocks import (
 )
 from ringlog.protocol.validator.limits import ENDS_AHEAD_MAX_US, WITHDRAWN_AHEAD_MIN_US, too_far_ahead
 from ringlog.runtime.clock import ManualClock
-from tests.cli.test_docs import unknown
+from tests.cli.known_commands import unknown
 
 YEAR_US = 365 * 86_400_000_000
 LEEWAY_US = 5_000_000

@@ -33,7 +33,7 @@ from ringlog.protocol.coordinator.tablet_steps import tablet_steps
 from ringlog.protocol.coordinator.witnesses import valid_reports, witnesses_of
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import NodeAck
-from tests.cli.test_docs import unknown
+from tests.cli.known_commands import unknown
 from tests.kernel.entries import applied
 from tests.kernel.tablets.lives import TABLE, begun, factor, migration, tablet, three_racks, with_table
 

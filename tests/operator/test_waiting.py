@@ -29,7 +29,7 @@ from ringlog.protocol.coordinator.waits import operation_waits
 from ringlog.protocol.rebalancer.zone_groups import FAILED, SessionReports, session
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import FailedTries, NodeAck
-from tests.cli.test_docs import unknown
+from tests.cli.known_commands import unknown
 from tests.kernel.movements.clusters import network, placed, simple
 from tests.kernel.operations.drive import SEED, applied, at_every_stage, begun, driven
 from tests.kernel.tablets import lives
