@@ -17,6 +17,7 @@ writers          positions: the next generation to be closed records the greates
 placements       ranges under ``entire``, which all nodes have: weighed as nodes come, so no later stage is refused
 zones            all partitions that one entry changes, since they are published in one transaction; and the number of
                  data nodes that all zones name, which each snapshot contains
+generations      tables in tablets that a new table would join: dropped ones stay described until a generation closes
 ===============  ====================================================================================================
 
 Other items have their own bounds, which keep their records small:
@@ -54,6 +55,9 @@ PARTITIONS_BYTES_MAX: Final = sizes.CHANGED_BYTES_MAX
 NAMED_NODES_MAX: Final = 1_000_000
 """The maximum number of data nodes that all zones name together."""
 
+DESCRIBED_RANGES_MAX: Final = 1 << 22
+"""The maximum number of ranges of tables in tablets to which a new table is added in a generation."""
+
 _RECORD, _MEMBER, _POSITION = sizes.RECORD, 128, 24
 """Bytes for the small fields of a record; for a node in the read and in the write group of a range; for a position."""
 
@@ -63,6 +67,8 @@ def too_large(before: ClusterState, after: ClusterState, command: Command) -> Re
     if after.writers is not before.writers and (refused := _positions(after)) is not None:
         return refused
     if sizes.is_changed(before, after) and (refused := sizes.too_large(before, after, command)) is not None:
+        return refused
+    if after.generations is not before.generations and (refused := _described(before, after)) is not None:
         return refused
     if after.zones is not before.zones and (refused := _zones(before, after, command)) is not None:
         return refused
@@ -88,6 +94,20 @@ def _positions(state: ClusterState) -> Rejected | None:
     highest = max(writer.positions[-1].partition for writer in state.writers.values() if writer.positions)
     subject, then = "positions: the record of the generation that closes next", "name only partitions of the CDC topic"
     return _refusal(subject, _RECORD + _POSITION * min(count, highest + 1), CHANGE_BYTES_MAX, then)
+
+
+def _described(before: ClusterState, after: ClusterState) -> Rejected | None:
+    """Check the last generation if a new table was added to it. A new generation is never rejected for its size."""
+    if not (before.generations and after.generations):
+        return None
+    known, last = before.generations[-1], after.generations[-1]
+    if known.timestamp != last.timestamp or len(last.tables) <= len(known.tables):
+        return None
+    count = sum([len(one.ends) for one in last.tables])
+    if count <= DESCRIBED_RANGES_MAX:
+        return None
+    why = f"generations: the last one would have {count:,} ranges of tables, and {DESCRIBED_RANGES_MAX:,} at most"
+    return Rejected("too_many", f"{why}: start the CDC job, which lets a generation without dropped tables follow")
 
 
 def _placements_too_large(state: ClusterState) -> Rejected | None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from ringlog.cache.projection import delta, full
+from ringlog.kernel import size_limits
 from ringlog.kernel.changes import ChangeRecord, StreamsChange, diff
 from ringlog.kernel.commands.cdc import generations as cdc
 from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
@@ -217,6 +218,20 @@ def test_dropped_tables_start_one_generation_where_none_closes(start: ClusterSta
         made = replace(LOGGED, tablets=TabletOptions(256), name="u", id=uuid(number, space=3))
         state = coordinated(applied(state, made, DropTable("ks", "u")), 10_000)
     assert [one.closed for one in state.generations] == [None, None]
+
+
+def test_dropped_tables_are_limited_if_no_generation_closes(
+    start: ClusterState, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a CDC writer. Other commands and new generations are not rejected."""
+    monkeypatch.setattr(size_limits, "DESCRIBED_RANGES_MAX", 3_000)
+    state, made = start, replace(LOGGED, tablets=TabletOptions(256), name="u")
+    for number in range(16):  # five until the second generation, then eleven
+        state = coordinated(applied(state, replace(made, id=uuid(number, space=3)), DropTable("ks", "u")), 10_000)
+    outcome = fold(state, entry(state, replace(made, id=uuid(99, space=3)))).outcome
+    assert (outcome.code, "start the CDC job" in outcome.detail) == ("too_many", True)
+    unlogged = replace(made, id=uuid(99, space=3), cdc=replace(made.cdc, enabled=False))
+    assert len(applied(state, unlogged, DropTable("ks", "u")).generations) == len(state.generations)
 
 
 def test_dropped_tables_start_no_generation_on_a_ring_without_tokens(start: ClusterState) -> None:
