@@ -14,7 +14,8 @@ from ringlog.agents.roles import acks as shell
 from ringlog.agents.roles.acks import PlainThread, RejectedAcks
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.protocol.coordinator.coordinator import ReadAcks, Wait, read_acks, update_acks
+from ringlog.protocol.controller import Wait
+from ringlog.protocol.coordinator.ack_book import ReadAcks, read_acks, update_acks
 from ringlog.protocol.effects import carry_out
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings

@@ -14,7 +14,7 @@ from ringlog.operator.views.views import operation as shown
 from ringlog.operator.views.waiting import COORDINATOR, waiting
 from ringlog.operator.views.words import described
 from ringlog.protocol.coordinator.ack_book import AckBook
-from ringlog.protocol.coordinator.core import CoordinatorView, propose, refusals
+from ringlog.protocol.coordinator.core import CoordinatorView, propose, rejections
 from ringlog.protocol.coordinator.witnesses import complaints, reports_of, witnesses_of
 from ringlog.wire.records import NodeAck, RefusedProposal
 from tests.kernel.operations.drive import driven
@@ -58,7 +58,7 @@ def test_a_report_that_cannot_be_used_is_told_where_the_operation_waits(
     waits = waiting(state, found, acks)
     assert f"bad_field: {told}" in waits.text
     assert waits.nodes == ("x",)
-    (refusal,) = refusals(CoordinatorView(state, acks, state.epoch, 0))
+    (refusal,) = rejections(CoordinatorView(state, acks, state.epoch, 0))
     assert (refusal.subject, refusal.kind, refusal.code) == (name, "AdvanceOperation", "bad_field")
     assert refusal.detail.startswith(told)
 
@@ -106,7 +106,7 @@ def test_the_coordinator_tells_of_last_words_that_do_not_count(
     for number, ack in enumerate(all_acks(state).values()):
         book.take(number, ack)
     book.take(100, replace(all_acks(state)["n1"], **wrong))  # type: ignore[arg-type]
-    (refusal,) = refusals(CoordinatorView(state, book.newest(state), state.epoch, 0, said=book.said()))
+    (refusal,) = rejections(CoordinatorView(state, book.newest(state), state.epoch, 0, said=book.said()))
     assert (refusal.subject, refusal.code) == (name, "bad_field")
     assert refusal.detail.startswith(told)
 

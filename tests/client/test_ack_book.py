@@ -7,8 +7,16 @@ from itertools import permutations
 
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
-from ringlog.protocol.coordinator.ack_book import STRANGERS_MAX, WAITING_MAX, AckBook, is_vouched_for
-from ringlog.protocol.coordinator.coordinator import ReadAcks, Wait, read_acks, update_acks
+from ringlog.protocol.controller import Wait
+from ringlog.protocol.coordinator.ack_book import (
+    STRANGERS_MAX,
+    WAITING_MAX,
+    AckBook,
+    ReadAcks,
+    is_vouched_for,
+    read_acks,
+    update_acks,
+)
 from ringlog.protocol.effects import carry_out
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied, founded, node, uuid

@@ -14,7 +14,8 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD, in_flight, is_ended
 from ringlog.kernel.values import Replication, StreamReport
-from ringlog.protocol.coordinator.core import CoordinatorView, Proposal, propose
+from ringlog.protocol.controller import Proposal
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.wire.records import NodeAck
 from tests.agents.finish import NOW, known
 from tests.agents.world import World

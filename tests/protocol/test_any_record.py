@@ -26,14 +26,9 @@ from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.tablets.stages import session
 from ringlog.protocol.balancer.balancer import NewLoads, ReadLoads, balance
 from ringlog.protocol.balancer.load_book import Heard
-from ringlog.protocol.coordinator.coordinator import (
-    NewAcks,
-    PublishedEpoch,
-    ReadAcks,
-    Submit,
-    UnstoredBytes,
-    coordinate,
-)
+from ringlog.protocol.controller import Submit
+from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
+from ringlog.protocol.coordinator.coordinator import PublishedEpoch, UnstoredBytes, coordinate
 from ringlog.protocol.effects import Newest, Steps, Until, WallClock, carry_out
 from ringlog.protocol.followers.cache_writer import CacheWriter, next_write
 from ringlog.protocol.followers.publisher import ahead, restoring, starts_from

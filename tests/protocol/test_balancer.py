@@ -18,7 +18,7 @@ from ringlog.protocol.balancer import balancer
 from ringlog.protocol.balancer.balancer import PLANS_PER_ROUND, NewLoads, ReadLoads, balance, complaints
 from ringlog.protocol.balancer.load_book import UNREADABLE, Heard, ignored, measured, take
 from ringlog.protocol.balancer.load_reports import BRIEFLY_US, SELDOM_US, LoadReportSchedule, load_of, own_tablets
-from ringlog.protocol.coordinator.coordinator import ReportRejections, Submit, Wait
+from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.effects import Newest, Until, carry_out
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.wire.records import NodeLoad, TableLoad, decode_node_load, encode_node_load

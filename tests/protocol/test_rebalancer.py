@@ -20,7 +20,8 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY, NEVER, ZonePartition
 from ringlog.kernel.zones.resets import has_quorum
 from ringlog.node.protocol.groups import Member
-from ringlog.protocol.coordinator.coordinator import NewAcks, ReadAcks, ReportRejections, Submit, Wait
+from ringlog.protocol.controller import ReportRejections, Submit, Wait
+from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
 from ringlog.protocol.effects import Newest, Until, WallClock, carry_out
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
 from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed

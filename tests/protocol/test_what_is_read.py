@@ -20,7 +20,7 @@ from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer import balancer
 from ringlog.protocol.balancer.balancer import complaints, proposals
 from ringlog.protocol.rebalancer import data_nodes, rebalancer
-from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, refusals
+from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
 from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
 from tests.kernel.balance.test_advice import PILED
 from tests.kernel.entries import NODES, applied
@@ -93,7 +93,7 @@ def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.Mo
         known = RebalancerView(state, said(state), due(timers, state, 10**18))
         idle_zones(known)
         propose(known)
-        list(refusals(known))
+        list(rejections(known))
 
     states = [*lives().values(), *zoned()]
     with_tables = [one for one in states if any(keyspace.replication.zone for keyspace in one.keyspaces.values())]

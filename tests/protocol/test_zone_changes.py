@@ -23,7 +23,7 @@ from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import kept, targets
 from ringlog.kernel.zones.queue import is_same
 from ringlog.operator.views.zones import full_view
-from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, refusals
+from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
 from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones
 from ringlog.protocol.rebalancer.zone_tablets import migrations
@@ -254,8 +254,8 @@ class Changes(RuleBasedStateMachine):
             raise AssertionError("no end")
         fresh = look(self.state, NO_IDLE_ZONES, self.timers)
         assert propose(fresh) == (), "another instance asks for what this one does not"
-        told = {one.subject for one in refusals(known)}
-        assert {one.subject for one in refusals(fresh)} == told
+        told = {one.subject for one in rejections(known)}
+        assert {one.subject for one in rejections(fresh)} == told
         for one in partitions_of(self.state, self.state.zones["z"]):
             if belongs(self.state, one.number):
                 continue

@@ -8,7 +8,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY
 from ringlog.operator.views.zones import full_view
-from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, refusals
+from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, rejections
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import ZoneWait, waits_of
@@ -45,7 +45,7 @@ def test_a_zone_without_nodes_that_could_have_its_partitions_is_stuck_and_says_s
     way = "bring nodes up, or change the zone's filter (ringlog zone alter)"
     assert told(nobody) == (f"stuck: for a node to belong on: its zone has no data nodes; {way}", True)
     known = RebalancerView(nobody, {}, (), idle_zones(RebalancerView(nobody, {})))
-    assert {(one.kind, one.detail) for one in refusals(known)} == {
+    assert {(one.kind, one.detail) for one in rejections(known)} == {
         ("TriggerRebalance", "waits for place: ringlog zone show z")
     }
     mode = led(zone_only("ABC", "D", replicas=1, partitions=1, mode=HIGH_AVAILABILITY))[0]
@@ -84,7 +84,7 @@ def test_data_that_may_begin_are_on_their_way_or_cannot_come() -> None:
     assert found(state) == {"begin": False}
     dead = done(state, *down("D"))
     assert found(dead) == {"answers": True, "room": True}
-    (one,) = refusals(RebalancerView(dead, said(dead)))
+    (one,) = rejections(RebalancerView(dead, said(dead)))
     assert (one.subject, one.kind, one.code) == ("z/0", "SwitchStable", "gate_not_met")
     assert one.detail == "waits for answers, room (D): ringlog zone show z"
     moves = migrations(state)
@@ -112,7 +112,7 @@ def test_turned_back_to_who_has_left() -> None:
     state = led(done(state, cancel(state)))[0]
     assert shown(partition(state).stable) == "ABC"
     assert waits_of(state, partition(state), {}) == (ZoneWait("gone", ids("C"), is_stuck=True),)
-    assert [one.kind for one in refusals(RebalancerView(state, {}))] == ["TriggerRebalance"]
+    assert [one.kind for one in rejections(RebalancerView(state, {}))] == ["TriggerRebalance"]
     assert not idle_zones(RebalancerView(state, {})).zones, "operators hear of it as long as it is so"
 
 

@@ -12,17 +12,9 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.values import Micros
 from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
 from ringlog.protocol.balancer.load_book import Heard
-from ringlog.protocol.coordinator.coordinator import (
-    Forget,
-    NewAcks,
-    PublishedEpoch,
-    ReadAcks,
-    ReportRejections,
-    Submit,
-    UnstoredBytes,
-    Wait,
-    coordinate,
-)
+from ringlog.protocol.controller import ReportRejections, Submit, Wait
+from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
+from ringlog.protocol.coordinator.coordinator import Forget, PublishedEpoch, UnstoredBytes, coordinate
 from ringlog.protocol.role import Accept
 from ringlog.protocol.roles import Role
 from ringlog.protocol.submission.submission import NoAnswer

@@ -21,7 +21,7 @@ from ringlog.kernel.values import DatacenterReplication, Replication, TabletOpti
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.tablets import resizes_view, resizing
 from ringlog.protocol.balancer.balancer import REPORTED_MAX, complaints
-from ringlog.protocol.coordinator.core import CoordinatorView, refusals
+from ringlog.protocol.coordinator.core import CoordinatorView, rejections
 from tests.kernel.entries import applied
 from tests.kernel.tablets.lives import (
     TABLE,
@@ -128,11 +128,11 @@ def test_a_resize_that_waits_for_a_dead_node_is_reported() -> None:
     state = with_table(cluster(*map(register, range(1, 5))), factor(3), 4)
     state = applied(state, DecideResize(TABLE, "split", 1))
     acks = acknowledgements(state, 0)
-    assert not refusals(CoordinatorView(state, acks, state.epoch, 0))
+    assert not rejections(CoordinatorView(state, acks, state.epoch, 0))
     node = places(tablet(state))[0][0]
     state = applied(state, DeclareDown(node, "burnt"))
     acks = {other: ack for other, ack in acknowledgements(state, 0).items() if other != node}
-    (told,) = refusals(CoordinatorView(state, acks, state.epoch, 0))
+    (told,) = rejections(CoordinatorView(state, acks, state.epoch, 0))
     assert (told.subject, told.kind, told.code) == (TABLE, "FinishResize", "gate_not_met")
     (line,) = resizing(resizes_view(state, acks))
     name = state.nodes[node].name

@@ -27,7 +27,7 @@ from ringlog.kernel.values import Command, DatacenterReplication, Replication, T
 from ringlog.kernel.zones.data import goal_of, holders
 from ringlog.kernel.zones.resets import has_quorum
 from ringlog.operator.views.zones import full_view
-from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, refusals
+from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
 from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_tablets import migrations
@@ -462,7 +462,7 @@ def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) ->
             rest = idle_zones(replace(whole, rest=rest))
             asked = propose(replace(whole, rest=rest))
             assert asked == propose(whole), "nothing is asked of zones that rest"
-            assert list(refusals(replace(whole, rest=rest))) == list(refusals(whole)), "nor is one of them stuck"
+            assert list(rejections(replace(whole, rest=rest))) == list(rejections(whole)), "nor is one of them stuck"
             wanted = [*of_coordinator(state), *(one.command for one in asked)]
             random.shuffle(wanted)
         for command in wanted[: random.choice([1, 2, 9])]:

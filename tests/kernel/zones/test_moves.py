@@ -18,7 +18,7 @@ from ringlog.kernel.model.zones import ZonePartition, ZoneRevisions
 from ringlog.kernel.values import Command
 from ringlog.kernel.zones.rebalance import switched, triggered
 from ringlog.kernel.zones.resets import members
-from ringlog.protocol.rebalancer.core import RebalancerView, refusals
+from ringlog.protocol.rebalancer.core import RebalancerView, rejections
 from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
 from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.zones.scenes import (
@@ -123,7 +123,7 @@ def test_partitions_times_data_nodes_are_limited(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(zones, "PLACEMENTS_MAX", 5)
     assert tried(state, SetDataNodes("y", ids("ABC"), state.epoch))[1] == "too_large"
     assert tried(state, AlterZone("y", partitions=3))[1] == "too_large"
-    (told,) = refusals(RebalancerView(state, {}, (SetDataNodes("y", ids("ABC"), state.epoch),)))
+    (told,) = rejections(RebalancerView(state, {}, (SetDataNodes("y", ids("ABC"), state.epoch),)))
     assert (told.subject, told.kind, told.code) == ("y", "SetDataNodes", "too_large")
 
 

@@ -19,7 +19,8 @@ from ringlog.agents.roles.role import Offered
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import ACKS
-from ringlog.protocol.coordinator.coordinator import NewAcks, ReadAcks, Wait
+from ringlog.protocol.controller import Wait
+from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
 from ringlog.protocol.roles import Role
 from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.runtime.settings import ProcessSettings

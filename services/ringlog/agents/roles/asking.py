@@ -10,7 +10,7 @@ from ringlog.client.client import Client
 from ringlog.client.errors import SubmissionTimedOut
 from ringlog.kernel.model.state import ClusterState, changes_nothing
 from ringlog.kernel.values import Epoch
-from ringlog.protocol.coordinator.coordinator import ReportRejections, Submit, Wait
+from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.role import Accept
 from ringlog.protocol.submission.results import AppliedResult, Submitted
 from ringlog.runtime.logs import get_logger

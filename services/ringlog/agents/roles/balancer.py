@@ -9,7 +9,7 @@ from ringlog.agents.roles.asking import WAITS_S, AskingThread
 from ringlog.client.node_reports import LoadsReader
 from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
 from ringlog.protocol.balancer.load_book import Heard
-from ringlog.protocol.coordinator.coordinator import Wait
+from ringlog.protocol.controller import Wait
 
 
 class BalancerThread(AskingThread):

@@ -21,7 +21,8 @@ from ringlog.operator.views.views import NO_REPORTS, name_of, pauses, silent_nod
 from ringlog.operator.views.waiting import COORDINATOR, tablet_waiting
 from ringlog.operator.views.words import picked, silent_lines, with_names
 from ringlog.protocol.balancer.load_book import LastHeard, ignored
-from ringlog.protocol.coordinator.core import decided_now, resizes
+from ringlog.protocol.controller import decided_now
+from ringlog.protocol.coordinator.core import resizes
 from ringlog.protocol.coordinator.witnesses import session_tries
 from ringlog.wire.records import NodeAck
 

@@ -13,10 +13,14 @@ Nobody's word is taken for who exists, either: nodes that the state does not hav
 from __future__ import annotations
 
 from bisect import insort
+from collections.abc import Iterable
+from dataclasses import dataclass
 
 from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
+from ringlog.protocol.controller import Wait
+from ringlog.protocol.effects import Steps
 from ringlog.wire.acks import ReceivedAck, order_of, place_of
 from ringlog.wire.records import NodeAck
 
@@ -25,6 +29,20 @@ WAITING_MAX = 64
 STRANGERS_MAX = 10_000
 """At most this many nodes are heard of that had no acknowledgement that counts: of more, who was silent for longest is
 forgotten until it speaks again."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReadAcks:
+    """Outcome: (offset, acknowledgement) of each record of the topic, from its beginning."""
+
+
+@dataclass(frozen=True, slots=True)
+class NewAcks:
+    """Wait. Outcome: (offset, acknowledgement) of each new record; None if the keys changed, so that all records must
+    be read and checked again.
+    """
+
+    wait: Wait
 
 
 def is_vouched_for(ack: NodeAck, state: ClusterState) -> bool:
@@ -87,3 +105,24 @@ class AckBook:
                 found[node] = read[0][1]
                 self._strangers.pop(node, None)
         return found
+
+
+def read_acks() -> Steps[AckBook]:
+    """Return all acknowledgements of the topic."""
+    acks = AckBook()
+    _take(acks, (yield ReadAcks()))
+    return acks
+
+
+def update_acks(acks: AckBook, wait: Wait) -> Steps[AckBook]:
+    """Return the book with new acknowledgements, or a new book if the keys have changed."""
+    records: Iterable[ReceivedAck] | None = yield NewAcks(wait)
+    if records is None:
+        return (yield from read_acks())
+    _take(acks, records)
+    return acks
+
+
+def _take(acks: AckBook, records: Iterable[ReceivedAck]) -> None:
+    for offset, ack in records:
+        acks.take(offset, ack)

@@ -31,11 +31,9 @@ from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot, is_due
 from ringlog.kernel.commands.placement.resizes import FinishResize, members
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX, SEED_BYTES
 from ringlog.kernel.commands.topology.operations import AdvanceOperation, FailOperation
-from ringlog.kernel.encoding.encoder import command_digest
-from ringlog.kernel.fold import decide
 from ringlog.kernel.generations.describe import current, fits_tablets, generate_for, ranges_digest, to_prepare
 from ringlog.kernel.generations.expiry import expires_at, has_log
-from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
+from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.settings import leeway_at, setting
 from ringlog.kernel.model.state import ClusterState, Operation, in_order
 from ringlog.kernel.operations.gates import counts_from
@@ -44,16 +42,13 @@ from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.service import GATED, next_step
 from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.values import Command, Epoch, GenerationId, Micros
+from ringlog.protocol.controller import TABLETS, Proposal, Rejection, decided_now, is_accepted, proposal_of
 from ringlog.protocol.coordinator.ack_book import is_vouched_for
 from ringlog.protocol.coordinator.tablet_steps import resize_steps, tablet_steps
 from ringlog.protocol.coordinator.witnesses import complaints, reports_of, session_tries, valid_reports, witnesses_of
-from ringlog.wire.commands import encode_command
-from ringlog.wire.ids import derived_request_id
 from ringlog.wire.records import NodeAck
 
 ROLE = "coordinator"
-TABLETS = "tablets"
-"""The subject of what many tablets do at once."""
 SERVICE = "service"
 """The subject of the metadata service."""
 SNAPSHOT = "snapshot"
@@ -62,8 +57,6 @@ HORIZON_WAIT_US: Micros = 3_000_000
 """How long to wait for live writers to lower their horizons before the generation starts above them."""
 UNWATCHED_MARGIN_US: Micros = 60_000_000
 """So long after the leeway a generation stays open that no writer came through: for brokers whose clocks are behind."""
-
-_ABOVE_ALL = "ffffffff-ffff-7fff-bfff-ffffffffffff"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,34 +78,12 @@ class CoordinatorView:
     unstored: int = 0
 
 
-@dataclass(frozen=True, slots=True)
-class Proposal:
-    """A command to submit until it is answered, under this id; ``subject``: what goes on by it."""
-
-    command: Command
-    request_id: str
-    since_epoch: Epoch
-    subject: str = ""
-
-
 def propose(view: CoordinatorView) -> tuple[Proposal, ...]:
     """All that can go on now, in the order in which to ask."""
     steps = [*_operation_steps(view), *_generation_steps(view), *_tablet_steps(view), *_service_steps(view)]
     if is_due(view.state, view.unstored):
         steps.append((SNAPSHOT, TakeSnapshot()))
     return tuple(proposal_of(ROLE, view.state, subject, command) for subject, command in steps)
-
-
-@dataclass(frozen=True, slots=True)
-class Refusal:
-    """``subject`` (an operation or a generation) does not go on by ``kind`` of command, for a reason that no waiting
-    mends: ``code`` and ``detail``.
-    """
-
-    subject: str
-    kind: str
-    code: str
-    detail: str
 
 
 WAITING_CODES = frozenset(
@@ -129,20 +100,20 @@ WAITING_CODES = frozenset(
 """Refusals of a next step that are nothing but waiting; ``operation show`` says for whom."""
 
 
-def refusals(view: CoordinatorView) -> tuple[Refusal, ...]:
+def rejections(view: CoordinatorView) -> tuple[Rejection, ...]:
     """What the coordinator does not even propose, since the log would refuse it, and what nodes have said wrongly."""
     found = []
     for operation in in_flight(view.state):
         for _, text in complaints(view.state, view.acks, operation, view.said):
-            found.append(Refusal(operation.id, AdvanceOperation.__name__, "bad_field", text))
+            found.append(Rejection(operation.id, AdvanceOperation.__name__, "bad_field", text))
         decision = decided_now(view.state, _next_step(view, operation, next_stage(operation) or ""))
         if isinstance(decision, Rejected) and decision.code not in WAITING_CODES:
-            found.append(Refusal(operation.id, AdvanceOperation.__name__, decision.code, decision.detail))
+            found.append(Rejection(operation.id, AdvanceOperation.__name__, decision.code, decision.detail))
     for command in resizes(view.state, view.acks):
         dead = any(is_dead(view.state.nodes[node]) for node in members(view.state.tablets[command.table]))
         decision = decided_now(view.state, command)
         if dead and isinstance(decision, Rejected):
-            found.append(Refusal(command.table, FinishResize.__name__, decision.code, decision.detail))
+            found.append(Rejection(command.table, FinishResize.__name__, decision.code, decision.detail))
     return tuple(found)
 
 
@@ -329,21 +300,3 @@ def start_of_next(state: ClusterState, now: Micros) -> tuple[Micros, Micros, Mic
     previous = last.timestamp if last is not None else 0
     earliest = max(soonest, highest_horizon(state) + 1, previous + 1, state.settled.until)
     return soonest, earliest, max(soonest, now + setting(state, "cdc_timestamp_ahead_max_us") - lead)
-
-
-def is_accepted(state: ClusterState, command: Command) -> bool:
-    """True if the log would take the command on this state."""
-    return isinstance(decided_now(state, command), Accepted)
-
-
-def decided_now(state: ClusterState, command: Command) -> Decision:
-    """Return the decision that the log would make about the command on this state."""
-    return decide(state, command, EntryContext(state.epoch + 1, _ABOVE_ALL, state.time))
-
-
-def proposal_of(role: str, state: ClusterState, subject: str, command: Command) -> Proposal:
-    """The command as ``role`` asks for it on this state, whichever of its instances does."""
-    kind, version, payload = encode_command(command)
-    step = command.to if isinstance(command, AdvanceOperation) else kind
-    digest = command_digest(kind, version, payload)
-    return Proposal(command, derived_request_id(role, subject, step, state.epoch, digest), state.epoch, subject)

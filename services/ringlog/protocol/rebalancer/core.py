@@ -56,7 +56,7 @@ from ringlog.kernel.zones.data import awaits_step, maps_in
 from ringlog.kernel.zones.distribution import is_alive, kept, targets
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK
 from ringlog.kernel.zones.resets import AUTOMATIC, can_go_on, members, restarts_from_survivor, survives
-from ringlog.protocol.coordinator.core import Proposal, Refusal, decided_now, is_accepted, proposal_of
+from ringlog.protocol.controller import Proposal, Rejection, decided_now, is_accepted, proposal_of
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones, next_idle_zones
 from ringlog.protocol.rebalancer.zone_groups import (
     COPY,
@@ -212,12 +212,12 @@ def _has_nodes(zone: Zone) -> bool:
     return bool(zone.nodes) and not mode_of(zone).asks_the_living
 
 
-def refusals(view: RebalancerView) -> Iterator[Refusal]:
+def rejections(view: RebalancerView) -> Iterator[Rejection]:
     """Report to operators the data nodes that a zone cannot have, and the partitions that are stuck."""
     state = view.state
     for command in view.data_nodes:
         if isinstance(refused := decided_now(state, command), Rejected):
-            yield Refusal(command.zone, type(command).__name__, refused.code, refused.detail)
+            yield Rejection(command.zone, type(command).__name__, refused.code, refused.detail)
     for _, zone in _awake(view):
         misplaced = frozenset(off_target(state, zone, [one for one in partitions_of(state, zone) if not one.pending]))
         for partition in partitions_of(state, zone):
@@ -232,4 +232,4 @@ def refusals(view: RebalancerView) -> Iterator[Refusal]:
                 names = ", ".join(_names(state, {node for one in stuck for node in one.nodes}))
                 detail = f"waits for {', '.join(one.code for one in stuck)}" + (f" ({names})" if names else "")
                 detail += f": ringlog zone show {zone.name}"
-                yield Refusal(partition_key(zone.name, partition.number), kind.__name__, "gate_not_met", detail)
+                yield Rejection(partition_key(zone.name, partition.number), kind.__name__, "gate_not_met", detail)

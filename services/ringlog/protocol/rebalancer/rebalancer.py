@@ -1,13 +1,12 @@
-"""The rebalancer at work: knows the newest word of each node and the zones' timers, looks at each change, and asks the
-validator for what the core proposes.
+"""The zone rebalancer's controller: its sources are acknowledgements and the zones' timers, its planner is ``core``.
 
-After its take-over it reads the compacted acks topic from the beginning, as the coordinator does; then it hears what
-comes in. It writes to no topic of its own, and each request names the cause or the revision that it was decided on, so
-its term in the log is all the fence it needs.
+After the take-over it reads the compacted acks topic from the beginning, then new records, as the coordinator does. It
+writes to no topic, and each request names the cause or the revision on which it was decided, so its term in the log is
+a sufficient fence.
 
-While a timer runs nothing happens that would wake it: it looks at the clock whenever its driver lets it look around.
+No record announces the end of a timer. The driver's longest wait (``Wait.NEWS``) bounds the delay.
 
-Source: Ignite 3's design of the rebalance, the placement driver.
+Source: Ignite 3, the rebalance design and its placement driver.
 """
 
 from __future__ import annotations
@@ -16,53 +15,63 @@ from dataclasses import replace
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.coordinator.coordinator import ReportRejections, Wait, ask, read_acks, update_acks
-from ringlog.protocol.effects import FaultPoint, Newest, Steps, WallClock
-from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, refusals
+from ringlog.protocol.controller import Controller, Plan, Wait, control
+from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
+from ringlog.protocol.effects import Newest, Steps, WallClock
+from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
 from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_groups import session_reports
-from ringlog.protocol.role import Accept, CheckSuperseded
 
 _PARTS = ("settings", "nodes", "zones", "zone_partitions", "keyspaces", "pauses", "recoveries")
-"""What a proposal depends on, beside words and timers; what a recovery holds up goes on when it is over."""
+"""The state sections that a proposal depends on. ``recoveries``: proposals that a recovery held back follow its end."""
 _DATA_PARTS = (*_PARTS, "tables", "operations", "tablets")
-"""The same where a zone places a keyspace."""
+"""The same if a zone places a keyspace."""
+
+
+class Rebalancer(Controller):
+    """One term of the zone rebalancer. ``_seen``: the inputs of the last plan."""
+
+    fault_point = "rebalancing"
+
+    def __init__(self) -> None:
+        self._acks = AckBook()
+        self._timers, self._idle = Timers(), NO_IDLE_ZONES
+        self._seen: tuple[object, ...] = ()
+
+    def start(self) -> Steps[None]:
+        """Read all acknowledgements."""
+        self._acks = yield from read_acks()
+
+    def update(self, wait: Wait) -> Steps[None]:
+        """Read new acknowledgements."""
+        self._acks = yield from update_acks(self._acks, wait)
+
+    def plan(self) -> Steps[Plan | None]:
+        """Return the next steps of zone partitions, and the data nodes whose timers are due."""
+        state: ClusterState = yield Newest()
+        now: Micros = yield WallClock()
+        self._timers = followed(self._timers, state)
+        reports = session_reports(state, self._acks.newest(state))
+        view = RebalancerView(state, reports, due(self._timers, state, now), self._idle)
+        if (inputs := _inputs(view)) == self._seen:
+            return None
+        self._seen, self._idle = inputs, idle_zones(view)
+        view = replace(view, rest=self._idle)
+        return Plan(tuple(propose(view)), tuple(rejections(view)))
+
+    def forget_inputs(self) -> None:
+        """Plan in the next round."""
+        self._seen = ()
 
 
 def rebalance() -> Steps[None]:
-    """Serve one term of the rebalancer; ends by what the driver raises."""
-    timers, rest = Timers(), NO_IDLE_ZONES
-    acks = yield from read_acks()
-    yield Accept()
-    seen: tuple[object, ...] = ()
-    wait = Wait.NOTHING
-    while True:
-        acks = yield from update_acks(acks, wait)
-        yield CheckSuperseded()
-        state: ClusterState = yield Newest()
-        now: Micros = yield WallClock()
-        timers = followed(timers, state)
-        view = RebalancerView(state, session_reports(state, acks.newest(state)), due(timers, state, now), rest)
-        wait = Wait.NEWS
-        if (inputs := _inputs(view)) == seen:
-            continue
-        seen, rest = inputs, idle_zones(view)
-        view = replace(view, rest=rest)
-        refused = []
-        for proposal in propose(view):
-            yield FaultPoint("rebalancing")
-            refusal = yield from ask(proposal)
-            if refusal is not None:
-                refused.append(refusal)
-            wait = Wait.NOTHING
-        yield ReportRejections((*refusals(view), *refused))
-        if refused:
-            seen, wait = (), Wait.PAUSE
+    """Serve one term of the rebalancer. Only an exception of the driver ends it."""
+    return control(Rebalancer())
 
 
 def _inputs(view: RebalancerView) -> tuple[object, ...]:
-    """Equal as long as the proposals would be the same."""
+    """Return values that are equal if the proposals would be equal."""
     placed = any(one.replication.zone for one in view.state.keyspaces.values())
     changed = (view.state.changed.get(part, 0) for part in (_DATA_PARTS if placed else _PARTS))
     return (*changed, view.reports, view.data_nodes)
