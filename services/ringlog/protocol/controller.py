@@ -60,7 +60,7 @@ class Rejection:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class RoundPlan:
     """The proposals to submit now, in order, and the rejections that are known without submitting anything."""
 
     proposals: tuple[Proposal, ...]
@@ -111,14 +111,14 @@ class Controller(ABC):
         """Wait, and read new records of the sources."""
 
     @abstractmethod
-    def plan(self) -> Steps[Plan | None]:
+    def plan(self) -> Steps[RoundPlan | None]:
         """Return the plan for the newest state; None if the inputs equal those of the previous plan."""
 
     @abstractmethod
     def forget_inputs(self) -> None:
         """Forget the inputs of the previous plan, so that equal inputs are planned again."""
 
-    def next_wait(self, plan: Plan, /) -> Steps[Wait]:
+    def next_wait(self, plan: RoundPlan, /) -> Steps[Wait]:
         """Return the wait after a plan of which nothing was rejected: none, as long as there is something to do."""
         yield from ()
         return Wait.NOTHING if plan.proposals else Wait.NEWS

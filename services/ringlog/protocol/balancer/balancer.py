@@ -28,7 +28,7 @@ from ringlog.kernel.commands.placement.tablets import BALANCER, MigrateTablets
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, NodeId
 from ringlog.protocol.balancer.load_book import Heard, ignored, measured, take
-from ringlog.protocol.controller import TABLETS, Controller, Plan, Proposal, Rejection, Wait, control, proposal_of
+from ringlog.protocol.controller import TABLETS, Controller, Proposal, Rejection, RoundPlan, Wait, control, proposal_of
 from ringlog.protocol.effects import Newest, Steps
 
 ROLE: Final = BALANCER
@@ -52,7 +52,7 @@ class NewLoads:
     wait: Wait
 
 
-class Balancer(Controller):
+class BalancerController(Controller):
     """One term of the balancer.
 
     ``_parts``: the epochs of the last changes of ``_PARTS``, and ``_loads``: the loads, both at the last evaluation;
@@ -77,7 +77,7 @@ class Balancer(Controller):
         """Read new load reports."""
         self._came: Sequence[Heard] = yield NewLoads(wait)
 
-    def plan(self) -> Steps[Plan | None]:
+    def plan(self) -> Steps[RoundPlan | None]:
         """Return the next decisions and migrations."""
         state: ClusterState = yield Newest()
         self._reports = take(self._reports, self._came, state)
@@ -91,7 +91,7 @@ class Balancer(Controller):
             return None
         self._seen = inputs
         advice = advise(state, loads)
-        return Plan(proposals(state, advice), tuple(complaints(state, advice, self._reports)))
+        return RoundPlan(proposals(state, advice), tuple(complaints(state, advice, self._reports)))
 
     def forget_inputs(self) -> None:
         """Evaluate and plan in the next round."""
@@ -100,7 +100,7 @@ class Balancer(Controller):
 
 def balance() -> Steps[None]:
     """Serve one term of the balancer. Only an exception of the driver ends it."""
-    return control(Balancer())
+    return control(BalancerController())
 
 
 def proposals(state: ClusterState, advice: Advice) -> tuple[Proposal, ...]:

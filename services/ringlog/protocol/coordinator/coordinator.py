@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, GenerationId, Micros, NodeId
-from ringlog.protocol.controller import Controller, Plan, Wait, control
+from ringlog.protocol.controller import Controller, RoundPlan, Wait, control
 from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
 from ringlog.protocol.coordinator.core import CoordinatorView, awaits_publication, prepared_in_full, propose, rejections
 from ringlog.protocol.effects import Newest, Steps, WallClock
@@ -33,7 +33,7 @@ class UnstoredBytes:
     """Outcome: bytes of the entries applied since the newest mark of a snapshot. Does not wait."""
 
 
-class Coordinator(Controller):
+class CoordinatorController(Controller):
     """One term of the coordinator. It plans in each round, because its plan also depends on the clock."""
 
     fault_point = "proposing"
@@ -51,7 +51,7 @@ class Coordinator(Controller):
         """Read new acknowledgements."""
         self._acks = yield from update_acks(self._acks, wait)
 
-    def plan(self) -> Steps[Plan]:
+    def plan(self) -> Steps[RoundPlan]:
         """Return the next steps of operations, generations, tablets, service members and snapshots."""
         published: Epoch = yield PublishedEpoch()
         state: ClusterState = yield Newest()
@@ -62,19 +62,19 @@ class Coordinator(Controller):
             self._complete = (generation, now)
         acks = self._acks
         view = CoordinatorView(state, acks.newest(state), published, now, self._complete[1], acks.said(), unstored)
-        return Plan(propose(view), rejections(view))
+        return RoundPlan(propose(view), rejections(view))
 
     def forget_inputs(self) -> None:
         """Do nothing: no input is remembered."""
 
-    def next_wait(self, _plan: Plan, /) -> Steps[Wait]:
+    def next_wait(self, _plan: RoundPlan, /) -> Steps[Wait]:
         """Poll for the publication of a committed generation: no record announces it."""
         return Wait.PUBLICATION if awaits_publication((yield Newest())) else Wait.NEWS
 
 
 def coordinate() -> Steps[None]:
     """Serve one term of the coordinator. Only an exception of the driver ends it."""
-    return control(Coordinator())
+    return control(CoordinatorController())
 
 
 def _left(acks: AckBook, state: ClusterState) -> tuple[NodeId, ...]:

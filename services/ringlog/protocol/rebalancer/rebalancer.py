@@ -15,7 +15,7 @@ from dataclasses import replace
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
-from ringlog.protocol.controller import Controller, Plan, Wait, control
+from ringlog.protocol.controller import Controller, RoundPlan, Wait, control
 from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
 from ringlog.protocol.effects import Newest, Steps, WallClock
 from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
@@ -29,7 +29,7 @@ _DATA_PARTS = (*_PARTS, "tables", "operations", "tablets")
 """The same if a zone places a keyspace."""
 
 
-class Rebalancer(Controller):
+class RebalancerController(Controller):
     """One term of the zone rebalancer. ``_seen``: the inputs of the last plan."""
 
     fault_point = "rebalancing"
@@ -47,7 +47,7 @@ class Rebalancer(Controller):
         """Read new acknowledgements."""
         self._acks = yield from update_acks(self._acks, wait)
 
-    def plan(self) -> Steps[Plan | None]:
+    def plan(self) -> Steps[RoundPlan | None]:
         """Return the next steps of zone partitions, and the data nodes whose timers are due."""
         state: ClusterState = yield Newest()
         now: Micros = yield WallClock()
@@ -58,16 +58,16 @@ class Rebalancer(Controller):
             return None
         self._seen, self._idle = inputs, idle_zones(view)
         view = replace(view, rest=self._idle)
-        return Plan(tuple(propose(view)), tuple(rejections(view)))
+        return RoundPlan(tuple(propose(view)), tuple(rejections(view)))
 
     def forget_inputs(self) -> None:
-        """Plan in the next round."""
+        """RoundPlan in the next round."""
         self._seen = ()
 
 
 def rebalance() -> Steps[None]:
     """Serve one term of the rebalancer. Only an exception of the driver ends it."""
-    return control(Rebalancer())
+    return control(RebalancerController())
 
 
 def _inputs(view: RebalancerView) -> tuple[object, ...]:

@@ -62,9 +62,9 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class LowerCdcWriter(Command):
-    """The horizon of a fenced CDC writer sinks: it has used nothing at or above the new one.
+    """Lower the horizon of a fenced CDC writer that has used no time at or above the new one.
 
-    It had promised more: a clock was ahead.
+    Its clock was ahead when it set the horizon.
     """
 
     PAUSED_BY = UNPAUSED
@@ -111,9 +111,9 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
 
 @dataclass(frozen=True, slots=True)
 class LowerSettledTime(Command):
-    """The settled time of verdicts on writes sinks: nobody has judged anything that uses the new one, or a later one.
+    """Lower the settled time of verdicts. No reader has validated a write that uses the new time or a later one.
 
-    A clock was ahead of the present when readers had it raised.
+    A clock was ahead when readers raised it.
     """
 
     PAUSED_BY = UNPAUSED
@@ -159,9 +159,9 @@ def decide_lower_settled_time(state: ClusterState, command: LowerSettledTime, co
 
 @dataclass(frozen=True, slots=True)
 class WithdrawCdcGeneration(Command):
-    """The last CDC generation, far ahead and used by nobody, goes as if it had never been committed.
+    """Withdraw the last CDC generation, which begins far in the future and is not in use yet.
 
-    A wrong clock had committed it.
+    The clock of its author was wrong.
     """
 
     PAUSED_BY = UNPAUSED

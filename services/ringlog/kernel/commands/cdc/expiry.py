@@ -41,7 +41,7 @@ EXPIRED = "expired"
 
 @dataclass(frozen=True, slots=True)
 class ExpireCdcGeneration(Command):
-    """No row of the closed generation is kept any more."""
+    """Mark a closed generation as expired: all of its rows have expired."""
 
     PAUSED_BY = UNPAUSED
 
@@ -82,7 +82,7 @@ def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGenerati
 
 @dataclass(frozen=True, slots=True)
 class ForgetCdcGeneration(Command):
-    """The expired generation's streams leave the state and the change topics.
+    """Delete the streams of an expired generation from the state and the change topics.
 
     Its id, times, numbers and digest stay.
     """

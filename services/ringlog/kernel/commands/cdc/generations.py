@@ -88,7 +88,7 @@ CLOSED = "closed"
 
 @dataclass(frozen=True, slots=True)
 class RequestCdcGeneration(Command):
-    """Check and repair: make a new CDC generation unless the current one is optimal."""
+    """Request a new CDC generation, unless the current one is optimal."""
 
     PAUSED_BY = CDC
 
@@ -128,7 +128,7 @@ def decide_request_cdc_generation(
 
 @dataclass(frozen=True, slots=True)
 class PutCdcGenerationData(Command):
-    """A part of the ranges of a generation that is being prepared."""
+    """Add a part of the ranges of the generation in preparation."""
 
     PAUSED_BY = UNPAUSED
 
@@ -220,7 +220,7 @@ def _with_part(prepared: PreparedGeneration, command: PutCdcGenerationData) -> P
 
 @dataclass(frozen=True, slots=True)
 class CommitCdcGeneration(Command):
-    """The generation operates from a timestamp on."""
+    """Commit a generation, which is active from its timestamp."""
 
     PAUSED_BY = UNPAUSED
 
@@ -312,7 +312,7 @@ def _timestamp_too_low(state: ClusterState, timestamp: Micros) -> Rejected | Non
 
 @dataclass(frozen=True, slots=True)
 class PublishCdcGeneration(Command):
-    """The description of a committed generation is in the change topics."""
+    """Record that the change topics contain the description of a committed generation."""
 
     PAUSED_BY = UNPAUSED
 
@@ -337,9 +337,9 @@ def decide_publish_cdc_generation(
 
 @dataclass(frozen=True, slots=True)
 class CloseCdcGeneration(Command):
-    """Every registered writer is done with the generation.
+    """Close a generation: no registered writer adds a row to it.
 
-    Consumers may move on after its recorded positions.
+    Consumers continue with the next generation after the recorded positions.
     """
 
     PAUSED_BY = UNPAUSED

@@ -30,7 +30,9 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class SettleVerdicts(Command):
-    """No later entry changes a verdict on a write appended before a time; what counted before another is forgotten."""
+    """Raise the settled time, before which no later entry changes a verdict, and prune the versions before another
+    time.
+    """
 
     PAUSED_BY = UNPAUSED
 

@@ -63,7 +63,7 @@ def held_source(other: CdcWriter, source: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class RegisterCdcWriter(Command):
-    """A new incarnation of a CDC writer; it ends the earlier ones of that name."""
+    """Register an incarnation of a CDC writer. Earlier incarnations of that name are fenced."""
 
     PAUSED_BY = UNPAUSED
 
@@ -126,7 +126,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
 
 @dataclass(frozen=True, slots=True)
 class AdvanceCdcWriter(Command):
-    """Promise of a CDC writer."""
+    """Advance the horizon, the low watermark and the positions of a CDC writer."""
 
     PAUSED_BY = UNPAUSED
 
@@ -198,9 +198,9 @@ def _horizon_refused(state: ClusterState, writer: CdcWriter, horizon: Micros) ->
 
 @dataclass(frozen=True, slots=True)
 class FenceCdcWriter(Command):
-    """A CDC writer's incarnation, and all before it, have lost the right to write the CDC topic for ever.
+    """Fence an incarnation of a CDC writer, and all earlier ones: they can no longer write to the CDC topic.
 
-    Nothing of theirs lies behind the positions.
+    All of their rows are below the recorded positions.
     """
 
     PAUSED_BY = UNPAUSED

@@ -31,7 +31,7 @@ TERM_STEP_MAX = 1_000
 
 @dataclass(frozen=True, slots=True)
 class InitializeCluster(Command):
-    """Found the cluster; only as the first entry."""
+    """Create the cluster. This is the first entry of the log."""
 
     PAUSED_BY = UNPAUSED
 
@@ -57,7 +57,7 @@ def decide_initialize_cluster(state: ClusterState, command: InitializeCluster, c
 
 @dataclass(frozen=True, slots=True)
 class ChangeSettings(Command):
-    """Set known settings to sane values; all or none."""
+    """Change settings, all or none."""
 
     PAUSED_BY = SETTING_CHANGES
 
@@ -98,7 +98,7 @@ def _with_settings(state: ClusterState, changes: tuple[tuple[str, int], ...]) ->
 
 @dataclass(frozen=True, slots=True)
 class TakeOver(Command):
-    """An instance becomes the one that acts in a role."""
+    """Make an instance the active one of its role."""
 
     PAUSED_BY = UNPAUSED
 
@@ -130,9 +130,7 @@ def decide_take_over(state: ClusterState, command: TakeOver, context: EntryConte
 
 @dataclass(frozen=True, slots=True)
 class Noop(Command):
-    """Changes nothing but the epoch: a strict barrier, and the way to withdraw a request or to settle an entry's
-    fate.
-    """
+    """Change only the epoch: a strict barrier, which also withdraws a request or decides the outcome of an entry."""
 
     PAUSED_BY = UNPAUSED
 

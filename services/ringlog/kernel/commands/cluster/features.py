@@ -33,7 +33,7 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class RequireFeature(Command):
-    """Require a feature of each node that registers, joins, replaces another or returns, before it is enabled."""
+    """Require a feature of each node that registers, joins, replaces another node or returns, before it is enabled."""
 
     PAUSED_BY = UNPAUSED
 
@@ -59,7 +59,7 @@ def decide_require_feature(state: ClusterState, command: RequireFeature, context
 
 @dataclass(frozen=True, slots=True)
 class EnableFeature(Command):
-    """A feature that every member supports may be used from now on; it is never disabled."""
+    """Enable a feature that every member supports. It cannot be disabled."""
 
     PAUSED_BY = SETTING_CHANGES
 

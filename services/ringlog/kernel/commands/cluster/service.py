@@ -56,9 +56,9 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class AddServiceMember(Command):
-    """A node becomes a member of the metadata service: with this entry it is in the write group.
+    """Add a node to the metadata service. It is in the write group from this entry.
 
-    From now on operators choose the members.
+    From this entry operators choose the members.
     """
 
     PAUSED_BY = SERVICE
@@ -89,9 +89,9 @@ def decide_add_service_member(state: ClusterState, command: AddServiceMember, co
 
 @dataclass(frozen=True, slots=True)
 class RemoveServiceMember(Command):
-    """A node stops being a member of the metadata service: with this entry it is not in the read group any more.
+    """Remove a node from the metadata service. It is not in the read group from this entry.
 
-    From now on operators choose the members.
+    From this entry operators choose the members.
     """
 
     PAUSED_BY = SERVICE
@@ -129,7 +129,7 @@ def decide_remove_service_member(state: ClusterState, command: RemoveServiceMemb
 
 @dataclass(frozen=True, slots=True)
 class ReconfigureService(Command):
-    """How many members the metadata service is to have, and who is to be none; the coordinator brings it about."""
+    """Set the number of service members and the excluded nodes. The coordinator performs the changes."""
 
     PAUSED_BY = SERVICE
 
@@ -169,7 +169,7 @@ def decide_reconfigure_service(state: ClusterState, command: ReconfigureService,
 
 @dataclass(frozen=True, slots=True)
 class AdvanceService(Command):
-    """The next step of the metadata service: a node enters a stage, or leaves the last group."""
+    """Move a node to the next stage of the metadata service, or out of its last group."""
 
     PAUSED_BY = UNPAUSED
 

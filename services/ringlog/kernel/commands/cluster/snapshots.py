@@ -35,7 +35,7 @@ archive.
 
 @dataclass(frozen=True, slots=True)
 class TakeSnapshot(Command):
-    """The state behind this entry is to be stored for readers to begin with."""
+    """Request a snapshot of the state after this entry."""
 
     PAUSED_BY = UNPAUSED
 

@@ -49,7 +49,7 @@ DIGEST_RULE: Final = "must be 64 lower-case hex digits"
 
 @dataclass(frozen=True, slots=True)
 class ConfirmSnapshot(Command):
-    """A snapshot was stored, and a second reader has the same state by its own fold."""
+    """Confirm a stored snapshot: a second reader has the same state by its own fold."""
 
     PAUSED_BY = UNPAUSED
 
@@ -92,7 +92,7 @@ def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, conte
 
 @dataclass(frozen=True, slots=True)
 class RecordArchive(Command):
-    """The archive holds the log from its first entry to that epoch, read back."""
+    """Record that the archive contains the log from its first entry to an epoch. The author has read it back."""
 
     PAUSED_BY = UNPAUSED
 
@@ -126,7 +126,7 @@ def decide_record_archive(state: ClusterState, command: RecordArchive, context: 
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog(Command):
-    """Entries below the epoch may be deleted; the log then begins with the entry of a confirmed snapshot."""
+    """Permit the deletion of entries below an epoch. The log then begins with the entry of a confirmed snapshot."""
 
     PAUSED_BY = SETTING_CHANGES
 

@@ -54,7 +54,7 @@ CODES: Final = {"changes_paused": "Operators hold up changes of this kind until 
 
 @dataclass(frozen=True, slots=True)
 class PauseChanges(Command):
-    """Changes of these scopes are held up from now on. What is paused already stays so, with the new reason."""
+    """Pause changes of these scopes. Scopes that are already paused get the new reason."""
 
     PAUSED_BY = UNPAUSED
 
@@ -80,7 +80,7 @@ def decide_pause_changes(state: ClusterState, command: PauseChanges, context: En
 
 @dataclass(frozen=True, slots=True)
 class ResumeChanges(Command):
-    """Changes of these scopes are not held up there any more. Other pauses stay."""
+    """Resume changes of these scopes at this place. Other pauses stay."""
 
     PAUSED_BY = UNPAUSED
 

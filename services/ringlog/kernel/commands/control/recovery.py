@@ -67,7 +67,9 @@ def _named(operator: str, reason: str) -> tuple[Check, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EnterRecovery(Command):
-    """From now on operators may override what the log decides; every status says so until LeaveRecovery."""
+    """Enter recovery mode, in which operators may override decisions of the log. Every status shows it until
+    LeaveRecovery.
+    """
 
     PAUSED_BY = UNPAUSED
 
@@ -88,7 +90,7 @@ def decide_enter_recovery(state: ClusterState, command: EnterRecovery, context: 
 
 @dataclass(frozen=True, slots=True)
 class LeaveRecovery(Command):
-    """The log decides alone again."""
+    """Leave recovery mode."""
 
     PAUSED_BY = UNPAUSED
 
@@ -111,7 +113,7 @@ def decide_leave_recovery(state: ClusterState, command: LeaveRecovery, context: 
 
 @dataclass(frozen=True, slots=True)
 class ForcedPart:
-    """A part of the state, whole."""
+    """A complete section of the state."""
 
     name: Annotated[str, "Its name, as a field of the state."]
     data: Annotated[bytes, "Its canonical bytes; empty: the part is as in an empty state."]
@@ -119,7 +121,7 @@ class ForcedPart:
 
 @dataclass(frozen=True, slots=True)
 class ForceState(Command):
-    """Parts of the state become what an operator composed; only in a recovery."""
+    """Replace sections of the state, in recovery mode only."""
 
     PAUSED_BY = UNPAUSED
 

@@ -82,7 +82,7 @@ REPORTED_MAX: Final = 100_000
 
 @dataclass(frozen=True, slots=True)
 class TriggerRebalance(Command):
-    """Partitions of a zone are to be where they belong."""
+    """Start the rebalance of partitions of a zone."""
 
     PAUSED_BY = ZONES
 
@@ -126,7 +126,7 @@ def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, con
 
 @dataclass(frozen=True, slots=True)
 class SwitchStable(Command):
-    """The group of a partition has applied the next step."""
+    """Record that the group of a partition has applied its next configuration."""
 
     PAUSED_BY = UNPAUSED
 
@@ -162,7 +162,7 @@ def decide_switch_stable(state: ClusterState, command: SwitchStable, context: En
 
 @dataclass(frozen=True, slots=True)
 class CancelRebalance(Command):
-    """What is pending of a partition is to be undone."""
+    """Cancel the pending rebalance of a partition."""
 
     PAUSED_BY = UNPAUSED
 
@@ -194,7 +194,7 @@ def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, conte
 
 @dataclass(frozen=True, slots=True)
 class FinishCancel(Command):
-    """What the group of a partition answered to a cancel."""
+    """Record the answer of a partition's group to a cancel."""
 
     PAUSED_BY = UNPAUSED
 
@@ -224,7 +224,7 @@ def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: En
 
 @dataclass(frozen=True, slots=True)
 class RestartReplicas(Command):
-    """Replicas of a partition are made anew: their nodes are taken out, then put back."""
+    """Rebuild replicas of a partition: their nodes are removed from the group, then added again."""
 
     PAUSED_BY = ZONES
 
@@ -263,7 +263,7 @@ def decide_restart_replicas(state: ClusterState, command: RestartReplicas, conte
 
 @dataclass(frozen=True, slots=True)
 class ZoneCopy:
-    """What a node has of a partition."""
+    """The data that a node has of a partition."""
 
     partition: Annotated[int, "Number of the partition."]
     node: Annotated[str, "Id of the node."]
@@ -272,7 +272,7 @@ class ZoneCopy:
 
 @dataclass(frozen=True, slots=True)
 class ResetPartitions(Command):
-    """Partitions that have lost their majority begin anew from one survivor each."""
+    """Recover partitions that have lost their majority, each from one surviving replica."""
 
     PAUSED_BY = UNPAUSED
 

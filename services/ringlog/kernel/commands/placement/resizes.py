@@ -42,7 +42,7 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class DecideResize(Command):
-    """A decision about the number of a table's tablets."""
+    """Decide to split or merge the tablets of a table, or revoke the decision."""
 
     PAUSED_BY = ALL
 
@@ -78,7 +78,7 @@ def decide_decide_resize(state: ClusterState, command: DecideResize, context: En
 
 @dataclass(frozen=True, slots=True)
 class FinishResize(Command):
-    """Carry a decision out."""
+    """Perform a split or merge."""
 
     PAUSED_BY = UNPAUSED
 

@@ -88,7 +88,7 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class TabletMigration:
-    """What is to move."""
+    """One migration of a tablet."""
 
     table: Annotated[str, "keyspace.table."]
     tablet: Annotated[int, "Number of the tablet."]
@@ -99,7 +99,7 @@ class TabletMigration:
 
 @dataclass(frozen=True, slots=True)
 class TabletAdvance:
-    """A tablet goes on."""
+    """The next stage of a tablet."""
 
     table: Annotated[str, "keyspace.table."]
     tablet: Annotated[int, "Number of the tablet."]
@@ -114,7 +114,7 @@ class TabletAdvance:
 
 @dataclass(frozen=True, slots=True)
 class TabletRevert:
-    """A tablet turns back."""
+    """The reversal of a tablet's transition."""
 
     table: Annotated[str, "keyspace.table."]
     tablet: Annotated[int, "Number of the tablet."]
@@ -164,7 +164,7 @@ def _found(state: ClusterState, field: str, one: N) -> tuple[TabletMap, Tablet] 
 
 @dataclass(frozen=True, slots=True)
 class MigrateTablets(Command):
-    """Begin transitions of tablets."""
+    """Start transitions of tablets."""
 
     PAUSED_BY = REPAIRS
 
@@ -317,7 +317,7 @@ def _unreported(
 
 @dataclass(frozen=True, slots=True)
 class RevertTablets(Command):
-    """Turn tablets back: they keep the replicas that they have."""
+    """Revert transitions of tablets. The tablets keep their present replicas."""
 
     PAUSED_BY = UNPAUSED
 

@@ -57,7 +57,7 @@ PROFILES_MAX: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class CreateZone(Command):
-    """A new zone, whose partitions are on their nodes at once."""
+    """Create a zone. Its partitions are on their nodes immediately."""
 
     PAUSED_BY = ZONES
 
@@ -99,7 +99,7 @@ def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryC
 
 @dataclass(frozen=True, slots=True)
 class AlterZone(Command):
-    """Other values for a zone; what is null stays."""
+    """Change a zone. Null values stay as they are."""
 
     PAUSED_BY = ZONES
 
@@ -158,7 +158,7 @@ def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryCon
 
 @dataclass(frozen=True, slots=True)
 class DropZone(Command):
-    """A zone is gone, and all of its partitions."""
+    """Drop a zone with all of its partitions."""
 
     PAUSED_BY = ZONES
 
@@ -181,7 +181,7 @@ def decide_drop_zone(state: ClusterState, command: DropZone, context: EntryConte
 
 @dataclass(frozen=True, slots=True)
 class SetDataNodes(Command):
-    """These are the data nodes of a zone from now on."""
+    """Set the data nodes of a zone."""
 
     PAUSED_BY = ZONES
 

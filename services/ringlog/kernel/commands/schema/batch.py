@@ -55,13 +55,13 @@ NEEDLESS: Final[dict[type[Command], str]] = {
 
 @dataclass(frozen=True, slots=True)
 class SchemaStatement:
-    """One command of a batch: exactly one of its fields but the first is given."""
+    """One command of a batch. Exactly one field after the first is set."""
 
     if_needed: Annotated[bool, "Whether it is passed over where what it makes is there, or what it drops is not."]
-    create_keyspace: Annotated[CreateKeyspace | None, "A new keyspace.", Before(None)] = None
+    create_keyspace: Annotated[CreateKeyspace | None, "Create a keyspace.", Before(None)] = None
     alter_keyspace: Annotated[AlterKeyspace | None, "Another replication.", Before(None)] = None
     drop_keyspace: Annotated[DropKeyspace | None, "A keyspace goes.", Before(None)] = None
-    create_table: Annotated[CreateTable | None, "A new table.", Before(None)] = None
+    create_table: Annotated[CreateTable | None, "Create a table.", Before(None)] = None
     alter_table: Annotated[AlterTable | None, "Another table.", Before(None)] = None
     drop_table: Annotated[DropTable | None, "A table goes.", Before(None)] = None
     create_type: Annotated[CreateType | None, "A new user type.", Before(None)] = None
@@ -85,7 +85,7 @@ class SchemaStatement:
 
 @dataclass(frozen=True, slots=True)
 class SchemaBatch(Command):
-    """Several schema commands in one entry, all or nothing."""
+    """Apply several schema commands in one entry, all or none."""
 
     PAUSED_BY = SCHEMA
 

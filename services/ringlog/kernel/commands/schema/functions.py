@@ -44,7 +44,7 @@ BODY_BYTES_MAX: Final = 65_536
 
 @dataclass(frozen=True, slots=True)
 class CreateFunction(Command):
-    """A new user function.
+    """Create a user function.
 
     A second create of the same name and arguments is refused, not merged.
     """
@@ -110,7 +110,7 @@ def decide_drop_function(state: ClusterState, command: DropFunction, context: En
 
 @dataclass(frozen=True, slots=True)
 class CreateAggregate(Command):
-    """A new user aggregate.
+    """Create a user aggregate.
 
     A second create of the same name and arguments is refused, not merged.
     """

@@ -56,7 +56,7 @@ REPLICATION_BYTES_MAX = 16_384
 
 @dataclass(frozen=True, slots=True)
 class CreateKeyspace(Command):
-    """A new keyspace."""
+    """Create a keyspace."""
 
     PAUSED_BY = SCHEMA
 
@@ -90,9 +90,9 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
 
 @dataclass(frozen=True, slots=True)
 class AlterKeyspace(Command):
-    """Another replication for a keyspace.
+    """Change the replication of a keyspace.
 
-    An operation, unless no range changes hands.
+    Starts an operation, unless no range gets other replicas.
     """
 
     PAUSED_BY = SCHEMA

@@ -56,7 +56,7 @@ TTL_MAX_S = 2**31 - 1
 
 @dataclass(frozen=True, slots=True)
 class CreateTable(Command):
-    """A new table.
+    """Create a table.
 
     A second create of the same name is refused, not merged.
     """
@@ -114,9 +114,9 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Entr
 
 @dataclass(frozen=True, slots=True)
 class AlterTable(Command):
-    """Drop, rename and add columns, in this order and, where given, replace the CDC options.
+    """Drop, rename and add columns, in this order, and replace the CDC options if they are given.
 
-    A dropped column never comes back: one of its name that is added later is another one.
+    A column that is added later under the name of a dropped column is a different column.
     """
 
     PAUSED_BY = SCHEMA

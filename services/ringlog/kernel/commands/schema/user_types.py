@@ -58,7 +58,7 @@ def with_types(state: ClusterState, keyspace: str, columns: tuple[Column, ...]) 
 
 @dataclass(frozen=True, slots=True)
 class CreateType(Command):
-    """A new user type of a keyspace.
+    """Create a user type in a keyspace.
 
     A second create of the same name is refused, not merged.
     """
@@ -89,7 +89,7 @@ def decide_create_type(state: ClusterState, command: CreateType, context: EntryC
 class AlterType(Command):
     """Add fields to a user type.
 
-    Values of the type have them from then on.
+    Values of the type have the fields from this entry.
     """
 
     PAUSED_BY = SCHEMA
@@ -139,7 +139,7 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: EntryCon
 
 @dataclass(frozen=True, slots=True)
 class DropType(Command):
-    """Drop a user type that nobody uses."""
+    """Drop a user type that is not in use."""
 
     PAUSED_BY = SCHEMA
 

@@ -31,7 +31,7 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class CreateView(Command):
-    """A new materialized view of a table.
+    """Create a materialized view of a table.
 
     Every key column of the table is in the view's key, so a row of the one is a row of the other.
     """
@@ -110,7 +110,7 @@ def decide_drop_view(state: ClusterState, command: DropView, context: EntryConte
 
 @dataclass(frozen=True, slots=True)
 class CreateIndex(Command):
-    """A new index of a table's column."""
+    """Create an index of a table's column."""
 
     PAUSED_BY = SCHEMA
 

@@ -85,9 +85,9 @@ CODES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Join(Command):
-    """A registered node asks for tokens.
+    """Start the join of a registered node with these tokens.
 
-    The author resolves a number of tokens.
+    If a number of tokens is requested, the author chooses them.
     """
 
     PAUSED_BY = TOPOLOGY
@@ -123,7 +123,7 @@ def decide_join(state: ClusterState, command: Join, context: EntryContext) -> De
 
 @dataclass(frozen=True, slots=True)
 class Leave(Command):
-    """A normal node leaves for good."""
+    """Start the departure of a normal node. It streams its ranges to other nodes."""
 
     PAUSED_BY = TOPOLOGY
 
@@ -143,7 +143,7 @@ def decide_leave(state: ClusterState, command: Leave, context: EntryContext) -> 
 
 @dataclass(frozen=True, slots=True)
 class Move(Command):
-    """A normal node exchanges its tokens."""
+    """Start the move of a normal node to other tokens."""
 
     PAUSED_BY = TOPOLOGY
 
@@ -173,7 +173,7 @@ def decide_move(state: ClusterState, command: Move, context: EntryContext) -> De
 
 @dataclass(frozen=True, slots=True)
 class Replace(Command):
-    """A registered node takes over the tokens of another, which leaves for good."""
+    """Start the replacement of a node by a registered node, which takes over its tokens."""
 
     PAUSED_BY = TOPOLOGY
 
@@ -215,7 +215,7 @@ def decide_replace(state: ClusterState, command: Replace, context: EntryContext)
 
 @dataclass(frozen=True, slots=True)
 class Remove(Command):
-    """A node that was declared down leaves for good, driven by the others."""
+    """Start the removal of a node that is declared down. Other nodes stream its ranges."""
 
     PAUSED_BY = TOPOLOGY
 
@@ -247,7 +247,7 @@ def decide_remove(state: ClusterState, command: Remove, context: EntryContext) -
 
 @dataclass(frozen=True, slots=True)
 class Assassinate(Command):
-    """Last resort: a node that was declared down leaves at once, nothing is streamed.
+    """Remove a node that is declared down at once, without streaming. This is the last resort.
 
     Rows may be lost.
     """
@@ -314,7 +314,7 @@ def _may_be_lost(plan: Plan) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Rebuild(Command):
-    """A normal node streams all its ranges anew."""
+    """Start the rebuild of a normal node, which streams all of its ranges again."""
 
     PAUSED_BY = TOPOLOGY
 

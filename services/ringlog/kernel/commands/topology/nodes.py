@@ -61,7 +61,7 @@ WEIGHT: Final = "Its weight relative to other nodes: with 2 it holds twice as mu
 
 @dataclass(frozen=True, slots=True)
 class RegisterNode(Command):
-    """A node makes itself known; it owns nothing yet.
+    """Register a node. It owns no range yet.
 
     Its node state is ``none``.
     """
@@ -114,9 +114,9 @@ def decide_register_node(state: ClusterState, command: RegisterNode, context: En
 
 @dataclass(frozen=True, slots=True)
 class UpdateNode(Command):
-    """What a node said of itself is not so any more; what is null stays.
+    """Update the properties of a node. Null properties stay as they are.
 
-    After a move to another machine, an upgrade, more disks.
+    Examples: another machine, another release, more disks.
     """
 
     PAUSED_BY = UNPAUSED
@@ -202,9 +202,9 @@ def _taken(state: ClusterState, address: str) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class UnregisterNode(Command):
-    """A node that owns nothing is gone for good.
+    """Unregister a node that owns nothing.
 
-    Its id and name stay taken.
+    Its id and name are never used again.
     """
 
     PAUSED_BY = REGISTRATIONS
@@ -232,9 +232,9 @@ def decide_unregister_node(state: ClusterState, command: UnregisterNode, context
 
 @dataclass(frozen=True, slots=True)
 class DeclareDown(Command):
-    """A node does not run, says an operator or an external system.
+    """Declare a node down, by an operator or an external system.
 
-    The only liveness that the log knows.
+    The log has no other information about liveness.
     """
 
     PAUSED_BY = UNPAUSED
@@ -250,7 +250,7 @@ def decide_declare_down(state: ClusterState, command: DeclareDown, context: Entr
 
 @dataclass(frozen=True, slots=True)
 class DeclareUp(Command):
-    """A node that was declared down runs again."""
+    """Declare a node up again."""
 
     PAUSED_BY = UNPAUSED
 

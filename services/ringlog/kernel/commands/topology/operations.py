@@ -105,7 +105,7 @@ def _foreign_report(operation: Operation, reports: tuple[StreamReport, ...]) -> 
 
 @dataclass(frozen=True, slots=True)
 class CancelOperation(Command):
-    """Call an operation off; only before ``write_both_read_new``."""
+    """Cancel an operation. This is possible before ``write_both_read_new`` only."""
 
     PAUSED_BY = UNPAUSED
 
@@ -145,7 +145,7 @@ def _has_tablets(state: ClusterState, operation: Operation) -> Rejected | None:
 
 @dataclass(frozen=True, slots=True)
 class FailOperation(Command):
-    """An operation cannot go on by itself: a node has an error that no retry can mend, or has tried often enough.
+    """Report that an operation cannot continue: a node has a permanent error, or has used all attempts.
 
     An error that a retry cannot fix cancels the operation before ``write_both_read_new``. Any other error stops it.
     """
@@ -206,7 +206,7 @@ def _unjustified_failure(state: ClusterState, operation: Operation, command: Fai
 
 @dataclass(frozen=True, slots=True)
 class RetryOperation(Command):
-    """An operator's decision: an operation is tried again from its present stage."""
+    """Retry an operation from its present stage, by an operator's decision."""
 
     PAUSED_BY = UNPAUSED
 
