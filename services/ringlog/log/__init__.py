@@ -1,4 +1,1 @@
-"""The metadata log.
-
-The port, its memory and Kafka adapters, the topics' settings, and the replica that tails and folds.
-"""
+"""The metadata log: its port, its Kafka and memory adapters, the topics' settings, and the replica that folds it."""

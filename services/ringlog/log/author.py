@@ -1,7 +1,9 @@
-"""How an entry is made: the author puts into it all that folding may need, so that folding draws and reads nothing.
+"""Authoring of log entries.
 
-The state id is a time-ordered UUID strictly above its predecessor. The author's clock only fills ``at``; a clock that
-lags far behind the head of the log is worth a warning and nothing more.
+The author puts everything that the fold needs into the entry, so the fold draws no random bits and reads nothing else.
+
+Invariant: a state id is a time-ordered UUID that is strictly greater than the id of its predecessor. The author's clock
+only fills ``at``. A clock that is far behind the head of the log causes a warning and nothing else.
 """
 
 from __future__ import annotations
@@ -16,15 +18,19 @@ from ringlog.wire.entries import EncodedEntry, author_entry
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id, new_state_id
 
 SKEW_WARNED_US: Micros = 10_000_000
+"""The author warns if its clock is further behind the head of the log than this."""
 SKEW_WARNING_EVERY_S = 60.0
+"""Minimum time between two warnings."""
 
 log = get_logger(__name__)
 
 
 class Author:
-    """Makes entries for one submitter.
+    """An author of entries for one submitter.
 
-    ``founds``: the id of a cluster that it founds (None: a new one); ``warns``: of clocks that are far apart.
+    Args:
+        founds: Id of the cluster that this author creates. None: draw a new id.
+        warns: Log a warning if this machine's clock is far behind the head of the log.
     """
 
     def __init__(self, submitter: str, clock: Clock, draw: Draw, founds: str | None = None, warns: bool = True) -> None:
@@ -36,7 +42,7 @@ class Author:
         self._warned: float | None = None
 
     def new_request_id(self) -> str:
-        """A fresh request id."""
+        """Return a new request id."""
         return new_request_id(self._clock.now_us(), self._draw.take(ENTROPY_BYTES))
 
     def entry(
@@ -48,9 +54,10 @@ class Author:
         since_epoch: Epoch | None = None,
         submitter: str | None = None,
     ) -> EncodedEntry:
-        """An entry that follows ``state``.
+        """Make an entry that follows ``state``.
 
-        A new request made at its epoch unless the caller says whose request it is.
+        By default the entry is a new request of this submitter, made at the epoch of ``state``. To author an entry for
+        a request of someone else, pass its ``request_id``, ``since_epoch`` and ``submitter``.
         """
         now = self._clock.now_us()
         self._warn_of_skew(state, now)

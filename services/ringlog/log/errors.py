@@ -1,33 +1,35 @@
-"""Errors of the log: what happened, and what the operator can do next.
+"""Errors of the log.
 
     LogError
-    ├── LogUnavailable        the broker gave no answer, or a bad one: an append's fate is then unknown
-    ├── RecordTooLarge        a topic refuses a record for its size, and would refuse it for ever
+    ├── LogUnavailable        the broker did not answer, or reported a failure: the outcome of an append is unknown
+    ├── RecordTooLarge        a topic rejects a record because of its size, and would reject every retry
     ├── LogDamaged            this is not the log that was read before; a replica halts on each of these
-    │   ├── LogTruncated      it is shorter than what was read, or begins later
-    │   ├── LogPassed         it begins later than this reader, and there is a snapshot: starting again helps
+    │   ├── LogTruncated      it is shorter than the part that was read, or begins later
+    │   ├── LogPassed         it begins after this reader's position, and a snapshot exists: a restart helps
     │   ├── LogForked         it was cut and has grown again: another history
-    │   ├── LogGap            entries are missing in its middle
-    │   └── LogReplaced       another topic took its name
-    ├── StateDisputed         two others have another state of an epoch: this process has folded wrongly
-    ├── SnapshotRefused       nobody may begin with this snapshot: an older one, or the log's beginning, serves
+    │   ├── LogGap            entries are missing in the middle
+    │   └── LogReplaced       another topic has its name
+    ├── StateDisputed         two other processes have another state of an epoch: this process folded incorrectly
+    ├── SnapshotRefused       no reader may begin with this snapshot; an older one or the log's beginning may serve
     │   ├── SnapshotIncomplete, SnapshotForged, SnapshotUnknown, SnapshotOfAnotherLog, SnapshotUnconfirmed,
     │   │   SnapshotDisputed
-    ├── ArchiveRefused        the archive is not what the log wrote there: nothing is read from it
-    │   ├── ArchiveGap, ArchiveForged, ArchiveCut, ArchiveOfAnotherLog, ArchivePlaceUnknown
-    ├── ArchiveUnavailable    the archive's place does not answer, or takes nothing
-    ├── CopyRefused           nobody may recover from this copy of the log as it is
+    ├── ArchiveRefused        the archive does not contain the bytes that were written: nothing is read from it
+    │   ├── ArchiveEmpty, ArchiveGap, ArchiveTooLate, ArchiveForged, ArchiveCut, ArchiveOfAnotherLog,
+    │   │   ArchivePlaceUnknown
+    ├── ArchiveUnavailable    the archive's location does not answer, or does not accept writes
+    ├── CopyRefused           a recovery cannot use this copy of the log
     │   ├── CopyDamaged, CopyMissing, CopyInUse
-    ├── LogNotEmpty           a log with records is where one is to be rebuilt
+    ├── LogNotEmpty           the target topic of a recovery has records
     ├── TopicMissing          the topic does not exist
-    ├── TopicMisconfigured    the topic's settings would lose or reorder entries
-    ├── ReplicaHalted         the replica stopped for good and says why
-    ├── ReplicaStopped        it was asked to stop
-    ├── BadRule               a rule that would delay entries means nothing
-    ├── UnknownRule           there is no such rule
-    └── WaitTimedOut          what was waited for did not come in time
+    ├── TopicMisconfigured    a setting of the topic could lose, reorder or reject entries
+    ├── CopiesUndecided       the number of copies of each record is not clear from the brokers that are up
+    ├── ReplicaHalted         the replica stopped permanently; the error contains the reason
+    ├── ReplicaStopped        the replica was stopped, or not started
+    ├── BadRule               a delay rule is not valid
+    ├── UnknownRule           no delay rule has that name
+    └── WaitTimedOut          a wait reached its deadline
 
-Every error has a stable ``code``, a message that names the thing, and a ``hint``: the next thing to do.
+Every error has a stable ``code``, a message that names the failed object, and a ``hint``: the next thing to do.
 """
 
 from __future__ import annotations
@@ -36,7 +38,10 @@ KEY_SHOWN_MAX = 200
 
 
 class LogError(Exception):
-    """Base of all errors of the log. ``code`` is stable; ``hint`` says what to do next."""
+    """Base class of all errors of the log.
+
+    ``code`` is stable. ``hint`` names the next step for the operator.
+    """
 
     code = "log_error"
 
@@ -47,18 +52,18 @@ class LogError(Exception):
 
 
 class LogUnavailable(LogError):
-    """No answer from the broker, or a failure.
+    """The broker did not answer, or reported a failure.
 
-    Records that were being appended may be in the log, or may still arrive.
+    Records of an unfinished append may be in the log, or may still arrive.
     """
 
     code = "log_unavailable"
 
 
 class RecordTooLarge(LogError):
-    """A record is larger than its topic, or the client, takes: it was not written, and no repetition helps.
+    """A record exceeds the size limit of its topic or of the client.
 
-    ``size``: bytes of key and value.
+    The record was not written, and a retry does not help. ``size`` counts the bytes of key and value.
     """
 
     code = "record_too_large"
@@ -78,7 +83,7 @@ class LogDamaged(LogError):
 
 
 class LogTruncated(LogDamaged):
-    """The log ends before, or begins after, what this reader has read."""
+    """The log ends before the part that this reader has read, or begins after it."""
 
     code = "log_truncated"
 
@@ -87,7 +92,7 @@ class LogTruncated(LogDamaged):
 
 
 class LogPassed(LogDamaged):
-    """Entries went that this reader has not read; one that starts anew begins with a snapshot behind them."""
+    """Entries were deleted before this reader read them. A restarted reader begins with a snapshot after them."""
 
     code = "log_passed"
 
@@ -98,31 +103,31 @@ class LogPassed(LogDamaged):
 
 
 class LogForked(LogDamaged):
-    """The log lost entries that were read, and others took their place: its epochs are other states."""
+    """The log lost entries that were read, and other entries replaced them: its epochs have other states."""
 
     code = "log_forked"
 
 
 class LogGap(LogDamaged):
-    """Entries follow on epochs that the log does not have: some are missing, or their bytes changed."""
+    """Entries refer to epochs that the log does not contain: entries are missing, or their bytes changed."""
 
     code = "log_gap"
 
 
 class LogReplaced(LogDamaged):
-    """The topic was deleted and made again: its id is another one."""
+    """The topic was deleted and created again: its id is different."""
 
     code = "log_replaced"
 
 
 class StateDisputed(LogError):
-    """Two others have another state of an epoch than this process, which folds no more."""
+    """Two other processes have another state of an epoch. This process stops folding."""
 
     code = "state_disputed"
 
 
 class SnapshotRefused(LogError):
-    """Nobody may begin with this snapshot."""
+    """No reader may begin with this snapshot."""
 
     code = "snapshot_refused"
 
@@ -134,37 +139,37 @@ class SnapshotIncomplete(SnapshotRefused):
 
 
 class SnapshotForged(SnapshotRefused):
-    """The bytes of the snapshot are not those that its digests are of, or no state of this release."""
+    """The snapshot's bytes do not match its digests, or do not encode a state of this release."""
 
     code = "snapshot_forged"
 
 
 class SnapshotUnknown(SnapshotRefused):
-    """A part of the snapshot is stored in a way that only a later release knows."""
+    """A section of the snapshot has a storage format that only a later release supports."""
 
     code = "snapshot_unknown"
 
 
 class SnapshotOfAnotherLog(SnapshotRefused):
-    """The log has another topic id, or another entry where the snapshot was taken."""
+    """The log has another topic id, or another entry at the snapshot's position."""
 
     code = "snapshot_of_another_log"
 
 
 class SnapshotUnconfirmed(SnapshotRefused):
-    """No second reader has said that its fold gives the same digest."""
+    """No second reader has confirmed the digest with its own fold."""
 
     code = "snapshot_unconfirmed"
 
 
 class SnapshotDisputed(SnapshotRefused):
-    """Another reader's fold of that epoch has another digest: one of the two is wrong."""
+    """Another reader's fold of the same epoch has another digest: one of the two is incorrect."""
 
     code = "snapshot_disputed"
 
 
 class ArchiveRefused(LogError):
-    """Nothing of this archive may be believed as it is."""
+    """The archive cannot be used in its present condition."""
 
     code = "archive_refused"
 
@@ -173,13 +178,13 @@ class ArchiveRefused(LogError):
 
 
 class ArchiveEmpty(ArchiveRefused):
-    """Where the archive is to be there is no segment of any log, or no folder."""
+    """The archive's location contains no segment, or does not exist."""
 
     code = "archive_empty"
 
 
 class ArchiveGap(ArchiveRefused):
-    """Segments are missing between two that are there, or before the first, or between the last one and the log."""
+    """Segments are missing: before the first, between two segments, or between the last one and the log."""
 
     code = "archive_gap"
 
@@ -198,61 +203,64 @@ class ArchiveTooLate(ArchiveRefused):
 
 
 class ArchiveForged(ArchiveRefused):
-    """A segment is not the one that was written: digests, names and contents do not fit one another."""
+    """A segment is not the one that was written: digests, names and contents do not match."""
 
     code = "archive_forged"
 
 
 class ArchiveCut(ArchiveRefused):
-    """A segment lacks its end."""
+    """The end of a segment is missing."""
 
     code = "archive_cut"
 
 
 class ArchiveOfAnotherLog(ArchiveRefused):
-    """The archive, or a part of it, is of another cluster or topic, or of epochs that this log does not have."""
+    """The archive, or a segment, belongs to another cluster, topic or history than this log."""
 
     code = "archive_of_another_log"
 
 
 class ArchivePlaceUnknown(ArchiveRefused):
-    """What names the archive's place names no folder, and no store that is known here."""
+    """The archive's location is neither a folder nor a supported store."""
 
     code = "archive_place_unknown"
 
 
 class ArchiveUnavailable(LogError):
-    """The archive's place could not be read or written."""
+    """The archive's location could not be read or written."""
 
     code = "archive_unavailable"
 
 
 class CopyRefused(LogError):
-    """Nobody may recover from this copy of the log as it is."""
+    """A recovery cannot use this copy of the log in its present condition."""
 
     code = "copy_refused"
 
 
 class CopyDamaged(CopyRefused):
-    """A member's copy of the log is not what was synced there."""
+    """A member's copy of the log does not contain the bytes that the member synced."""
 
     code = "copy_damaged"
 
 
 class CopyMissing(CopyRefused):
-    """The folder holds neither a member's copy of the log nor an archive, or the copy no cluster."""
+    """The folder contains no member's copy of the log and no archive, or the copy contains no cluster."""
 
     code = "copy_missing"
 
 
 class CopyInUse(CopyRefused):
-    """A node runs from the folder."""
+    """A running node uses the folder."""
 
     code = "copy_in_use"
 
 
 class LogNotEmpty(LogError):
-    """A log with records is where one is to be rebuilt. ``cluster_id``: whose it seems to be; empty: who knows."""
+    """The target topic of a recovery has records.
+
+    ``cluster_id`` is the cluster that they seem to belong to; empty: unknown.
+    """
 
     code = "log_not_empty"
 
@@ -267,7 +275,7 @@ OTHER_MISSING = "look at the name of the cluster; make a lost topic again with r
 
 
 class TopicMissing(LogError):
-    """The topic does not exist (or not yet)."""
+    """The topic does not exist, or does not exist yet."""
 
     code = "topic_missing"
 
@@ -278,7 +286,10 @@ class TopicMissing(LogError):
 
 
 class TopicMisconfigured(LogError):
-    """A topic has a setting under which entries could be lost, reordered or refused."""
+    """A topic has a setting that could lose, reorder or reject entries.
+
+    ``mend`` is the command that corrects the setting.
+    """
 
     code = "topic_misconfigured"
 
@@ -292,7 +303,7 @@ class TopicMisconfigured(LogError):
 
 
 class CopiesUndecided(LogError):
-    """Fewer brokers are up than there may be, or two: nobody but the operator knows how many copies are meant."""
+    """The number of copies is not clear: too few brokers are up. The operator must choose it."""
 
     code = "copies_undecided"
 
@@ -301,7 +312,7 @@ class CopiesUndecided(LogError):
 
 
 class ReplicaHalted(LogError):
-    """The replica stopped before ``offset`` and folds no more. ``code`` is that of the reason."""
+    """The replica stopped permanently before ``offset``. ``code`` is the code of the reason."""
 
     def __init__(self, code: str, detail: str, offset: int, hint: str = "") -> None:
         super().__init__(f"the replica halted before offset {offset}: {code}: {detail}", hint)
@@ -311,28 +322,31 @@ class ReplicaHalted(LogError):
 
 
 class ReplicaStopped(LogError):
-    """The replica was stopped, or never started, while somebody waited for it."""
+    """The replica was stopped, or never started, while a caller waited for it."""
 
     code = "replica_stopped"
 
 
 class BadRule(LogError):
-    """A rule on held entries that means nothing, or that no log could obey.
+    """A delay rule is not valid, or no log could obey it.
 
-    The message names the field and what is wrong with it.
+    The message names the field and the violated condition.
     """
 
     code = "bad_rule"
 
 
 class UnknownRule(LogError):
-    """No rule on held entries has that name."""
+    """No delay rule has that name."""
 
     code = "unknown_rule"
 
 
 class WaitTimedOut(LogError):
-    """A wait ended at its deadline. ``what`` was waited for, ``waited_s`` seconds long."""
+    """A wait ended at its deadline.
+
+    ``what`` names the awaited event, ``waited_s`` the duration in seconds.
+    """
 
     code = "wait_timed_out"
 

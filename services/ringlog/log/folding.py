@@ -1,12 +1,14 @@
-"""Folding a log, record by record: the one loop of all who read it.
+"""The fold loop: decode the records of a log and apply them to a state, in order.
 
-A fold begins with a state and goes on from the position behind it (``Start``): the empty state and the log's
-beginning, or a state that was stored. An entry that this release cannot judge (``halt``) ends the loop, in whatever
-process runs it: what comes after it would be a guess.
+All readers of the log use this loop. A fold begins at a ``Start``: the empty state at the log's beginning, or a stored
+state with its position.
 
-How a record is decoded and judged is a hook of the loop: by ``judge``, unless somebody remembers what that gave. The
-same bytes on the same state, the very object, make the same. An author folds its entries before it sends them
-(``ReadAhead``): a reader of the same process need not do it again. Nor do the many readers of a simulated cluster.
+Invariant: an entry that this release cannot judge (``halt``) ends the loop in every process. The result of any later
+entry would be a guess.
+
+The caller can replace the function that decodes and judges a record. The result depends only on the bytes and on the
+state object. Authors use this: they fold their entries before they send them (``ReadAhead``), so a reader of the same
+process does not fold them again. The simulator shares results between the readers of a cluster in the same way.
 """
 
 from __future__ import annotations
@@ -25,11 +27,11 @@ from ringlog.wire.entries import EncodedEntry, decode_entry
 
 Item = Entry | UnreadableEntry
 Judging = Callable[[ClusterState, bytes], tuple[Item, Folded]]
-"""A record's bytes, decoded, and what they make of a state."""
+"""Decode a record and fold it onto a state."""
 
 
 class RecordBytes(Protocol):
-    """A record of the log: its place, and its bytes."""
+    """A record of the log: its offset and its bytes."""
 
     @property
     def offset(self) -> int: ...
@@ -38,14 +40,14 @@ class RecordBytes(Protocol):
 
 
 def judge(state: ClusterState, data: bytes) -> tuple[Item, Folded]:
-    """Decode a record and fold it, without a memory."""
+    """Decode a record and fold it, without a cache."""
     item = decode_entry(data)
     return item, fold(state, item)
 
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """A state, and the offset behind the last record that is in it."""
+    """A state, and the offset after the last record that it contains."""
 
     state: ClusterState = EMPTY_STATE
     position: int = 0
@@ -57,7 +59,7 @@ _HALT = OutcomeKind.HALT
 
 @dataclass(frozen=True, slots=True)
 class Founder:
-    """Who wrote the entry that founded the cluster, and when (by its own clock)."""
+    """The author of the cluster's initial entry, and the time of that entry by the author's clock."""
 
     cluster_id: str
     submitter: str
@@ -67,7 +69,7 @@ class Founder:
 
 @dataclass(frozen=True, slots=True)
 class FoldedRecord:
-    """One record of the log, decoded, its verdict, and the states before and after it."""
+    """A decoded record of the log, its outcome, and the states before and after it."""
 
     offset: int
     item: Item
@@ -77,12 +79,12 @@ class FoldedRecord:
 
     @property
     def is_halt(self) -> bool:
-        """True if this release cannot judge it: it is the last one."""
+        """True if this release cannot judge the record. It is then the last record of the fold."""
         return self.outcome.kind is _HALT
 
     @property
     def founder(self) -> Founder | None:
-        """Who founded the cluster, if this entry did."""
+        """The founder, if this entry created the cluster."""
         if self.before.epoch > 0 or self.after.epoch == 0:
             return None
         assert isinstance(self.item, Entry), "only an entry makes an epoch"
@@ -90,7 +92,7 @@ class FoldedRecord:
 
     @property
     def next(self) -> Start:
-        """Where to go on after it."""
+        """The start for a fold that continues after this record."""
         return Start(self.after, self.offset + 1)
 
 
@@ -99,40 +101,47 @@ READ_AHEAD_MAX = 2_000
 
 
 class ReadAhead:
-    """What entries that are still to be sent make of the states that they are decided on; at most ``READ_AHEAD_MAX``.
+    """A cache of fold results for entries that are not sent yet, at most ``READ_AHEAD_MAX``.
 
-    An author writes in its own thread, and the log's reader in another one.
+    Safe with one author thread and one reader thread.
     """
 
     def __init__(self) -> None:
         self._made: dict[bytes, tuple[ClusterState, Entry, Folded]] = {}
 
     def fold(self, state: ClusterState, encoded: EncodedEntry) -> Folded:
-        """What the entry makes of the state; kept if it is applied there, until it is taken or others need the room."""
+        """Fold the entry onto the state. Cache the result if the entry is applied.
+
+        The result stays until ``take`` removes it or the cache is full.
+        """
         folded = fold(state, encoded.entry)
         if folded.outcome.kind is OutcomeKind.APPLIED:
             if len(self._made) >= READ_AHEAD_MAX:
-                self._made.clear()  # they were lost: what is sent is soon read
+                # Entries that were sent are read soon after. A full cache contains results of entries that got lost.
+                self._made.clear()
             self._made[encoded.data] = state, encoded.entry, folded
         return folded
 
     def take(self, state: ClusterState, data: bytes) -> tuple[Entry, Folded] | None:
-        """What was foreseen of these bytes on this very state; forgotten then."""
+        """Remove and return the cached result for these bytes. None if it belongs to another state object."""
         found = self._made.pop(data, None)
         return None if found is None or found[0] is not state else found[1:]
 
     def judge(self, state: ClusterState, data: bytes) -> tuple[Item, Folded]:
-        """As ``judge`` of the module, but what was foreseen is not folded again."""
+        """Return the cached result, or decode and fold the record as the function ``judge`` does."""
         return self.take(state, data) or judge(state, data)
 
 
 class GapWatch:
-    """Notices that a log lacks entries in its middle, from what comes after them.
+    """A detector for entries that are missing in the middle of a log.
 
-    Who makes an entry has folded the epoch since which it may apply. So an entry from an epoch beyond the log's follows
-    on something that is not there; two of them, the second on the first, are no defect of one author.
+    An author has folded the log up to ``since_epoch`` of its entry. If ``since_epoch`` is greater than the log's epoch,
+    the entry therefore follows an entry that the log does not contain. One such entry may be a defect of its author.
+    Two of them, the second with the first as its predecessor, prove a gap.
 
-    ``until``: an offset; None: everywhere. Who follows a log as it grows is shown another history in other ways.
+    Args:
+        until: Check records before this offset only. None: check all. A replica that follows a growing log detects
+            another history by other means (``ringlog.log.replicas.replica``).
     """
 
     def __init__(self, until: int | None = None) -> None:
@@ -140,7 +149,7 @@ class GapWatch:
         self._beyond = ""
 
     def saw(self, made: FoldedRecord) -> None:
-        """Each record, in order. Raises LogGap."""
+        """Check the next record. Call it for each record, in order. Raises LogGap."""
         item = made.item
         if self._until is not None and made.offset >= self._until:
             return
@@ -158,7 +167,7 @@ class GapWatch:
 def follow(
     records: Iterable[RecordBytes], state: ClusterState = EMPTY_STATE, judging: Judging = judge
 ) -> Iterator[FoldedRecord]:
-    """Fold records, in the log's order, onto ``state``; a halt is the last outcome."""
+    """Fold records in log order onto ``state``. A halt is the last item."""
     for record in records:
         item, folded = judging(state, record.data)
         made = _new_record(record.offset, item, folded.outcome, state, folded.state)

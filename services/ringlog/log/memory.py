@@ -1,7 +1,8 @@
-"""A log in memory: the port's adapter for tests, rehearsals and models, with the failures that a real one has.
+"""A log in memory: the port's adapter for tests, rehearsals and models.
 
-``gap`` makes the hole in the offsets that a control record leaves; ``truncate`` and ``replace`` do what must never
-happen to a metadata topic, so that tests can see a replica halt.
+It can also produce the failures of a real log. ``gap`` leaves a hole in the offsets, as a control record does.
+``truncate`` and ``replace`` do to a topic what must never happen to a metadata topic, so that tests can check that a
+replica halts.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
 
 
 class MemoryLog:
-    """Records in a list; readers wait on a condition."""
+    """A list of records. Readers wait on a condition variable."""
 
     def __init__(self, name: str = "memory.metadata") -> None:
         self._name = name
@@ -30,11 +31,11 @@ class MemoryLog:
 
     @property
     def name(self) -> str:
-        """The name it was given."""
+        """The name passed to the constructor."""
         return self._name
 
     def append(self, records: Sequence[bytes]) -> None:
-        """Append all records, in order; never fails."""
+        """Append all records in order. Never fails."""
         with self._changed:
             for data in records:
                 self._records.append(LogRecord(self._end, data))
@@ -42,65 +43,65 @@ class MemoryLog:
             self._changed.notify_all()
 
     def hand_over(self, records: Sequence[bytes]) -> Future[None]:
-        """The same."""
+        """Append all records in order and return a completed future."""
         return answered_at_once(lambda: self.append(records))
 
     def begin_offset(self) -> int:
-        """The offset of the oldest record kept."""
+        """Return the offset of the oldest record."""
         return self._begin
 
     def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:  # noqa: ARG002
-        """The offset after the last record."""
+        """Return the offset after the last record."""
         return self._end
 
     def identity(self) -> str:
-        """A UUID, another one after ``replace``."""
+        """Return a UUID that ``replace`` changes."""
         return self._identity
 
     def kafka_id(self) -> str:
-        """``memory``, or what a test makes of ``kafka``."""
+        """Return the attribute ``kafka``, which tests may set. Default: ``memory``."""
         return self.kafka
 
     def verify(self) -> None:
-        """A list in memory has no settings."""
+        """Do nothing: a list in memory has no settings."""
 
     def tail(self, from_offset: int) -> MemoryTail:
-        """A reader from ``from_offset`` on."""
+        """Return a reader that begins at ``from_offset``."""
         return MemoryTail(self, from_offset)
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing. A list in memory has nothing to close."""
 
     def gap(self, offsets: int = 1) -> None:
-        """Skip ``offsets`` offsets, as the markers of transactions do."""
+        """Skip ``offsets`` offsets, as transaction markers do."""
         with self._changed:
             self._end += offsets
             self._changed.notify_all()
 
     def truncate(self, end: int) -> None:
-        """Lose every record from offset ``end`` on."""
+        """Delete every record from offset ``end`` on."""
         with self._changed:
             self._records = [record for record in self._records if record.offset < end]
             self._end = min(self._end, end)
             self._changed.notify_all()
 
     def delete_before(self, begin: int) -> None:
-        """Lose every record before offset ``begin``, as a retention would."""
+        """Delete every record before offset ``begin``, as retention does."""
         with self._changed:
             self._records = [record for record in self._records if record.offset >= begin]
             self._begin = begin
             self._changed.notify_all()
 
     def replace(self) -> None:
-        """Be another topic of the same name: same length, another id."""
+        """Change the topic id, as a topic that is deleted and created again does. The records stay."""
         with self._changed:
             self._identity = str(uuid.uuid4())
             self._changed.notify_all()
 
     def read(self, position: int, timeout_s: float, records_max: int) -> tuple[list[LogRecord], int]:
-        """The next records from ``position`` and the position after them.
+        """Return the next records from ``position``, and the position after them.
 
-        Waits for the first up to ``timeout_s`` seconds.
+        Waits up to ``timeout_s`` for the first record. Raises LogTruncated if the log does not contain the position.
         """
         deadline = time.monotonic() + timeout_s
         with self._changed:
@@ -132,14 +133,14 @@ class MemoryLog:
 
 
 class MemoryKeyed(MemoryLog):
-    """A compacted topic in memory: ``put`` and ``compact`` beside what a log does."""
+    """A compacted topic in memory: a log with keys, ``put`` and ``compact``."""
 
     def __init__(self, name: str = "memory.snapshots") -> None:
         super().__init__(name)
         self._keys: dict[int, str] = {}
 
     def put(self, key: str, data: bytes | None) -> int:
-        """Append; None takes the key out. Returns the offset."""
+        """Append a record under a key and return its offset. None deletes the key."""
         with self._changed:
             offset = self._end
             self._keys[offset] = key
@@ -147,7 +148,7 @@ class MemoryKeyed(MemoryLog):
             return offset
 
     def compact(self) -> None:
-        """Keep the last record of each key, unless that takes it out, as a broker may at any time."""
+        """Keep only the last record of each key, and no deleted keys. A broker may do this at any time."""
         with self._changed:
             last = {key: offset for offset, key in sorted(self._keys.items())}
             self._records = [one for one in self._records if last[self._keys[one.offset]] == one.offset and one.data]
@@ -169,9 +170,9 @@ class MemoryTail:
         return self._position
 
     def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
-        """What is there from the position on, after waiting up to ``timeout_s`` seconds for the first."""
+        """Wait up to ``timeout_s`` for the first record and return the available records."""
         records, self._position = self._log.read(self._position, timeout_s, records_max)
         return records
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Do nothing. A list in memory has nothing to close."""

@@ -1,5 +1,6 @@
-"""The one place where a process opens the metadata log (delayable if ``RINGLOG_DELAYS`` names a folder of rules) and
-its snapshots.
+"""Functions that open the metadata log and the snapshots of a cluster.
+
+Every process opens the metadata log here. If ``RINGLOG_DELAYS`` names a folder of rules, the log obeys these rules.
 """
 
 from __future__ import annotations
@@ -14,10 +15,11 @@ from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 
 
 def open_metadata(bootstrap_servers: str, cluster: str, participant: str, *, is_at_ease: bool = False) -> MetadataLog:
-    """The cluster's metadata log, for a participant of that name (see ``ringlog.log.delays.rules``); the caller closes
-    it.
+    """Open the cluster's metadata log. The caller closes it.
 
-    ``is_at_ease``: see ``KafkaLog``.
+    Args:
+        participant: Name that delay rules use for this process (see ``ringlog.log.delays.rules``).
+        is_at_ease: See ``KafkaLog``.
     """
     log = KafkaLog(bootstrap_servers, cluster, is_at_ease=is_at_ease)
     folder = delays_folder()
@@ -25,19 +27,19 @@ def open_metadata(bootstrap_servers: str, cluster: str, participant: str, *, is_
 
 
 def open_snapshots(bootstrap_servers: str, cluster: str) -> SnapshotTopic:
-    """The cluster's snapshots; the caller closes them."""
+    """Open the cluster's snapshot topic. The caller closes it."""
     return SnapshotTopic(KafkaLog(bootstrap_servers, cluster, SNAPSHOTS))
 
 
 def beginning_of(bootstrap_servers: str, cluster: str, *, warns: bool = True, oldest: bool = False) -> Beginning:
-    """Where a replica of the cluster begins; see ``ringlog.log.replicas.start_point``."""
+    """Return the start-point finder for a replica of the cluster; see ``ringlog.log.replicas.start_point``."""
     return Beginning(lambda: open_snapshots(bootstrap_servers, cluster), warns=warns, oldest=oldest)
 
 
 def delete_entries(bootstrap_servers: str, cluster: str, offset: int) -> None:
-    """Have the broker delete the metadata log's entries before an offset; see
-    ``ringlog.agents.maintenance.truncation``.
+    """Delete the entries of the metadata log before an offset, at the broker.
 
-    What is deleted already stays so. Raises LogUnavailable.
+    The agent that truncates the log calls this (``ringlog.agents.maintenance.truncation``). Repeating a deletion has no
+    effect. Raises LogUnavailable.
     """
     delete_before(admin_client(bootstrap_servers), topic_name(cluster, METADATA.suffix), offset)

@@ -1,11 +1,12 @@
-"""The port of a log: one totally ordered sequence of records that is only ever appended to.
+"""The port of a log: one totally ordered, append-only sequence of records.
 
-The metadata topic is one; so are requests and results, which have one partition as well. Two adapters, ``MemoryLog``
-and ``KafkaLog``, pass the same suite (``tests/system/test_log_conformance.py``), and so do ``DelayableLog`` around
-either while no rule holds anything, and the simulator's broker.
+The metadata topic is such a log. The requests and results topics are, too, because each has one partition. The adapters
+``MemoryLog`` and ``KafkaLog`` pass the same suite (``tests/system/test_log_conformance.py``). So do the simulator's
+broker and a ``DelayableLog`` without rules around either adapter.
 
-Offsets ascend, but need not be dense: control records leave gaps. That is why a reader compares its *position* (the
-offset it reads next, past any gap) with the end, and never the number or the last offset of the records it saw.
+Invariant: offsets ascend, but control records leave gaps between them. A reader therefore compares its *position* (the
+next offset to read, past any gap) with the end of the log. It never compares the number of records or the last offset
+that it saw.
 """
 
 from __future__ import annotations
@@ -22,9 +23,10 @@ LOOKUP_TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class LogRecord:
-    """One record. ``data`` is empty for a record without value (a tombstone).
+    """One record. ``data`` is empty for a record without a value (a tombstone).
 
-    ``at``: the record's time in microseconds, 0 where the log has none; it is the broker's in topics that say so.
+    ``at`` is the record's time in microseconds, or 0 if the log has no times. The topic's settings decide whether it is
+    the author's or the broker's time.
     """
 
     offset: int
@@ -33,28 +35,34 @@ class LogRecord:
 
 
 class LogTail(Protocol):
-    """One reader of the log, for use by one thread."""
+    """A reader of the log, for use by one thread."""
 
     @property
     def position(self) -> int:
-        """The offset that will be read next: every record before it has been returned."""
+        """The offset that will be read next. Every record before it has been returned."""
         ...
 
     def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
-        """Wait up to ``timeout_s`` for the first record; return what is there, at most ``records_max``, in order.
+        """Wait up to ``timeout_s`` for the first record and return the available records in order, at most
+        ``records_max``.
 
-        Raises LogTruncated if the position is not in the log any more. A broker that does not answer is no error
-        here: the result is empty, and polling goes on where it was.
+        If the broker does not answer, the result is empty and the position stays the same.
+
+        Raises:
+            LogTruncated: The log no longer contains the position.
         """
         ...
 
     def close(self) -> None:
-        """Let go of the reader's connections."""
+        """Close the reader's connections."""
         ...
 
 
 def answered_at_once(act: Callable[[], None]) -> Future[None]:
-    """What ``hand_over`` gives where the append itself waits for the answer: its outcome, already there."""
+    """Run an append that waits for its answer, and return the answer as a completed future.
+
+    Adapters whose ``append`` blocks implement ``hand_over`` with this function.
+    """
     future: Future[None] = Future()
     try:
         act()
@@ -69,53 +77,59 @@ class MetadataLog(Protocol):
 
     @property
     def name(self) -> str:
-        """What people call it: the topic's name."""
+        """The name shown to users: the topic's name."""
         ...
 
     def append(self, records: Sequence[bytes]) -> None:
-        """Append the records in this order, and return when all are acknowledged.
+        """Append the records in this order and return when all are acknowledged.
 
-        Raises LogUnavailable when one was not: any of them may be in the log already, or may still get there.
+        Raises:
+            LogUnavailable: A record was not acknowledged. Any of the records may be in the log, or may still arrive.
         """
         ...
 
     def hand_over(self, records: Sequence[bytes]) -> Future[None]:
-        """As ``append``, without waiting: the future has the answer, or raises as ``append`` does.
+        """Append the records without waiting.
 
-        What is handed over later, by the same thread, comes later in the log.
+        The future completes with the answer, or raises as ``append`` does. Records that the same thread hands over
+        later have greater offsets.
         """
         ...
 
     def begin_offset(self) -> int:
-        """The offset of the oldest record kept. Raises LogUnavailable."""
+        """Return the offset of the oldest record. Raises LogUnavailable."""
         ...
 
     def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
-        """The offset after the last record that readers may see now. Raises LogUnavailable, TopicMissing."""
+        """Return the offset after the last record that readers can see now. Raises LogUnavailable, TopicMissing."""
         ...
 
     def identity(self) -> str:
-        """The topic's own id, which another topic of the same name does not have.
+        """Return the topic id. A topic that is deleted and created again under the same name has another id.
 
         Raises LogUnavailable, TopicMissing.
         """
         ...
 
     def kafka_id(self) -> str:
-        """The id that the brokers' storage was once formatted with: another Kafka, or a wiped one, has another.
+        """Return the id that the brokers' storage got when it was formatted; empty if the brokers do not report one.
 
-        Empty if the brokers tell none. Raises LogUnavailable.
+        Another Kafka cluster has another id, and so does a Kafka cluster whose storage was wiped. Raises
+        LogUnavailable.
         """
         ...
 
     def verify(self) -> None:
-        """Raises TopicMisconfigured or TopicMissing unless the topic keeps every entry, in order, for ever."""
+        """Check that the topic's settings keep every entry permanently and in order.
+
+        Raises TopicMisconfigured, TopicMissing.
+        """
         ...
 
     def tail(self, from_offset: int) -> LogTail:
-        """A reader that begins at ``from_offset``, without joining any group."""
+        """Return a reader that begins at ``from_offset``. It does not join a consumer group."""
         ...
 
     def close(self) -> None:
-        """Let go of connections; unacknowledged records may or may not have been written."""
+        """Close all connections. Unacknowledged records may or may not have been written."""
         ...

@@ -1,4 +1,8 @@
-"""Reading a log to its present end, without waiting for ever: readers do not notice that a broker is gone."""
+"""Bounded reads of a log up to its present end.
+
+A Kafka reader does not notice that its broker is gone: it only returns no records. These functions raise LogUnavailable
+if nothing arrives for some time.
+"""
 
 from __future__ import annotations
 
@@ -11,27 +15,32 @@ from ringlog.log.port import LogRecord, LogTail, MetadataLog
 
 POLL_S = 0.2
 SILENCE_S = 30.0
+"""Seconds without progress after which a read fails."""
 
 
 class NamedEnd(Protocol):
-    """What has a name and an end."""
+    """An object with a name and an end offset."""
 
     @property
     def name(self) -> str:
-        """What people call it."""
+        """The name shown to users."""
         ...
 
     def end_offset(self) -> int:
-        """The offset after the last record."""
+        """Return the offset after the last record."""
         ...
 
 
 def read_to_end(
     log: NamedEnd, tail: LogTail, *, silence_s: float = SILENCE_S, look: Callable[[], None] = lambda: None
 ) -> Iterator[LogRecord]:
-    """The records from the tail's position to the present end; ``look`` is called before each wait and may raise.
+    """Read the records from the tail's position to the present end of the log.
 
-    Raises LogUnavailable if the position does not move for ``silence_s``.
+    Args:
+        look: Called before each wait. May raise to stop the read.
+
+    Raises:
+        LogUnavailable: The position did not move for ``silence_s``.
     """
     end = log.end_offset()
     moved = time.monotonic()
@@ -47,7 +56,7 @@ def read_to_end(
 
 
 def record_at(log: MetadataLog, offset: int, timeout_s: float) -> LogRecord | None:
-    """The record at that offset; None if nothing stands there. Raises LogUnavailable, LogTruncated."""
+    """Return the record at an offset, or None if the offset has no record. Raises LogUnavailable, LogTruncated."""
     tail = log.tail(offset)
     try:
         found = tail.poll(timeout_s, 1)
@@ -59,7 +68,11 @@ def record_at(log: MetadataLog, offset: int, timeout_s: float) -> LogRecord | No
 
 
 def bounds_of_what_is_there(log: MetadataLog) -> tuple[int, int]:
-    """Begin and end of a topic whose id was just read: a reader's client may still believe there is none."""
+    """Return the begin and end offsets of a topic that is known to exist.
+
+    A client may report an existing topic as missing for a while. This function then raises LogUnavailable, not
+    TopicMissing.
+    """
     try:
         return log.begin_offset(), log.end_offset()
     except TopicMissing as error:

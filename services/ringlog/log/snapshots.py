@@ -1,22 +1,24 @@
-"""Snapshots: a state as records of a topic, and back; and whom a reader believes.
+"""Encoding and validation of snapshots: a state as records of a topic, and back.
 
-A snapshot is the state behind the entry of a ``TakeSnapshot``: the canonical bytes of its parts, one after the other,
-cut into *chunks*, and a *head* with all digests, which comes last. The digest of a state is made of those of its parts
-(``kernel.encoding.encoder``), so it follows from the bytes before anything is decoded, and the decoder takes no bytes
-but those that the encoder gives: what comes back has the digest that the head says, byte for byte.
+A snapshot is the state after the entry of a ``TakeSnapshot``. The canonical bytes of the state sections are
+concatenated and cut into *chunks*. A *head* with all digests follows the chunks.
 
-The CDC generations are stored by their differences (``GENERATIONS``). The digest of that part is that of its
-canonical bytes, which its reader computes again.
+The digest of a state is computed from the digests of its sections (``kernel.encoding.encoder``), so a reader checks the
+bytes before it decodes them. The decoder accepts only canonical bytes. A restored state therefore has exactly the
+digest that the head names.
 
-Who stored it may be wrong. So another reader, which has folded the log by itself, says afterwards what digest it has at
-that epoch (a *confirmation*). A reader begins with a snapshot only if
+CDC generations are stored as differences between each other (``GENERATIONS``). The digest of that section covers the
+canonical bytes, which the reader computes again.
 
-- one confirmation of another role says the same, and more roles say so than say something else;
-- every chunk is there, and bytes and digests fit one another;
-- it is of this very log: the same topic id, and the entry that made its state stands right before its position.
+The process that stored a snapshot may have folded incorrectly. Therefore another process, which folded the log itself,
+stores its own digest of that epoch (a *confirmation*). A reader begins with a snapshot only if
 
-Anything else is refused with a code, and an older one, or the log's beginning, serves. No snapshot is needed for
-anything but time.
+- a process in another role confirmed its digest, and the roles that agree outnumber those with another digest;
+- every chunk is present, and all bytes match their digests;
+- it belongs to this log: the topic id is the same, and the entry that made the state is right before the position.
+
+A reader rejects any other snapshot with a code, and tries an older one or the log's beginning. Snapshots only save
+time; no correctness rule depends on them.
 
 Source: DESIGN, snapshots; CEP-21.
 """
@@ -49,17 +51,22 @@ from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import SnapshotChunk, SnapshotConfirmation, SnapshotPart, SnapshotRecord, StoredSnapshot
 
 CHUNK_BYTES: Final = 1 << 20
-"""Half of what the topic takes in one record."""
+"""Bytes of a chunk: half of the record limit of the topic."""
 
 GENERATIONS: Final = "generations:columns"
-"""The part ``generations`` as ``kernel.encoding.stored_generations`` has it."""
+"""Name of the section ``generations`` in the format of ``kernel.encoding.stored_generations``."""
 
 
 def cut(
     start: Start, topic_id: str, by: str, at: Micros, snapshot_id: str, chunk_bytes: int = CHUNK_BYTES
 ) -> tuple[StoredSnapshot, tuple[SnapshotChunk, ...]]:
-    """The head and the chunks of a state and its position; the head still lacks where the chunks begin."""
+    """Encode a state and its position as a head and chunks.
+
+    The caller stores the chunks and then sets ``first`` of the head, the offset of the first chunk.
+    """
     state = start.state
+    # The packed section replaces the canonical one in the body. The digests still cover the canonical bytes, so the
+    # state's digest does not depend on the storage format.
     is_packed = bool(state.generations)
     parts = encoded_parts(replaced(state, generations=()) if is_packed else state)
     digests = digests_of(parts)
@@ -87,8 +94,9 @@ def cut(
 
 
 def restored(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> ClusterState:
-    """The state of a head and its chunks, in whatever order. Raises SnapshotIncomplete, SnapshotForged,
-    SnapshotUnknown.
+    """Decode the state from a head and its chunks, which may come in any order.
+
+    Raises SnapshotIncomplete, SnapshotForged, SnapshotUnknown.
     """
     parts = _parts(head, _joined(head, chunks))
     digests = digests_of(parts)
@@ -107,7 +115,10 @@ def restored(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> ClusterSt
 
 
 def _unpacked(head: StoredSnapshot, parts: dict[str, bytes], digests: dict[str, str]) -> tuple[Generation, ...] | None:
-    """The generations, if they were stored in another way: taken out of the parts, and their own digest checked."""
+    """Remove packed generations from ``parts`` and return them, with their digest checked; None if there are none.
+
+    Replaces the packed digest in ``digests`` by the digest of the canonical bytes.
+    """
     stored = parts.pop(GENERATIONS, None)
     if stored is None:
         return None
@@ -152,10 +163,11 @@ def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
 
 
 def confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> tuple[str, ...]:
-    """Return the roles that have another state and are outvoted, normally none.
+    """Return the roles that have another state and are outvoted. Normally there are none.
 
-    Raises SnapshotUnconfirmed unless another role has the same state, SnapshotDisputed unless more roles have this
-    state than another one.
+    Raises:
+        SnapshotUnconfirmed: No other role has the same state.
+        SnapshotDisputed: The roles with this state do not outnumber those with another one.
     """
     said = {one.by: one for one in confirmations if (one.topic_id, one.epoch) == (head.topic_id, head.epoch)}
     others = sorted(role for role, one in said.items() if _what(one) != _what(head))
@@ -175,7 +187,11 @@ def _what(said: StoredSnapshot | SnapshotConfirmation) -> tuple[str, str, int, s
 
 
 def fits(head: StoredSnapshot, topic_id: str, before: LogRecord | None) -> None:
-    """``before``: the record of the log right before the position. Raises SnapshotOfAnotherLog."""
+    """Check that a snapshot belongs to the log with this topic id. Raises SnapshotOfAnotherLog.
+
+    Args:
+        before: The record of the log right before the snapshot's position, if there is one.
+    """
     if head.topic_id != topic_id:
         raise SnapshotOfAnotherLog(f"{named(head)} is of the topic {head.topic_id}, the log is {topic_id}")
     entry = None if before is None else decode_entry(before.data)
@@ -184,7 +200,7 @@ def fits(head: StoredSnapshot, topic_id: str, before: LogRecord | None) -> None:
 
 
 def key_of(record: SnapshotRecord) -> str:
-    """The key of a record in its topic."""
+    """Return the key of a record in the snapshot topic."""
     match record:
         case StoredSnapshot():
             return f"{record.epoch}/head"
@@ -195,11 +211,18 @@ def key_of(record: SnapshotRecord) -> str:
 
 
 def dropped(records: Sequence[SnapshotRecord], begins: Collection[int] = ()) -> list[str]:
-    """Keys of all that the topic need not keep: the newest ``STORED_MAX`` that are confirmed stay, and as many others.
+    """Return the keys that the topic no longer needs.
 
-    ``records``: all that it holds. ``begins``: offsets where the log begins, now or soon. The snapshots of the entries
-    there stay, too: who must not begin later than some epoch that the log still has, such as the publisher, needs them.
-    Chunks without a head are of a snapshot that was given up, or is being written: they go when a later one is stored.
+    The topic keeps the newest ``STORED_MAX`` confirmed snapshots, and as many unconfirmed ones. It also keeps confirmed
+    snapshots at the offsets in ``begins``. Processes that must begin no later than a certain epoch, such as the
+    publisher, need them.
+
+    Chunks without a head belong to an abandoned snapshot or to one that is being written. The next stored snapshot
+    removes them.
+
+    Args:
+        records: All records of the topic.
+        begins: Present and upcoming begin offsets of the log.
     """
     heads = {record.epoch: record for record in records if isinstance(record, StoredSnapshot)}
     said = [record for record in records if isinstance(record, SnapshotConfirmation)]
@@ -219,7 +242,7 @@ def dropped(records: Sequence[SnapshotRecord], begins: Collection[int] = ()) -> 
 
 
 def is_confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> bool:
-    """True if readers may believe it."""
+    """Return True if readers may begin with this snapshot."""
     try:
         confirmed(head, confirmations)
     except (SnapshotUnconfirmed, SnapshotDisputed):
@@ -228,5 +251,5 @@ def is_confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmat
 
 
 def named(head: StoredSnapshot) -> str:
-    """What a message calls it."""
+    """Return the name of the snapshot in messages."""
     return f"the snapshot of epoch {head.epoch}"

@@ -1,1 +1,1 @@
-"""Replicas of the state: reading, folding, waiting, identity."""
+"""Replicas of the state: start, identity of the log, waits, subscriptions."""

@@ -1,7 +1,7 @@
-"""A replica for programs that run on an event loop: waiting without blocking it.
+"""An adapter that lets programs on an event loop wait for a replica without blocking the loop.
 
-The replica's threads hand over with ``call_soon_threadsafe``; blocking calls run in worker threads. Futures of the
-client are awaited with ``asyncio.wrap_future(client.submit_future(...))``.
+The replica's threads notify the loop with ``call_soon_threadsafe``. Blocking calls run in worker threads. To await
+futures of the client, use ``asyncio.wrap_future(client.submit_future(...))``.
 """
 
 from __future__ import annotations
@@ -22,7 +22,10 @@ T = TypeVar("T")
 
 
 class AsyncReplica:
-    """Awaits a replica on the running event loop. Make it there; ``close`` it there."""
+    """A replica whose state can be awaited on the running event loop.
+
+    Create and close it on that loop.
+    """
 
     def __init__(self, replica: LogReplica) -> None:
         self.replica = replica
@@ -36,34 +39,35 @@ class AsyncReplica:
         return self.replica.state
 
     def close(self) -> None:
-        """Hear of no more records."""
+        """Unsubscribe from the replica."""
         self._unsubscribe()
 
     async def newer_than(self, epoch: Epoch) -> ClusterState:
-        """The newest state, as soon as its epoch is above ``epoch``. Raises ReplicaHalted."""
+        """Wait until the epoch is above ``epoch`` and return the newest state. Raises ReplicaHalted."""
         while True:
             self._moved.clear()
             self._raise_if_halted()
             if self.replica.state.epoch > epoch:
                 return self.replica.state
             try:
+                # The replica does not notify followers when it halts, so check for that regularly.
                 await asyncio.wait_for(self._moved.wait(), LOOK_S)
             except TimeoutError:
                 continue
 
     async def read_barrier(self, timeout_s: float = 30.0) -> ClusterState:
-        """See ``Replica.read_barrier``."""
+        """See ``LogReplica.read_barrier``."""
         return await asyncio.to_thread(self.replica.read_barrier, timeout_s)
 
     async def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, what: str) -> T:
-        """See ``Replica.wait_for``; ``predicate`` runs in another thread."""
+        """See ``LogReplica.wait_for``. ``predicate`` runs in another thread."""
         return await asyncio.to_thread(self.replica.wait_for, predicate, timeout_s, what)
 
     def _follow(
         self, _: ClusterState, _after: ClusterState, _item: Entry | UnreadableEntry, outcome: Outcome, _offset: int
     ) -> None:
         if outcome.kind is OutcomeKind.APPLIED:
-            with suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed, so no task waits
                 self._loop.call_soon_threadsafe(self._moved.set)
 
     def _raise_if_halted(self) -> None:

@@ -1,7 +1,7 @@
-"""Performs the effects of protocols on a metadata log and its replica, by blocking the thread that asks.
+"""Execution of protocol effects on a metadata log and its replica, in the calling thread.
 
-Errors of the log end the protocol that met them; only an append without an answer does not, since the log itself tells
-what became of it.
+Errors of the log end the protocol that caused them. An append without an answer is the exception: the log itself shows
+later whether the records were appended.
 """
 
 from __future__ import annotations
@@ -40,12 +40,15 @@ log = get_logger(__name__)
 
 
 def micros(seconds: float) -> Micros:
-    """A duration as protocols count it."""
+    """Convert seconds to the unit of protocol durations."""
     return round(seconds * 1_000_000)
 
 
 class _Sent:
-    """Records that were handed to the log together; ``answered_at``: when their answer came, if it is there."""
+    """Records that were handed to the log in one call.
+
+    ``answered_at`` is the monotonic time of their answer, 0 before it.
+    """
 
     def __init__(self, future: Future[None], entries: int) -> None:
         self.future = future
@@ -58,9 +61,14 @@ class _Sent:
 
 
 class LogDriver:
-    """``look`` is called now and then during long waits, every ``look_s``; it may raise.
+    """A driver that blocks the calling thread while it performs effects.
 
-    ``handlers``: how each effect is performed; who knows more effects adds to them.
+    Args:
+        look: Called regularly during long waits. May raise to end the protocol.
+        look_s: Seconds between two calls of ``look``.
+
+    Attributes:
+        handlers: Effect type to handler. Drivers that support more effects add handlers.
     """
 
     def __init__(
@@ -90,7 +98,7 @@ class LogDriver:
         }
 
     def carry_out(self, steps: Steps[T]) -> T:
-        """Perform a protocol to its end. Raises LogError, and what the protocol raises."""
+        """Run a protocol to its end. Raises LogError, and the protocol's own errors."""
         return carry_out(steps, self._perform)
 
     def _perform(self, effect: Any) -> Any:
@@ -104,14 +112,16 @@ class LogDriver:
             return self._replica.read_barrier(effect.timeout / 1e6)
 
     def _until(self, effect: Until) -> Any:
-        """The log itself may show what was appended before the broker's answer is here: nobody waits for that.
+        """Wait for the effect's condition, or return None at its timeout.
 
-        But patience begins with the answer, so that nothing is sent again while it is still under way.
+        The log may show the appended records before the broker's answer arrives, so this does not wait for the answer.
+        The timeout begins with the answer. Otherwise the protocol would send records again that are still in flight.
         """
         begun = time.monotonic()
         while True:
             begun = max(begun, self._answered_until())
             now = time.monotonic()
+            # While an answer is outstanding, the full timeout is left.
             left_s = effect.timeout / 1e6 - (now - (now if self._sent else begun))
             try:
                 with self._replica.pace.hurry():
@@ -122,14 +132,20 @@ class LogDriver:
             self._look()
 
     def _answered_until(self) -> float:
-        """Forget what has its answer; when the last of those came. Raises what the log has definitely refused."""
+        """Remove answered appends from the list and return the time of the last answer.
+
+        Raises the log's error if it rejected records definitely.
+        """
         sent, self._sent = self._sent, []
         answered = [one for one in sent if self._is_answered(one)]
         self._sent = [one for one in sent if one not in answered]
         return max((one.answered_at for one in answered), default=0.0)
 
     def _is_answered(self, sent: _Sent) -> bool:
-        """Raises what the log has definitely refused."""
+        """Return True if the append has its answer. An unknown outcome counts as an answer.
+
+        Raises the log's error if it rejected the records definitely.
+        """
         if not sent.future.done():
             return False
         error = sent.future.exception()

@@ -1,15 +1,17 @@
-"""What a replica folds, for one thread that may be slower than the replica and must miss nothing.
+"""A feed of folded records for one thread that may be slower than the replica and must not miss a record.
 
-A ``Feed`` gives every record after a certain epoch, in order, each once. What the replica folds is handed over, so
-nobody folds it twice. But the replica does not wait, and states are not piled up without bound: records of a weight of
-at most ``KEPT_MAX`` are kept, the newest. Who is further behind folds the log by himself, from where he stands, until
-what is kept follows. So the memory of a feed is its own state and those few, however long its reader takes.
+A ``Feed`` returns every record after a certain epoch, in order and exactly once. It stores the records that the replica
+folds, so the reader does not fold them again. The replica does not wait for the reader.
 
-A record weighs 1, as many of them as a cluster commits while its publisher writes a transaction; one that changes a
-part which grows with the ring weighs ``HEAVY``, for its state shares less with the one before it; so does one that
-was refused.
+Invariant: memory is bounded. The feed stores the newest records, up to a total weight of ``KEPT_MAX``. A reader that is
+further behind folds the log itself from its own position, until it reaches the stored records. So a feed holds one
+state and the stored records, however slow its reader is.
 
-The feed is made before the replica starts, and takes its own start when the replica passes it.
+A record weighs 1; a cluster commits about ``KEPT_MAX`` of these while its publisher writes one transaction. A record
+that changes a state section whose size grows with the ring weighs ``HEAVY``, because its state shares less memory with
+the state before it. A refused record also weighs ``HEAVY``.
+
+Create the feed before the replica starts. The feed takes its start state when the replica reaches the epoch.
 """
 
 from __future__ import annotations
@@ -29,7 +31,7 @@ from ringlog.log.replicas.replica import LogReplica
 
 KEPT_MAX, HEAVY = 2_000, 20
 TAKEN_TOGETHER = 32
-"""Records that the reader takes at once, so that two threads do not meet at a lock for each."""
+"""Records that the reader takes at once, so that the two threads do not compete for the lock at every record."""
 POLL_S = 0.2
 
 _new_record = maker_of(FoldedRecord)
@@ -37,9 +39,12 @@ _new_start = maker_of(Start)
 
 
 class Feed:
-    """All that ``replica`` folds after ``epoch``, which it has not passed. ``take`` is for one thread.
+    """All records that ``replica`` folds after ``epoch``. The replica must not be past that epoch.
 
-    ``kept_max``: what the records weigh that are kept for a slow reader; one is kept in any case.
+    ``take`` is for use by one thread.
+
+    Args:
+        kept_max: Maximum weight of the records stored for a slow reader. One record is stored in any case.
     """
 
     def __init__(self, replica: LogReplica, epoch: Epoch, kept_max: int = KEPT_MAX) -> None:
@@ -48,13 +53,16 @@ class Feed:
         self._lock = threading.Lock()
         self._kept: deque[tuple[int, FoldedRecord]] = deque()
         self._in_hand: deque[FoldedRecord] = deque()
-        """The next ones of the reader, who alone looks at them."""
+        """Records taken out for the reader. Only the reader's thread uses them, without the lock."""
         self._kept_max = kept_max
         self._weight = 0
+        # Both count records after ``epoch``: folded by the replica, and returned to the reader.
         self._heard = self._taken = 0
         self._at: Start | None = None
         self._tail: LogTail | None = None
-        """Of a reader that is behind: kept until it is not, since a new one may take long for its first record."""
+        """The log reader of a feed that is behind. It stays open meanwhile, since a new one may be slow to return
+        records.
+        """
         subscription = replica.subscribe(self._hear, replica.halt_on_defect)
         assert subscription.state.epoch <= epoch, "the replica has passed that epoch"
         if subscription.state.epoch == epoch:
@@ -62,18 +70,18 @@ class Feed:
         self._unsubscribe = subscription.close
 
     def close(self) -> None:
-        """Hear no more."""
+        """Unsubscribe from the replica and close the log reader."""
         self._unsubscribe()
         self._let_go()
 
     @property
     def state(self) -> ClusterState | None:
-        """The state after the last record taken, at first that of ``epoch``; None: the replica is not there yet."""
+        """The state after the last record taken; at first the state of ``epoch``. None until the replica reaches it."""
         at = self._at
         return None if at is None else at.state
 
     def take(self) -> Iterator[FoldedRecord]:
-        """The records since the last time, until there is none. It may end early, if the log does not answer."""
+        """Return the records since the last call, until there are no more. May end early if the log does not answer."""
         while True:
             if self._in_hand or self._is_at_hand():
                 self._let_go()
@@ -102,7 +110,7 @@ class Feed:
                 self._at = Start(after, offset + 1)
 
     def _is_at_hand(self) -> bool:
-        """True if the next record is kept: it and some more are in hand then."""
+        """Return True if the next record is stored. Then move it and some following ones to ``_in_hand``."""
         with self._lock:
             self._forget_taken()
             if self._oldest == self._taken:
@@ -111,14 +119,14 @@ class Feed:
         return bool(self._in_hand)
 
     def _is_behind(self) -> bool:
-        """True if the next record was heard of, and is not kept any more."""
+        """Return True if the replica has folded the next record and the feed no longer stores it."""
         with self._lock:
             self._forget_taken()
             return self._taken < self._oldest
 
     @property
     def _oldest(self) -> int:
-        """The number of the oldest record that is kept, or else of the next one."""
+        """The number of the oldest stored record, or of the next one if none is stored."""
         return self._heard - len(self._kept)
 
     def _forget_taken(self) -> None:
@@ -126,13 +134,13 @@ class Feed:
             self._pop()
 
     def _pop(self) -> FoldedRecord:
-        """The oldest record that is kept: not any more."""
+        """Remove and return the oldest stored record."""
         weight, made = self._kept.popleft()
         self._weight -= weight
         return made
 
     def _folded_here(self) -> Iterator[FoldedRecord]:
-        """Read the log from where the reader stands until what is kept follows, or nothing comes."""
+        """Read and fold the log from the reader's position until the next record is stored, or nothing arrives."""
         assert self._at is not None, "who is behind has begun"
         if self._tail is None:
             self._tail = self._log.tail(self._at.position)
@@ -143,18 +151,24 @@ class Feed:
                         self._let_go()
                         return
                     yield self._took(made)
-            except GeneratorExit:  # its reader had enough: the rest of these records is read again
+            # The reader stopped iterating. The remaining records of this poll are lost here, so a new log reader must
+            # read them again.
+            except GeneratorExit:
                 self._let_go()
                 raise
 
     def _let_go(self) -> None:
-        """What comes next is kept, or is to be read again."""
+        """Close the log reader."""
         if self._tail is not None:
             self._tail.close()
             self._tail = None
 
     def _took(self, made: FoldedRecord) -> FoldedRecord:
-        """Raises LogForked where the log that was read here and what the replica folded are two histories."""
+        """Advance the reader's position past a record.
+
+        Raises:
+            LogForked: The records read here and the records folded by the replica belong to two histories.
+        """
         assert self._at is not None, "who takes has begun"
         if made.before.state_id != self._at.state.state_id:
             raise LogForked(f"offset {made.offset} does not follow on state {self._at.state.state_id}")
@@ -164,11 +178,14 @@ class Feed:
 
 
 def weight_of(made: FoldedRecord) -> int:
-    """What keeping a record costs, in small ones. What was refused may be large, whatever it would have changed."""
+    """Return the memory cost of storing a record, relative to a small one.
+
+    A refused record may be large even if its command would have changed little.
+    """
     before, after = made.before, made.after
     if after is before:
         return HEAVY if made.outcome.kind is OutcomeKind.REFUSED else 1
-    grows = (  # these grow with the number of ranges, or of partitions
+    grows = (  # These sections grow with the number of ranges or of partitions.
         after.placements is not before.placements
         or after.generations is not before.generations
         or after.prepared is not before.prepared

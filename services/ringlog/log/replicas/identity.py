@@ -1,17 +1,19 @@
-"""Which log this is: what a reader remembers of a log over its restarts, so that another one is noticed.
+"""The identity of a log, which a reader stores so that it detects another log after a restart.
 
-Length and name say little. A topic that was deleted and made again has another *topic id*. A log that lost its end has
-fewer records than were read. A log that lost its end *and has grown again* has as many, and is another history: only
-the *state id* of the epoch that was seen tells. None of them is the log that the reader's state came from, and no
-reader may go on with it.
+Name and length do not identify a log. A topic that was deleted and created again has another *topic id*. A log that
+lost its end has fewer records than were read. A log that lost its end *and has grown again* may have as many records,
+but another history: only the *state ids* of its epochs differ. A reader must not continue with any of them, because its
+state comes from another log.
 
-A process that remembers an epoch remembers the state id with it (``Seen``), and has the replica compare while it folds
-from the beginning: the state of that epoch is then at hand, however far the bounded history has moved on.
+A process stores an epoch together with its state id (``Seen``). The replica compares them while it folds, when the
+state of that epoch is at hand. The bounded history may no longer contain the epoch later.
 
-A cluster is its id, which its founding entry gives. What is remembered is kept per cluster id, so the same name on
-another Kafka, or on a Kafka that was wiped, is just another cluster. One thing speaks against a new cluster under a
-name that is known: *the same Kafka* (by the id that it was formatted with) once had another topic of that name. Then
-somebody deleted it, and this reader does not guess whether that was meant: it halts, and says which file to remove.
+A cluster is identified by its id, which its initial entry defines. Records are stored per cluster id, so the same name
+on another or a wiped Kafka cluster is a new cluster. One case contradicts that: *the same Kafka cluster* (by its id)
+had another topic of that name before. Then the topic was deleted. The reader cannot know whether this was intended, so
+it halts and names the file to remove.
+
+Source: decision 30.
 """
 
 from __future__ import annotations
@@ -44,7 +46,7 @@ MEANT = (
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """The log that was met: name and id of its topic, the id of the Kafka that has it, and its end if that is known."""
+    """The topic that a reader found: its name and id, the id of its Kafka cluster, and its end offset if known."""
 
     name: str
     id: str
@@ -54,9 +56,10 @@ class Topic:
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """The topic's id, a position that was reached in it, the state there, and whose it is.
+    """A position in a topic, and the epoch and state id there.
 
-    ``cluster``, ``cluster_id``: of the state, empty if no entry was read; ``kafka``: id of the Kafka cluster.
+    ``cluster`` and ``cluster_id`` are those of the state, empty if no entry was read. ``kafka`` is the id of the Kafka
+    cluster.
     """
 
     topic_id: str
@@ -70,8 +73,9 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """An epoch and the state id that it had; ``by``: who says so. ``position``: the log is that long at least; 0: who
-    knows.
+    """An epoch and its state id, according to ``by``.
+
+    ``position`` is a minimum length of the log, 0 if unknown.
     """
 
     epoch: Epoch
@@ -81,24 +85,25 @@ class Seen:
 
 
 class Memory(Protocol):
-    """What a replica asks at its start, and tells as it goes. Every call may raise OSError."""
+    """The store of a replica's identity record. Every method may raise OSError."""
 
     def meet(self, topic: Topic) -> None:
-        """Before anything is read: raises LogReplaced, LogTruncated, LogDamaged if this cannot be the log."""
+        """Check the topic before anything is read. Raises LogReplaced, LogTruncated, LogDamaged."""
         ...
 
     def seen_of(self, cluster_id: str) -> Seen | None:
-        """The cluster is known now: what was seen of it. Raises LogReplaced, LogForked, LogDamaged."""
+        """Return what is stored about a cluster, once its id is known. Raises LogReplaced, LogForked, LogDamaged."""
         ...
 
     def keep(self, recorded: Recorded) -> None:
-        """Remember this, unless more is known already."""
+        """Store a record, unless a greater position is stored already."""
         ...
 
 
 class CarriedRecord:
-    """One log's, for a caller who keeps it elsewhere, such as beside a place in a stream: ``recorded`` is what it
-    gives, and what there is to keep. ``by``: where that is, for people.
+    """An identity record that the caller stores, for example together with a stream position.
+
+    ``recorded`` is the record to store. ``by`` names its location in messages.
     """
 
     def __init__(self, by: str | Path, recorded: Recorded | None = None) -> None:
@@ -106,41 +111,44 @@ class CarriedRecord:
         self.recorded = recorded
 
     def meet(self, topic: Topic) -> None:
-        """See ``Memory``."""
+        """See ``Memory.meet``."""
         if self.recorded is not None:
             _check_topic(self.by, self.recorded, topic)
 
     def seen_of(self, cluster_id: str) -> Seen | None:
-        """See ``Memory``."""
+        """See ``Memory.seen_of``."""
         if self.recorded is not None and self.recorded.cluster_id not in ("", cluster_id):
             raise _founded_anew(self.by, self.recorded, cluster_id)
         return _seen(self.by, self.recorded)
 
     def keep(self, recorded: Recorded) -> None:
-        """See ``Memory``."""
+        """See ``Memory.keep``."""
         if self.recorded is None or recorded.position >= self.recorded.position:
             self.recorded = recorded
 
 
 class RecordFile(CarriedRecord):
-    """One file for one log, wherever the caller wants it."""
+    """An identity record of one log in one file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._path = path
 
     def meet(self, topic: Topic) -> None:
-        """See ``Memory``."""
+        """See ``Memory.meet``."""
         self.recorded = load_record(self._path)
         super().meet(topic)
 
     def keep(self, recorded: Recorded) -> None:
-        """See ``Memory``."""
+        """See ``Memory.keep``."""
         save_record(self._path, recorded)
 
 
 class ClusterRecords:
-    """One file per cluster id in ``folder``, for one reader: all clusters of the name ``cluster`` that it has met."""
+    """The identity records of one reader, with one file per cluster id in ``folder``.
+
+    They cover all clusters with the name ``cluster`` that the reader has found.
+    """
 
     def __init__(self, folder: Path, cluster: str, reader: str) -> None:
         self._folder = folder
@@ -149,11 +157,11 @@ class ClusterRecords:
         self._topic = Topic("", "", "", None)
 
     def path(self, cluster_id: str) -> Path:
-        """Where what was seen of a cluster is kept."""
+        """Return the file for a cluster id."""
         return self._folder / f"{self._cluster}.{cluster_id}.{self._reader}.json"
 
     def known(self) -> Iterator[tuple[Path, Recorded]]:
-        """Every file and what it holds. Raises LogDamaged."""
+        """Yield every file of this reader with its record. Raises LogDamaged."""
         head, tail = f"{self._cluster}.", f".{self._reader}.json"
         for path in sorted(self._folder.glob("*.json")):
             middle = path.name.removeprefix(head).removesuffix(tail)
@@ -162,18 +170,21 @@ class ClusterRecords:
                 yield path, recorded
 
     def on(self, kafka: str) -> tuple[Recorded, ...]:
-        """What may have been read on that Kafka. Raises LogDamaged."""
+        """Return the records of logs on a Kafka cluster. Raises LogDamaged."""
         return tuple(recorded for _, recorded in self.known() if recorded.kafka == kafka)
 
     def meet(self, topic: Topic) -> None:
-        """See ``Memory``."""
+        """See ``Memory.meet``.
+
+        Only records of the same topic, or of a topic with this name on the same Kafka cluster, are compared.
+        """
         self._topic = topic
         for path, recorded in self.known():
             if recorded.topic_id == topic.id or recorded.kafka == topic.kafka:
                 _check_topic(path, recorded, topic)
 
     def seen_of(self, cluster_id: str) -> Seen | None:
-        """See ``Memory``."""
+        """See ``Memory.seen_of``."""
         for path, recorded in self.known():
             if recorded.topic_id == self._topic.id and recorded.cluster_id not in ("", cluster_id):
                 raise _founded_anew(path, recorded, cluster_id)
@@ -184,14 +195,14 @@ class ClusterRecords:
         return _seen(path, found)
 
     def keep(self, recorded: Recorded) -> None:
-        """See ``Memory``. Before the cluster is known there is nothing to keep."""
+        """See ``Memory.keep``. Before the cluster id is known, nothing is stored."""
         if recorded.cluster_id:
             save_record(self.path(recorded.cluster_id), recorded)
 
     def accept(self, cluster_id: str, topic_id: str) -> tuple[Path, ...]:
-        """Forget what was read of this cluster in other topics, since its log was rebuilt in that one.
+        """Remove the records of this cluster in other topics, because a recovery rebuilt its log in ``topic_id``.
 
-        Returns the files that were removed. Raises LogDamaged, OSError.
+        Returns the removed files. Raises LogDamaged, OSError.
         """
         gone = [path for path, one in self.known() if one.cluster_id == cluster_id and one.topic_id != topic_id]
         for path in gone:
@@ -200,11 +211,15 @@ class ClusterRecords:
 
 
 def compared(seen: tuple[Seen, ...], state: ClusterState, position: int) -> tuple[Seen, ...]:
-    """What is still to be compared of ``seen`` when the log up to ``position`` has been folded to ``state``.
+    """Compare ``seen`` with the state of the log at ``position``, and return the part that is not comparable yet.
 
-    To be called for every epoch, and when the position passes what holds no entry. Who begins with a stored state has
-    its history to compare; what that has forgotten nobody can compare any more. Raises LogForked.
+    Call this for every epoch, and when the position passes records without entries. A replica that begins with a stored
+    state compares with the state's history. Epochs that this history no longer contains are skipped.
+
+    Raises LogForked.
     """
+    # An epoch that the log never reaches would stay pending. The position ends that: it proves that the log is long
+    # enough.
     due = tuple(one for one in seen if one.epoch <= state.epoch or 0 < one.position <= position)
     if not due:
         return seen
@@ -218,7 +233,12 @@ def compared(seen: tuple[Seen, ...], state: ClusterState, position: int) -> tupl
 
 
 def check_identity(name: str, recorded: Recorded, topic_id: str, end: int) -> None:
-    """Raises LogReplaced for another id, LogTruncated for an end below the recorded position."""
+    """Check a topic's id and end offset against a record.
+
+    Raises:
+        LogReplaced: The topic id is different.
+        LogTruncated: The end is below the recorded position.
+    """
     if recorded.topic_id != topic_id:
         raise LogReplaced(
             f"{name} has the topic id {topic_id}, read was {recorded.topic_id}",
@@ -231,16 +251,18 @@ def check_identity(name: str, recorded: Recorded, topic_id: str, end: int) -> No
 
 
 def check_begin(name: str, begin: int, latest: int, why: str = "there is no snapshot behind that") -> None:
-    """Raises LogTruncated for a beginning above ``latest``: where a reader begins, or what the log allows.
+    """Check that a log does not begin after ``latest``. Raises LogTruncated.
 
-    A deletion follows its entry, so who has folded all that there was after ``begin`` was read knows what is allowed.
+    ``latest`` is the start of a reader, or the greatest begin offset that an entry allows. A deletion follows its
+    entry. So a reader that has folded all entries present when ``begin`` was read knows whether the deletion is
+    allowed.
     """
     if begin > latest:
         raise LogTruncated(f"{name} begins at offset {begin}, and {why}", NO_START)
 
 
 def _check_topic(path: str | Path, recorded: Recorded, topic: Topic) -> None:
-    """The log that a file remembers, or nothing that it could be. Raises LogReplaced, LogTruncated."""
+    """Check that a topic is the recorded one. Raises LogReplaced, LogTruncated."""
     whose = f" of cluster {recorded.cluster_id}" if recorded.cluster_id else ""
     if recorded.topic_id == topic.id:
         if topic.end is not None and topic.end < recorded.position:
@@ -271,7 +293,7 @@ def _seen(path: str | Path, recorded: Recorded | None) -> Seen | None:
 
 
 def load_record(path: Path) -> Recorded | None:
-    """What was recorded; None if nothing was. Raises LogDamaged if the file cannot be understood."""
+    """Return the record in a file, or None if there is no file. Raises LogDamaged if it cannot be parsed."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
@@ -280,12 +302,12 @@ def load_record(path: Path) -> Recorded | None:
 
 
 def record_to_json(recorded: Recorded) -> str:
-    """As a file has it."""
+    """Encode a record as JSON, the format of the file."""
     return json.dumps(asdict(recorded))
 
 
 def record_of(data: str | bytes, by: str | Path) -> Recorded:
-    """What ``record_to_json`` made. Raises LogDamaged, which names ``by``."""
+    """Decode the JSON of ``record_to_json``. Raises LogDamaged, with ``by`` in the message."""
     try:
         found = json.loads(data)
         numbers, texts = ("position", "epoch"), ("topic_id", "state_id", "cluster_id", "cluster", "kafka")
@@ -303,10 +325,10 @@ _NAMES = tuple(field.name for field in fields(Recorded))
 
 
 def save_record(path: Path, recorded: Recorded) -> None:
-    """Replace the file durably, unless it knows a greater position of the same topic: that one is never forgotten.
+    """Replace the file durably, unless it has a greater position of the same topic.
 
-    A reader replays from the beginning, and several may share the file. One that knows a position and not yet the
-    state there is made complete. Raises OSError, LogDamaged.
+    A reader replays from the beginning, and several readers may share the file. At the same position, a record without
+    a state id is replaced by one with a state id. Raises OSError, LogDamaged.
     """
     known = load_record(path)
     if known is not None and known.topic_id == recorded.topic_id:
@@ -319,6 +341,6 @@ def save_record(path: Path, recorded: Recorded) -> None:
 
 
 def check_still_there(log: MetadataLog, record: LogRecord, timeout_s: float) -> None:
-    """Raise LogForked if the log has another record at the offset of one that was read."""
+    """Check that the log still has this record at its offset. Raises LogForked."""
     if record_at(log, record.offset, timeout_s) != record:
         raise LogForked(f"{log.name} has another entry at offset {record.offset} than was read there", GROWN)

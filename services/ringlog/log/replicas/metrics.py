@@ -1,4 +1,4 @@
-"""What a replica of the metadata log shows of itself: how far it is, and since when it has heard nothing."""
+"""Metrics of a replica of the metadata log: position, lag, and time since the broker's last answer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,16 @@ from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.runtime.trust import current
 
 SILENT_S = 20.0
-"""A broker that has not said for so long where the log ends counts as away: a few looks of the replica."""
+"""Seconds without an answer about the log's end after which a broker counts as away. This allows a few failed checks.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class LogView:
-    """How far a process has read the log. ``behind``, ``silent_s``: None where it has not begun."""
+    """The reading progress of a process.
+
+    ``behind`` (records) and ``silent_s`` are None until the replica has started.
+    """
 
     epoch: Epoch
     time: Micros
@@ -31,7 +35,7 @@ class LogView:
 
     @property
     def silence(self) -> str:
-        """That the broker is away, in words; empty if it is not."""
+        """A text that says that the broker is away; empty if it answers."""
         if self.silent_s is None:
             return "the broker has not shown the log yet"
         if self.silent_s < SILENT_S:
@@ -40,12 +44,12 @@ class LogView:
 
     @property
     def halt(self) -> str:
-        """Why the process reads no further, with its code first; empty if it does."""
+        """The code and reason of a halt; empty if the process reads the log."""
         return "" if self.halted is None else f"{self.halted.code}: {self.halted.detail}"
 
 
 def seen_log(replica: LogReplica) -> LogView:
-    """A replica as it is now."""
+    """Return the present view of a replica."""
     state, position, known = replica.state, replica.position, replica.known_end
     counts = replica.counts
     return LogView(
@@ -59,7 +63,10 @@ def seen_log(replica: LogReplica) -> LogView:
 
 
 def process_samples(now: Micros) -> Iterator[Sample]:
-    """The figures that every process has. ``now``: its clock. When its certificate expires its files say."""
+    """Yield the metrics that every process has.
+
+    ``now`` is the time of its clock. The expiry of its certificate is included if it has one.
+    """
     yield Sample("ringlog_release_info", 1, (ringlog.__version__,))
     yield Sample("ringlog_clock_seconds", now / SECOND_US)
     if expires := current().expires:
@@ -67,7 +74,7 @@ def process_samples(now: Micros) -> Iterator[Sample]:
 
 
 def log_samples(view: LogView) -> Iterator[Sample]:
-    """The figures that every process has that reads the log."""
+    """Yield the metrics of a process that reads the log."""
     yield Sample("ringlog_epoch", view.epoch)
     yield Sample("ringlog_log_halted", view.halted is not None)
     yield Sample("ringlog_log_time_seconds", view.time / SECOND_US)

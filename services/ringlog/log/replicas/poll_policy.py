@@ -1,16 +1,20 @@
-"""How often a reader that has no hurry looks into a log that moves fast.
+"""The poll rate of readers that do not need every entry at once.
 
-Each look costs the process of an agent or a node about as much as 100 entries, and the broker as much as 10. A program
-that waits for its commit wants each entry at once; an agent or a node that follows does not, and ten of them share the
-processors with who commits. So such a reader has ``LOOKS`` looks to spare, and gets one more each ``PAUSE``:
+One poll costs the process of an agent or a node about as much as 100 entries, and the broker as much as 10. A program
+that waits for its commit needs each entry at once. An agent or a node that follows the log does not, and ten of them
+share the processors with the committing program. A relaxed reader therefore has a budget of ``LOOKS`` polls. It regains
+one poll each ``PAUSE``:
 
-- What happens now and then, and the steps of an operation, it sees at once.
-- In a stream of commits it looks once in ``PAUSE`` and takes what came meanwhile together; in one so dense that a look
-  brings ``DENSE`` records, once in ``DENSE_PAUSES`` of them.
-- Who is behind, so that a look brings ``BEHIND`` records, does not rest.
-- While something of its process waits for the log (``Pace.hurry``) it never rests.
+- It sees occasional entries, and the steps of an operation, at once.
 
-Its Kafka client must not fetch ahead meanwhile: see ``ringlog.log.kafka.adapter.at_ease``.
+- In a stream of commits it polls once per ``PAUSE`` and takes all new records together. If a poll returns ``DENSE``
+  records, it polls once per ``DENSE_PAUSES * PAUSE``.
+
+- A reader that is behind, so that a poll returns ``BEHIND`` records, does not pause.
+
+- While a caller in its process waits for the log (``Pace.hurry``), it does not pause.
+
+Its Kafka client must not prefetch during a pause: see ``ringlog.log.kafka.adapter.at_ease``.
 """
 
 from __future__ import annotations
@@ -31,7 +35,10 @@ BEHIND: Final = 500
 
 
 class LooksToSpare:
-    """The rule, without a clock: looks that brought something are counted against what is to spare."""
+    """The budget of one reader. Only polls that returned records use it.
+
+    The budget is computed from the times passed to ``rest`` and reads no clock.
+    """
 
     def __init__(self, looks: int = LOOKS, pause: Micros = PAUSE) -> None:
         self._pause = pause
@@ -39,22 +46,27 @@ class LooksToSpare:
         self._used_until: Micros | None = None
 
     def rest(self, now: Micros, records: int = 1) -> Micros:
-        """One more look has brought this many records; how long to rest before the next. ``now``: of a clock that does
-        not go back.
+        """Return how long to pause after a poll that returned this number of records.
+
+        ``now`` must come from a monotonic clock.
         """
         if records >= BEHIND:
             return 0
         cost = self._pause * (DENSE_PAUSES if records >= DENSE else 1)
-        latest = now + self._spare + cost  # who did not rest when it was time owes nothing
+        # A reader that was urgent and did not pause must not owe more than the pause of one poll.
+        latest = now + self._spare + cost
         used = now if self._used_until is None else max(self._used_until, now)
         self._used_until = min(used + cost, latest)
         return max(self._used_until - now - self._spare, 0)
 
 
 class Pace:
-    """The pace of one process's readers. Safe from threads; each reader rests with ``LooksToSpare`` of its own.
+    """The poll rate of one process's readers. Safe from threads.
 
-    ``is_at_ease``: False: nobody ever rests.
+    Each reader has its own ``LooksToSpare``.
+
+    Args:
+        is_at_ease: False: the readers never pause.
     """
 
     def __init__(self, is_at_ease: bool = False) -> None:
@@ -65,18 +77,18 @@ class Pace:
 
     @property
     def is_in_hurry(self) -> bool:
-        """True while something waits for the log."""
+        """True while a caller waits for the log."""
         return self._hurries > 0
 
     def begin_hurry(self) -> None:
-        """Something waits for the log: who rests goes on. Each such call is followed by one of ``end_hurry``."""
+        """End pauses of all readers: a caller waits for the log. Each call needs a matching ``end_hurry``."""
         if self.is_at_ease:
             with self._lock:
                 self._hurries += 1
                 self._goes_on.set()
 
     def end_hurry(self) -> None:
-        """It waits no more."""
+        """Allow pauses again, if no other caller waits."""
         if self.is_at_ease:
             with self._lock:
                 self._hurries -= 1
@@ -85,7 +97,7 @@ class Pace:
 
     @contextmanager
     def hurry(self) -> Iterator[None]:
-        """As long as this lasts something waits for the log."""
+        """Mark the duration of the ``with`` block as a wait for the log."""
         self.begin_hurry()
         try:
             yield
@@ -93,6 +105,6 @@ class Pace:
             self.end_hurry()
 
     def rest(self, looks: LooksToSpare, found: Sequence[object]) -> None:
-        """A look has brought this: rest, if it is time for that."""
+        """Pause after a poll, if the budget requires it. ``found`` contains the records of the poll."""
         if found and self.is_at_ease and (pause := looks.rest(time.monotonic_ns() // 1_000, len(found))):
             self._goes_on.wait(pause / 1e6)

@@ -1,9 +1,11 @@
-"""The newest entries that a replica has applied, as the log has them: what a process can show others of its log.
+"""The newest entries that a replica has applied, as bytes, for peers that ask for them.
 
-Who may be the next to store a snapshot keeps the state behind the newest mark, too: nobody else has it any more.
+A process that may store the next snapshot also keeps the state after the newest mark, because the replica itself has
+moved on.
 
-One thread adds, any may read. Entries follow one another by their epochs; where a replica begins again with a later
-state, so does this. What it may hold is bounded in bytes, and the oldest go.
+Invariants: the epochs of the entries are consecutive. If the replica restarts from a later state, the buffer restarts,
+too. The buffer is bounded in bytes, and the oldest entries are removed first. One thread adds entries; any thread may
+read.
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from ringlog.log.folding import Start
 
 HELD_BYTES_MAX: Final = 4 * 1024 * 1024
 LAST_ALONE: Final = 0
-"""No bytes but those of the last entry: enough for a process that nobody asks."""
+"""Keep only the last entry. For processes that no peer asks for entries."""
 
 
 class RecentEntries:
-    """At most ``bytes_max`` of them, and always the last one. ``keeps_mark``: until it is taken."""
+    """The newest entries, at most ``bytes_max`` bytes, but always the last one.
+
+    Args:
+        keeps_mark: Keep the state after the newest mark until ``take_mark`` is called.
+    """
 
     def __init__(self, bytes_max: int = HELD_BYTES_MAX, *, keeps_mark: bool = False) -> None:
         self._bytes_max = bytes_max
@@ -35,9 +41,13 @@ class RecentEntries:
         self._bytes = self._since_mark = 0
 
     def add(self, epoch: Epoch, data: bytes, mark: Start | None = None) -> None:
-        """The entry that made an epoch; ``mark``: it asks for a snapshot of this."""
+        """Add the entry that made an epoch.
+
+        ``mark`` is the start after the entry if the entry requests a snapshot.
+        """
         with self._lock:
-            if epoch != self._before + len(self._entries) + 1:  # the state before this one is that of a snapshot
+            # The replica began again with a snapshot, so the entries are not consecutive. Restart the buffer.
+            if epoch != self._before + len(self._entries) + 1:
                 self._entries.clear()
                 self._before, self._bytes, self._since_mark, self._mark = epoch - 1, 0, 0, None
             self._since_mark = 0 if mark is not None else self._since_mark + len(data)
@@ -51,28 +61,28 @@ class RecentEntries:
 
     @property
     def since_mark(self) -> int:
-        """Bytes of the entries that were applied since the newest mark of a snapshot."""
+        """Bytes of the entries that were applied since the newest snapshot mark."""
         return self._since_mark
 
     def take_mark(self) -> Start | None:
-        """The state behind the newest mark, if that was applied here; none is kept from here on."""
+        """Return the state after the newest mark, if it was applied here. No mark is kept after this call."""
         with self._lock:
             mark, self._mark, self._keeps_mark = self._mark, None, False
             return mark
 
     @property
     def before(self) -> Epoch:
-        """The epoch before the oldest entry that is here."""
+        """The epoch before the oldest entry in the buffer."""
         return self._before
 
     def at(self, epoch: Epoch) -> bytes | None:
-        """The entry that made that epoch, if it is here."""
+        """Return the entry that made an epoch, or None if the buffer does not contain it."""
         with self._lock:
             number = epoch - self._before - 1
             return self._entries[number] if 0 <= number < len(self._entries) else None
 
     def after(self, epoch: Epoch, page_bytes: int) -> tuple[bytes, ...] | None:
-        """Entries that follow on that epoch, as many as go into a page; None if they are not here from there on."""
+        """Return the entries after an epoch that fit into one page, or None if the buffer lacks the next one."""
         with self._lock:
             begin = epoch - self._before
             if not 0 <= begin <= len(self._entries):
@@ -81,7 +91,7 @@ class RecentEntries:
 
 
 def first_page(entries: Iterable[bytes], page_bytes: int) -> tuple[bytes, ...]:
-    """The first ones, as many as have that size together; one at least, if there is one."""
+    """Return the first entries, at most ``page_bytes`` bytes in total, but at least one if there is one."""
     taken, size = list[bytes](), 0
     for data in entries:
         size += len(data)

@@ -1,8 +1,8 @@
-"""Waiting until a replica has folded all that is in the log: for as long as it takes, while it gets on.
+"""A wait, without a deadline, until a replica has folded all present records of its log.
 
-A log of months takes minutes to replay, and no deadline knows how many. So there is none while the replica moves; only
-silence ends the wait, with LogUnavailable, and the replica keeps what it has folded for the next attempt. How far it
-is, and how long it still takes at the present pace, is reported from time to time (``Tell``).
+A replay of a log of several months takes minutes, and no fixed deadline fits. The wait continues while the replica
+makes progress. It ends with LogUnavailable if no record arrives for some time. The replica keeps its state for the next
+attempt. Progress and the remaining time at the present rate are reported regularly (``Tell``).
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from ringlog.runtime.logs import get_logger
 
 LOOK_S = 0.2
 FIRST_S = 2.0
-"""A replay that is over sooner is not worth a word."""
+"""Seconds before the first progress report. Shorter replays are not reported."""
 AGAIN_S = 5.0
+"""Seconds between two progress reports."""
 WHOLE = "from its beginning"
 
 log = get_logger(__name__)
@@ -30,9 +31,10 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Replay:
-    """A replica on its way: at ``epoch``, before record ``position`` of ``end``; ``left_s`` more seconds at its pace.
+    """The progress of a replay: at ``epoch``, before record ``position`` of ``end``.
 
-    ``took_s``: since the wait began. ``what``: completes "reading the log".
+    ``took_s`` counts from the start of the wait, ``left_s`` is the estimated remaining time. ``what`` completes the
+    phrase "reading the log".
     """
 
     log: str
@@ -45,11 +47,11 @@ class Replay:
 
     @property
     def is_over(self) -> bool:
-        """True in the last word on it."""
+        """True in the last report."""
         return self.position >= self.end
 
     def __str__(self) -> str:
-        """One line for people."""
+        """Return one line for people."""
         if self.is_over:
             return f"{self.log} read {self.what}: epoch {self.epoch}, {self.end} records in {self.took_s:.0f} s"
         where = f"epoch {self.epoch}, record {self.position} of {self.end}"
@@ -57,10 +59,11 @@ class Replay:
 
 
 Tell = Callable[[Replay], None]
+"""A receiver of progress reports."""
 
 
 def say(replay: Replay) -> None:
-    """Put it in the process's log."""
+    """Write a progress report to the process's log."""
     log.info(
         "replayed" if replay.is_over else "replays",
         log=replay.log,
@@ -73,9 +76,9 @@ def say(replay: Replay) -> None:
 
 
 class ReplayTeller:
-    """Tells how far a reading is, from record ``first`` to ``end``: when it lasts, and then from time to time.
+    """Progress reports of a replay from record ``first`` to ``end``.
 
-    It tells nothing of a reading that is soon over.
+    A short replay is not reported. A longer one is reported after ``FIRST_S``, then every ``AGAIN_S``, and at its end.
     """
 
     def __init__(
@@ -88,7 +91,7 @@ class ReplayTeller:
         self._has_told = False
 
     def at(self, epoch: Epoch, position: int) -> None:
-        """Everything before ``position`` is read."""
+        """Report, if it is time for that, that all records before ``position`` are read."""
         now = self._clock()
         if self._has_told if position >= self._end else now >= self._tell_at:
             took = now - self._started
@@ -106,10 +109,14 @@ def catch_up(
     tell: Tell = say,
     clock: Callable[[], float] = time.monotonic,
 ) -> ClusterState:
-    """A state that contains every entry which was in the log when this was called: a read barrier without a deadline.
+    """Wait for a state that contains every entry of the log at the time of the call: a read barrier without a deadline.
 
-    ``look``: called before each short wait, and may raise. Raises LogUnavailable when nothing came for ``silence_s``,
-    TopicMissing, ReplicaHalted, ReplicaStopped.
+    Args:
+        look: Called before each short wait. May raise.
+
+    Raises:
+        LogUnavailable: No record arrived for ``silence_s``.
+        TopicMissing, ReplicaHalted, ReplicaStopped: See ``LogReplica.read_barrier``.
     """
     end = replica.end_offset(silence_s)
     moved = clock()

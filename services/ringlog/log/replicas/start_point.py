@@ -1,13 +1,15 @@
-"""Where a replica begins: behind the newest snapshot that it may believe, or with the log's first entry.
+"""The start point of a replica: the newest acceptable snapshot, or the log's first entry.
 
-``SnapshotTopic`` reads and writes the topic; what is right in it says ``ringlog.log.snapshots``. It is read from its
-end: heads come behind their chunks, confirmations behind their heads, so the last few records say what there is, and
-only the chunks of the one that is taken are read besides.
+``SnapshotTopic`` reads and writes the snapshot topic; ``ringlog.log.snapshots`` defines which snapshots are valid. The
+topic is read from its end. Heads follow their chunks, and confirmations follow their heads, so the last few records
+list the newest snapshots. Beyond them, only the chunks of the chosen snapshot are read.
 
-``Beginning`` chooses. What a process remembers of the log (decision 30) must still be compared: a state knows the ids
-of the epochs in its history, so a snapshot whose history has forgotten a remembered epoch is passed over for an older
-one; where there is none, and the log has no first entry any more, nobody can compare, and that is said. Nothing that
-goes wrong here keeps a reader from starting, as long as the log has its first entry.
+``Beginning`` chooses the start. A process must still be able to compare the log with the epochs that it remembers
+(decision 30). A state contains the ids of the epochs in its history. A snapshot whose history no longer contains a
+remembered epoch is skipped in favor of an older one. The comparison is impossible if every snapshot lacks the epoch and
+the log's first entry is deleted. The replica then starts without it and logs a warning.
+
+Invariant: while the log has its first entry, no defect of the snapshot topic keeps a replica from starting.
 """
 
 from __future__ import annotations
@@ -47,7 +49,8 @@ from ringlog.wire.records import (
 )
 
 FIRST_LOOK: Final = 16
-"""Records that are read at first; sixteen times as many if no snapshot is among them that a reader may begin with."""
+"""Records that are read first. Without an acceptable snapshot among them, the next attempt reads sixteen times as many.
+"""
 ASK_S: Final = 5.0
 SILENCE_S: Final = 10.0
 
@@ -63,7 +66,7 @@ class KeyedRecords(Protocol):
         ...
 
     def put(self, key: str, data: bytes | None) -> int:
-        """Append a record, None: the key is gone; returns its offset when it is acknowledged. Raises LogUnavailable."""
+        """Append a record and return its acknowledged offset. None deletes the key. Raises LogUnavailable."""
         ...
 
     def begin_offset(self) -> int:
@@ -79,15 +82,16 @@ class KeyedRecords(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class ListedSnapshot:
-    """A head of the topic, the roles that confirmed it, and the code and words of why nobody may begin with it.
+    """A snapshot head, the roles that confirmed it, and the reason why no reader may begin with it.
 
-    ``disputed_by``: roles that have another state of its epoch, and are outvoted.
+    ``code`` and ``why`` are empty for an acceptable snapshot. ``disputed_by`` lists outvoted roles with another state
+    of the epoch.
     """
 
     head: StoredSnapshot
@@ -106,22 +110,23 @@ class SnapshotTopic:
         self._gone: set[str] = set()
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close all connections."""
         self._records.close()
 
     # ------------------------------------------------------------------------------------------- reading
 
     def listed(self) -> tuple[ListedSnapshot, ...]:
-        """All, the newest first; chunks are not looked at. Raises LogUnavailable, TopicMissing."""
+        """Return all snapshots, newest first, without a check of their chunks. Raises LogUnavailable, TopicMissing."""
         return _listed([record for _, record in self._read(self._records.begin_offset())])
 
     def newest(self) -> Iterator[ListedSnapshot]:
-        """The same, read as far back as somebody asks."""
+        """Yield the same snapshots as ``listed``, but read the topic only as far back as the caller iterates."""
         begin, end = self._records.begin_offset(), self._records.end_offset()
         looked, given = FIRST_LOOK, set[Epoch]()
         while True:
             at = max(begin, end - looked)
             for one in _listed([record for _, record in self._read(at)]):
+                # Report a rejected snapshot only when the whole topic was read: a record further back may confirm it.
                 if one.head.epoch not in given and (not one.code or at == begin):
                     given.add(one.head.epoch)
                     yield one
@@ -130,7 +135,10 @@ class SnapshotTopic:
             looked *= FIRST_LOOK
 
     def state(self, head: StoredSnapshot) -> ClusterState:
-        """The state of a head. Raises SnapshotIncomplete, SnapshotForged, LogUnavailable."""
+        """Return the state of a snapshot head.
+
+        Raises SnapshotIncomplete, SnapshotForged, SnapshotUnknown, LogUnavailable.
+        """
         if head.first < self._records.begin_offset():
             raise SnapshotIncomplete(f"the snapshot of epoch {head.epoch}: its chunks are not in the topic any more")
         return restored(head, self._chunks(head))
@@ -145,7 +153,7 @@ class SnapshotTopic:
                 return
 
     def _read(self, begin: int) -> Iterator[tuple[int, SnapshotRecord]]:
-        """From there to the end; what cannot be read is nobody's."""
+        """Read from an offset to the end. Unreadable records are skipped, since no reader can use them."""
         tail = self._records.tail(begin)
         try:
             for record in read_to_end(self._records, tail, silence_s=SILENCE_S):
@@ -159,10 +167,14 @@ class SnapshotTopic:
     def store(
         self, start: Start, topic_id: str, by: str, at: Micros, snapshot_id: str, begin: int = 0
     ) -> StoredSnapshot:
-        """Write a state, then take out what need not be kept any more. Raises LogUnavailable, RecordTooLarge.
+        """Store a snapshot, then delete the keys that the topic no longer needs.
 
-        ``begin``: where the metadata log begins now. A process that dies half-way leaves chunks without a head, which
-        the next one takes out.
+        The head is written last. A process that fails before leaves chunks without a head, which the next call deletes.
+
+        Args:
+            begin: Present begin offset of the metadata log.
+
+        Raises LogUnavailable, RecordTooLarge.
         """
         head, chunks = cut(start, topic_id, by, at, snapshot_id, self._chunk_bytes)
         places = [self._put(chunk) for chunk in chunks]
@@ -171,13 +183,16 @@ class SnapshotTopic:
         records = [record for _, record in self._read(self._records.begin_offset())]
         gone = dropped(records, {begin, allowed_begin(start.state)})
         for key in gone:
-            if key not in self._gone:  # what was taken out may be there until the broker compacts
+            if key not in self._gone:  # deleted records are readable until compaction
                 self._records.put(key, None)
         self._gone = set(gone)
         return head
 
     def await_head(self, epoch: Epoch, goes_on: Callable[[], bool], timeout_s: float) -> StoredSnapshot | None:
-        """The head of that epoch, as soon as it is there; None if nobody waits any more. Raises LogUnavailable."""
+        """Wait for the snapshot head of an epoch. Return None if ``goes_on`` is false or at the timeout.
+
+        Raises LogUnavailable.
+        """
         deadline = time.monotonic() + timeout_s
         begin, end = self._records.begin_offset(), self._records.end_offset()
         tail = self._records.tail(max(begin, end - FIRST_LOOK * FIRST_LOOK))
@@ -193,7 +208,7 @@ class SnapshotTopic:
         return None
 
     def confirm(self, confirmation: SnapshotConfirmation) -> None:
-        """Say what a second reader has. Raises LogUnavailable."""
+        """Store the digest of a second reader. Raises LogUnavailable."""
         self._put(confirmation)
 
     def _put(self, record: SnapshotRecord) -> int:
@@ -215,9 +230,12 @@ def _listed(records: list[SnapshotRecord]) -> tuple[ListedSnapshot, ...]:
 
 
 class Beginning:
-    """Finds where a replica begins. ``epoch_max``: it must begin at that epoch or before; None: anywhere.
+    """The choice of a replica's start point.
 
-    ``warns``: says in the process's log what it passes over. ``oldest``: it begins as early as it can.
+    Args:
+        epoch_max: Begin at this epoch or before. None: no limit.
+        warns: Log a warning for each skipped snapshot.
+        oldest: Begin as early as possible.
     """
 
     def __init__(
@@ -234,10 +252,15 @@ class Beginning:
         self.epoch_max = epoch_max
 
     def start(self, metadata: MetadataLog, identity: str, remembered: Callable[[str], tuple[Seen, ...]]) -> Start:
-        """Of that log, whose topic has the id ``identity``. ``remembered``: what is to be compared of a cluster.
+        """Return the start for the log whose topic has the id ``identity``.
 
-        Never raises for what the topic holds, or that it is not there: then it is the log's beginning. Raises
-        LogUnavailable if that is not there any more.
+        A missing or defective snapshot topic never raises: the start is then the log's beginning.
+
+        Args:
+            remembered: Returns the epochs of a cluster that the replica must compare with the log.
+
+        Raises:
+            LogUnavailable: The snapshot topic could not be read, and the log's first entry is deleted.
         """
         if self.epoch_max is not None and self.epoch_max < 1:
             return BEGINNING
@@ -257,7 +280,7 @@ class Beginning:
             finally:
                 snapshots.close()
         except TopicMissing:
-            pass  # the topic was lost; the log may still have its beginning
+            pass  # the topic is lost, but the log may have its first entry
         except LogError as error:
             if metadata.begin_offset() > 0:
                 raise LogUnavailable(f"no snapshot of {metadata.name} could be read: {error}") from error
@@ -268,7 +291,7 @@ class Beginning:
         return BEGINNING
 
     def _has_forgotten(self, state: ClusterState, remembered: Callable[[str], tuple[Seen, ...]]) -> bool:
-        """True if the state cannot be compared with what is remembered, or that contradicts it."""
+        """Return True if the state cannot be compared with the remembered epochs, or contradicts them."""
         try:
             return any(seen.epoch < state.history.oldest for seen in remembered(state.cluster_id))
         except LogDamaged as damaged:
@@ -282,6 +305,7 @@ class Beginning:
         metadata: MetadataLog,
         identity: str,
     ) -> Start | None:
+        """Return the start at a snapshot, or None if the snapshot is not acceptable."""
         head = one.head
         if self.epoch_max is not None and head.epoch > self.epoch_max:
             return None

@@ -1,17 +1,25 @@
-"""Does this process have the state that the others have? Each snapshot is asked, and who stands alone is quarantined.
+"""Detection of a process whose state differs from the state of the other processes.
 
-Two readers put the digest of a snapshot's state into the log (``ConfirmSnapshot``). Each process that folded the epoch
-itself has that state at hand, compares in a thread of its own, and if its digest is another one, it looks whether the
-topic of snapshots, which only agents may write, has that snapshot, with the word of another one who confirms it: the
-log's word alone is anybody's. If so it has folded wrongly, one against two. Then its replica halts
-(``state_disputed``): it serves, acknowledges, proposes and stores nothing any more, and says so as every halted process
-does. An agent that has halted stays down; what is started again begins with what the others have. The state that was
-wrong is kept as evidence, part by part, for who looks for the defect.
+Two readers write the digest of a snapshot's state into the log (``ConfirmSnapshot``). Every process that folded that
+epoch compares it with the digest of its own state, in a separate thread.
 
-Invariants: nothing is compared that this process did not fold itself; nobody halts by a digest that no process which is
-started now would begin with; the evidence is on the disk before the replica halts, and the first one stays until
-somebody takes it away; states that wait are at most the marks that the state remembers, and share what they have in
-common. Source: CEP-21; decision 106.
+A digest in the log alone is no proof: any process may have written it. So on a difference, the process also reads the
+snapshot topic, which only agents may write. If the topic has that snapshot with the confirmation of another role, this
+process folded incorrectly: one against two. Its replica then halts (``state_disputed``). A halted process does not
+serve, acknowledge, propose or store. An agent that has halted stays down. After a restart, it begins with the confirmed
+snapshot. The incorrect state is stored as evidence, section by section.
+
+Invariants:
+
+- Only states that this process folded itself are compared.
+
+- A process halts only on a digest with which a process that starts now would begin.
+
+- The evidence is on disk before the replica halts. The first evidence file stays until an operator removes it.
+
+- The number of waiting states is at most the number of marks in the state, and they share their common parts.
+
+Source: CEP-21; decision 106.
 """
 
 from __future__ import annotations
@@ -40,8 +48,11 @@ log = get_logger(__name__)
 
 
 class Agreement:
-    """Compares the states that ``replica`` folds. ``evidence``: the file for a state that is not the others'.
-    ``snapshots``: opens the cluster's snapshots.
+    """The comparison of ``replica``'s states with the confirmed digests.
+
+    Args:
+        evidence: Returns the file for a state that differs.
+        snapshots: Opens the cluster's snapshot topic.
     """
 
     def __init__(
@@ -58,7 +69,7 @@ class Agreement:
     def folded(
         self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, _offset: int
     ) -> None:
-        """A follower of the replica (``LogReplica.subscribe``): notes what is to be compared."""
+        """Note states to compare. A follower of the replica (``LogReplica.subscribe``)."""
         if after.snapshots is before.snapshots:
             return
         if is_mark(before, after):
@@ -75,7 +86,7 @@ class Agreement:
                     self._thread.start()
 
     def join(self, timeout_s: float) -> None:
-        """Wait until everything that was noted is compared, for a test or an end."""
+        """Wait until all noted states are compared. For tests, and for the end of the process."""
         thread = self._thread
         if thread is not None:
             thread.join(timeout_s)
@@ -95,7 +106,10 @@ class Agreement:
                 self._quarantine(state, own, confirmed)
 
     def _unfounded(self, state: ClusterState, confirmed: str) -> str:
-        """Why that digest is a word of the log alone; empty if it is not. Reads the snapshot, as who begins does."""
+        """Return why the digest is not backed by a valid snapshot, empty if it is.
+
+        Reads the snapshot in the same way as a starting replica.
+        """
         try:
             snapshots = self._snapshots()
             try:

@@ -1,4 +1,4 @@
-"""What a replica gives to those who follow it, and why it stops, for ``ringlog.log.replicas.replica``."""
+"""Followers of a replica and the reason of its halt, used by ``ringlog.log.replicas.replica``."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Follower = Callable[[ClusterState, ClusterState, Entry | UnreadableEntry, Outcom
 
 @dataclass(frozen=True, slots=True)
 class Halt:
-    """Why the replica stopped, and the offset before which it stands."""
+    """The reason why a replica halted, and its offset at that time."""
 
     code: str
     detail: str
@@ -29,7 +29,10 @@ class Halt:
 
 @dataclass(slots=True, eq=False)
 class Following:
-    """One follower of a replica, and what it raised; then it is called no more."""
+    """One follower of a replica.
+
+    ``failure`` is the exception that it raised. The replica then no longer calls it.
+    """
 
     follower: Follower
     on_failure: Callable[[Exception], None] | None
@@ -38,9 +41,10 @@ class Following:
 
 @dataclass(frozen=True, slots=True)
 class Subscription:
-    """A follower hears of every record from ``offset`` on.
+    """The subscription of a follower, which receives every record from ``offset`` on.
 
-    ``state`` is the state before that one. ``close`` ends it; who follows for long keeps that, and not the state.
+    ``state`` is the state before that record. ``close`` ends the subscription. Long-lived followers should keep only
+    ``close``, so that the state can be freed.
     """
 
     state: ClusterState
@@ -50,12 +54,18 @@ class Subscription:
 
     @property
     def failure(self) -> Exception | None:
-        """What the follower raised: it was removed then, and has missed every record since. None: it follows."""
+        """The exception that the follower raised, or None while it is subscribed.
+
+        After an exception the follower was removed and has missed every later record.
+        """
         return self.following.failure
 
 
 class Subscribers:
-    """The followers of one replica. ``turn``: its lock, which its thread holds while it calls them."""
+    """The followers of one replica.
+
+    ``turn`` is the replica's lock. The replica's thread holds it while it calls the followers.
+    """
 
     def __init__(self, name: str, turn: AbstractContextManager[Any]) -> None:
         self._name = name
@@ -66,21 +76,23 @@ class Subscribers:
         return bool(self._following)
 
     def add(self, follower: Follower, on_failure: Callable[[Exception], None] | None) -> Following:
-        """Call it from the next record on."""
+        """Add a follower. It receives every record from the next one on."""
         with self._turn:
             following = Following(follower, on_failure)
             self._following = (*self._following, following)
             return following
 
     def remove(self, following: Following) -> None:
-        """Call it no more."""
+        """Remove a follower."""
         with self._turn:
             self._following = tuple(one for one in self._following if one is not following)
 
     def tell(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
-        """Call each. One that raises is removed and reported to its owner; the others do not notice."""
+        """Call each follower. A follower that raises is removed and reported to its owner; the others still get the
+        record.
+        """
         for following in self._following:
             try:
                 following.follower(before, after, item, outcome, offset)

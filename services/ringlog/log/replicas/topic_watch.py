@@ -1,11 +1,11 @@
-"""Are the topics that a process lives on still the ones that it started with?
+"""A watch for topics that are deleted, or deleted and created again, while a process uses them.
 
-A reader that is assigned a partition hears nothing when its topic is deleted, and one of a consumer group only loses
-its partition; a topic that was made again may be read on as if nothing had happened. So a process that depends on a
-topic looks at its id, now and then.
+A reader with an assigned partition is not notified when its topic is deleted. A reader in a consumer group only loses
+its partition. If the topic is created again, a reader may continue as if nothing had happened. A process therefore
+compares the ids of its topics regularly.
 
-A broker that gives no answer shows nothing, and one that has just started may not know all its topics yet: a topic must
-be missing for ``MISSING_S``, and another id be seen twice.
+Invariant: an unanswered request is not evidence. A broker that has just started may not know all topics yet. So a topic
+must be missing for ``MISSING_S``, or have the same other id in two consecutive checks.
 """
 
 from __future__ import annotations
@@ -28,14 +28,17 @@ LOOKUP_TIMEOUT_S = 5.0
 
 @dataclass(frozen=True, slots=True)
 class Lost:
-    """A topic that is not the one it was (id ``was``); ``found``: its id now, None if it is missing."""
+    """A topic that is missing or has another id than before (``was``).
+
+    ``found`` is its present id, or None if it is missing.
+    """
 
     topic: str
     was: str
     found: str | None
 
     def __str__(self) -> str:
-        """The stable code, and what happened."""
+        """Return the stable code and a description."""
         if self.found is None:
             return f"{TopicMissing.code}: topic {self.topic} was deleted"
         made_again = f"its id was {self.was}, now it is {self.found}"
@@ -43,10 +46,13 @@ class Lost:
 
 
 class TopicWatch:
-    """Looks at the topics of ``ids`` (name -> id, the most important first) every ``WATCH_S``, in a thread of its own.
+    """A thread that checks the ids of topics every ``WATCH_S``.
 
-    ``lost``: called once, in that thread, when it is certain that one of them is gone. ``away``, ``answers``: called
-    after each look that the broker did not answer, with the reason, or did.
+    Args:
+        ids: Topic name to expected id, most important topic first.
+        lost: Called once, in the watch's thread, when a topic is certainly lost.
+        away: Called with the reason after each check that the broker did not answer.
+        answers: Called after each check that the broker answered.
     """
 
     def __init__(
@@ -73,20 +79,24 @@ class TopicWatch:
         self._stopping = threading.Event()
 
     def start(self) -> None:
-        """Begin to look; returns at once."""
+        """Start the thread and return at once."""
         threading.Thread(target=self._run, name="topic-watch", daemon=True).start()
 
     def stop(self) -> None:
-        """Look no more."""
+        """Stop checking."""
         self._stopping.set()
         self._trouble.set()
 
     def wake(self) -> None:
-        """Look soon: somebody has had trouble with the broker."""
+        """Request a check soon, because a request to the broker failed."""
         self._trouble.set()
 
     def verdict(self) -> Lost | None:
-        """Is a topic gone? Takes as long as it takes to be certain: no time if nothing speaks for it."""
+        """Check until the result is certain. Return the lost topic, or None.
+
+        Returns at once if the topics look correct. Otherwise it repeats the check until the doubt is confirmed or
+        resolved.
+        """
         tick = threading.Event()
         while (found := self.look()) is None:
             if self._doubt is None:
@@ -95,12 +105,12 @@ class TopicWatch:
         return found
 
     def look(self) -> Lost | None:
-        """One look; None while nothing is certain. Safe from threads."""
+        """Check once. Return a topic that is certainly lost, or None. Safe from threads."""
         with self._looking:
             try:
                 found = self._ids_now()
             except LogUnavailable as error:
-                self._admin = None  # a new one asks at once, without waiting as long as the last one has waited
+                self._admin = None  # A new client asks at once. The old one has a growing reconnect delay.
                 self._doubt, self._away = None, True
                 self._on_away(error.message)
                 return None
@@ -119,7 +129,7 @@ class TopicWatch:
         return wrong if wrong.found is not None or self._clock() - self._since >= MISSING_S else None
 
     def _ids_now(self) -> Mapping[str, str | None]:
-        """The topics' ids as they are now; None where a broker says that there is none. Raises LogUnavailable."""
+        """Return the present topic ids, None for a missing topic. Raises LogUnavailable."""
         if self._admin is None:
             self._admin = admin_client(self._bootstrap)
         return topic_ids(self._admin, list(self._ids), LOOKUP_TIMEOUT_S)
@@ -131,6 +141,6 @@ class TopicWatch:
                 self._lost(lost)
                 return
             pause = SUSPECT_S if self._doubt is not None else AWAY_S if self._away else WATCH_S
-            # While it is known that something is wrong, more trouble brings nothing new.
+            # In doubt, or while the broker is away, a wake-up adds no information. Only stop() ends the pause.
             (self._trouble if pause == WATCH_S else self._stopping).wait(pause)
             self._trouble.clear()
