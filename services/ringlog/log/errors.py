@@ -286,10 +286,7 @@ class TopicMissing(LogError):
 
 
 class TopicMisconfigured(LogError):
-    """A topic has a setting that could lose, reorder or reject entries.
-
-    ``mend`` is the command that corrects the setting.
-    """
+    """A topic has a setting that could lose, reorder or reject entries. The message names the correcting command."""
 
     code = "topic_misconfigured"
 
@@ -343,10 +340,7 @@ class UnknownRule(LogError):
 
 
 class WaitTimedOut(LogError):
-    """A wait ended at its deadline.
-
-    ``what`` names the awaited event, ``waited_s`` the duration in seconds.
-    """
+    """A wait reached its deadline. ``what`` names the awaited event, ``waited_s`` the duration in seconds."""
 
     code = "wait_timed_out"
 

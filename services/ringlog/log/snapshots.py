@@ -11,11 +11,13 @@ CDC generations are stored as differences between each other (``GENERATIONS``). 
 canonical bytes, which the reader computes again.
 
 The process that stored a snapshot may have folded incorrectly. Therefore another process, which folded the log itself,
-stores its own digest of that epoch (a *confirmation*). A reader begins with a snapshot only if
+stores its own digest of that epoch (a *confirmation*). A reader begins with a snapshot only under these conditions:
 
-- a process in another role confirmed its digest, and the roles that agree outnumber those with another digest;
-- every chunk is present, and all bytes match their digests;
-- it belongs to this log: the topic id is the same, and the entry that made the state is right before the position.
+- A process in another role confirmed its digest, and the roles that agree outnumber those with another digest.
+
+- Every chunk is present, and all bytes match their digests.
+
+- It belongs to this log: the topic id is the same, and the entry that made the state is right before the position.
 
 A reader rejects any other snapshot with a code, and tries an older one or the log's beginning. Snapshots only save
 time; no correctness rule depends on them.

@@ -1,1 +1,1 @@
-"""The archive of the log and other copies of it."""
+"""The archive of the log, and other copies of it."""

@@ -1,16 +1,21 @@
-"""The archive: the log's entries as files or objects, in whole segments, so that the log need not keep them.
+"""The archive: the log's entries as files or objects, in segments, so that the log itself may delete them.
 
-A *segment* holds every record of the log between two offsets, those without effect too, and ends with an entry that was
-applied. Its name is the first and the last epoch that its entries made. The first line says what it holds (a
-``SegmentHead`` as JSON), with the digest of the rest and that of the segment before it; then come the records. So the
-archive is a chain, and the digest of its last head is that of all of it: the log knows it (``RecordArchive``).
+A *segment* contains every record between two offsets, including records without effect, and ends with an applied entry.
+Its name consists of the first and last epoch of its entries. Its first line is a ``SegmentHead`` as JSON, with the
+digests of the records and of the previous segment. The records follow. So the archive is a chain, and the digest of the
+last head covers all of it. The log contains that digest (``RecordArchive``).
 
-- A segment gets its name when it is whole and stored (``archive_places``); what has no such name is nobody's.
-- It counts when it was read back.
-- Epochs and offsets of segments follow one another without a gap, from the log's first entry on.
+Invariants:
 
-What does not fit is refused with a code: nothing is skipped. The fold of the records is not looked at here: who extends
-the archive folds what goes in (``extended``), and ``ringlog log verify`` folds all of it.
+- A segment gets its name only when it is stored completely (``ringlog.log.archive.locations``). Files with other names
+  are ignored.
+
+- A segment counts after it was read back.
+
+- Epochs and offsets of consecutive segments have no gaps, from the log's first entry on.
+
+A segment that violates a rule is rejected with a code and never skipped. Reading an archive does not fold its records.
+Extending it does (``extended``), and ``ringlog log verify`` folds the whole archive.
 
 Source: DESIGN, snapshots.
 """
@@ -45,20 +50,20 @@ from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 
 SEGMENT_RECORDS_MAX: Final = 50_000
 SEGMENT_BYTES_MAX: Final = 64 << 20
-"""A segment ends with the next applied entry when it has as many records, or bytes: readers hold one in memory."""
+"""A segment ends at the next applied entry after it has this number of records or bytes. Readers hold one in memory."""
 
 FORMAT: Final = 1
 _NAME: Final = re.compile(r"(\d{12,})-(\d{12,})\.segment")
 _RECORD: Final = Struct(">qqI")
-"""Before the bytes of a record: its offset, its time, how many they are."""
+"""The header of a record: offset, time in microseconds, number of bytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class SegmentHead:
-    """What a segment holds: epochs ``first`` to ``last``, all records from offset ``begin`` on and before ``next``.
+    """The description of a segment: epochs ``first`` to ``last``, all records with ``begin`` <= offset < ``next``.
 
-    ``state_id``: of the last epoch. ``before``: digest of the segment before this one, empty for the first. ``body``:
-    SHA-256 of what follows the head.
+    ``state_id`` is that of the last epoch. ``before`` is the digest of the previous segment, empty for the first.
+    ``body`` is the SHA-256 of the bytes after the head.
     """
 
     cluster_id: str
@@ -85,7 +90,7 @@ class SegmentHead:
 
     @property
     def digest(self) -> str:
-        """Of the segment, and with it of all before it."""
+        """The digest of this segment and, through ``before``, of all previous ones."""
         return sha256_of(self.line)
 
 
@@ -93,7 +98,10 @@ _TYPES: Final = {field.name: int if field.type in ("int", "Epoch") else str for 
 
 
 class Archive:
-    """The segments in a place, or the folder of that path. For use by one thread; one process at a time writes."""
+    """The segments at a location. For use by one thread; only one process at a time may write.
+
+    A path means the folder with that path.
+    """
 
     def __init__(self, place: ArchivePlace | Path) -> None:
         self.place = FolderPlace(place) if isinstance(place, Path) else place
@@ -101,7 +109,7 @@ class Archive:
     # ------------------------------------------------------------------------------------------- reading
 
     def segments(self) -> tuple[SegmentHead, ...]:
-        """All heads, by epoch; the bodies are not looked at. An archive that is not there yet has none.
+        """Return all heads, ordered by epoch, without reading the records. Empty if the archive does not exist yet.
 
         Raises ArchiveGap, ArchiveForged, ArchiveCut, ArchiveOfAnotherLog, ArchiveUnavailable.
         """
@@ -114,14 +122,17 @@ class Archive:
         return heads
 
     def present(self) -> tuple[SegmentHead, ...]:
-        """The same, of an archive that somebody relies on. Raises ArchiveEmpty, too."""
+        """Return the heads of an archive that must exist. Raises ArchiveEmpty, and as ``segments``."""
         if heads := self.segments():
             return heads
         hint = "name the place that the keeper has as RINGLOG_ARCHIVE, or begin one: `ringlog log archive --to PLACE`"
         raise ArchiveEmpty(f"{self.place.name} has no segment of a log", hint)
 
     def records(self, heads: Iterable[SegmentHead]) -> Iterator[LogRecord]:
-        """The records of these segments; of a segment none before all of it was checked. Raises as ``segments``."""
+        """Yield the records of these segments. Each segment is checked completely before its first record.
+
+        Raises as ``segments``.
+        """
         for head in heads:
             yield from self._body(head)
 
@@ -148,7 +159,7 @@ class Archive:
     # ------------------------------------------------------------------------------------------- writing
 
     def add(self, head: SegmentHead, body: bytes) -> None:
-        """Write a segment whole, then give it its name, then read it back. Raises ArchiveUnavailable, ArchiveForged."""
+        """Write a segment, then read it back. Raises ArchiveUnavailable, ArchiveForged, ArchiveCut."""
         self.place.write(head.name, head.line + body)
         self._body(self._head(head.name))
 
@@ -188,11 +199,17 @@ def _records(head: SegmentHead, body: bytes) -> list[LogRecord]:
 def extended(
     archive: Archive, records: Iterable[LogRecord], start: Start, topic_id: str, until: Epoch | None = None
 ) -> Start:
-    """Fold ``records`` and add what the archive lacks, up to the last entry that applies; gives what is behind it.
+    """Fold ``records`` and add the missing segments, up to the last applied entry. Return the start after it.
 
-    ``start``: the state that they follow, and their first offset, where the archive ends or before. ``until``: an epoch
-    at which it ends. A fold that halts ends it, too. Raises ArchiveGap, ArchiveForged, ArchiveOfAnotherLog,
-    ArchiveUnavailable, and what reading raises.
+    A halt of the fold ends the archive, too.
+
+    Args:
+        start: The state before the records, and their first offset, which must not be after the archive's end.
+        until: Stop at this epoch. None: fold all records.
+
+    Raises:
+        ArchiveGap, ArchiveForged, ArchiveOfAnotherLog, ArchiveUnavailable: The archive does not match the records.
+        LogError: From the iteration over ``records``.
     """
     growth = _Growth(archive, topic_id, start)
     goes_on = until is None or start.state.epoch < until
@@ -213,15 +230,17 @@ def extended(
 def grown(
     archive: Archive, log: MetadataLog, open_snapshots: Callable[[], SnapshotTopic], until: Epoch | None = None
 ) -> Start:
-    """Add what the archive lacks of a log, up to its present end or to ``until``; gives what is behind it.
+    """Add the missing segments of a log, up to its present end or to ``until``. Return the start after them.
 
-    It goes on behind a snapshot, if there is one that the archive holds. Raises as ``extended`` and ``whole``.
+    The fold begins at a snapshot if the archive contains its epoch. Raises ArchiveTooLate, and as ``extended`` and
+    ``whole``.
     """
     heads, identity, begin = archive.segments(), log.identity(), log.begin_offset()
     if not heads and begin:
         raise ArchiveTooLate(log.name, begin)
     beginning = Beginning(open_snapshots, heads[-1].last if heads else 0, warns=False)
     start = beginning.start(log, identity, lambda _: ())
+    # Without a snapshot, the entries that the log has deleted come from the archive itself.
     behind = archive if start.position < begin else None
     return extended(archive, whole(log, behind, start.position), start, identity, until)
 
@@ -232,7 +251,7 @@ def _folded(records: Iterable[LogRecord], state: ClusterState) -> Iterator[tuple
 
 
 class _Growth:
-    """The records that are in no segment yet."""
+    """The records after the last segment, collected until they form the next one."""
 
     def __init__(self, archive: Archive, topic_id: str, start: Start) -> None:
         heads = archive.segments()
@@ -254,7 +273,7 @@ class _Growth:
         return 0 if self._last is None else self._last.next
 
     def _compare(self, at: Start) -> None:
-        """Where the archive ends the log has the same state."""
+        """Check that the log has the archive's state at the archive's end. Raises ArchiveOfAnotherLog."""
         last = self._last
         if self.fits or last is None or at.position < last.next:
             return
@@ -264,7 +283,7 @@ class _Growth:
         self.fits = True
 
     def take(self, record: LogRecord, made: FoldedRecord) -> None:
-        """One more record, and what became of it."""
+        """Add a record with the result of its fold."""
         if record.offset >= self._position:
             self._records.append(record)
             self._bytes += len(record.data)
@@ -276,7 +295,7 @@ class _Growth:
                 self.cut()
 
     def cut(self) -> None:
-        """What is there, up to the last entry that was applied, becomes a segment."""
+        """Write a segment of all records up to the last applied entry."""
         if not self._applied:
             return
         whole, self._records = self._records[: self._applied], self._records[self._applied :]
@@ -299,7 +318,7 @@ class _Growth:
 
 
 def whole(log: MetadataLog, archive: Archive | None, begin: int = 0) -> Iterator[LogRecord]:
-    """Every record from ``begin`` to the log's present end: the archive's as far as it goes, then the log's.
+    """Yield every record from ``begin`` to the log's present end: first from the archive, then from the log.
 
     Raises ArchiveRefused, ArchiveUnavailable, LogTruncated, LogUnavailable.
     """

@@ -1,10 +1,10 @@
-"""A copy of the metadata log, wherever it was kept: what a lost log is rebuilt from.
+"""Copies of the metadata log, for the recovery of a lost log.
 
-A copy is a state (the empty one, or that of a snapshot), and the records of the log from the entry on that made it, as
-they were. What it is worth says its fold: every record is folded anew, epochs that somebody saw must have the states
-that they had then (``Seen``), and what this release cannot judge ends it.
+A copy consists of a state (the empty state or a snapshot) and of the log's original records, from the entry that made
+the state. A recovery validates a copy with a fold of every record. Epochs that other processes have stored must have
+the same states (``Seen``). A record that this release cannot judge makes the copy unusable for this release.
 
-Two places have copies: the folder of a member of the metadata service (``ringlog.node.log.log_copy``), and an archive.
+Copies exist in two places: in the folder of a log replica (``ringlog.node.log.log_copy``), and in an archive.
 
 Source: CEP-21, "Failure Recovery".
 """
@@ -23,9 +23,10 @@ from ringlog.log.replicas.identity import Seen, compared
 
 @dataclass(frozen=True, slots=True)
 class LogCopy:
-    """``records``: gives them, from offset ``begin`` on, as often as it is called. ``seen``: what the log had.
+    """A copy of the log.
 
-    ``place``: where it is, for people.
+    ``records`` returns the records from offset ``begin`` on and can be called repeatedly. ``seen`` lists epochs that
+    the log had. ``place`` is its location in messages.
     """
 
     place: str
@@ -35,19 +36,19 @@ class LogCopy:
 
     @property
     def begin(self) -> int:
-        """Offset of the first record: of the entry that made the state, which readers compare with it."""
+        """The offset of the first record, whose entry made the state. Readers compare it with the state."""
         return max(self.start.position - 1, 0)
 
     def behind(self) -> Iterator[LogRecord]:
-        """The records that follow the state."""
+        """Return the records after the state."""
         return (record for record in self.records() if record.offset >= self.start.position)
 
 
 @dataclass(frozen=True, slots=True)
 class CopyEnd:
-    """How far a copy goes: behind its last entry that applies. ``lost``: what was seen beyond that.
+    """The start after a copy's last applied entry. ``lost`` lists epochs beyond it that were seen.
 
-    ``has_gap``: entries follow that were decided on epochs which are missing here.
+    ``has_gap`` is True if later entries were decided on epochs that the copy lacks.
     """
 
     at: Start
@@ -56,7 +57,9 @@ class CopyEnd:
 
 
 def copy_of_archive(archive: Archive) -> LogCopy:
-    """Raises CopyMissing, ArchiveRefused, ArchiveUnavailable; reading the records, too."""
+    """Return an archive as a copy. Raises CopyMissing, ArchiveRefused, ArchiveUnavailable, also while
+    reading records.
+    """
     heads = archive.segments()
     if not heads:
         raise CopyMissing(f"{archive.place.name} holds neither a member's copy of the log nor segments of an archive")
@@ -65,7 +68,10 @@ def copy_of_archive(archive: Archive) -> LogCopy:
 
 
 def end_of(copy: LogCopy) -> CopyEnd:
-    """Fold it all. Raises LogForked, CopyMissing, ReplicaHalted, and what reading it raises."""
+    """Fold the whole copy and return its end.
+
+    Raises LogForked, CopyMissing, ReplicaHalted, and the errors of reading it.
+    """
     at, seen, watch = copy.start, compared(copy.seen, copy.start.state, 0), GapWatch()
     try:
         for made in follow(copy.behind(), at.state):

@@ -1,13 +1,14 @@
-"""Where an archive's segments lie: a folder, or a place in a store that fsspec knows (S3, SFTP, HDFS, …).
+"""Locations of an archive: a folder, or a path in a store that fsspec supports (S3, SFTP, HDFS, …).
 
-What a place promises: a name is there with all of its bytes, or not at all, also when the writer dies in between; what
-is written is there to stay. In a folder a draft is renamed when it is on the disk. A store is given the draft as an
-object of its own, which is moved to its name when it was read back whole: where the store renames, that is one step;
-where it does not, as object stores, it copies the object by itself, and a copy appears when it is whole. Drafts are
-nobody's: readers pass over every name that is no segment's.
+Invariants: a name exists with all of its bytes or not at all, even if the writer fails during a write. Written data is
+durable.
 
-Who may read and write there is fsspec's matter: its configuration, and what the store's own library reads from the
-environment. What is shown of a place holds no password.
+In a folder, the data is synced as a draft and then renamed. In a store, the draft is a separate object. It is read back
+and then moved to its name. In stores with a rename, the move is one step. Object stores copy the object instead, and
+the copy appears only when it is complete. Readers skip drafts, because they ignore every name that is not a segment's.
+
+fsspec's configuration and the environment of the store's library define the credentials. The displayed name of a
+location contains no password.
 """
 
 from __future__ import annotations
@@ -24,21 +25,21 @@ from ringlog.log.errors import ArchivePlaceUnknown, ArchiveUnavailable
 
 LINE_BYTES_MAX = 1 << 16
 NO_STORES = ("data", "http", "https", "libarchive", "local", "tar", "zip")
-"""What fsspec can read, and cannot keep: pages, archives as files; and another name for a folder."""
+"""Protocols that fsspec can read but that cannot hold an archive, and other names for a folder."""
 
 
 class ArchivePlace(Protocol):
-    """One place; ``name``: as it may be shown. Every method raises ArchiveUnavailable."""
+    """A location of an archive. ``name`` is its displayed name. Every method raises ArchiveUnavailable."""
 
     @property
     def name(self) -> str: ...
 
     def names(self) -> list[str]:
-        """What is there; a place that is not there yet is empty."""
+        """Return the names at the location; empty if it does not exist yet."""
         ...
 
     def first_line(self, name: str) -> bytes:
-        """With its end, if that comes within ``LINE_BYTES_MAX``."""
+        """Return the first line with its end, or ``LINE_BYTES_MAX`` bytes if it is longer."""
         ...
 
     def read(self, name: str) -> bytes: ...
@@ -47,18 +48,18 @@ class ArchivePlace(Protocol):
 
 
 class FolderPlace:
-    """A folder, mounted or of this machine."""
+    """A local or mounted folder."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
     @property
     def name(self) -> str:
-        """Its path."""
+        """The path of the folder."""
         return str(self.folder)
 
     def names(self) -> list[str]:
-        """See ``ArchivePlace``; so are the others."""
+        """See ``ArchivePlace.names``."""
         try:
             return [path.name for path in self.folder.iterdir()]
         except FileNotFoundError:
@@ -67,7 +68,7 @@ class FolderPlace:
             raise _unavailable(self.name, error) from error
 
     def first_line(self, name: str) -> bytes:
-        """See ``ArchivePlace``."""
+        """See ``ArchivePlace.first_line``."""
         try:
             with (self.folder / name).open("rb") as file:
                 return file.readline(LINE_BYTES_MAX)
@@ -75,14 +76,13 @@ class FolderPlace:
             raise _unavailable(str(self.folder / name), error) from error
 
     def read(self, name: str) -> bytes:
-        """See ``ArchivePlace``."""
         try:
             return (self.folder / name).read_bytes()
         except OSError as error:
             raise _unavailable(str(self.folder / name), error) from error
 
     def write(self, name: str, data: bytes) -> None:
-        """See ``ArchivePlace``."""
+        """Write a file durably: sync a draft, then rename it."""
         path, draft = self.folder / name, self.folder / f"{name}.{os.getpid()}.part"
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
@@ -92,7 +92,7 @@ class FolderPlace:
 
 
 class StorePlace:
-    """A place in a store of fsspec's. ``store``: one of its file systems; ``path``: as that names it."""
+    """A path in a store. ``store`` is a file system of fsspec, ``path`` its path there."""
 
     def __init__(self, store: Any, path: str, place: str) -> None:
         self._store = store
@@ -102,11 +102,11 @@ class StorePlace:
 
     @property
     def name(self) -> str:
-        """Its URL without a password."""
+        """The URL without a password."""
         return self._name
 
     def names(self) -> list[str]:
-        """See ``ArchivePlace``; nothing that was listed before is remembered."""
+        """See ``ArchivePlace.names``. The store's listing cache is not used."""
         try:
             self._store.invalidate_cache()
             found = self._store.ls(self._path or "/", detail=False)
@@ -117,7 +117,7 @@ class StorePlace:
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
     def first_line(self, name: str) -> bytes:
-        """See ``ArchivePlace``."""
+        """See ``ArchivePlace.first_line``."""
         try:
             begin: bytes = self._store.cat_file(self._at(name), start=0, end=LINE_BYTES_MAX)
         except Exception as error:
@@ -126,7 +126,6 @@ class StorePlace:
         return line + end
 
     def read(self, name: str) -> bytes:
-        """See ``ArchivePlace``."""
         try:
             found: bytes = self._store.cat_file(self._at(name))
         except Exception as error:
@@ -134,7 +133,7 @@ class StorePlace:
         return found
 
     def write(self, name: str, data: bytes) -> None:
-        """See ``ArchivePlace``."""
+        """Write an object: write a draft, read it back, then move it."""
         draft = f"{self._at(name)}.{os.getpid()}.part"
         try:
             self._store.makedirs(self._path or "/", exist_ok=True)
@@ -147,14 +146,14 @@ class StorePlace:
         except Exception as error:
             raise self._failed(name, error) from error
         finally:
-            with suppress(Exception):  # it is gone, or it is nobody's
+            with suppress(Exception):  # after a successful move the draft is gone; otherwise it is ignored
                 self._store.rm_file(draft)
 
     def _at(self, name: str) -> str:
         return f"{self._path}/{name}"
 
     def _failed(self, name: str, error: Exception) -> ArchiveUnavailable:
-        """The errors of a store are those of its library: of any kind."""
+        """Convert an error of the store's library, which may be of any type, without the password in its text."""
         said = f"{type(error).__name__}: {error}"
         if self._secret:
             said = said.replace(self._secret, "…").replace(unquote(self._secret), "…")
@@ -162,7 +161,10 @@ class StorePlace:
 
 
 def place_of(place: str) -> ArchivePlace:
-    """What a path, a ``file:`` URL, or a URL of fsspec's names. Raises ArchivePlaceUnknown, ArchiveUnavailable."""
+    """Return the location named by a path, a ``file:`` URL, or a URL of fsspec.
+
+    Raises ArchivePlaceUnknown, ArchiveUnavailable.
+    """
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", place):
         return FolderPlace(Path(place))
     try:
@@ -199,7 +201,7 @@ def _in_store(place: str, shown: str) -> StorePlace:
         raise ArchivePlaceUnknown(
             f"{shown}: {type(error).__name__}", "a folder, or a URL of a store that fsspec knows"
         ) from error
-    except Exception as error:  # some connect at once, and their errors are of any kind
+    except Exception as error:  # some stores connect here, and raise errors of any type
         raise ArchiveUnavailable(f"{shown}: {type(error).__name__}", "does the store answer?") from error
     return StorePlace(store, path, place)
 

@@ -1,9 +1,9 @@
-"""Who says what is held: the rules in force, where everybody who obeys them looks, and what is held by them now.
+"""Control of delay rules: the rules in force, and the entries that participants hold because of them.
 
-Two adapters of one port. ``MemoryDelays`` is for tests in one process. ``FolderDelays`` steers a live stack: a folder
-with one file a rule, written whole or not at all and read again at every record, so a rule that was there before an
-entry was appended is obeyed by everybody who had not read that entry yet. ``held/`` below it has one file for each
-participant that holds something.
+The port has two adapters. ``MemoryDelays`` is for tests in one process. ``FolderDelays`` controls a running stack
+through a folder with one file per rule. Rule files are written atomically and checked at every record. So a rule that
+exists before an entry is appended applies to every participant that has not read the entry. The subfolder ``held/``
+contains one file for each participant that holds entries.
 """
 
 from __future__ import annotations
@@ -31,18 +31,18 @@ log = get_logger(__name__)
 
 
 class DelaysControl(Protocol):
-    """Rules for those who obey them. Safe from threads."""
+    """The rules, for the participants that obey them. Safe from threads."""
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules in force now, by name."""
+        """Return the rules in force, by name."""
         ...
 
     def wait(self, timeout_s: float) -> None:
-        """Until the rules may have changed, at most ``timeout_s``."""
+        """Wait until the rules may have changed, at most ``timeout_s``."""
         ...
 
     def report(self, holder: str, held: Sequence[HeldEntry]) -> None:
-        """What ``holder`` (unique for ever) holds now, instead of what it said before."""
+        """Replace the report of the entries that ``holder`` holds. The name of a holder is never reused."""
         ...
 
 
@@ -57,7 +57,7 @@ class MemoryDelays:
             self.put(rule)
 
     def put(self, rule: Rule) -> Rule:
-        """Obey this rule from now on, instead of another of its name."""
+        """Put a rule in force. It replaces a rule of the same name. Raises BadRule."""
         with self._changed:
             if len(self._rules) >= RULES_MAX:
                 raise BadRule(f"there are {RULES_MAX} rules already", "release some")
@@ -66,7 +66,7 @@ class MemoryDelays:
         return rule
 
     def release(self, name: str) -> None:
-        """The rule is no more. Raises UnknownRule."""
+        """Remove a rule. Raises UnknownRule."""
         with self._changed:
             if name not in self._rules:
                 raise UnknownRule(f"no rule is called {name}")
@@ -74,35 +74,38 @@ class MemoryDelays:
             self._changed.notify_all()
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules in force now, by name."""
+        """Return the rules in force, by name."""
         return tuple(self._rules.values())
 
     def wait(self, timeout_s: float) -> None:
-        """Until the rules change, at most ``timeout_s``, and never long: delays pass by themselves."""
+        """Wait until the rules change, at most ``timeout_s`` and ``LOOK_S``. Delays end without a change of
+        the rules.
+        """
         with self._changed:
             self._changed.wait(min(timeout_s, LOOK_S))
 
     def report(self, holder: str, held: Sequence[HeldEntry]) -> None:
-        """What ``holder`` holds now."""
+        """Replace the report of the entries that ``holder`` holds."""
         with self._changed:
             self._held.pop(holder, None)
             if held:
                 self._held[holder] = tuple(held)
 
     def held(self) -> tuple[HeldEntry, ...]:
-        """All that is held now."""
+        """Return all held entries."""
         with self._changed:
             return _in_order(held for all_of_one in self._held.values() for held in all_of_one)
 
     def await_held(self, rule: str, participant: str = "", timeout_s: float = WAIT_S) -> HeldEntry:
-        """The first entry held by that rule (at that participant), as soon as there is one. Raises WaitTimedOut."""
+        """Wait for the first entry that the rule holds (at the participant, if given). Raises WaitTimedOut."""
         return _await_held(self.held, rule, participant, timeout_s)
 
 
 class FolderDelays:
-    """Rules in a folder, for participants in any number of processes of one machine.
+    """Rules in a folder, for participants in any number of processes on one machine.
 
-    ``warn``: tell of files that are no rules in this process's own log.
+    Args:
+        warn: Log a warning for each file that is not a valid rule.
     """
 
     def __init__(self, folder: Path, *, warn: bool = False) -> None:
@@ -116,18 +119,22 @@ class FolderDelays:
     # ------------------------------------------------------------------------------------------ for people
 
     def put(self, rule: Rule) -> Rule:
-        """Obey this rule from now on, instead of another of its name. Raises OSError, BadRule."""
+        """Put a rule in force. It replaces a rule of the same name. Raises OSError, BadRule."""
         if len(self.rules()) >= RULES_MAX:
             raise BadRule(f"there are {RULES_MAX} rules already", "release some")
         os.replace(self._draft(rule), self._path(rule.name))
         return rule
 
     def add(self, rule: Rule) -> Rule:
-        """As ``put``, under the first free name that begins with the rule's: ``hold-1``, ``hold-2``, …"""
+        """Put a rule in force under the first free name with a number: ``hold-1``, ``hold-2``, …
+
+        Raises OSError, BadRule.
+        """
         for number in range(1, RULES_MAX + 1):
             named = replace(rule, name=f"{rule.name}-{number}")
             draft = self._draft(named)
             try:
+                # A hard link fails if the name exists, so two processes never get the same name.
                 os.link(draft, self._path(named.name))
             except FileExistsError:
                 continue
@@ -137,7 +144,7 @@ class FolderDelays:
         raise BadRule(f"there are {RULES_MAX} rules already", "release some")
 
     def release(self, name: str) -> None:
-        """The rule is no more; also one that could not be read. Raises UnknownRule."""
+        """Remove a rule, even one that could not be read. Raises UnknownRule."""
         if name != os.path.basename(name):
             raise UnknownRule(f"no rule is called {name}")
         try:
@@ -146,29 +153,29 @@ class FolderDelays:
             raise UnknownRule(f"no rule is called {name}") from error
 
     def problems(self) -> tuple[str, ...]:
-        """Files that are no rules, and why: nobody obeys them."""
+        """Return the files that are not valid rules, and the reasons. Participants ignore them."""
         self.rules()
         return self._problems
 
     def held(self) -> tuple[HeldEntry, ...]:
-        """All that processes which still run say that they hold."""
+        """Return all entries held by processes that are still running."""
         found: list[HeldEntry] = []
         for path in sorted((self.folder / HELD).glob("*.json")):
             try:
                 if _runs(int(path.name.partition("-")[0])):
                     found += _reported(path.read_text("utf-8"))
             except (OSError, ValueError, TypeError, RecursionError):
-                continue  # it was let go this very moment, or is nobody's report
+                continue  # released in the meantime, or not a report
         return _in_order(found)
 
     def await_held(self, rule: str, participant: str = "", timeout_s: float = WAIT_S) -> HeldEntry:
-        """The first entry held by that rule (at that participant), as soon as there is one. Raises WaitTimedOut."""
+        """Wait for the first entry that the rule holds (at the participant, if given). Raises WaitTimedOut."""
         return _await_held(self.held, rule, participant, timeout_s)
 
     # ------------------------------------------------------------------------------------ for participants
 
     def rules(self) -> tuple[Rule, ...]:
-        """The rules in force now, by name; a file that is none is obeyed by nobody."""
+        """Return the rules in force, by name. Files that are not valid rules are ignored."""
         with self._lock:
             seen = self._look()
             if seen != self._seen:
@@ -177,11 +184,11 @@ class FolderDelays:
             return self._rules
 
     def wait(self, timeout_s: float) -> None:
-        """A moment, at most ``timeout_s``: no process hears of changes to another one's files."""
+        """Sleep for at most ``timeout_s`` and ``LOOK_S``. A process is not notified of file changes."""
         time.sleep(min(timeout_s, LOOK_S))
 
     def report(self, holder: str, held: Sequence[HeldEntry]) -> None:
-        """What ``holder`` holds now, for ``held`` of any process."""
+        """Replace the report of the entries that ``holder`` holds. Every process can read it with ``held``."""
         path = self.folder / HELD / f"{os.getpid()}-{holder}.json"
         try:
             if not held:
@@ -209,13 +216,13 @@ class FolderDelays:
         found = []
         try:
             names = sorted(os.listdir(self.folder))
-        except FileNotFoundError:  # there are no rules yet
+        except FileNotFoundError:  # no rules yet
             return ()
         for name in names:
             if name.endswith(".json") and not name.startswith("."):
                 try:
                     stat = (self.folder / name).stat()
-                except FileNotFoundError:  # released this very moment
+                except FileNotFoundError:  # released in the meantime
                     continue
                 found.append((name, stat.st_ino, stat.st_mtime_ns, stat.st_size))
         return tuple(found)
@@ -238,7 +245,7 @@ class FolderDelays:
 
 
 def _reported(text: str) -> list[HeldEntry]:
-    """What a process wrote that it holds. Raises ValueError, TypeError, RecursionError for anything else."""
+    """Decode a report. Raises ValueError, TypeError or RecursionError for any other text."""
     found = [HeldEntry(**each) for each in json.loads(text)]
     for each in found:
         if type(each.since) is not int or not all(isinstance(name, str) for name in (each.participant, each.rule)):

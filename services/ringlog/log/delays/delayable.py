@@ -1,21 +1,23 @@
-"""A log whose commits and whose propagation can be held, delayed or dropped, entry by entry and participant by
-participant.
+"""A log adapter that holds, delays or drops entries for one participant, as test rules require.
 
-One ``DelayableLog`` stands between one participant and the metadata log, and obeys the rules of a control
-(``ringlog.log.delays.control``). Without rules it is as good as the log inside. What it keeps true:
+A ``DelayableLog`` is placed between one participant and the metadata log. It obeys the rules of a control
+(``ringlog.log.delays.control``). Without rules it behaves as the inner log.
 
-- **A log has no holes.** A reader is given a prefix: what follows a held entry is held, too. Its ``position`` stays
-  before it.
-- **The end is the end.** ``end_offset`` is that of the log inside, also for a reader that is held back. So a read
-  barrier waits until the entry is released, as it does for a node that hears the broker's answer to a question but
-  none of its records. A barrier that answered early would be a lie about completeness.
-- **A held commit is a record on its way.** Its author waits as long as for a broker that does not answer
-  (``timeout_s``), hears ``LogUnavailable``, and may send it again; the identical bytes are on their way once. After
-  its release it arrives, however late; records of the same append behind it keep their order, others overtake it.
-  ``close`` loses what is still on its way.
+Invariants:
 
-``FaultyLog`` stays beside it: that one scripts a broker on any log (the n-th append meets the n-th fault, copies and
-records of others arrive in between) and knows nothing of entries; this one knows entries and people.
+- **The log has no holes.** A reader sees a prefix: entries after a held entry are held, too. Its ``position`` stays
+  before the held entry.
+
+- **The end offset is correct.** ``end_offset`` is that of the inner log, even for a reader that is held back. So a read
+  barrier waits until the entry is released. An earlier answer would claim that the state is complete.
+
+- **A held commit is a record in flight.** Its author waits up to ``timeout_s``, as for a broker that does not answer,
+  gets ``LogUnavailable``, and may send the record again. Identical bytes are in flight only once. After the release the
+  record arrives, even late. Later records of the same append keep their order; records of other appends may overtake
+  it. ``close`` loses records in flight.
+
+``FaultyLog`` is a separate tool. It scripts a broker on any log: the n-th append gets the n-th fault. It knows nothing
+of entries and participants.
 """
 
 from __future__ import annotations
@@ -46,7 +48,9 @@ _HOLDERS = itertools.count(1)
 
 
 class _Epochs:
-    """Which record made which epoch: a fold of its own, begun when a rule first asks. Safe from threads."""
+    """An index of offsets and states to epochs, from a separate fold that starts at the first use. Safe
+    from threads.
+    """
 
     def __init__(self, inner: MetadataLog) -> None:
         self._inner = inner
@@ -58,15 +62,15 @@ class _Epochs:
         self._by_state: dict[str | None, Epoch] = {None: 0}
 
     def made_by(self, offset: int) -> Epoch | None:
-        """The epoch of the entry there, None if it made none. The log holds that offset."""
+        """Return the epoch made by the entry at an offset of the log, or None if it made none."""
         with self._lock:
             self._read(offset + 1)
             return self._by_offset.get(offset)
 
     def following(self, entry: Entry) -> Epoch | None:
-        """The epoch that an entry would make next, None if its predecessor is not known (yet).
+        """Return the epoch that an entry would make, or None if its predecessor is not known yet.
 
-        An entry that is asked for counts as known, so that a chain can be asked for in its order.
+        The entry then counts as known, so that the entries of a chain can be queried in order.
         """
         with self._lock:
             self._read(self._inner.end_offset())
@@ -96,7 +100,10 @@ class _Epochs:
 
 @dataclass(slots=True)
 class _OnItsWay:
-    """A record whose commit is held. ``after``: the one before it in its append. ``done``: it arrived, or failed."""
+    """A record whose commit is held.
+
+    ``after`` is the previous record of the same append. ``done`` is set when the record has arrived or failed.
+    """
 
     data: bytes
     item: Entry | UnreadableEntry
@@ -108,9 +115,11 @@ class _OnItsWay:
 
 
 class DelayableLog:
-    """``inner`` as one participant is allowed to use it. Safe from threads; owns ``inner`` and closes it.
+    """A view of ``inner`` for one participant. Safe from threads. It owns ``inner`` and closes it.
 
-    ``clock``: its monotonic time measures delays. ``timeout_s``: how long an append waits for what is held.
+    Args:
+        clock: Its monotonic time measures delays.
+        timeout_s: Maximum wait of an append for held records.
     """
 
     def __init__(
@@ -137,13 +146,14 @@ class DelayableLog:
 
     @property
     def name(self) -> str:
-        """The name of the log inside."""
+        """The name of the inner log."""
         return self._inner.name
 
     def append(self, records: Sequence[bytes]) -> None:
-        """Append what no rule keeps, in order; wait for what is held.
+        """Append the records that no rule holds, in order, then wait for the held ones.
 
-        Raises LogUnavailable if a record was dropped, is still held after ``timeout_s``, or the log inside raises it.
+        Raises:
+            LogUnavailable: A record was dropped or is still held after ``timeout_s``, or the inner log raised.
         """
         rules = self._rules(COMMIT)
         if not rules and not self._on_their_way:
@@ -176,37 +186,33 @@ class DelayableLog:
             raise LogUnavailable(f"{self.name}: no answer (a rule drops it)", "its fate is unknown")
 
     def hand_over(self, records: Sequence[bytes]) -> Future[None]:
-        """As ``append``; where a rule concerns this participant, the wait is here."""
+        """Append without waiting if no rule concerns this participant. Otherwise wait here."""
         if not self._rules(COMMIT) and not self._on_their_way:
             return self._inner.hand_over(records)
         return answered_at_once(lambda: self.append(records))
 
     def begin_offset(self) -> int:
-        """Of the log inside."""
         return self._inner.begin_offset()
 
     def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
-        """Of the log inside, whatever this participant may see: a barrier waits for what is held."""
+        """Return the end of the inner log, including held entries: a read barrier waits for these."""
         return self._inner.end_offset(timeout_s)
 
     def identity(self) -> str:
-        """Of the log inside."""
         return self._inner.identity()
 
     def kafka_id(self) -> str:
-        """Of the log inside."""
         return self._inner.kafka_id()
 
     def verify(self) -> None:
-        """Of the log inside."""
         self._inner.verify()
 
     def tail(self, from_offset: int) -> DelayableTail:
-        """A reader that is shown what the rules allow."""
+        """Return a reader that sees the entries allowed by the rules."""
         return DelayableTail(self, self._inner.tail(from_offset))
 
     def close(self) -> None:
-        """Lose what is on its way, and close the log inside."""
+        """Lose the records in flight and close the inner log."""
         self._closed.set()
         with self._lock:
             carrier = self._carrier
@@ -231,7 +237,7 @@ class DelayableLog:
     def _held_by(
         self, rules: Sequence[Rule], item: Entry | UnreadableEntry, since: float, offset: int | None = None
     ) -> Rule | None:
-        """The first rule that keeps the entry, which is here since then, from going on now."""
+        """Return the first rule that holds an entry now. ``since`` is the entry's arrival time here."""
         for rule in rules:
             is_over = rule.action == DELAY and self._clock.monotonic() - since >= rule.seconds
             if rule.action != DROP and not is_over and self._fits(rule, item, offset):
@@ -255,7 +261,7 @@ class DelayableLog:
             return next((each for each in (*self._on_their_way, *setting_out) if each.data == data), None)
 
     def _set_out(self, records: Sequence[_OnItsWay]) -> None:
-        """All that an append holds back, at once: an answer to what is held has all of it, or nothing."""
+        """Register all held records of one append at once, so that an answer covers all of them or none."""
         if not records:
             return
         with self._lock:
@@ -273,7 +279,7 @@ class DelayableLog:
                 raise each.failure
 
     def _carry(self) -> None:
-        """Let records arrive as their rules end, until nothing is on its way."""
+        """Append held records as their rules end, until no record is in flight. The body of the carrier thread."""
         told: tuple[HeldEntry, ...] = ()
         while not self._closed.is_set():
             with self._lock:
@@ -283,7 +289,8 @@ class DelayableLog:
                     break
             try:
                 held = self._carry_on(waiting)
-            except LogUnavailable:  # which epoch it would make is not known now: it waits
+            # The epoch of an entry is unknown while the log does not answer, so the entries stay held.
+            except LogUnavailable:
                 held = told
             if told != held:
                 told = held
@@ -293,7 +300,7 @@ class DelayableLog:
             self._control.report(self._holder, ())
 
     def _carry_on(self, waiting: Sequence[_OnItsWay]) -> tuple[HeldEntry, ...]:
-        """One look: what may go goes, each after the one before it in its append. Returns what a rule holds."""
+        """Append the records that no rule holds, each after its predecessor. Return the held ones."""
         rules = self._rules(COMMIT)
         held: list[HeldEntry] = []
         for each in waiting:
@@ -316,7 +323,7 @@ class DelayableLog:
 
 
 class DelayableTail:
-    """A reader that is shown a prefix of the log: up to the first entry that a rule holds back. For one thread."""
+    """A reader that sees the log up to the first held entry. For use by one thread."""
 
     def __init__(self, log: DelayableLog, inner: LogTail) -> None:
         self._log = log
@@ -327,11 +334,11 @@ class DelayableTail:
 
     @property
     def position(self) -> int:
-        """The offset that will be read next: before what is held."""
+        """The offset that will be read next, before any held entry."""
         return self._waiting[0][0].offset if self._waiting else self._inner.position
 
     def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
-        """As that of the log inside; empty while the next record is held."""
+        """Poll the inner log, and return no records while the next one is held."""
         deadline = time.monotonic() + timeout_s
         if not self._waiting:
             arrived = self._inner.poll(timeout_s, records_max)
@@ -346,7 +353,7 @@ class DelayableTail:
         return shown
 
     def close(self) -> None:
-        """Close the reader inside."""
+        """Close the inner reader."""
         self._tell(None)
         self._inner.close()
 
@@ -358,7 +365,7 @@ class DelayableTail:
             record, item, since, since_us = self._waiting[0]
             try:
                 rule = self._log._held_by(rules, item, since, record.offset)
-            except LogUnavailable:  # which epoch it made is not known now: look again
+            except LogUnavailable:  # the epoch of the entry is unknown while the log does not answer
                 break
             if rule is not None:
                 behind = len(self._waiting) - 1
@@ -389,7 +396,7 @@ def _held(
 
 
 def _behind(each: _OnItsWay, waiting: Sequence[_OnItsWay]) -> int:
-    """How many records of the same append wait for this one."""
+    """Return the number of records that wait for this one in the same append."""
     heads = {id(each)}
     for other in waiting:
         if id(other.after) in heads:

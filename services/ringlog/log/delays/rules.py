@@ -1,22 +1,24 @@
 """Rules that hold, delay or drop chosen entries of the metadata log for chosen participants.
 
-The test tool that CEP-21 plans under the name of a *test CMS*: somebody decides when an entry is committed, and when
-each participant hears of it.
+CEP-21 plans this tool as a *test CMS*: the test decides when an entry is committed, and when each participant sees it.
 
 ::
 
     where         hold                          delay                        drop
-    commit        not in the log until          in the log after that many   never in the log, or in it while the
-                  released                      seconds                      author hears nothing (``answer_only``)
-    propagation   not shown to the reader,      not shown for that many      refused: a log has no holes, so what is
-                  nor is anything behind it     seconds, nor what follows    kept from a reader keeps what follows, too
+    commit        not in the log until          in the log after this        never in the log, or in the log without an
+                  released                      number of seconds            answer to the author (``answer_only``)
+    propagation   not shown to the reader,      not shown for this number    invalid: a log has no holes, so a dropped
+                  like all later entries        of seconds, like all         entry would hide all later ones
+                                                later entries
 
-A rule holds as long as it exists: to release is to remove it. ``times`` ends a drop after this number of entries. An
-empty field of a ``Match`` fits everything; all fields that are given must fit. ``submitter`` and ``participants`` are
-patterns as of a shell (``node-*``).
+A rule is in force while it exists. Removing the rule releases its entries. ``times`` ends a drop after this number of
+entries. An entry must match all fields of a ``Match``; empty fields match every entry. ``submitter`` and
+``participants`` are shell patterns (``node-*``).
 
-Who takes part under which name: agents under their role (``validator``), every client under its submitter
-(``node-n4``, ``cli``, ``coordinator-1a2b3c4d`` inside the coordinator).
+Agents participate under the name of their role (``validator``), and clients under their submitter (``node-n4``,
+``cli``, ``coordinator-1a2b3c4d`` inside the coordinator).
+
+Source: CEP-21.
 """
 
 from __future__ import annotations
@@ -45,10 +47,10 @@ _SECONDS_MAX = 86_400.0
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """Which entries: all that fit every field given.
+    """A selection of entries: all that match every given field.
 
-    ``epoch``: the one that the entry makes, or would make as the next one after its predecessor. ``operation`` and
-    ``stage``: those that the command names; ``stage`` is the one that it enters.
+    ``epoch`` is the epoch that the entry makes, or would make after its predecessor. ``operation`` and ``stage`` are
+    named by the command; ``stage`` is the one that the operation enters.
     """
 
     kind: str = ""
@@ -67,7 +69,10 @@ class Match:
             raise BadRule(f"epoch: {self.epoch} is below 0")
 
     def fits(self, item: Entry | UnreadableEntry, epoch: Callable[[], Epoch | None]) -> bool:
-        """True if the record is one of these. ``epoch`` is asked only if that matters; None: it makes none."""
+        """Return True if the record matches.
+
+        ``epoch`` is called only if the epoch matters. None means that the record makes no epoch.
+        """
         if self == _ANY:
             return True
         if isinstance(item, UnreadableEntry):
@@ -89,10 +94,15 @@ _ANY = Match()
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """What happens to which entries on their way to (``propagation``) or from (``commit``) whom.
+    """The action on matching entries that a participant appends (``commit``) or reads (``propagation``).
 
-    ``participants``: patterns; none means everybody. ``seconds``: of a delay. ``times``: how many entries a drop takes
-    in each process, 0 for all. ``answer_only``: the entry arrives, its author hears nothing. Raises BadRule.
+    Raises BadRule.
+
+    Args:
+        participants: Shell patterns; empty: all participants.
+        seconds: Duration of a delay.
+        times: Number of entries that a drop affects in each process; 0: all.
+        answer_only: Append the entry, but drop the answer to its author.
     """
 
     name: str
@@ -124,7 +134,7 @@ class Rule:
             raise BadRule("times and answer_only belong to a drop, and times is not below 0")
 
     def concerns(self, where: str, participant: str) -> bool:
-        """True if the rule speaks of this participant's commits or reading."""
+        """Return True if the rule applies to this participant at this place."""
         if self.where != where:
             return False
         return not self.participants or any(fnmatchcase(participant, pattern) for pattern in self.participants)
@@ -132,10 +142,10 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class HeldEntry:
-    """An entry that waits at a participant, because of a rule.
+    """An entry that a rule holds at a participant.
 
-    ``offset``: of the record for propagation, None for a commit. ``behind``: how many records wait behind it here.
-    ``since``: wall clock, microseconds.
+    ``offset`` is that of the record for propagation, None for a commit. ``behind`` counts the records that wait behind
+    it at this participant. ``since`` is wall-clock time.
     """
 
     participant: str
@@ -149,14 +159,14 @@ class HeldEntry:
 
 
 def rule_to_json(rule: Rule) -> str:
-    """One JSON object; what says nothing is left out."""
+    """Encode a rule as one JSON object without its default fields."""
     found = {key: value for key, value in asdict(rule).items() if value not in ((), "", 0, False)}
     found["match"] = {key: value for key, value in asdict(rule.match).items() if value}
     return json.dumps(found)
 
 
 def rule_from_json(text: str) -> Rule:
-    """The rule of ``rule_to_json``, or one written by hand. Raises BadRule."""
+    """Decode a rule of ``rule_to_json``, or a handwritten one. Raises BadRule."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -177,7 +187,7 @@ _TYPES: dict[str, tuple[type, ...]] = {
 
 
 def _typed(made: type[Rule] | type[Match], found: Any, what: str) -> dict[str, Any]:
-    """The fields of an object with values of their types; all others are strings."""
+    """Return the fields of a JSON object after a check of names and types. Untyped fields are strings."""
     if not isinstance(found, dict):
         raise BadRule(f"{what} is a JSON object")
     known = [each.name for each in fields(made)]

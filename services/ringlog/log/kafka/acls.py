@@ -1,20 +1,22 @@
-"""Which rights each kind of process needs at the broker: one table, from which a broker's rules (ACLs) are made.
+"""The broker permissions (ACLs) that each kind of process needs.
 
-A topic is a claim to be who may write to it: an entry of the log is what agents decided, an acknowledgement is a
-node's, a row of the CDC topic is the job's. So each kind may write what is its own, and read all that is the cluster's.
+Write access to a topic is what identifies a process: agents write the log's entries, nodes write acknowledgements, and
+the CDC job writes the CDC topic. So each kind of process may write only its own topics, and may read all topics of the
+cluster.
 
 ===========  =========================================================================================================
 validator    the log, the results of requests, its heartbeats
-agent        the log (take-overs), requests, what agents publish; the keeper deletes entries that an archive holds
+agent        the log (take-overs), requests, published topics; the cache writer deletes entries that an archive holds
 node         acknowledgements, loads, requests
-client       requests, and rows of base tables: asks, and commits nothing
+client       requests, and rows of base tables; it commits nothing itself
 cdc-writer   the CDC topic, dead letters, requests
 ===========  =========================================================================================================
 
-What a broker cannot tell apart are keys: each node may write acknowledgements of all nodes. Whose they are, a code
-says (``ringlog.wire.acks``). Who makes the topics
-(``ringlog cluster found``, ``recover``) has more rights than any of these. Source: Apache Kafka 4,
-``StandardAuthorizer``.
+A broker cannot restrict record keys: each node may write acknowledgements for all nodes. A MAC in the acknowledgement
+proves its author (``ringlog.wire.acks``). The user that creates the topics (``ringlog cluster found``, ``recover``)
+needs more permissions than any of these.
+
+Source: Apache Kafka 4, ``StandardAuthorizer``.
 """
 
 from __future__ import annotations
@@ -51,7 +53,7 @@ from ringlog.log.kafka.topics import (
 
 
 class BrokerUser(StrEnum):
-    """For what kind of process rights are."""
+    """The kind of process that a set of permissions is for."""
 
     validator = "validator"
     agent = "agent"
@@ -62,8 +64,10 @@ class BrokerUser(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class BrokerNeeds:
-    """Beside reading. ``writes``, ``deletes``: suffixes of topics; ``groups``: how the names of its consumer groups
-    begin, after that of the cluster; ``transacts``: it has transactional ids of the cluster.
+    """Permissions of a kind of process in addition to reading.
+
+    ``writes`` and ``deletes`` are topic suffixes. ``groups`` are prefixes of its consumer groups, after the cluster's
+    name. ``transacts`` allows transactional ids of the cluster.
     """
 
     writes: tuple[str, ...]
@@ -87,14 +91,14 @@ NEEDS: Final[dict[BrokerUser, BrokerNeeds]] = {
     BrokerUser.cdc_writer: BrokerNeeds((CDC.suffix, DEAD_LETTERS.suffix, REQUESTS.suffix)),
 }
 READERS: Final = "ringlog"
-"""How the groups begin that readers name, and never join: the client library looks for their coordinator."""
+"""Prefix of the groups that readers name but never join. The client library looks up their coordinator."""
 SPARK: Final = "spark-kafka"
-"""How the groups begin that Spark's source makes up."""
+"""Prefix of the groups that Spark's Kafka source generates."""
 
 
 @dataclass(frozen=True, slots=True)
 class BrokerRule:
-    """One rule: what may be done with the resources of that name, or whose names begin so (``begins``)."""
+    """An operation that is allowed on the resource ``name``, or on all resources with that prefix (``begins``)."""
 
     resource: str
     name: str
@@ -102,7 +106,7 @@ class BrokerRule:
     operation: str
 
     def command(self, user: str) -> str:
-        """The options of ``kafka-acls.sh`` that make it."""
+        """Return the options of ``kafka-acls.sh`` that create this rule."""
         kind = {"transactional_id": "transactional-id"}.get(self.resource, self.resource)
         pattern = " --resource-pattern-type prefixed" if self.begins else ""
         operation = "".join(word.capitalize() for word in self.operation.split("_"))
@@ -110,7 +114,7 @@ class BrokerRule:
 
 
 def rules_for(kind: BrokerUser, cluster: str) -> tuple[BrokerRule, ...]:
-    """All that this kind of process needs, in a fixed order."""
+    """Return all rules for a kind of process, in a fixed order."""
     return tuple(_rules(kind, NEEDS[kind], f"{cluster}."))
 
 
@@ -132,7 +136,7 @@ def _rules(kind: BrokerUser, needs: BrokerNeeds, prefix: str) -> Iterator[Broker
 
 
 def apply_rules(admin: AdminClient, user: str, rules: tuple[BrokerRule, ...]) -> None:
-    """Have the rules at the broker; what is there stays. Raises NoAuthorizer, LogUnavailable."""
+    """Create the rules at the broker; existing ones stay. Raises NoAuthorizer, LogUnavailable."""
     for future in admin.create_acls([_binding(user, one) for one in rules], request_timeout=TIMEOUT_S).values():
         answered(future)
 

@@ -1,13 +1,14 @@
-"""A log on a Kafka topic with one partition.
+"""The log adapter for a Kafka topic with one partition.
 
-Appends go through an acknowledged producer (``acks=all``); reading assigns partition 0 and joins no group, so
-nothing is ever rebalanced away and no committed offset is believed. An offset that the topic does not hold any more
-is an error, never a silent jump (``auto.offset.reset=error``).
+Appends use an acknowledged producer (``acks=all``). A reader is assigned partition 0 and does not join a group. So no
+rebalance removes its partition, and committed offsets are not used. An offset that the topic no longer contains is an
+error, never a silent jump (``auto.offset.reset=error``).
 
-The position comes from the end-of-partition events: they give the next offset to be fetched, past control records and
-aborted transactions, which are never handed out. The metadata topic is read uncommitted: its entries are plain
-records, every replica sees the same bytes, and no stray transaction can hold readers back. The results topic is read
-committed.
+The position comes from end-of-partition events. They contain the next offset to fetch, past control records and aborted
+transactions, which consumers never return.
+
+The metadata topic is read uncommitted. Its entries are plain records, every replica sees the same bytes, and an open
+transaction of another program cannot block readers. The results topic is read committed.
 """
 
 from __future__ import annotations
@@ -43,14 +44,17 @@ _new_record = maker_of(LogRecord)
 Isolation = Literal["read_uncommitted", "read_committed"]
 
 LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+"""Errors for an offset that the topic no longer contains."""
 MISBELIEFS = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
-"""What the client makes up by itself: of a topic that is missing, and also of one whose broker was just killed. One
-that has lived through that may go on to believe it, against the broker's word; a client made anew asks anew.
+"""Errors that the client library itself produces for a missing topic, and also after the death of a broker.
+
+In the second case the library may repeat the error although a broker reports the topic. A new client asks the broker
+again.
 """
 
 
 def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any]:
-    """The settings of a consumer that is assigned its partitions and never forgets or skips by itself."""
+    """Return the settings of a consumer with assigned partitions that never skips records or stores offsets."""
     return {
         **connection(bootstrap_servers),
         "group.id": "ringlog-assigns-and-never-joins",
@@ -72,16 +76,19 @@ def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any
 
 
 def at_ease(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The same for a reader that rests between two looks: what it has fetched waits, and no more is fetched until it
-    looks. So the broker answers it once for all that came meanwhile.
+    """Return the same settings for a reader that pauses between polls.
+
+    The client fetches nothing while fetched records wait. So the broker answers once for all records that arrive during
+    a pause.
     """
     return {**config, "queued.min.messages": 1, "fetch.queue.backoff.ms": 5}
 
 
 class KafkaLog:
-    """A single-partition topic as a log. Connections are made when first needed.
+    """A topic with one partition as a log. It connects at the first use.
 
-    ``is_at_ease``: its readers keep a pace (``ringlog.log.replicas.poll_policy``).
+    Args:
+        is_at_ease: Its readers pause between polls (``ringlog.log.replicas.poll_policy``).
     """
 
     def __init__(
@@ -116,7 +123,9 @@ class KafkaLog:
     def append(self, records: Sequence[bytes]) -> None:
         """Append in order and wait for every acknowledgement.
 
-        Raises LogUnavailable: the fate of all is then unknown; RecordTooLarge: one of them can never be there.
+        Raises:
+            LogUnavailable: The outcome of all records is unknown.
+            RecordTooLarge: A record exceeds the size limit, so a retry fails, too.
         """
         handed = self.hand_over(records)
         try:
@@ -133,7 +142,7 @@ class KafkaLog:
         return self._sender().send(self._topic, data, key=key, partition=0)
 
     def put(self, key: str, data: bytes | None) -> int:
-        """Append one record under a key, None: the key is gone; its offset, once it is acknowledged.
+        """Append one record under a key and return its offset after the acknowledgement. None deletes the key.
 
         Raises LogUnavailable, RecordTooLarge.
         """
@@ -144,41 +153,41 @@ class KafkaLog:
             raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
 
     def begin_offset(self) -> int:
-        """The offset of the oldest record kept."""
+        """Return the offset of the oldest record."""
         return self._offsets(LOOKUP_TIMEOUT_S)[0]
 
     def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
-        """The offset after the last record that this log's isolation lets readers see."""
+        """Return the offset after the last record that is visible at this log's isolation level."""
         return self._offsets(timeout_s)[1]
 
     def identity(self) -> str:
-        """The topic id (KIP-516), 32 hex digits."""
+        """Return the topic id (KIP-516), 32 hex digits."""
         return describe(self._current_admin(), [self._topic], LOOKUP_TIMEOUT_S)[self._topic].topic_id
 
     def kafka_id(self) -> str:
-        """The Kafka cluster's id, as its brokers tell it."""
+        """Return the Kafka cluster's id as reported by its brokers."""
         return kafka_id(self._current_admin())
 
     def verify(self) -> None:
-        """Raises TopicMisconfigured or TopicMissing unless the topic is as its spec says."""
+        """Check the topic against its spec. Raises TopicMisconfigured, TopicMissing."""
         verify_topics(self._current_admin(), self._cluster, self._bootstrap, [self._spec])
 
     def tail(self, from_offset: int) -> KafkaTail:
-        """A reader that is assigned partition 0 from ``from_offset`` on."""
+        """Return a reader that is assigned partition 0 from ``from_offset`` on."""
         config = reader_config(self._bootstrap, self._isolation)
         return KafkaTail(at_ease(config) if self._is_at_ease else config, self._topic, from_offset)
 
     def delete_before(self, offset: int) -> None:
         """Delete all records before ``offset``, which must not be above the end. Raises LogUnavailable.
 
-        Never for the metadata log, which keeps everything.
+        Raises ValueError for the metadata log, which keeps every entry.
         """
         if self._spec is METADATA:
             raise ValueError(f"{self._topic} keeps everything")
         delete_before(self._current_admin(), self._topic, offset)
 
     def close(self) -> None:
-        """Flush and close what was opened."""
+        """Flush and close the producer, and close the other clients."""
         with self._lock:
             producer, self._producer = self._producer, None
             asker, self._asker = self._asker, None
@@ -212,7 +221,7 @@ class KafkaLog:
                     self._let_go(asker)
             if found is not None:
                 return int(found[0]), int(found[1])
-            # A partition's leader may not know yet that it leads: right after it was made, or after a restart.
+            # A new partition leader may not know its role yet, right after its creation or a restart.
             if time.monotonic() + LOOK_AGAIN_S >= deadline:
                 raise LogUnavailable(f"{self._topic}: its end is unknown: {why}", "is the broker up?")
             time.sleep(LOOK_AGAIN_S)
@@ -230,16 +239,16 @@ class KafkaLog:
             return self._asker
 
     def _let_go(self, asker: Consumer) -> None:
-        """Ask by a client made anew the next time: this one may keep its misbelief for minutes.
+        """Use a new client next time, because this one may repeat its error for minutes.
 
-        Other threads may still be asking it, so its last holder closes it.
+        Other threads may still use this one, so it is not closed here. The last reference closes it.
         """
         with self._lock:
             if self._asker is asker:
                 self._asker = None
 
     def _is_missing(self, asker: Consumer, error: KafkaError, timeout_s: float) -> bool:
-        """Does a broker say so?"""
+        """Return True if a broker itself reports the topic as missing."""
         if error.code() not in MISBELIEFS:
             return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         try:
@@ -266,10 +275,11 @@ class KafkaTail:
         return self._position
 
     def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:
-        """Wait up to ``timeout_s`` for the first record, then take what has been fetched. Raises LogTruncated.
+        """Wait up to ``timeout_s`` for the first record, then return the fetched ones. Raises LogTruncated.
 
-        One end-of-partition event also ends the wait: the position may have moved without a record.
+        An end-of-partition event also ends the wait: the position may have moved without a record.
         """
+        # If the offset is lost after some records, return these first. The next call raises.
         first = self._consumer.poll(timeout_s) if self._lost is None else None
         records: list[LogRecord] = []
         if first is not None:

@@ -1,4 +1,4 @@
-"""What a compacted topic holds now: the keys whose last record has a value, as compaction would leave them."""
+"""A read of the present contents of a compacted topic: the keys whose last record has a value."""
 
 from __future__ import annotations
 
@@ -16,16 +16,20 @@ V = TypeVar("V")
 
 RECORDS_MAX = 5_000
 POLL_S = 0.02
-"""A call waits so long for more records even where the end is there, and every change topic is read at a take-over."""
+"""Seconds that a call waits for more records, even at the end of the topic. A take-over reads every change topic."""
 
 
 def held(
     bootstrap_servers: str, topic: str, show: Callable[[bytes], V], look: Callable[[], None] = lambda: None
 ) -> dict[str, V]:
-    """Read the topic's only partition, committed records, from its beginning to its present end: key to what ``show``
-    makes of its value.
+    """Read the committed records of a one-partition topic up to its present end. Return key to decoded value.
 
-    ``look`` is called before each wait and may raise. Raises LogUnavailable if nothing comes for ``SILENCE_S``.
+    Args:
+        show: Decodes a value.
+        look: Called before each wait. May raise.
+
+    Raises:
+        LogUnavailable: No record arrived for ``SILENCE_S``.
     """
     consumer = Consumer(reader_config(bootstrap_servers, "read_committed") | {"auto.offset.reset": "earliest"})
     found: dict[str, V] = {}
@@ -54,7 +58,7 @@ def _is_end(message: Message) -> bool:
 
 def _take(message: Message, show: Callable[[bytes], V], found: dict[str, V]) -> None:
     if message.error() is not None:
-        return  # the client tries again; if nothing comes of it, the silence ends the wait
+        return  # the client retries; if that fails, the silence ends the wait
     key = bytes(message.key() or b"").decode(errors="replace")
     value = message.value()
     if value is None:

@@ -1,7 +1,7 @@
-"""Why a broker gives no answer: is nobody there, is the name unknown, is the log-in or the certificate refused?
+"""Diagnosis of a broker that does not answer: wrong address, unknown name, rejected login or certificate.
 
-A request that failed says only that it found no broker. The client library knows more, and tells it beside the request;
-so a client of its own asks once, and keeps the answer.
+A failed request only reports that no broker was found. The client library reports the cause through a separate error
+callback. So the diagnosis makes one request with a new client and collects these errors.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NO_LOG_IN = (
 
 
 def why_no_answer(bootstrap_servers: str) -> str:
-    """Return the reason, in the library's words if it has any; empty if the broker answers.
+    """Return the reason, in the library's words if it reports one; empty if the broker answers.
 
     Raises BadKafkaConfig.
     """
@@ -34,7 +34,7 @@ def why_no_answer(bootstrap_servers: str) -> str:
     options = connection(bootstrap_servers) | {"group.id": "ringlog-diagnosis", "log_level": 0, "error_cb": tell}
     try:
         consumer = Consumer(options)
-    except KafkaException as error:  # a file for TLS that is none
+    except KafkaException as error:  # for example, an invalid TLS file
         return str(error.args[0].str())
     try:
         consumer.list_topics(timeout=ASK_S)
@@ -43,7 +43,7 @@ def why_no_answer(bootstrap_servers: str) -> str:
         consumer.poll(TELL_S)
     finally:
         consumer.close()
-    # A refusal explains; a broken connection is often only what came of it.
+    # Prefer a rejection: a broken connection is often only its consequence.
     first = next((told[name] for name in ("_AUTHENTICATION", "_SSL", "_RESOLVE") if name in told), "")
     security = current().security
     # A broker with a login closes the connection of a client without one, and the library reports nothing.

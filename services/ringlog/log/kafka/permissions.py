@@ -1,20 +1,26 @@
-"""Who may write the CDC topic: rights that can be taken away for ever, at the broker.
+"""Fencing of CDC writers at the broker: permissions on the CDC topic that can be revoked permanently.
 
-A CDC writer that is taken for dead may only be slow: its process may wake in a week, with records in its hands. A
-fence in the metadata log does not reach it; only the broker does. So rights are given under a name of their own each
-time: the principal ``ringlog/<cluster>/<writer>/<number>``, with SCRAM credentials and an ACL for the CDC topic and
-the dead letters. No name of a cluster or a writer can hold a slash, so no two writers share one. (They were written
-with dots, which names may hold; those of a writer are still found, and fenced.) To fence a writer, every principal that
-it ever had gets an ACL that *denies* writing: Kafka asks the authorizer at every produce request, of connections that
-are open, too, and a denial wins over whatever allows. Denials are never taken back and numbers never used twice (the
-denials are what remembers them), so it is for ever.
+A CDC writer that seems dead may only be slow. Its process may continue a week later with records in its buffers. A
+fence in the metadata log does not stop it; only the broker does.
 
-That it holds is not believed but seen: ``takes_records`` tries as that very principal, at the leader of every
-partition, with a record that no topic takes. Who is refused for its size still had the right to write; nothing is
-written either way.
+So each grant has its own principal ``ringlog/<cluster>/<writer>/<number>``, with SCRAM credentials and an ACL for the
+CDC topic and the dead letters. Names of clusters and writers contain no slash, so no two writers share a principal.
+(Older principals had dots, which such names may contain. Those of a writer are still found and fenced.)
 
-It needs a broker with an authorizer and a SASL listener for the writers; who is a super user there, or comes in
-through a listener without authentication that is one, cannot be fenced. Source: Apache Kafka 4, ``StandardAuthorizer``.
+To fence a writer, every principal that it ever had gets an ACL that *denies* writing. Kafka checks the authorizer at
+every produce request, even on open connections, and a denial overrides every permission.
+
+Invariants: denials are never removed, and numbers are never reused; the denials are the record of used numbers. So a
+fence is permanent.
+
+A fence is verified. ``takes_records`` tries to write as the fenced principal, at the leader of every partition, with a
+record that exceeds every topic's limit. A rejection because of the size proves that the principal may still write. No
+record is written in either case.
+
+Requirements: a broker with an authorizer, and a SASL listener for the writers. Super users, and clients of an
+unauthenticated listener that counts as one, cannot be fenced.
+
+Source: Apache Kafka 4, ``StandardAuthorizer``.
 """
 
 from __future__ import annotations
@@ -51,8 +57,9 @@ MECHANISM = "SCRAM-SHA-256"
 ITERATIONS = 4_096
 TIMEOUT_S = 15.0
 TOO_LARGE = RECORD_BYTES_MAX + 64 * 1024
-"""Bytes of the record that no topic takes."""
+"""Size in bytes of a record that exceeds every topic's limit."""
 VISIBLE_S = 15.0
+"""Seconds until all brokers must apply a new ACL."""
 LOOK_S = 0.1
 
 _EVERYTHING = (CDC.suffix, DEAD_LETTERS.suffix)
@@ -60,43 +67,43 @@ _NO_AUTHORIZER = KafkaError.SECURITY_DISABLED
 
 
 class NoAuthorizer(LogError):
-    """The broker asks nobody for rights, so none can be taken away."""
+    """The broker has no authorizer, so permissions cannot be revoked."""
 
     code = "no_authorizer"
 
 
 class NoRights(LogError):
-    """The writer was never given rights of its own, so nobody knows what to take away."""
+    """The writer never had separate permissions, so there are none to revoke."""
 
     code = "no_rights_granted"
 
 
 class NoListener(LogError):
-    """Nobody said where the writers come in."""
+    """The listener for the writers is not configured."""
 
     code = "no_listener"
 
 
 class RightsNotGone(LogError):
-    """After the denial a partition's leader would still have taken a record."""
+    """After the denial a partition's leader still accepts records of the writer."""
 
     code = "rights_not_gone"
 
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """Credentials of a writer: ``principal`` is the user's name, without ``User:``."""
+    """Credentials of a writer. ``principal`` is the user's name without ``User:``."""
 
     principal: str
     password: str
 
     def java_properties(self, protocol: str) -> dict[str, str]:
-        """What a Java client is given, by Kafka's names."""
+        """Return the settings of a Java client."""
         return PLAIN.as_user(protocol, MECHANISM, self.principal, self.password).java()
 
 
 def grant(admin: AdminClient, cluster: str, writer: str) -> Rights:
-    """Make credentials that no writer had before, with the right to write. Raises NoAuthorizer, LogUnavailable."""
+    """Create credentials that no writer had before, with write permission. Raises NoAuthorizer, LogUnavailable."""
     made = Rights(next_principal(principals(admin, cluster, writer), cluster, writer), secrets.token_urlsafe(24))
     _bind(admin, cluster, made.principal, (AclOperation.WRITE, AclOperation.DESCRIBE), AclPermissionType.ALLOW)
     _set_password(admin, made)
@@ -104,7 +111,7 @@ def grant(admin: AdminClient, cluster: str, writer: str) -> Rights:
 
 
 def principals(admin: AdminClient, cluster: str, writer: str) -> tuple[str, ...]:
-    """All that the writer ever had, fenced ones included, oldest first. Raises NoAuthorizer, LogUnavailable."""
+    """Return all principals that the writer ever had, oldest first. Raises NoAuthorizer, LogUnavailable."""
     anybody: Any = None
     wanted = AclBindingFilter(
         ResourceType.TOPIC,
@@ -120,7 +127,7 @@ def principals(admin: AdminClient, cluster: str, writer: str) -> tuple[str, ...]
 
 
 def principals_among(names: Iterable[str], cluster: str, writer: str) -> tuple[str, ...]:
-    """Those that are, or were once, given to this writer of this cluster, oldest first, each once."""
+    """Return the names that belong to this writer of this cluster, oldest first, without duplicates."""
     prefixes = "|".join(
         re.escape(prefix) for prefix in (f"ringlog/{cluster}/{writer}/", f"ringlog.{cluster}.{writer}.")
     )
@@ -129,7 +136,7 @@ def principals_among(names: Iterable[str], cluster: str, writer: str) -> tuple[s
 
 
 def next_principal(had: Iterable[str], cluster: str, writer: str) -> str:
-    """A principal that this writer never had, and no other one can have; ``had``: all that it had."""
+    """Return a principal that neither this writer nor another one ever had. ``had`` lists those of this writer."""
     return f"ringlog/{cluster}/{writer}/{max(map(_number, had), default=0) + 1}"
 
 
@@ -138,7 +145,7 @@ def _number(principal: str) -> int:
 
 
 def deny(admin: AdminClient, cluster: str, principal: str) -> Rights:
-    """Take the right to write away for ever; its new password, which nobody else knows. Raises LogUnavailable."""
+    """Revoke the write permission permanently. Return new credentials, unknown to the writer. Raises LogUnavailable."""
     _bind(admin, cluster, principal, (AclOperation.WRITE,), AclPermissionType.DENY)
     changed = Rights(principal, secrets.token_urlsafe(24))
     _set_password(admin, changed)
@@ -146,7 +153,7 @@ def deny(admin: AdminClient, cluster: str, principal: str) -> Rights:
 
 
 def await_gone(listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]) -> None:
-    """Return when the leader of every partition refuses a principal that was denied. Raises RightsNotGone."""
+    """Wait until the leader of every partition rejects a denied principal. Raises RightsNotGone."""
     deadline = time.monotonic() + VISIBLE_S
     while taking := takes_records(listener, protocol, cluster, rights, partitions):
         if time.monotonic() >= deadline:
@@ -160,7 +167,10 @@ def await_gone(listener: str, protocol: str, cluster: str, rights: Rights, parti
 def takes_records(
     listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]
 ) -> tuple[int, ...]:
-    """Partitions of the CDC topic whose leader lets the principal write; nothing is written. Raises LogUnavailable."""
+    """Return the partitions of the CDC topic whose leader lets the principal write. No record is written.
+
+    Raises LogUnavailable, RightsNotGone.
+    """
     options = {
         **connection(listener, current().security.as_user(protocol, MECHANISM, rights.principal, rights.password)),
         "message.max.bytes": 4 * TOO_LARGE,
@@ -173,7 +183,7 @@ def takes_records(
 
 
 def _may_write(options: Mapping[str, Any], topic: str, partition: int) -> bool:
-    """Try one partition. Each has a producer of its own: one that was refused once asks no other leader."""
+    """Try one partition, with a new producer: after one rejection a producer asks no other leader."""
     told: list[KafkaError | None] = []
     producer = Producer(dict(options))
     try:
@@ -224,7 +234,7 @@ def _set_password(admin: AdminClient, rights: Rights) -> None:
 
 
 def answered(future: Future[Any]) -> Any:
-    """What the broker says to a change of rights. Raises NoAuthorizer, LogUnavailable."""
+    """Return the broker's answer to a change of permissions. Raises NoAuthorizer, LogUnavailable."""
     try:
         return future.result(timeout=TIMEOUT_S + 5)
     except KafkaException as error:

@@ -1,12 +1,13 @@
-"""An acknowledged producer: ``acks=all``, in order, idempotent where records do not count once anyway, with a thread of
-its own that serves the acknowledgements.
+"""An acknowledged producer (``acks=all``) that keeps order and has its own thread for acknowledgements.
 
-An acknowledgement means that every in-sync copy has the record. A failure means that nobody knows: the record may be
-in the topic, or may get there until ``delivery_timeout_s`` has passed. After a fatal error the client inside is
-replaced by a new one: its producer id is gone, and so is the broker's memory of what it sent, which is why writers
-above this module make every record recognisable by itself.
+It is idempotent, except for topics whose records count once anyway. An acknowledgement means that every in-sync copy
+has the record. A failure means that the outcome is unknown: the record may be in the topic, or may still arrive until
+``delivery_timeout_s`` has passed.
 
-One request is in flight at a time: what is produced meanwhile travels together with the next one.
+After a fatal error a new client replaces the inner one. The new client has another producer id, so the broker cannot
+deduplicate its retries. Therefore, the writers that use this module make every record identifiable by its content.
+
+One request is in flight at a time. Records that are produced meanwhile travel together in the next one.
 """
 
 from __future__ import annotations
@@ -28,13 +29,13 @@ POLL_S = 0.1
 GIVE_UP_S = 1.0
 ANY_PARTITION = -1
 TOO_LARGE = (KafkaError.MSG_SIZE_TOO_LARGE, KafkaError.RECORD_LIST_TOO_LARGE)
-"""What the client, or a broker, says of a record that is too large: definite, unlike all other failures."""
+"""Errors of the client or a broker for a record that is too large. Unlike all other failures, they are definite."""
 
 _LIMIT = "max.message.bytes"
 REFUSED = "_error"
-"""Where the client leaves what it has against a record of many."""
+"""Key of the error that the client stores in one record of a batch."""
 FRAMING_BYTES = 1_024
-"""More than the broker's format adds to a record that travels alone."""
+"""Upper bound of the bytes that the broker's format adds to a record that travels alone."""
 
 log = get_logger(__name__)
 Delivery = Callable[[KafkaError | None, Message], None]
@@ -42,7 +43,10 @@ Delivery = Callable[[KafkaError | None, Message], None]
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """Where a record went. ``time_ms``: when it was appended, where the topic has append times, else its author's."""
+    """The location of an acknowledged record.
+
+    ``time_ms`` is the broker's time if the topic has append times, else the author's.
+    """
 
     topic: str
     partition: int
@@ -53,11 +57,11 @@ class Delivered:
 def producer_config(
     bootstrap_servers: str, client_id: str, delivery_timeout_s: float, is_idempotent: bool = True
 ) -> dict[str, Any]:
-    """The settings of a producer that keeps order and loses nothing that it acknowledged.
+    """Return the settings of a producer that keeps order and does not lose acknowledged records.
 
-    One that is not idempotent may send a record twice: for topics whose records count once. An idempotent one has at
-    most five *records* under way to a partition, not five requests, and while more wait its thread asks the kernel
-    again and again whether the answer is there: that took up to half of a validator's processor time.
+    A producer that is not idempotent may send a record twice, so use it only for topics whose records count once. An
+    idempotent one has at most five *records* in flight per partition, not five requests. While more records wait, its
+    thread polls the kernel in a loop. That used up to half of a validator's processor time.
     """
     return {
         **connection(bootstrap_servers),
@@ -78,7 +82,7 @@ def producer_config(
 
 
 def too_large(topic: str, key: bytes | None, size: int) -> RecordTooLarge:
-    """The error of a record that ``topic`` refuses for its ``size``, with what can be done."""
+    """Return the error for a record that exceeds the size limit of ``topic``, with a hint for the operator."""
     fixed = any(_LIMIT in spec.required and topic.endswith(f".{spec.suffix}") for spec in TOPICS)
     if fixed and size + FRAMING_BYTES > RECORD_BYTES_MAX:
         return RecordTooLarge(topic, key, size, f"a record of this topic has at most {RECORD_BYTES_MAX:,} bytes")
@@ -89,14 +93,14 @@ def too_large(topic: str, key: bytes | None, size: int) -> RecordTooLarge:
 
 
 def _failure(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:
-    """What an author hears of a record that was not acknowledged."""
+    """Return the error for a record that was not acknowledged."""
     if error.code() in TOO_LARGE:
         return too_large(topic, key, size)
     return LogUnavailable(f"{topic}: not acknowledged: {error.str()}", "its fate is unknown")
 
 
 def _refusal(topic: str, key: bytes | None, size: int, error: KafkaError) -> LogError:
-    """What an author hears of a record that this process's own client does not take."""
+    """Return the error for a record that this process's own client rejected."""
     if error.code() in TOO_LARGE:
         return too_large(topic, key, size)
     if error.code() == KafkaError._QUEUE_FULL:
@@ -113,8 +117,9 @@ def _closed(topic: str) -> LogUnavailable:
 
 
 class _Together:
-    """The one answer to records that were sent together, when each has its own. If records are refused for ever the
-    smallest of them is what is raised: larger ones are refused, too.
+    """One future for records that were sent together and are answered one by one.
+
+    If the size limit rejects several records, the error names the smallest: all larger ones are rejected, too.
     """
 
     def __init__(self, topic: str, count: int) -> None:
@@ -128,11 +133,11 @@ class _Together:
             self.future.set_result(None)
 
     def delivered(self, error: KafkaError | None, message: Message) -> None:
-        """The answer of one record."""
+        """Handle the client's answer to one record."""
         self.answered(None if error is None else _failure(self._topic, None, len(message.value() or b""), error))
 
     def answered(self, failure: LogError | None) -> None:
-        """What became of one record."""
+        """Count one answer, and complete the future at the last one."""
         with self._lock:
             self._left -= 1
             if failure is not None:
@@ -143,13 +148,13 @@ class _Together:
 
 
 def _worse(one: LogError, other: LogError) -> LogError:
-    """What is to be raised of two failures."""
+    """Return the failure to raise of two: the smallest record that is too large, else the first failure."""
     refused = [error for error in (one, other) if isinstance(error, RecordTooLarge)]
     return min(refused, key=lambda error: error.size) if refused else one
 
 
 class AckedProducer:
-    """Sends records and tells of each what became of it. Safe from threads."""
+    """A producer that reports the outcome of each record. Safe from threads."""
 
     def __init__(
         self,
@@ -169,16 +174,19 @@ class AckedProducer:
     def send(
         self, topic: str, value: bytes | None, *, key: bytes | None = None, partition: int | None = None
     ) -> Future[Delivered]:
-        """Send one record; the future gives its place, or raises LogUnavailable when its fate is unknown, or
-        RecordTooLarge if the topic refuses it for ever.
+        """Send one record. The future contains its location or error, and cannot be cancelled.
 
-        ``partition``: None lets the client choose by key. Raises LogUnavailable at once if the local queue is full, or
-        this producer is closed, and RecordTooLarge if no topic takes so much. The future cannot be cancelled: a record
-        that was handed over is on its way.
+        Args:
+            partition: None: the client chooses by key.
+
+        Raises:
+            LogUnavailable: The local queue is full, or this producer is closed. From the future: the outcome is
+                unknown.
+            RecordTooLarge: The record exceeds the limit of the client or, from the future, of the topic.
         """
         future: Future[Delivered] = Future()
-        # Running from here on, so that a caller's cancel() changes nothing; else the answer would raise in the thread
-        # that serves everybody's.
+        # Mark the future as running, so that cancel() has no effect. Otherwise set_result() would raise in the thread
+        # that serves all acknowledgements.
         future.set_running_or_notify_cancel()
         wanted = ANY_PARTITION if partition is None else partition
         size = len(key or b"") + len(value or b"")
@@ -194,10 +202,10 @@ class AckedProducer:
         return future
 
     def send_all(self, topic: str, values: Sequence[bytes]) -> Future[None]:
-        """Send records to partition 0, in this order; one future for all: it fails if one of them does.
+        """Send records to partition 0 in this order. The one future fails if any record fails, as in ``send``.
 
-        They are handed to the client at once, since each one that it is given by itself wakes its thread. The future
-        raises what ``send`` raises; of one that is refused here, those behind it may be on their way.
+        The client gets them in one call, because each separate call wakes its thread. If the client rejects a record,
+        later records may still be in flight.
         """
         together = _Together(topic, len(values))
         records: list[dict[str, Any]] = [{"value": value} for value in values]
@@ -209,7 +217,7 @@ class AckedProducer:
                     producer.produce_batch(topic, records, partition=0, on_delivery=together.delivered)
                 else:
                     none = _closed(topic)
-            except (BufferError, KafkaException) as refused:  # of the call, before the first record
+            except (BufferError, KafkaException) as refused:  # the call failed before the first record
                 none = LogUnavailable(f"{topic}: not sent: {refused}", "its fate is unknown")
         is_broken = False
         for record in records:
@@ -240,7 +248,7 @@ class AckedProducer:
         raise _refusal(topic, key, len(key or b"") + len(value or b""), why) from refused
 
     def flush(self, timeout_s: float) -> int:
-        """Wait until everything sent has been answered; returns how many records are still open at the deadline."""
+        """Wait for all answers. Return the number of records without an answer at the deadline."""
         return int(self._producer.flush(timeout_s))
 
     def close(self, timeout_s: float = 5.0) -> None:
@@ -254,7 +262,7 @@ class AckedProducer:
         self._poller.join(timeout_s)
 
     def _replace(self, broken: Producer) -> None:
-        """Begin anew under another producer id, and give every record that the broken client holds its answer."""
+        """Create a new client with another producer id, and fail every record that the broken client holds."""
         with self._lock:
             if self._producer is not broken:
                 return
@@ -262,7 +270,7 @@ class AckedProducer:
         _give_up(broken, GIVE_UP_S)
 
     def _poll(self) -> None:
-        """Serve acknowledgements. The client tells of a fatal error here or at the next record, whichever is first."""
+        """Serve acknowledgements. The client reports a fatal error here or at the next record."""
         while not self._closing.is_set():
             producer = self._producer
             try:
@@ -273,7 +281,7 @@ class AckedProducer:
 
 
 def _answered(producer: Producer, timeout_s: float) -> bool:
-    """Wait for the answers to all records; a fatal error, which the client may raise meanwhile, is none."""
+    """Return True if all records are answered in time. A fatal error of the client counts as False."""
     try:
         return int(producer.flush(timeout_s)) == 0
     except KafkaException:
@@ -281,6 +289,7 @@ def _answered(producer: Producer, timeout_s: float) -> bool:
 
 
 def _give_up(producer: Producer, timeout_s: float) -> None:
-    """Drop what the client holds; each record is answered with a failure. The first wait may end with a fatal error."""
+    """Drop the records that the client holds, so that each gets a failure."""
     producer.purge()
+    # The first wait may end with a fatal error, so wait a second time.
     _ = _answered(producer, timeout_s) or _answered(producer, timeout_s)

@@ -1,11 +1,12 @@
-"""How long the broker keeps the rows of the CDC log, beside how long its tables promised that they can be read.
+"""The retention of the CDC topic, compared with the ``ttl`` that its tables promise to readers.
 
-One topic holds the rows of all tables, and the broker deletes whole segments by the age of their newest record. So the
-topic's ``retention.ms`` must be at least the greatest ``ttl`` that any row in it was promised
-(``ringlog.kernel.generations.expiry.log_retention``); then a row is there for at least its ``ttl``, and is gone at
-most a ``segment.ms`` after the retention. Neither decides what a reader delivers: positions do.
+One topic contains the rows of all tables. The broker deletes whole segments by the age of their newest record. So
+``retention.ms`` must be at least the greatest ``ttl`` of any row in the topic
+(``ringlog.kernel.generations.expiry.log_retention``). Then a row is readable for at least its ``ttl``, and it is
+deleted at most one ``segment.ms`` after the retention. Positions, not the retention, decide which rows a reader
+returns.
 
-A retention is only ever raised here. To use less disk, lower the tables' ``ttl`` first.
+Invariant: this module only raises a retention. To use less disk space, first lower the ``ttl`` of the tables.
 """
 
 from __future__ import annotations
@@ -24,41 +25,41 @@ FOR_EVER = -1
 
 @dataclass(frozen=True, slots=True)
 class Retention:
-    """Of a topic as it is: ``ms`` and ``bytes`` of a partition, -1: without a bound."""
+    """The retention settings of a topic. -1: no limit."""
 
     ms: int
     bytes: int
 
     def covers(self, seconds: int | None) -> bool:
-        """True if every record is kept for this number of seconds (None: for ever), however many there are."""
+        """Return True if every record is kept for this number of seconds (None: permanently), at any volume."""
         by_time = self.ms == FOR_EVER or (seconds is not None and self.ms >= seconds * 1000)
         return by_time and self.bytes == FOR_EVER
 
 
 def wanted_settings(seconds: int | None) -> dict[str, str]:
-    """The settings of a topic that keeps its records for this number of seconds, None: for ever."""
+    """Return the topic settings that keep records for this number of seconds. None: permanently."""
     ms = FOR_EVER if seconds is None else seconds * 1000
     return {"retention.ms": str(ms), "retention.bytes": str(FOR_EVER)}
 
 
 def mending(bootstrap_servers: str, topic: str, found: Retention, seconds: int | None) -> str:
-    """The command that makes a topic keep its records for this number of seconds."""
+    """Return the command that makes a topic keep its records for this number of seconds."""
     added = ",".join(f"{name}={value}" for name, value in _missing(found, seconds).items())
     where = f"--bootstrap-server {bootstrap_servers} --entity-type topics --entity-name {topic}"
     return f"kafka-configs.sh {where} --alter --add-config {added}"
 
 
 def retention_of(admin: AdminClient, topic: str) -> Retention:
-    """What is in force. Raises LogUnavailable."""
+    """Return the settings in force. Raises LogUnavailable."""
     resource = ConfigResource(ResourceType.TOPIC, topic)
     found = _answer(lambda: admin.describe_configs([resource], request_timeout=ANSWER_S)[resource], topic)
     return Retention(int(found["retention.ms"].value), int(found["retention.bytes"].value))
 
 
 def keep_at_least(admin: AdminClient, topic: str, seconds: int | None) -> Retention:
-    """Raise the retention if it does not cover this number of seconds (None: for ever); what it was before.
+    """Raise the retention if it does not cover this number of seconds (None: permanently). Return the previous one.
 
-    Raises LogUnavailable, also if the broker denies it.
+    Raises LogUnavailable, also if the broker denies the change.
     """
     found = retention_of(admin, topic)
     missing = _missing(found, seconds)

@@ -1,11 +1,12 @@
-"""The topics of a cluster on the broker: ends, newest append times, and the repair of missing topics or settings.
+"""The topics of a cluster at the broker: end offsets, newest append times, and the repair of topics and settings.
 
-A cluster whose metadata topic is lost still has other topics with records. Nothing here creates a metadata topic, since
-an empty one beside them would be another cluster. ``ringlog recover`` rebuilds the lost one from a copy.
+A cluster that has lost its metadata topic still has other topics with records. This module never creates a metadata
+topic, because an empty one among them would be another cluster. ``ringlog recover`` rebuilds the lost topic from a
+copy.
 
-Kafka finds the newest append time in its time index, whatever the order of the records; deleted records do not count,
-and a wrong clock may have put it ahead. Only topics with ``message.timestamp.type=LogAppendTime`` have append times; in
-others the times are their authors'.
+Kafka finds the newest append time in its time index, independent of the order of the records. Deleted records do not
+count. A wrong clock may have set a time in the future. Append times exist only in topics with
+``message.timestamp.type=LogAppendTime``; in other topics the times are the authors' times.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ ANSWER_S = 10.0
 
 
 def newest_append(admin: AdminClient, topic: str) -> Micros | None:
-    """The greatest time of any record of ``topic``, microseconds; None if it has none.
+    """Return the greatest time of any record of ``topic``, or None if the topic has no records.
 
     Raises LogUnavailable, TopicMissing.
     """
@@ -48,7 +49,7 @@ def newest_append(admin: AdminClient, topic: str) -> Micros | None:
 
 
 def ends_of(admin: AdminClient, topic: str, timeout_s: float = ANSWER_S) -> dict[int, int]:
-    """Where each partition of ``topic`` ends. Raises LogUnavailable, TopicMissing."""
+    """Return the end offset of each partition. Raises LogUnavailable, TopicMissing."""
     newest: Any = OffsetSpec
     found = _asked(admin, topic, newest.latest(), timeout_s)
     return {partition: result.offset for partition, result in found.items()}
@@ -73,10 +74,9 @@ def has_log(admin: AdminClient, cluster: str) -> bool:
 
 
 def remains(admin: AdminClient, cluster: str) -> tuple[str, ...]:
-    """Return the topics with records that a cluster without a log left; none if its log has records.
+    """Return the topics with records that a cluster without a log left behind. Empty if the log has records.
 
-    Schemas and the status of agents do not count: both are written before there is a log, by a founding that was
-    interrupted. The log is asked again at the end: another process may create the cluster at this moment.
+    Schemas and the status of agents do not count: an interrupted creation of a cluster writes both before the log.
     Raises LogUnavailable.
     """
     if has_log(admin, cluster):
@@ -84,14 +84,18 @@ def remains(admin: AdminClient, cluster: str) -> tuple[str, ...]:
     others = tuple(spec for spec in TOPICS if spec not in (METADATA, SCHEMAS, AGENTS))
     names = [topic_name(cluster, spec.suffix) for spec in existing_topics(admin, cluster, others)]
     used = tuple(name for name in names if any(ends_of(admin, name).values()))
+    # Check the log again: another process may have created the cluster in the meantime.
     return () if used and has_log(admin, cluster) else used
 
 
 def repair_topics(admin: AdminClient, cluster: str, bootstrap_servers: str, profile: TopicProfile) -> dict[str, str]:
-    """Make the topics that are missing and set what correctness rests on; return each topic that was changed, and how.
+    """Create missing topics and set required settings. Return each changed topic with a description of the change.
 
-    The log must be there. The number of partitions stays. Raises TopicMisconfigured if a setting cannot be repaired,
-    LogUnavailable.
+    The metadata topic must exist. The number of partitions does not change.
+
+    Raises:
+        TopicMisconfigured: A setting cannot be repaired.
+        LogUnavailable: The broker does not answer.
     """
     changed = dict.fromkeys(create_topics(admin, cluster, profile), "made")
     changed |= {name: f"set {', '.join(sorted(values))}" for name, values in set_required(admin, cluster).items()}

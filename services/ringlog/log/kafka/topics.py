@@ -1,20 +1,21 @@
-"""The topics of a cluster: their names, partitions and settings, how they are made, and how wrong ones are refused.
+"""The topics of a cluster: names, partitions, settings, creation, and checks.
 
-``required`` settings are what correctness rests on and are checked at every start; ``initial`` ones are only set when
-the topic is made, and operators may change them. The metadata topic keeps everything, for ever, in order: no
-retention by time or size, no compaction, no election of a replica that lacks acknowledged records.
+``required`` settings are necessary for correctness and are checked at every start. ``initial`` settings are set when
+the topic is created; operators may change them. The metadata topic keeps every entry in order until a ``TruncateLog``
+allows a deletion. It has no retention and no compaction, and never elects a replica that lacks acknowledged records.
 
-**Clocks.** Records carry the wall clocks of their authors, in every topic but ``mutations``, where the broker's counts.
-A clock that is wrong must not make the broker refuse a record, so its limits on timestamps are lifted wherever our own
-times stand (``ANY_CLOCK``, one rule for all topics). The start of a cluster raises them where they are lower.
+**Clocks.** Records carry the wall-clock time of their authors, except in ``mutations`` and ``load``, which have broker
+times. A broker must not reject a record because an author's clock is wrong. So its timestamp limits are removed for
+topics with author times (``ANY_CLOCK``). The start of a cluster raises them if they are lower.
 
-**Copies.** A new cluster's topics have ``replication 3, min.insync.replicas 2`` where there are three brokers, and one
-copy where there is one and no other is known of. In between somebody must say (``CopiesUndecided``): a broker that is
-down for a moment must not make a cluster of single copies. Of ``n`` copies at least ``least_insync(n)`` must have a
-record before it is acknowledged, so that any two choices of them share one, and at most ``n``, or nothing could be
-written. That setting is what remembers the founding: who takes copies away from a topic comes below it. Fewer copies
-than brokers would allow are no less than at founding, and reported. A single broker acknowledges before the record is
-on the disk: a power cut can lose the newest ones.
+**Copies.** A new cluster gets ``replication 3, min.insync.replicas 2`` with three or more brokers, and one copy if
+there is one broker and no sign of another. Otherwise the operator must choose (``CopiesUndecided``): a broker that is
+down for a moment must not lead to a cluster of single copies.
+
+Of ``n`` copies, at least ``least_insync(n)`` must have a record before it is acknowledged, so that any two such sets
+overlap. At most ``n`` may be required, or every write fails. If an operator removes copies, ``min.insync.replicas`` may
+exceed their number, and the check fails. Topics with fewer copies than the brokers allow are reported, but accepted. A
+single broker acknowledges before the record is on disk, so a power failure can lose the newest records.
 """
 
 from __future__ import annotations
@@ -54,17 +55,21 @@ _FOREVER = {"retention.ms": "-1", "retention.bytes": "-1"}
 _SAFE = {"unclean.leader.election.enable": "false"}
 _NO_LIMIT = str(2**63 - 1)
 ANY_CLOCK = {"message.timestamp.after.max.ms": _NO_LIMIT, "message.timestamp.before.max.ms": _NO_LIMIT}
-"""How far the times of records may lie from the broker's clock: as far as they like."""
+"""No limit on the difference between a record's time and the broker's clock."""
 _APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 _LARGE = {"max.message.bytes": str(RECORD_BYTES_MAX)}
 _DELETE = {"cleanup.policy": "delete"}
 _COMPACT = {"cleanup.policy": "compact"}
 _BRISK = {"segment.ms": "600000", "max.compaction.lag.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
-"""For compacted topics that grow with what happens and are read whole at a start, as change topics are by a publisher
-that takes over: the segment in use is never compacted, and by default it is in use for a week, or a gigabyte long."""
+"""Settings of compacted topics that are read as a whole at a start, such as change topics at a take-over.
+
+The active segment is never compacted. By default it stays active for a week or one gigabyte.
+"""
 
 _GONE_STAYS = {"delete.retention.ms": str(7 * _DAY_MS)}
-"""So long a record that a key is gone stays: who was away for less, and goes on where it was, hears of it."""
+"""Retention of deletion records. A reader that was away for less time, and continues at its position, sees all
+deletions.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,28 +81,30 @@ class TopicSpec:
     required: Mapping[str, str]
     initial: Mapping[str, str] = field(default_factory=dict)
     at_most: Mapping[str, str] = field(default_factory=dict)
-    """Numbers: set when it is made, and lowered at the start of a cluster if they are greater."""
+    """Upper limits of numeric settings: set at creation, and lowered at the start of a cluster if they are greater."""
     counts_once: bool = False
-    """A record that is there twice, at whatever distance, counts once: its readers know it by its id."""
+    """Readers identify records by an id, so a duplicate record has no effect."""
     may_grow: bool = False
-    """An operator may add partitions: readers find them."""
+    """An operator may add partitions, and readers find them."""
 
     @property
     def raised(self) -> Mapping[str, str]:
-        """What is set when it is made, and raised at the start of a cluster if it is less."""
+        """Settings that are set at creation, and raised at the start of a cluster if they are lower."""
         return {} if self.required.get("message.timestamp.type") == "LogAppendTime" else ANY_CLOCK
 
 
 @dataclass(frozen=True, slots=True)
 class TopicProfile:
-    """How many copies of each record there are, and how many must exist before it is acknowledged."""
+    """The number of copies of each record, and how many must exist before it is acknowledged."""
 
     replication: int
     min_insync: int
 
 
 def least_insync(copies: int) -> int:
-    """How many of N copies must have a record before it is acknowledged: more than half, of three or more."""
+    """Return how many copies must have a record before it is acknowledged: a majority of three or more
+    copies, else 1.
+    """
     return copies // 2 + 1 if copies >= REPLICATION_MAX else 1
 
 
@@ -154,20 +161,20 @@ TOPICS: tuple[TopicSpec, ...] = (
 
 
 def topic_name(cluster: str, suffix: str) -> str:
-    """The name of a cluster's topic, e.g. ``orders.metadata``."""
+    """Return the name of a cluster's topic, e.g. ``orders.metadata``."""
     return f"{cluster}.{suffix}"
 
 
 def admin_client(bootstrap_servers: str) -> AdminClient:
-    """An admin client for these functions."""
+    """Return an admin client for the functions of this module."""
     return AdminClient({**connection(bootstrap_servers), "socket.nagle.disable": True})
 
 
 def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, named: int = 1) -> TopicProfile:
-    """How many copies the topics of a cluster get: ``wanted``; else as many as its metadata topic has, if there is one;
-    else what the brokers allow. ``named``: addresses that the caller knows them by.
+    """Return the number of copies for a cluster's topics.
 
-    Raises CopiesUndecided, LogUnavailable.
+    It is ``wanted`` if given, else that of the metadata topic if it exists, else the number that the brokers allow.
+    ``named`` is the number of broker addresses that the caller knows. Raises CopiesUndecided, LogUnavailable.
     """
     known = _with_brokers(admin)
     up = len(known.brokers)
@@ -180,7 +187,10 @@ def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, name
 
 
 def _with_brokers(admin: AdminClient) -> ClusterMetadata:
-    """What there is. Who answers counts as down where the controller missed its heartbeats: it is up again soon."""
+    """Return the metadata of the Kafka cluster, with at least one broker.
+
+    A broker that answers may briefly count as down because the controller missed its heartbeats.
+    """
     deadline = time.monotonic() + REQUEST_TIMEOUT_S
     while True:
         known: ClusterMetadata = _call(admin.list_topics, timeout=REQUEST_TIMEOUT_S)
@@ -192,9 +202,9 @@ def _with_brokers(admin: AdminClient) -> ClusterMetadata:
 
 
 def chosen(up: int, others: int, wanted: int | None = None) -> TopicProfile:
-    """The copies of new topics where ``up`` brokers are up, and there is a sign of others that are not.
+    """Return the number of copies if ``up`` brokers are up and there are signs of ``others`` that are down.
 
-    A sign is a copy on a broker that is not up, or one more address. Raises CopiesUndecided.
+    A sign is a copy on a broker that is down, or one more address. Raises CopiesUndecided.
     """
     if wanted is not None:
         if not 1 <= wanted <= up:
@@ -213,7 +223,7 @@ def _are_up(brokers: int) -> str:
 
 
 def existing_topics(admin: AdminClient, cluster: str, specs: Sequence[TopicSpec] = TOPICS) -> tuple[TopicSpec, ...]:
-    """Those of the topics that exist. Raises LogUnavailable."""
+    """Return those of the topics that exist. Raises LogUnavailable."""
     names = {topic_name(cluster, spec.suffix): spec for spec in specs}
     ids = topic_ids(admin, tuple(names), REQUEST_TIMEOUT_S)
     return tuple(spec for name, spec in names.items() if ids[name] is not None)
@@ -222,10 +232,13 @@ def existing_topics(admin: AdminClient, cluster: str, specs: Sequence[TopicSpec]
 def create_topics(
     admin: AdminClient, cluster: str, profile: TopicProfile | None = None, specs: Sequence[TopicSpec] = TOPICS
 ) -> tuple[str, ...]:
-    """Make the topics that do not exist yet; existing ones stay as they are. Returns the names of those made.
+    """Create the topics that do not exist yet and return their names. Existing topics do not change.
 
-    When it returns, every partition has a leader: a controller answers before the brokers have heard of the topic.
-    Raises CopiesUndecided; LogUnavailable if the broker gives no answer: calling it again goes on where it stopped.
+    On return every partition has a leader: a controller answers before the brokers know the topic.
+
+    Raises:
+        CopiesUndecided: See ``profile_of``.
+        LogUnavailable: The broker did not answer. Repeat the call to continue.
     """
     copies = profile if profile is not None else profile_of(admin, cluster)
     wanted = [
@@ -273,12 +286,15 @@ def _await_leaders(admin: AdminClient, names: Sequence[str]) -> None:
 def verify_topics(
     admin: AdminClient, cluster: str, bootstrap_servers: str, specs: Sequence[TopicSpec] = TOPICS, *, tend: bool = False
 ) -> Mapping[str, str]:
-    """Check that every topic exists with its partitions, copies and required settings; returns name -> topic id.
+    """Check partitions, copies and required settings of every topic. Return topic name to topic id.
 
-    ``tend``: for a process that looks after the cluster. It raises the limits of ``ANY_CLOCK`` where they are lower,
-    lowers the numbers of ``at_most`` where they are greater, and warns of topics with fewer copies than the brokers
-    allow. Raises TopicMissing, TopicMisconfigured (the first
-    wrong setting, and the command that mends it), LogUnavailable.
+    Args:
+        tend: For processes that maintain the cluster. Also correct the settings ``raised`` and ``at_most``, and log a
+            warning about topics with fewer copies than the brokers allow.
+
+    Raises:
+        TopicMisconfigured: The first wrong setting, and the command that corrects it.
+        TopicMissing, LogUnavailable: A topic does not exist, or the broker does not answer.
     """
     names = [topic_name(cluster, spec.suffix) for spec in specs]
     brokers = len(_call(admin.list_topics, timeout=REQUEST_TIMEOUT_S).brokers)
@@ -310,7 +326,7 @@ def _settings(admin: AdminClient, names: Sequence[str]) -> dict[str, dict[str, s
 
 
 def kafka_id(admin: AdminClient) -> str:
-    """The id that the brokers' storage was formatted with; empty if they tell none. Raises LogUnavailable."""
+    """Return the id of the brokers' formatted storage; empty if they report none. Raises LogUnavailable."""
     return str(_call(admin.list_topics, timeout=REQUEST_TIMEOUT_S).cluster_id or "")
 
 
@@ -323,7 +339,7 @@ def delete_before(admin: AdminClient, name: str, offset: int) -> None:
 
 
 def delete_topic(admin: AdminClient, name: str) -> None:
-    """Delete a topic; what is gone already stays so. Raises LogUnavailable."""
+    """Delete a topic, if it exists. Raises LogUnavailable."""
     futures: Mapping[str, Future[Any]] = _call(admin.delete_topics, [name], request_timeout=REQUEST_TIMEOUT_S)
     with suppress(TopicMissing):
         _result(futures[name], name)
@@ -331,9 +347,10 @@ def delete_topic(admin: AdminClient, name: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FoundTopic:
-    """A topic as it is.
+    """A topic at the broker.
 
-    Its id (32 hex digits), number of partitions, the smallest number of copies, whether it is served.
+    ``topic_id`` has 32 hex digits. ``replication`` is the smallest number of copies of any partition. ``has_leaders``
+    is True if every partition has a leader.
     """
 
     name: str
@@ -346,14 +363,14 @@ class FoundTopic:
 def describe(
     admin: AdminClient, names: Sequence[str], timeout_s: float = REQUEST_TIMEOUT_S
 ) -> Mapping[str, FoundTopic]:
-    """The topics as they are. Raises TopicMissing, LogUnavailable."""
+    """Return the topics at the broker. Raises TopicMissing, LogUnavailable."""
     return {
         name: _found(name, _result(future, name, timeout_s)) for name, future in _asked(admin, names, timeout_s).items()
     }
 
 
 def topic_ids(admin: AdminClient, names: Sequence[str], timeout_s: float) -> Mapping[str, str | None]:
-    """The topics' ids by one request; None where a broker says that there is no such topic. Raises LogUnavailable."""
+    """Return the topics' ids with one request, None for a missing topic. Raises LogUnavailable."""
     ids: dict[str, str | None] = {}
     for name, future in _asked(admin, names, timeout_s).items():
         try:
@@ -377,7 +394,7 @@ def _found(name: str, topic: Any) -> FoundTopic:
 
 
 def copies_of(admin: AdminClient, cluster: str) -> int:
-    """How many copies each entry of the metadata log has. Raises TopicMissing, LogUnavailable."""
+    """Return the number of copies of the metadata log. Raises TopicMissing, LogUnavailable."""
     name = topic_name(cluster, METADATA.suffix)
     return describe(admin, [name])[name].replication
 
@@ -403,7 +420,7 @@ def _check(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str], boot
 
 
 def _wrong(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str]) -> dict[str, str]:
-    """The settings that correctness rests on and that are others, with the values that they must have."""
+    """Return the required settings that are wrong, with their correct values."""
     insync, copies = settings.get("min.insync.replicas", "absent"), topic.replication
     wanted = {**spec.required, **spec.raised, "min.insync.replicas": insync}
     if not insync.isdigit() or not least_insync(copies) <= int(insync) <= copies:
@@ -414,9 +431,8 @@ def _wrong(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str]) -> d
 def set_required(
     admin: AdminClient, cluster: str, specs: Sequence[TopicSpec] = TOPICS
 ) -> Mapping[str, Mapping[str, str]]:
-    """Set what is wrong of the settings that correctness rests on; what was set, by topic.
-
-    Raises TopicMissing, LogUnavailable.
+    """Correct the required settings that are wrong. Return the changes by topic. Raises TopicMissing,
+    LogUnavailable.
     """
     names = [topic_name(cluster, spec.suffix) for spec in specs]
     described, settings = describe(admin, names), _settings(admin, names)
@@ -425,7 +441,7 @@ def set_required(
 
 
 def _set(admin: AdminClient, name: str, values: Mapping[str, str]) -> bool:
-    """Set these settings of a topic; False if the broker lets nobody do that here."""
+    """Change settings of a topic. Return False if the broker does not allow that."""
     entries = [ConfigEntry(key, value, incremental_operation=AlterConfigOpType.SET) for key, value in values.items()]
     resource = ConfigResource(ResourceType.TOPIC, name, incremental_configs=entries)
     try:

@@ -92,7 +92,7 @@ class Memory(Protocol):
         ...
 
     def seen_of(self, cluster_id: str) -> Seen | None:
-        """Return what is stored about a cluster, once its id is known. Raises LogReplaced, LogForked, LogDamaged."""
+        """Return the stored epoch of a cluster, once its id is known. Raises LogReplaced, LogForked, LogDamaged."""
         ...
 
     def keep(self, recorded: Recorded) -> None:
@@ -293,7 +293,7 @@ def _seen(path: str | Path, recorded: Recorded | None) -> Seen | None:
 
 
 def load_record(path: Path) -> Recorded | None:
-    """Return the record in a file, or None if there is no file. Raises LogDamaged if it cannot be parsed."""
+    """Return the record in a file, or None if the file does not exist. Raises LogDamaged if it cannot be parsed."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -1,19 +1,20 @@
-"""The replica: a thread that tails the metadata log and folds it. A process that needs the state has one of these.
+"""The replica: a thread that reads the metadata log and folds it. Each process that needs the state has one.
 
-It is assigned the partition and joins no group; it rebuilds by replay, from the first record or from a state that was
-stored with its position. What it publishes (state and position) only moves forward, record by record, and equals the
-fold of the log up to the position. Counters live here, outside the state.
+The replica reads an assigned partition without a consumer group. It rebuilds the state by replay, from the first record
+or from a stored state.
 
-It *halts*, for good and loudly, when going on would be a guess: an entry of a later release, another topic under the
-same name, a log shorter than what was read or without its beginning, one whose epochs are other states than those that
-were seen, another cluster than the configured one. A halted replica still answers with its last
-state, but every wait on it raises. A broker that does not answer is no reason to halt: the replica stays where it is.
+Invariants: state and position only move forward, record by record. The state equals the fold of the log up to the
+position. Counters are kept outside of the state.
+
+The replica *halts* permanently when it could only guess how to continue. Reasons are an entry of a later release,
+another topic or cluster, a shorter log, a missing beginning, and epochs with other states than before. A halted replica
+still returns its last state, but every wait on it raises. If a broker does not answer, the replica waits.
 
 A log may begin later than with its first entry, as far as a ``TruncateLog`` in the state allows. A replica then begins
-with a snapshot; one that finds none halts, and so does one at the log's end that finds it begin later than allowed.
+with a snapshot. It halts if it finds none, or if it is at the log's end and the log begins later than allowed.
 
-A log that is cut and grows again behind the back of a running replica shows by entries whose authors decided on states
-that this replica does not know. Then it looks whether the entry that it applied last is still where it was.
+A log may be cut and grow again while a replica runs. Then entries appear whose authors decided on states that this
+replica does not know. The replica checks whether the last applied entry is still at its offset.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barr
 from ringlog.runtime.logs import Seldom, get_logger
 
 POLL_S, WATCH_S, NOTE_S = 0.2, 5.0, 1.0
-"""``NOTE_S``: how often a replica records its position. A power cut loses at most this much."""
+"""``NOTE_S``: time between two records of the position, which is the most that a power failure loses."""
 RETRY_S, ASK_S, SUSPECT_S, MISSING_S = 0.05, 2.0, 0.5, 10.0
 
 T = TypeVar("T")
@@ -73,15 +74,18 @@ _OFF_THE_CHAIN = (OutcomeKind.STALE, OutcomeKind.EXPIRED)
 
 
 class LogReplica:
-    """Tails one metadata log. Safe from threads; ``start`` once, ``stop`` once.
+    """A replica of one metadata log. Safe from threads; ``start`` once, ``stop`` once.
 
-    ``cluster_id``: the configured id, only compared. ``record``: what remembers the log over restarts, so that another
-    one is noticed then, too: a file, or a ``Memory``. ``seen``: epochs that others remember, compared when folded.
-    ``start``: a state of this very log, and the position behind it, from where it folds; without it, the beginning.
-    ``beginning``: finds such a start when the replica starts; ``began``: the one with which it then did.
-    ``foreseen``: for an author of this process, who folds what it sends; ``recent``: the entries applied last.
-    ``pace``: who waits for the log says so there, or waits a little longer where this replica is at ease.
-    ``known_end``: where the log ended when it was last asked, and when that was (monotonic seconds); None before.
+    Args:
+        cluster_id: The configured id. Another cluster halts the replica.
+        record: File or ``Memory`` with the log's identity, to detect another log after a restart.
+        seen: Epochs that other processes stored, compared when they are folded.
+        start: A state of this log and its position. Default: the beginning of the log.
+        beginning: Finds such a start when the replica starts. ``began`` is the result.
+
+    ``foreseen`` caches the folds of an author in this process. ``recent`` contains the newest applied entries. Callers
+    that wait for the log mark the wait in ``pace``, or wait longer if this replica is relaxed. ``known_end`` is the
+    log's last known end and its monotonic time in seconds; None before the first answer.
     """
 
     def __init__(
@@ -122,10 +126,10 @@ class LogReplica:
         self._threads: tuple[threading.Thread, ...] = ()
 
     def start(self) -> LogReplica:
-        """Verify the topic, compare it with what was recorded, and begin to fold; returns at once, while it replays.
+        """Verify the topic, compare it with the stored identity, and start to fold. Returns while the replica replays.
 
-        Where it raises nothing has begun, and it may be called again. Raises TopicMissing, TopicMisconfigured,
-        LogReplaced, LogTruncated, LogUnavailable.
+        After an exception the call can be repeated. Raises TopicMissing, TopicMisconfigured, LogReplaced, LogTruncated,
+        LogUnavailable.
         """
         assert not self._threads, "a replica starts once"
         self.log.verify()
@@ -156,17 +160,17 @@ class LogReplica:
         self._state, self._position = start.state, start.position
 
     def _remembered(self, cluster_id: str) -> tuple[Seen, ...]:
-        """What is to be compared of a cluster. Raises LogDamaged."""
+        """Return the epochs of a cluster to compare with the log. Raises LogDamaged."""
         seen = None if self._memory is None else self._memory.seen_of(cluster_id)
         return self._seen if seen is None else (*self._seen, seen)
 
     def expect(self, seen: Iterable[Seen]) -> None:
-        """Compare these, too, when they are folded. Before the start."""
+        """Add epochs to compare when they are folded. Call this before ``start``."""
         assert not self._threads, "what was folded cannot be compared any more"
         self._seen += tuple(seen)
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop folding; all that wait get ReplicaStopped. The log itself stays open: it belongs to the caller."""
+        """Stop folding. Waiting callers get ReplicaStopped. The log stays open, since the caller owns it."""
         self._stopping.set()
         with self._changed:
             self._changed.notify_all()
@@ -191,39 +195,36 @@ class LogReplica:
 
     @property
     def position(self) -> int:
-        """The offset that will be folded next: everything before it is in ``state``."""
+        """The offset that will be folded next. ``state`` contains all records before it."""
         return self._position
 
     @property
     def has_begun(self) -> bool:
-        """True once it folds."""
         return bool(self._threads)
 
     @property
     def identity(self) -> str:
-        """The topic's id."""
         return self._identity
 
     @property
     def founder(self) -> Founder | None:
-        """Who founded the cluster, once that is folded; None for a replica that began with a later state."""
+        """The cluster's founder, after that entry is folded. None if the replica began with a later state."""
         return self._founder
 
     @property
     def halted(self) -> Halt | None:
-        """Why it stopped for good, if it did."""
+        """The reason of the halt, or None."""
         return self._halted
 
     @property
     def counts(self) -> Mapping[OutcomeKind, int]:
-        """How many records had which outcome since the start; 0 for the others."""
         with self._turn:
             return Counter(self._counts)
 
     def read_barrier(self, timeout_s: float = 30.0) -> ClusterState:
-        """A state that contains every entry which was in the log when this was called.
+        """Wait for a state that contains every entry of the log at the time of the call.
 
-        As fresh as the partition's leader. Raises LogUnavailable, TopicMissing, and as ``wait_for``.
+        The result is as fresh as the partition's leader. Raises LogUnavailable, TopicMissing, and as ``wait_for``.
         """
         return carry_out(read_barrier(round(timeout_s * 1e6)), self._perform)
 
@@ -238,10 +239,10 @@ class LogReplica:
                 return self.wait_for(lambda _: self._state if self._position >= end else None, timeout / 1e6, what)
 
     def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, what: str) -> T:
-        """The first value other than None (or False) that ``predicate`` gives on the newest state.
+        """Return the first value other than None or False that ``predicate`` returns for the newest state.
 
-        It is called again after each batch of records; states that came and went within one are not shown. ``what``
-        completes "waited 3 s for". Raises WaitTimedOut, ReplicaHalted, ReplicaStopped.
+        ``predicate`` is called after each batch, so it does not see states within a batch. ``what`` completes "waited 3
+        s for". Raises WaitTimedOut, ReplicaHalted, ReplicaStopped.
         """
         started = time.monotonic()
         while True:
@@ -260,10 +261,11 @@ class LogReplica:
                     self._changed.wait(left)
 
     def subscribe(self, follower: Follower, on_failure: Callable[[Exception], None] | None = None) -> Subscription:
-        """Call ``follower`` for every record from now on, in log order, in the replica's thread, behind ``state``.
+        """Call ``follower`` for every later record, in log order, in the replica's thread, after ``state`` has changed.
 
-        It must be quick and must not wait for the replica. One that raises is removed; its exception is logged, kept in
-        ``Subscription.failure`` and given to ``on_failure``. What needs every record passes ``halt_on_defect``.
+        It must return quickly and must not wait for the replica. A follower that raises is removed; the error is
+        logged, stored in ``Subscription.failure`` and passed to ``on_failure``. If it needs every record, pass
+        ``halt_on_defect``.
         """
         with self._turn:
             following = self._followers.add(follower, on_failure)
@@ -276,7 +278,7 @@ class LogReplica:
             pass
 
     def _folds(self) -> bool:
-        """Fold until that is over; True: the log begins later now, and so does this replica, if it can."""
+        """Fold until the replica is over. True: the log begins later now, and the replica restarts with a snapshot."""
         tail: LogTail | None = None
         try:
             tail = self.log.tail(self._position)
@@ -295,7 +297,7 @@ class LogReplica:
         return False
 
     def _begins_again(self) -> bool:
-        """Take a later snapshot, where nobody follows who would miss a record; of a broker that is away, later."""
+        """Take a later snapshot, unless followers would miss records. Retry if the broker is away."""
         begins = self._beginning
         try:
             start = None if begins is None else begins.start(self.log, self._identity, self._remembered)
@@ -312,7 +314,7 @@ class LogReplica:
         return True
 
     def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
-        """The records as they come. After a batch its end is published, not where a broker just says: that is all."""
+        """Yield records as they arrive, and publish the position after each batch or control record."""
         looks = LooksToSpare()
         while not self._is_over():
             records = tail.poll(POLL_S)
@@ -324,7 +326,7 @@ class LogReplica:
             self.pace.rest(looks, records)
 
     def _take(self, made: FoldedRecord) -> bool:
-        """Go on to one record and tell the followers; False if the replica is over, be it while it was folded."""
+        """Advance past one record and call the followers. Return False if the replica is over."""
         offset, item, outcome, before, after = made.offset, made.item, made.outcome, made.before, made.after
         with self._turn:
             if self._is_over():
@@ -354,7 +356,7 @@ class LogReplica:
         return not self._is_over()
 
     def _is_expected(self, state: ClusterState, offset: int) -> bool:
-        """The cluster is known now: False, and halted, if it is not the one that was meant, or remembered."""
+        """Compare the cluster's id with the configured and the stored one. Halt and return False if it differs."""
         if self._cluster_id is not None and self._cluster_id != state.cluster_id:
             detail = f"this is cluster {state.cluster_id}, configured is {self._cluster_id}"
             self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id, or the cluster's name"))
@@ -367,7 +369,7 @@ class LogReplica:
         return True
 
     def _agrees(self, state: ClusterState, position: int) -> bool:
-        """False, and halted, if this log at ``position`` is not the one that somebody saw."""
+        """Compare this log at ``position`` with the stored epochs. Halt and return False if it differs."""
         try:
             self._seen = compared(self._seen, state, position)
         except LogForked as error:
@@ -387,11 +389,10 @@ class LogReplica:
     # ------------------------------------------------------------------------------------------ watching
 
     def _watch(self) -> None:
-        """Look now and then whether this is still the same topic.
+        """Check regularly that the topic is still the same.
 
-        What looks damaged must look so twice in a row. A topic that is missing must be seen to stay so for
-        ``MISSING_S``, and a broker that gives no answer shows nothing: one that has just started, or woken up, may not
-        know all its topics yet.
+        Damage must appear in two consecutive checks. A topic must be missing for ``MISSING_S``. An unanswered check
+        proves nothing: a broker that has just started, or resumed, may not know all its topics yet.
         """
         suspected, missing_since = False, None
         pause = self._watch_s
@@ -416,7 +417,7 @@ class LogReplica:
             pause = min(SUSPECT_S, self._watch_s) if in_doubt else self._watch_s
 
     def _rests(self, pause_s: float) -> bool:
-        """Let time go by, and note meanwhile how far the replica is; False when it is over."""
+        """Pause, and store the position meanwhile. Return False when the replica is over."""
         until = time.monotonic() + pause_s
         while (left := until - time.monotonic()) > 0:
             if self._stopping.wait(min(left, NOTE_S)) or self._is_over():
@@ -433,7 +434,7 @@ class LogReplica:
         if self._position >= end:
             check_begin(self.log.name, begin, allowed_begin(self._state), "no entry allows that")
         if self._is_contradicted and self._newest is not None:
-            self._is_contradicted = False  # before the check: entries that arrive meanwhile set it again
+            self._is_contradicted = False  # reset before the check: entries that arrive meanwhile set it again
             try:
                 check_still_there(self.log, self._newest, ASK_S)
             except LogError:
@@ -441,7 +442,7 @@ class LogReplica:
                 raise
 
     def remember(self) -> None:
-        """Note durably how far this log was read, if there is a memory and that is news."""
+        """Store the position durably, if it changed and there is a ``record``."""
         with self._noting:
             with self._turn:
                 state, position = self._state, self._position
@@ -457,7 +458,7 @@ class LogReplica:
                 self._note_failed = True
 
     def end_offset(self, timeout_s: float) -> int:
-        """The offset after the last record that is in the log now. Raises as ``read_barrier`` does."""
+        """Return the offset after the last record of the log. Raises as ``read_barrier`` does."""
         deadline = time.monotonic() + timeout_s
         while True:
             self._raise_if_over()
@@ -469,17 +470,17 @@ class LogReplica:
                 self._stopping.wait(RETRY_S)
 
     def halt_on_defect(self, error: Exception) -> None:
-        """Fold no more: something went wrong that nobody foresaw."""
+        """Halt because of an unexpected exception."""
         why = f"{type(error).__name__}: {error}"
         self._halt(Halt("replica_failed", why, self._position, "a defect: report it"))
         log.error("replica_failed", log=self.log.name, exc_info=error)
 
     def halt_on(self, error: LogError) -> None:
-        """Fold no more, for that reason; all who wait hear of it."""
+        """Halt for this reason. Waiting callers get ReplicaHalted."""
         self._halt(Halt(error.code, error.message, self._position, error.hint))
 
     def _halt(self, halt: Halt) -> None:
-        """Those who wait hear of it before the log does: a traceback may take seconds to render."""
+        """Notify waiting callers before logging: a traceback may take seconds to render."""
         with self._changed:
             first, self._halted = self._halted is None, self._halted or halt
             self._version += 1

@@ -1,11 +1,11 @@
 """Detection of a process whose state differs from the state of the other processes.
 
 Two readers write the digest of a snapshot's state into the log (``ConfirmSnapshot``). Every process that folded that
-epoch compares it with the digest of its own state, in a separate thread.
+epoch compares the confirmed digest with the digest of its own state, in a separate thread.
 
-A digest in the log alone is no proof: any process may have written it. So on a difference, the process also reads the
-snapshot topic, which only agents may write. If the topic has that snapshot with the confirmation of another role, this
-process folded incorrectly: one against two. Its replica then halts (``state_disputed``). A halted process does not
+A digest in the log alone proves nothing: any process may have written it. So on a difference, the process also reads
+the snapshot topic, which only agents may write. If the topic has that snapshot with the confirmation of another role,
+this process folded incorrectly: one against two. Its replica then halts (``state_disputed``). A halted process does not
 serve, acknowledge, propose or store. An agent that has halted stays down. After a restart, it begins with the confirmed
 snapshot. The incorrect state is stored as evidence, section by section.
 
@@ -13,9 +13,9 @@ Invariants:
 
 - Only states that this process folded itself are compared.
 
-- A process halts only on a digest with which a process that starts now would begin.
+- A process halts only on the digest of a snapshot that a starting process would accept.
 
-- The evidence is on disk before the replica halts. The first evidence file stays until an operator removes it.
+- The evidence is written before the replica halts. The first evidence file stays until an operator removes it.
 
 - The number of waiting states is at most the number of marks in the state, and they share their common parts.
 
