@@ -1,1 +1,1 @@
-"""Clock, randomness, settings and logs of a running process: the small things that every shell is handed."""
+"""Clock, randomness, settings, logging and credentials of a running process."""

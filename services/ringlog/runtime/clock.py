@@ -1,10 +1,12 @@
-"""What time it is: the one place where processes read a clock.
+"""A port for wall-clock and monotonic time, with adapters for the machine and for tests.
 
-Wall time goes into entries (``at``) and is shown to people; monotonic time drives retries and deadlines. Neither
-decides anything about safety: a wrong clock makes a process look too early or too late. What one that was ahead leaves
-in the log, an operator can take back (``kernel.commands.cdc.clock``).
+Wall-clock time goes into entries (``at``) and into output for people. Monotonic time drives retries and deadlines.
 
-A port: the clocks below and a simulated host's pass one suite (``tests/runtime/test_clock_conformance.py``).
+Invariant: safety does not depend on either. A wrong clock only makes a process act too early or too late. An operator
+can take back timestamps that a fast clock has written into the log (``kernel.commands.cdc.clock``).
+
+The adapters of this module and the clock of a simulated host pass the same suite
+(``tests/runtime/test_clock_conformance.py``).
 """
 
 from __future__ import annotations
@@ -17,33 +19,33 @@ from ringlog.kernel.values import Micros
 
 
 class Clock(Protocol):
-    """Wall time and monotonic time."""
+    """Wall-clock time and monotonic time."""
 
     def now_us(self) -> Micros:
-        """Microseconds since 1970-01-01 UTC."""
+        """Return microseconds since 1970-01-01 UTC."""
         ...
 
     def monotonic(self) -> float:
-        """Seconds on a clock that never goes back; only differences mean something."""
+        """Return seconds of a clock that never goes back. Only differences are meaningful."""
         ...
 
 
 class SystemClock:
-    """The machine's clocks."""
+    """The clocks of the machine."""
 
     __slots__ = ()
 
     def now_us(self) -> Micros:
-        """Microseconds since 1970-01-01 UTC."""
+        """Return microseconds since 1970-01-01 UTC."""
         return time.time_ns() // 1_000
 
     def monotonic(self) -> float:
-        """Seconds on the machine's monotonic clock."""
+        """Return seconds of the machine's monotonic clock."""
         return time.monotonic()
 
 
 class ManualClock:
-    """A clock that moves only when it is set; for rehearsals, models and tests. Safe from threads."""
+    """A clock that moves only when it is set, for rehearsals, models and tests. Safe from threads."""
 
     __slots__ = ("_lock", "_now_us")
 
@@ -52,15 +54,15 @@ class ManualClock:
         self._lock = threading.Lock()
 
     def now_us(self) -> Micros:
-        """The instant it was set to."""
+        """Return the time that was set."""
         return self._now_us
 
     def monotonic(self) -> float:
-        """The same instant in seconds."""
+        """Return the same time in seconds."""
         return self._now_us / 1_000_000
 
     def advance(self, seconds: float) -> None:
-        """Move on by ``seconds`` (not negative)."""
+        """Advance the clock. Raises ValueError if ``seconds`` is negative."""
         if seconds < 0:
             raise ValueError(f"a clock does not go back: seconds={seconds}")
         with self._lock:

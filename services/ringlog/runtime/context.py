@@ -1,11 +1,12 @@
-"""The clusters that this user knows, and the one in use, so that the next command needs no options.
+"""The user's known clusters and the current one, so that commands need no connection options.
 
-``ringlog cluster found``, ``ringlog cluster use`` and ``ringlog demo`` put a cluster in use; nothing else does.
-Whatever is given by option or by a ``RINGLOG_*`` variable goes before it. ``context.json`` in the data folder keeps
-them, closed to other users: the address of a Redis may hold its password.
+``ringlog cluster found``, ``ringlog cluster use`` and ``ringlog demo`` set the current cluster; no other command does.
+Options and ``RINGLOG_*`` variables override it. ``context.json`` in the data folder stores the clusters. Other users
+cannot read that file, because the address of a Redis may contain its password.
 
-A cluster is its id, not its name: two brokers may have clusters of one name. At one broker a name means one cluster, so
-one that was founded there anew takes the place of its namesake. No two entries have the same (broker, name).
+Invariant: no two stored clusters have the same broker and name. A cluster is identified by its id, so clusters on two
+brokers may have the same name. On one broker a name means one cluster. A cluster that is created again under a name
+replaces the earlier one.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
 @dataclass(frozen=True, slots=True)
 class ClusterContext:
-    """A cluster and where its broker (``host:port,…``) and its cache (a Redis URL, may be empty) are.
+    """A cluster and the addresses of its broker (``host:port,…``) and its cache (a Redis URL, may be empty).
 
-    ``kafka_config``: path of the file that its broker wants (see ``kafka_config``), may be empty; ``cluster_id``: empty
-    where no command has asked for it yet; ``trust_config``: path of the file that its nodes want (see ``trust``).
+    ``kafka_config`` is the path of the broker's client configuration, ``trust_config`` that of the certificates for its
+    nodes (``ringlog.runtime.trust``). Both may be empty. ``cluster_id`` is empty until a command has read it.
     """
 
     bootstrap: str
@@ -42,14 +43,14 @@ class ClusterContext:
 
 @dataclass(frozen=True, slots=True)
 class StoredClusters:
-    """All known clusters, and which of them is in use (None: no one)."""
+    """All known clusters, and the current one of them (None: there is none)."""
 
     clusters: tuple[ClusterContext, ...] = ()
     current: ClusterContext | None = None
 
 
 def store_cluster(context: ClusterContext, *, is_in_use: bool = True) -> None:
-    """Know this cluster, and have later commands use it if it ``is_in_use``. Raises FileUnusable, FolderUnusable."""
+    """Store a cluster, and make it the current one if ``is_in_use``. Raises FileUnusable, FolderUnusable."""
 
     def changed(stored: StoredClusters) -> StoredClusters:
         clusters = (*_except(stored.clusters, context), context)
@@ -60,12 +61,12 @@ def store_cluster(context: ClusterContext, *, is_in_use: bool = True) -> None:
 
 
 def stored_id(bootstrap: str, cluster: str) -> str:
-    """The id of the cluster of that name at that broker, as far as is known; empty: none."""
+    """Return the stored id of the cluster with that name at that broker; empty if unknown."""
     return next((one.cluster_id for one in _at(bootstrap) if one.cluster == cluster), "")
 
 
 def remove_clusters(gone: Callable[[ClusterContext], bool]) -> tuple[ClusterContext, ...]:
-    """Know these clusters no more; returns them. Where the one in use was among them, none is in use."""
+    """Remove the selected clusters and return them. If they include the current cluster, no cluster is current."""
     lost = tuple(context for context in stored_clusters().clusters if gone(context))
     if lost:
         _change(
@@ -78,12 +79,15 @@ def remove_clusters(gone: Callable[[ClusterContext], bool]) -> tuple[ClusterCont
 
 
 def current_cluster() -> ClusterContext | None:
-    """The cluster in use, if there is one and the file is readable."""
+    """Return the current cluster, or None if there is none or the file is not readable."""
     return stored_clusters().current
 
 
 def stored_clusters() -> StoredClusters:
-    """The clusters of the file; none if it is missing or not readable. Closes a file that others can read."""
+    """Return the stored clusters. Empty if the file is missing or not readable.
+
+    If other users can read the file, this removes their permission.
+    """
     try:
         _close_to_others(_path())
         found = json.loads(_path().read_text(encoding="utf-8"))
@@ -95,49 +99,50 @@ def stored_clusters() -> StoredClusters:
 
 
 def _close_to_others(path: Path) -> None:
-    """Redis' password may be in it."""
+    """Restrict the file to its owner: it may contain a password for Redis."""
     found = path.stat()
     if found.st_mode & OWNER_ONLY_MASK and found.st_uid == os.geteuid():
         path.chmod(FILE_MODE)
 
 
 def kafka_config_of(bootstrap: str) -> str:
-    """The file that this broker wants, as far as is known; empty: none."""
+    """Return the stored client configuration for a broker; empty if unknown."""
     return next((context.kafka_config for context in _at(bootstrap) if context.kafka_config), "")
 
 
 def log_in_at(bootstrap: str, of_stack: str = "") -> None:
-    """Use the file that the broker wants, if one is known and no other was given. Raises BadKafkaConfig.
+    """Use the client configuration of the broker, if one is stored and none was given. Raises BadKafkaConfig.
 
-    ``of_stack``: the file of the stack of this user that has this broker.
+    Args:
+        of_stack: Configuration of this user's local stack with this broker. It takes precedence over a stored one.
     """
     file = of_stack or kafka_config_of(bootstrap)
     if file and VARIABLE not in os.environ:
         use(Path(file))
-    current()  # what variables say is looked at before anything begins
+    current()  # reject invalid variables before the command starts to work
 
 
 def trust_of(bootstrap: str, cluster: str) -> str:
-    """The file that the nodes of this cluster want, as far as is known; empty: none."""
+    """Return the stored trust file for the nodes of a cluster; empty if unknown."""
     return next((one.trust_config for one in _at(bootstrap) if one.cluster == cluster), "")
 
 
 def trust_in(bootstrap: str, cluster: str) -> None:
-    """Use the file that the cluster's nodes want, if one is known and no other was given. Raises BadTrustConfig."""
+    """Use the trust file of the cluster's nodes, if one is stored and none was given. Raises BadTrustConfig."""
     file = trust_of(bootstrap, cluster)
     if file and TRUST_VARIABLE not in os.environ:
         trust_by(Path(file))
 
 
 def redis_of(bootstrap: str) -> str:
-    """The cache that belongs to this broker, as far as is known; empty: none."""
+    """Return the stored cache address for a broker; empty if unknown."""
     return next((context.redis for context in _at(bootstrap) if context.redis), "")
 
 
 def _at(bootstrap: str) -> list[ClusterContext]:
-    """The known clusters of this broker: the one in use first, then the one that was in use last before it, and so on.
+    """Return the known clusters of a broker, most recently used first.
 
-    Of several at one broker an older one may have the file, or the cache, of before these were moved.
+    If one broker has several clusters, an older one may have an outdated file or cache address.
     """
     found = stored_clusters()
     there = [context for context in reversed(found.clusters) if context.bootstrap == bootstrap]
@@ -174,7 +179,7 @@ def _change(change: Callable[[StoredClusters], StoredClusters]) -> None:
 
 @contextmanager
 def _locked() -> Iterator[None]:
-    """One command at a time changes the file."""
+    """Lock the file, so that only one command at a time changes it."""
     path = _path().with_name("context.lock")
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, FILE_MODE)

@@ -1,4 +1,7 @@
-"""Where authors take random bits from: the system, or a seed (``ringlog.protocol.effects`` is the port)."""
+"""Sources of random bits for authors: the operating system, or a seed.
+
+Both are adapters of the port ``ringlog.protocol.effects.Draw``.
+"""
 
 from __future__ import annotations
 
@@ -10,13 +13,14 @@ from ringlog.protocol.effects import Draw
 from ringlog.wire.avro.mapping import uuid_text
 
 DRAWN_AT_ONCE = 4_096
+"""Bytes that are read from the operating system in one call."""
 
 
 class SystemDraw:
-    """The operating system's source. Safe from threads.
+    """Random bytes of the operating system. Safe from threads.
 
-    Bytes are taken out of it in advance: a question to the system gives other threads the interpreter, and an author
-    that makes hundreds of ids would get it back late, hundreds of times. A forked process must make its own.
+    Bytes are read in advance. A system call releases the interpreter lock, and an author that makes hundreds of ids
+    would wait for the lock hundreds of times. A forked process must create its own instance.
     """
 
     def __init__(self) -> None:
@@ -25,7 +29,7 @@ class SystemDraw:
         self._taken = 0
 
     def take(self, count: int) -> bytes:
-        """Random bytes, none of them twice."""
+        """Return ``count`` random bytes. No byte is returned twice."""
         if count < 0:
             raise ValueError(f"negative count: {count}")
         with self._lock:
@@ -37,14 +41,17 @@ class SystemDraw:
 
 
 class SeededDraw:
-    """The same bytes in the same order for the same seed: rehearsals, tests, simulations."""
+    """A deterministic byte sequence for a seed, for rehearsals, tests and simulations."""
 
     def __init__(self, seed: bytes) -> None:
         self._seed = seed
         self._drawn = 0
 
     def take(self, count: int) -> bytes:
-        """The next bytes of the seed's sequence, 64 at a time."""
+        """Return the next bytes of the sequence.
+
+        Bytes are generated in blocks of 64. Unused bytes of a block are dropped.
+        """
         if count < 0:
             raise ValueError(f"negative count: {count}")
         out = b""
@@ -55,7 +62,7 @@ class SeededDraw:
 
 
 def draw_uuid(draw: Draw) -> str:
-    """A version-4 UUID of drawn bits."""
+    """Return a version-4 UUID made of drawn bits."""
     number = int.from_bytes(draw.take(16), "big")
     number = number & ~(0xF << 76) | 4 << 76
     number = number & ~(0x3 << 62) | 0x2 << 62

@@ -1,6 +1,6 @@
-"""Errors of commands as JSON: ``{"code", "detail", "ways_out"}`` on standard output, if ``--json`` was given.
+"""Errors of commands as JSON on standard output: ``{"code", "detail", "ways_out"}``, for ``--json``.
 
-So a script finds one JSON value on standard output, a result or an error; the exit status tells which.
+Invariant: standard output contains exactly one JSON value, a result or an error. The exit status distinguishes them.
 """
 
 from __future__ import annotations
@@ -16,7 +16,10 @@ BAD_USAGE = "bad_usage"
 
 
 def wants_json() -> bool:
-    """Return True if the command line has the option. A mistake in it may come before any of it was read."""
+    """Return True if the command line contains the option.
+
+    This reads ``sys.argv``, because an error may occur before the command line is parsed.
+    """
     arguments = sys.argv[1:]
     return OPTION in (arguments[: arguments.index("--")] if "--" in arguments else arguments)
 
@@ -27,11 +30,11 @@ def print_error(code: str, detail: str, ways_out: Sequence[str] = ()) -> None:
 
 
 def print_exception(code: str, error: BaseException, ways_out: Sequence[str] = ()) -> None:
-    """Print an exception with a code as JSON; its hint, if it has one, is the first way out."""
+    """Print an exception as JSON. Its hint, if it has one, is the first way out."""
     hint = str(getattr(error, "hint", ""))
     print_error(code, str(getattr(error, "message", error)), (*([hint] if hint else ()), *ways_out))
 
 
 def print_usage(detail: str, command: str) -> None:
-    """Print a mistake in the words of a command as JSON."""
+    """Print a usage error of a command as JSON."""
     print_error(BAD_USAGE, detail, (f"{command} --help",))

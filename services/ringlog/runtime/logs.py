@@ -1,10 +1,10 @@
-"""Structured logs: one event a line, on standard error, for people (``console``) or for machines (``json``).
+"""Structured logs: one event per line on standard error, as text for people (``console``) or as JSON (``json``).
 
-Standard output belongs to the answer of a command; logs never go there, also where nobody has set them up: a program
-that embeds a client and configures structlog by itself keeps what it configured.
+Invariant: logs never go to standard output, which contains the result of a command. This holds even if no program has
+configured logging. If a program that embeds a client has configured structlog, its configuration stays.
 
-structlog is loaded with the first event: it loads what shows tracebacks in colours, a sixth of what it takes to start a
-command, and most commands log nothing.
+structlog is imported at the first event. Its import includes the renderer of colored tracebacks and takes a sixth of a
+command's start time. Most commands log nothing.
 """
 
 from __future__ import annotations
@@ -20,16 +20,17 @@ if TYPE_CHECKING:
 
 LogFormat = Literal["console", "json"]
 SELDOM_S = 60.0
+"""Minimum time between two warnings of the same event."""
 
 
 class LazyLogger:
-    """A logger of structlog's by that name, which is made when it is first used."""
+    """A structlog logger that is created at its first use."""
 
     def __init__(self, name: str) -> None:
         self._name = name
 
     def __getattr__(self, method: str) -> Any:
-        """``debug``, ``info``, ``warning``, ``error``, ``exception``, ``critical``."""
+        """Return a logging method: ``debug``, ``info``, ``warning``, ``error``, ``exception``, ``critical``."""
         import structlog
 
         if not structlog.is_configured():
@@ -38,15 +39,15 @@ class LazyLogger:
 
 
 def get_logger(name: str) -> LazyLogger:
-    """The logger of a module: ``log = get_logger(__name__)``."""
+    """Return the logger of a module: ``log = get_logger(__name__)``."""
     return LazyLogger(name)
 
 
 class Seldom:
-    """Warns of records that are not as they should be: the first at once, then at most once in ``SELDOM_S``, with how
-    many there were since (``so_far``: of all).
+    """A rate limit for warnings about records.
 
-    Strangers send as much as they like. Nobody's disk gets full of what is said about it.
+    It logs the first warning at once, then at most one per ``SELDOM_S`` with the number of suppressed ones (``so_far``:
+    the total). Other clients can send any number of bad records, and the warnings must not fill the disk.
     """
 
     def __init__(self, log: Any, now: Callable[[], float] = time.monotonic) -> None:
@@ -55,7 +56,7 @@ class Seldom:
         self._seen: dict[str, tuple[int, int, float]] = {}
 
     def warn(self, event: str, **details: object) -> bool:
-        """Say it, or count it; whether it was said."""
+        """Log or count a warning. Return True if it was logged."""
         count, suppressed_last, at = self._seen.get(event, (0, 0, float("-inf")))
         count, now = count + 1, self._now()
         if now - at < SELDOM_S:
@@ -70,8 +71,9 @@ class Seldom:
 def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: TextIO | None = None) -> None:
     """Configure structlog for this process.
 
-    ``level``: debug, info, warning, error or critical (ValueError otherwise). ``stream``: None is standard error,
-    whatever that is when an event comes.
+    Args:
+        level: debug, info, warning, error or critical; otherwise ValueError.
+        stream: None: the standard error stream at the time of each event.
     """
     import structlog
 
@@ -94,14 +96,15 @@ def setup_logs(log_format: LogFormat = "console", level: str = "info", stream: T
             *renderers,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(numbers[level.upper()]),
-        # Line and end in one write: several agents share a file, and with PYTHONUNBUFFERED each write is its own.
+        # Write text and line end in one call. Several agents share a file, and with PYTHONUNBUFFERED each call is a
+        # separate write.
         logger_factory=lambda *_: structlog.WriteLogger(sys.stderr if stream is None else stream),
         cache_logger_on_first_use=False,
     )
 
 
 def _escape_controls(_: Any, __: str, event: MutableMapping[str, Any]) -> MutableMapping[str, Any]:
-    """Escape control characters in values: a peer's text must not steer the terminal that shows the log."""
+    """Escape control characters in values. Text from a peer must not control the terminal that shows the log."""
     for name, value in event.items():
         if isinstance(value, str) and not value.isprintable():
             event[name] = "".join(each if each.isprintable() or each in "\n\t" else _escaped(each) for each in value)

@@ -1,12 +1,12 @@
-"""Settings of a process: how signals stop it, and how rarely Python's garbage collector runs.
+"""Signal handling and garbage collection of a process.
 
-A signal handler runs in the main thread, in the middle of other code. If that is ``Event.wait``, the lock of the event
-may be held, and a handler that sets the event would wait for ever. So the handler only puts a word into a queue whose
-``put`` may interrupt itself; a thread that reads the queue sets the event.
+A signal handler runs in the main thread and interrupts other code. If that code is ``Event.wait``, the event's lock may
+be held, and a handler that sets the event would deadlock. So the handler only puts the signal into a queue whose
+``put`` is reentrant. A thread that reads the queue sets the event.
 
-States and entries have no cycles: they are freed when they are replaced. By default the collector scans the young
-values whenever 700 more were made than freed, which each batch of entries does many times, without effect. Modules
-that a start loads stay. Scanning them while they are loaded and again at exit takes a fifth of a small command's time.
+States and entries contain no reference cycles, so they are freed when they are replaced. By default the collector scans
+young objects after every 700 net allocations. A batch of entries causes that many times, without effect. Imported
+modules stay in memory. Scanning them during the imports and at exit takes a fifth of the run time of a small command.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ STOP = (signal.SIGTERM, signal.SIGINT)
 
 
 def stop_on_signals(stopping: threading.Event, numbers: tuple[signal.Signals, ...] = STOP) -> None:
-    """Set ``stopping`` soon after one of these signals. For the main thread."""
+    """Set ``stopping`` soon after one of these signals. Call this in the main thread."""
     signals: SimpleQueue[int] = SimpleQueue()
 
     def listen() -> None:
@@ -34,13 +34,14 @@ def stop_on_signals(stopping: threading.Event, numbers: tuple[signal.Signals, ..
 
 
 YOUNG: Final = 20_000
-"""Values made, less those that were freed, before the young ones are looked at."""
+"""Net allocations between two scans of young objects."""
 
 
 def rarely_collect() -> None:
-    """Look at young values rarely, and never again at what there is by now: that stays for as long as the process.
+    """Collect rarely, and exclude all present objects from later collections.
 
-    Nobody is answered during a full collection, and it would walk through all of it.
+    The present objects live as long as the process. A full collection would scan all of them and block every request
+    meanwhile.
     """
     gc.collect()
     gc.freeze()
@@ -48,10 +49,10 @@ def rarely_collect() -> None:
 
 
 def load_undisturbed() -> None:
-    """For the first lines of a process: look at young values rarely, from before its modules are loaded."""
+    """Collect rarely during imports. For the first lines of a process."""
     gc.set_threshold(YOUNG)
 
 
 def end_undisturbed() -> None:
-    """For the last lines of one: what is there by now goes with the process, and is not looked through before."""
+    """Exclude all objects from the collection at exit. For the last lines of a process."""
     gc.freeze()

@@ -1,6 +1,7 @@
-"""Where a process finds its broker, its cache and its folder: read from ``RINGLOG_*`` variables, overridden by options.
+"""Settings of a process, read from ``RINGLOG_*`` variables; options override them.
 
-These are settings of processes. Settings of the cluster are part of the state and change only through the log.
+They contain addresses of the broker and the cache, and folders. Settings of the cluster are part of the state and
+change only through the log.
 """
 
 from __future__ import annotations
@@ -18,24 +19,29 @@ PREFIX = "RINGLOG_"
 
 
 class BadProcessSettings(Exception):
-    """A variable of a process cannot be used. The message names the variable and the rule."""
+    """A variable of a process is not valid. The message names the variable and the rule."""
 
     code = "bad_process_settings"
 
 
 class ProcessSettings(BaseSettings):
-    """Settings of one process; each can be given as ``RINGLOG_<NAME>``.
+    """Settings of one process. Each can be given as ``RINGLOG_<NAME>``.
 
-    ``session_timeout_s``: how long a killed worker keeps its consumer group's partition, hence how long a take-over
-    lasts. ``redis_timeout_s``: how long the keeper waits for each answer of Redis. ``delays``: a folder of rules that
-    hold back entries of the metadata log, for tests of a live stack. ``kafka_config``: a client.properties with what
-    all Kafka clients need to log in (``ringlog.runtime.kafka.config``). ``archive``: the place where the keeper puts
-    the log's entries, a folder or a URL that fsspec knows. ``metrics_port``: where an agent shows its figures and its
-    health, at ``metrics_host`` (an address, or 0.0.0.0 for all); each role of ``ringlog agents`` has a port of its own,
-    the validator this one, the others those behind it. ``trust_config``: a file with certificates and tokens
-    (``ringlog.runtime.trust``); ``insecure``: an address that other machines reach may be open to everybody there.
+    Attributes:
+        session_timeout_s: Time until a killed worker loses its consumer group's partition, and so the time of a
+            take-over.
+        redis_timeout_s: Time that the cache writer waits for each answer of Redis.
+        delays: Folder of rules that hold back entries of the metadata log, for tests of a running stack.
+        kafka_config: A client.properties with the login of all Kafka clients (``ringlog.runtime.kafka.config``).
+        trust_config: A file with certificates and tokens (``ringlog.runtime.trust``).
+        insecure: Allow unauthenticated access from other machines.
+        archive: Archive of the log, written by the cache writer: a folder or a URL that fsspec supports.
+        metrics_port: Port for metrics and health. In ``ringlog agents`` the validator has this port, and each other
+            role one of the following ports.
+        metrics_host: Address of that port; 0.0.0.0: all addresses.
 
-    Raises BadProcessSettings.
+    Raises:
+        BadProcessSettings: A value is not valid.
     """
 
     model_config = SettingsConfigDict(env_prefix=PREFIX, extra="ignore", frozen=True)
@@ -66,17 +72,17 @@ class ProcessSettings(BaseSettings):
     @field_validator("data_dir", mode="before")
     @classmethod
     def _empty_is_default(cls, given: object) -> object:
-        """An empty variable says nothing; as a path it would be the folder that one is in."""
+        """Use the default for an empty variable. As a path it would mean the working directory."""
         return process_data_dir() if given == "" else given
 
     @field_validator("insecure", mode="before")
     @classmethod
     def _empty_is_not(cls, given: object) -> object:
-        """An empty variable says nothing."""
+        """Read an empty variable as False."""
         return False if given == "" else given
 
     @field_validator("delays", "kafka_config", "trust_config", "archive", "metrics_port", mode="before")
     @classmethod
     def _empty_is_none(cls, given: object) -> object:
-        """An empty variable names no port and no file; as a path it would be the folder that one is in."""
+        """Read an empty variable as None. As a path it would mean the working directory."""
         return None if given == "" else given

@@ -1,6 +1,7 @@
-"""Whom a process trusts on the network, and what it shows of itself: certificates for TLS, tokens for HTTP.
+"""Trust between processes on the network: certificates for TLS, tokens for HTTP, and keys for acknowledgements.
 
-The file that ``RINGLOG_TRUST_CONFIG`` names; without it nodes and their clients talk in plain text, on the loopback.
+``RINGLOG_TRUST_CONFIG`` names the file. Without it, nodes and their clients communicate in plain text, on the loopback
+interface.
 
     tls.ca=ca.pem
     tls.certificate=n1.pem
@@ -8,16 +9,27 @@ The file that ``RINGLOG_TRUST_CONFIG`` names; without it nodes and their clients
     token.file=token
     ack.key=n1.acks
 
-``tls.ca`` signs for everybody of one cluster, nodes and clients. A node's certificate names the node as a dNSName,
-``<node id>.nodes.ringlog``: who calls a node compares it with the node that was meant, wherever the directory says that
-it listens, and a node compares it with the node that somebody says to be. A client's certificate names no node.
-``token.file`` has a token on each line: the first one is sent, each is taken, so that a token can be changed without a
-moment in which one is refused. ``ack.key`` has the node's key for codes of its acknowledgements, ``ack.master`` that of
-who believes them (``wire.acks``); a line for each, the first one makes, each checks.
+``tls.ca`` signs the certificates of all nodes and clients of one cluster. A node's certificate names the node as a
+dNSName, ``<node id>.nodes.ringlog``. A caller compares this name with the intended node, so a wrong address in the
+directory does no harm. A node also compares it with the node that its caller claims to be. A client's certificate names
+no node.
 
-Invariants: an address that other machines reach is listened on only with certificate and token, or where the operator
-says that it is meant to be open (``guard``); files that anybody may read are refused; a secret is in no error, log or
-``repr``. Files that are replaced hold from the next connection on; while the new ones are no good the old ones stay.
+``token.file`` contains one token per line. The first one is sent and each one is accepted, so tokens can be replaced
+without rejected requests. ``ack.key`` contains the node's MAC keys for its acknowledgements, ``ack.master`` the master
+keys of the roles that check them (``wire.acks``). In both, the first line makes MACs, and each line checks them.
+
+Invariants:
+
+- A process listens on an address that other machines can reach only with certificate and token, or if the operator
+  allows it explicitly (``guard``).
+
+- Files that other users can change are rejected, and so are secrets that all users of the machine can read.
+
+- No error, log or ``repr`` contains a secret.
+
+- Replaced files apply to the next connection. If the new files are invalid, the old contents stay in use.
+
+Source: decisions 83 and 101.
 """
 
 from __future__ import annotations
@@ -45,7 +57,7 @@ if TYPE_CHECKING:  # every command of the program loads this module
 TRUST_VARIABLE: Final = "RINGLOG_TRUST_CONFIG"
 NODE_SUFFIX: Final = ".nodes.ringlog"
 ANY_NODE: Final = "nodes.ringlog"
-"""In the certificates of all nodes: who looks for a cluster knows addresses only
+"""A name in the certificates of all nodes. A client that discovers a cluster knows only addresses, not node ids
 (``ringlog.client.creation.discovery``).
 """
 TLS: Final = ("tls.ca", "tls.certificate", "tls.key")
@@ -53,36 +65,42 @@ TOKEN: Final = "token.file"
 ACK_KEY, ACK_MASTER = "ack.key", "ack.master"
 OPTIONS: Final = (*TLS, TOKEN, ACK_KEY, ACK_MASTER)
 _NEVER: Final = 2**53
+"""The expiry, beyond every real date, if no authority limits it."""
 RECHECK_S: Final = 1.0
-"""How old what is known of the files may be."""
+"""Maximum age of the known contents of the files."""
 FILE_BYTES_MAX: Final = 1024 * 1024
 _NODE: Final = re.compile(r"[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/-]{16,512}=*")
 
 
 class BadTrustConfig(Exception):
-    """Files of certificates and tokens cannot be used. The message names file and rule, and no secret."""
+    """Files of certificates and tokens are not valid. The message names file and rule, and no secret."""
 
     code = "bad_trust_config"
 
 
 class CertificateOfAnotherNode(BadTrustConfig):
-    """The certificate that a node is to show names another node, or none."""
+    """The configured certificate names another node, or none."""
 
     code = "certificate_of_another_node"
 
 
 class UnguardedAddress(BadTrustConfig):
-    """Other machines reach the address, and all of them would be served: give certificate and token."""
+    """Other machines can reach the address and would have full access: configure certificate and token."""
 
     code = "unguarded_address"
 
 
 @dataclass(frozen=True, slots=True)
 class Trust:
-    """What the files say. ``node``: the one that the certificate names, empty: none; ``expires``: when it or an
-    authority that it depends on ends, seconds since 1970. ``server`` and ``client``: for Python's own TLS, None
-    without; who connects to ``server`` shows a token, no certificate.
+    """The contents of the files.
+
+    Attributes:
+        node: The node named by the certificate; empty: none.
+        expires: The first expiry of the certificate and its authorities, seconds since 1970.
+        server: Context for Python's TLS servers, None without TLS. It does not request client certificates; clients
+            show a token.
+        client: Context for Python's TLS clients, None without TLS.
     """
 
     ca: bytes = b""
@@ -98,15 +116,15 @@ class Trust:
 
     @property
     def encrypts(self) -> bool:
-        """Is it TLS?"""
+        """True if TLS is configured."""
         return bool(self.ca)
 
     def url(self, address: str) -> str:
-        """Of a node's HTTP side at ``host:port``."""
+        """Return the URL of a node's HTTP server at ``host:port``."""
         return f"{'https' if self.encrypts else 'http'}://{address}"
 
     def headers(self) -> dict[str, str]:
-        """What a request to HTTP brings with it."""
+        """Return the HTTP headers that authenticate a request."""
         return {"Authorization": f"Bearer {self.tokens[0]}"} if self.tokens else {}
 
 
@@ -114,12 +132,12 @@ PLAIN_TRUST: Final = Trust()
 
 
 def name_of_node(node: NodeId) -> str:
-    """The dNSName in the certificate of a node."""
+    """Return the dNSName in the certificate of a node."""
     return f"{node}{NODE_SUFFIX}"
 
 
 def guard(host: str, trust: Trust, *, insecure: bool) -> None:
-    """Refuse to listen on what other machines reach without knowing who they are. Raises UnguardedAddress."""
+    """Refuse to listen on an address that other machines can reach without authentication. Raises UnguardedAddress."""
     if insecure or (trust.encrypts and trust.tokens) or is_loopback(host):
         return
     lacks = " and ".join(name for name, given in ((", ".join(TLS), trust.encrypts), (TOKEN, trust.tokens)) if not given)
@@ -130,8 +148,9 @@ def guard(host: str, trust: Trust, *, insecure: bool) -> None:
 
 
 def is_loopback(host: str) -> bool:
-    """True if nobody from another machine reaches that host, or it is gRPC's word for a socket in a folder. A name
-    counts as what it stands for now.
+    """Return True if other machines cannot reach the host, or if it is gRPC's name for a Unix socket.
+
+    A host name is resolved now.
     """
     if host == "unix":
         return True
@@ -143,7 +162,10 @@ def is_loopback(host: str) -> bool:
 
 
 def node_of_names(names: tuple[str, ...]) -> NodeId:
-    """The node that the dNSNames of a certificate name; empty: none. Raises CertificateOfAnotherNode for two."""
+    """Return the node in the dNSNames of a certificate; empty if there is none.
+
+    Raises CertificateOfAnotherNode if there are two.
+    """
     node_names = sorted({name.lower() for name in names if name.lower().endswith(NODE_SUFFIX)})
     if not node_names:
         return ""
@@ -154,7 +176,7 @@ def node_of_names(names: tuple[str, ...]) -> NodeId:
 
 
 def serving(trust: Callable[[], Trust]) -> ssl.SSLContext | None:
-    """For a server: each connection gets the certificate of that moment. None without TLS."""
+    """Return a server context that selects the present certificate for each connection. None without TLS."""
     if not trust().encrypts:
         return None
 
@@ -173,13 +195,13 @@ def serving(trust: Callable[[], Trust]) -> ssl.SSLContext | None:
 
 
 def current() -> Trust:
-    """What this process's file says by now. Raises BadTrustConfig."""
+    """Return the present contents of this process's trust file. Raises BadTrustConfig."""
     path = os.environ.get(TRUST_VARIABLE)
     return _file(str(Path(path).absolute())).now() if path else PLAIN_TRUST
 
 
 def trust_by(path: Path) -> None:
-    """Have this process, and those that it starts, use the file. Raises BadTrustConfig."""
+    """Use the file in this process and its child processes. Raises BadTrustConfig."""
     absolute = str(path.absolute())
     _file(absolute).now()
     os.environ[TRUST_VARIABLE] = absolute
@@ -191,7 +213,7 @@ def _file(path: str) -> TrustFile:
 
 
 class TrustFile:
-    """A file that is looked at again and again. Safe from threads."""
+    """A trust file that is checked for changes. Safe from threads."""
 
     def __init__(self, path: Path, recheck_s: float = RECHECK_S) -> None:
         self._path = path
@@ -203,7 +225,10 @@ class TrustFile:
         self._looked = float("-inf")
 
     def now(self) -> Trust:
-        """What it says: the same value until it says something else. Raises BadTrustConfig, the first time only."""
+        """Return the present contents, as the same object until they change.
+
+        Raises BadTrustConfig at the first call only. Later, invalid files are logged and the old contents stay in use.
+        """
         with self._lock:
             if self._current is not None and time.monotonic() - self._looked < self._recheck_s:
                 return self._current
@@ -220,6 +245,7 @@ class TrustFile:
                     raise
                 _log().error("trust_kept", why=str(bad))
                 return self._current
+            # The file now names other files. Watch these, too.
             if set(files) != set(self._files):
                 self._files, self._seen = files, tuple(map(_mark, files))
             if self._current is not None and found != self._current:
@@ -236,13 +262,13 @@ def _log() -> Any:
 
 
 def _follows(previous: Trust | None, found: Trust) -> None:
-    """Raises BadTrustConfig for what a process that runs cannot become."""
+    """Reject changes that a running process cannot make. Raises BadTrustConfig."""
     if previous is not None and (previous.encrypts, previous.node) != (found.encrypts, found.node):
         raise BadTrustConfig("they are of another node, or TLS comes or goes: start the process again")
 
 
 def _mark(path: Path) -> object:
-    """Differs when the file does."""
+    """Return a value that changes when the file does."""
     try:
         found = path.stat()
     except OSError as error:
@@ -251,7 +277,7 @@ def _mark(path: Path) -> object:
 
 
 def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
-    """The file and those that it names, checked as far as they can be without others. Raises BadTrustConfig."""
+    """Read and check the trust file. Return the paths of all files and the contents. Raises BadTrustConfig."""
     try:
         lines = {line.name: line for line in read_properties(_bytes(path).decode("utf-8"))}
     except BadPropertyLine as bad:
@@ -284,7 +310,7 @@ def _bytes(path: Path, secret: bool = False) -> bytes:
 
 
 def _secrets(path: Path | None) -> tuple[str, ...]:
-    """The secrets of a file, tokens or keys; none without a file."""
+    """Return the tokens or keys in a file; empty without a file."""
     if path is None:
         return ()
     found = tuple(filter(None, map(str.strip, _bytes(path, secret=True).decode("latin-1").splitlines())))
@@ -294,13 +320,17 @@ def _secrets(path: Path | None) -> tuple[str, ...]:
 
 
 def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) -> Trust:
-    """With contexts made of the very bytes. Raises BadTrustConfig, also for what the authority has not signed."""
+    """Return a trust with TLS contexts. Raises BadTrustConfig, also if the authority has not signed the certificate.
+
+    The ``ssl`` module loads certificates from paths only. To detect a replacement during the read, the files are read
+    before and after.
+    """
     read = _bytes(ca), _bytes(certificate), _bytes(key, secret=True)
 
     def context(side: int, *, trusting: bool = True, showing: bool = True) -> ssl.SSLContext:
         made = ssl.SSLContext(side)
         made.minimum_version = ssl.TLSVersion.TLSv1_2
-        made.hostname_checks_common_name = False  # who a certificate is of, its dNSNames say
+        made.hostname_checks_common_name = False  # identity is in the dNSNames only
         if trusting:
             made.load_verify_locations(ca)
         if showing:
@@ -328,14 +358,16 @@ def _refuse(why: str) -> NoReturn:
 
 
 def _end(certificate: Any) -> int:
-    """Return when a certificate, as ``ssl`` describes it, ends: seconds since 1970."""
+    """Return the expiry of a certificate as described by ``ssl``, in seconds since 1970."""
     return int(ssl.cert_time_to_seconds(certificate["notAfter"]))
 
 
 def _authorities_end(ca: Path, certificate: Path, key: Path) -> int:
-    """Return when the authorities that sign our certificate end: the last root that does, and each intermediate.
+    """Return the expiry of the authorities that sign the certificate, in seconds since 1970.
 
-    While an authority is replaced, ``ca`` has several roots, and two of them may have one name: each is tried alone.
+    This is the latest expiry of a signing root, or the earliest of an intermediate, whichever comes first. During the
+    replacement of an authority ``ca`` contains several roots, perhaps two with the same name. So each root is tried
+    alone.
     """
     sending = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     sending.check_hostname, sending.verify_mode = False, ssl.CERT_NONE
@@ -356,7 +388,7 @@ def _authorities_end(ca: Path, certificate: Path, key: Path) -> int:
 
 
 def _shown_certificate(context: Callable[..., ssl.SSLContext]) -> Any:
-    """Our certificate as a server sees it. Raises ssl.SSLError if that does not trust it."""
+    """Return the own certificate as a server sees it. Raises ssl.SSLError if the server rejects it."""
     server, client = context(ssl.PROTOCOL_TLS_SERVER), context(ssl.PROTOCOL_TLS_CLIENT, trusting=False)
     server.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
@@ -364,7 +396,7 @@ def _shown_certificate(context: Callable[..., ssl.SSLContext]) -> Any:
 
 
 def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str | None = None) -> Any:
-    """In memory; what the server is shown. Raises ssl.SSLError."""
+    """Perform a TLS handshake in memory and return the certificate that the server sees. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [
         client.wrap_bio(to_client, to_server, server_hostname=name),

@@ -1,15 +1,16 @@
-"""Logging in at a broker with a token (SASL/OAUTHBEARER): where the token comes from, for each of the three libraries.
+"""Broker login with a token (SASL/OAUTHBEARER), for each of the three client libraries.
 
-Either an identity provider gives it for the client's id and secret (OIDC, ``client_credentials``): librdkafka and Java
-do that by themselves, for aiokafka it is done here. Or a function of the user's does, ``ringlog.oauth.hook``:
+A token comes from one of two sources. An identity provider issues it for a client id and secret (OIDC,
+``client_credentials``): librdkafka and Java implement that, and this module does it for aiokafka. Or a function of the
+user returns it, ``ringlog.oauth.hook``:
 
     def token() -> tuple[str, float]:
-        "The token, and the second since 1970 with which it ends."
+        "The token, and its expiry in seconds since 1970."
 
-Python's clients call it, in threads of theirs; Java's client, which Spark has, needs a class of Java for the same.
+Python clients call this function in their threads. The Java client, which Spark uses, needs a Java class instead.
 
-Invariant: a token or a secret is in no error, log or ``repr`` of these; what a user's function raises is named by its
-type.
+Invariant: no error, log or ``repr`` of this module contains a token or a secret. An exception of the user's function is
+reported by its type only.
 """
 
 from __future__ import annotations
@@ -32,23 +33,23 @@ OIDC_HANDLERS: Final = (
     OIDC_HANDLER,
     "org.apache.kafka.common.security.oauthbearer.secured.OAuthBearerLoginCallbackHandler",
 )
-"""Java's own class for OIDC, and what earlier releases of Kafka called it."""
+"""Java's class for OIDC, and its name in earlier Kafka releases."""
 ALLOWED_URLS: Final = "org.apache.kafka.sasl.oauthbearer.allowed.urls"
-"""The property of a JVM without which Kafka's Java client, from 4.0 on, asks no identity provider."""
+"""A JVM property. Without it, Kafka's Java client contacts no identity provider (since 4.0)."""
 HOOK: Final = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 TIMEOUT_S: Final = 10.0
 ANSWER_BYTES_MAX: Final = 1 << 20
 _TOKEN: Final = re.compile(r"[A-Za-z0-9._~+/=-]+")
-"""What RFC 6750 lets a token be."""
+"""The characters that RFC 6750 allows in a token."""
 
 
 class NoToken(Exception):
-    """There is no token now."""
+    """No token is available now."""
 
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """``ends``: the second since 1970 with which it does."""
+    """A token. ``ends`` is its expiry in seconds since 1970."""
 
     value: str = field(repr=False)
     ends: float
@@ -56,7 +57,9 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class OAuth:
-    """Where tokens come from: ``hook``, MODULE:FUNCTION, with ``java_handler`` for Java; or the rest, by OIDC."""
+    """The source of tokens: a ``hook`` (MODULE:FUNCTION) with ``java_handler`` for Java, or the other
+    fields for OIDC.
+    """
 
     endpoint: str = ""
     client_id: str = ""
@@ -66,7 +69,7 @@ class OAuth:
     java_handler: str = ""
 
     def librdkafka(self) -> dict[str, Any]:
-        """For confluent-kafka. Raises ValueError where there is no such function."""
+        """Return the options for confluent-kafka. Raises ValueError if the hook does not exist."""
         if self.hook:
             source = self.source()
 
@@ -85,7 +88,10 @@ class OAuth:
         return found | ({"sasl.oauthbearer.scope": self.scope} if self.scope else {})
 
     def java(self, quoted: Callable[[str], str]) -> dict[str, str]:
-        """For Java's clients; ``quoted``: a text as JAAS takes it. Raises ValueError where Java cannot say it."""
+        """Return the options for Java clients. Raises ValueError if Java does not support them.
+
+        ``quoted`` escapes a text for JAAS.
+        """
         if self.hook:
             if not self.java_handler:
                 raise ValueError(
@@ -104,19 +110,22 @@ class OAuth:
         }
 
     def jvm_options(self) -> tuple[str, ...]:
-        """What a JVM must be started with for its clients to log in."""
+        """Return the JVM options that its clients need for the login."""
         return () if self.hook else (f"-D{ALLOWED_URLS}={self.endpoint}",)
 
     def source(self) -> Callable[[], Token]:
-        """Gives the token of the moment, from any thread; the call may wait, and raises NoToken.
+        """Return a function that returns the present token, from any thread. It may block, and raises NoToken.
 
-        Raises ValueError where there is no such function.
+        Raises ValueError if the hook does not exist.
         """
         return _Kept(_hooked(self.hook) if self.hook else self._asked)
 
     def _asked(self) -> Token:
-        """What the identity provider gives now. It is followed to no other place: the secret is for this one."""
-        import http.client  # slow to load, and hardly any process needs it
+        """Request a token from the identity provider.
+
+        Redirects are not followed: the secret must not go to another server.
+        """
+        import http.client  # slow to import, and few processes need it
         import urllib.error
         import urllib.parse
         import urllib.request
@@ -140,9 +149,10 @@ class OAuth:
 
 
 class _Kept:
-    """A token serves until four fifths of its time are over; a new one is asked for by one thread at a time.
+    """A cached token, replaced after four fifths of its lifetime. One thread at a time requests a new one.
 
-    Its time is counted from when it was given: a clock that was a year ahead then, and is right again, keeps none.
+    The lifetime is measured from the time of issue with the monotonic clock. So a later correction of the wall clock
+    does not extend it.
     """
 
     def __init__(self, ask: Callable[[], Token]) -> None:
@@ -169,7 +179,7 @@ def _hooked(name: str) -> Callable[[], Token]:
     def ask() -> Token:
         try:
             value, ends = call()
-        except Exception as error:  # of any kind: it is not ours
+        except Exception as error:  # user code may raise any type
             raise NoToken(f"{name} raised {type(error).__name__}") from None
         return _checked(value, ends)
 
@@ -177,7 +187,7 @@ def _hooked(name: str) -> Callable[[], Token]:
 
 
 def _checked(value: object, ends: object) -> Token:
-    """Raises NoToken."""
+    """Check a token and its expiry. Raises NoToken."""
     if not isinstance(value, str) or _TOKEN.fullmatch(value) is None:
         raise NoToken("what was given is no token")
     if isinstance(ends, bool) or not isinstance(ends, int | float) or not time.time() < ends < math.inf:
@@ -186,7 +196,7 @@ def _checked(value: object, ends: object) -> Token:
 
 
 def token_in(answer: bytes) -> Token:
-    """The token that an identity provider answers with. Raises NoToken."""
+    """Return the token in an identity provider's response. Raises NoToken."""
     try:
         found = json.loads(answer)
         return _checked(found["access_token"], _end_of(found))
@@ -195,7 +205,7 @@ def token_in(answer: bytes) -> Token:
 
 
 def _end_of(answer: dict[str, Any]) -> float:
-    """When a provider's token ends: as it says, or as the token does."""
+    """Return the expiry of a provider's token: from the response, or from the token itself (a JWT)."""
     if "expires_in" in answer:
         return time.time() + float(answer["expires_in"])
     body = str(answer["access_token"]).split(".")[1]

@@ -1,8 +1,11 @@
-"""Which options of a client.properties there are, in whose spelling, and what they mean together.
+"""The accepted options of a client.properties file: names, alternative names, and their combined meaning.
 
-An option comes from a line of the file or from a variable, ``RINGLOG_KAFKA_`` and the option's name in capitals with
-``_`` for dots. A variable takes the place of the line, and of what says the same in another spelling. What cannot be
-said to all clients is refused: by file, line and rule, or by variable and rule; never with a value, it may be a secret.
+An option comes from a line of the file or from a variable: ``RINGLOG_KAFKA_`` and the option's name in capitals, with
+``_`` for dots. A variable overrides the line, also a line with an alternative name of the same option. Options that
+some of the client libraries lack are rejected.
+
+Invariant: errors name the rule and the file and line, or the variable. They never contain a value, because it may be a
+secret.
 """
 
 from __future__ import annotations
@@ -26,14 +29,14 @@ PREFIX = "RINGLOG_KAFKA_"
 
 @dataclass(frozen=True, slots=True)
 class KafkaConfig:
-    """What file and variables say; ``bootstrap``: the brokers that the file names, may be empty."""
+    """The connection settings from file and variables. ``bootstrap``: brokers named by the file, may be empty."""
 
     security: Security = PLAIN
     bootstrap: str = ""
 
 
 def read_kafka_config(path: Path | None, variables: Iterable[tuple[str, str]] = ()) -> KafkaConfig:
-    """File and variables, checked as far as it can be without a broker. Raises BadKafkaConfig."""
+    """Read file and variables, with all checks that need no broker. Raises BadKafkaConfig."""
     return _Reader(path, () if path is None else _lines(path), variables).config()
 
 
@@ -53,13 +56,13 @@ def _lines(path: Path) -> tuple[Property, ...]:
 
 
 class _Reader:
-    """Turns options into a config; every refusal names the line or the variable."""
+    """A translation of options to a configuration. Every error names the line or the variable."""
 
     def __init__(self, path: Path | None, lines: Iterable[Property], variables: Iterable[tuple[str, str]]) -> None:
         self._path = path
         self._lines = {line.name: line for line in lines}
         self._variables = dict[str, str]()
-        """Option to the variable that it comes from."""
+        """Option to the name of its variable."""
         given = {_named_by(variable): (variable, value) for variable, value in variables}
         for name in given:
             for same in (name, *_SAME.get(name, ())):
@@ -121,7 +124,7 @@ class _Reader:
         return options["username"], options["password"]
 
     def _oauth(self) -> OAuth:
-        """Tokens by a function of the user's, or by OIDC: librdkafka's options, or Java's."""
+        """Return the token source: a user function, or OIDC with librdkafka's or Java's options."""
         handler = self._text("sasl.login.callback.handler.class")
         self._none_of(("sasl.username", "sasl.password"), "it says nothing under sasl.mechanism OAUTHBEARER")
         hook = self._text("ringlog.oauth.hook")
@@ -191,7 +194,7 @@ class _Reader:
         return self._pem(location)
 
     def _pem(self, name: str) -> str:
-        """The path of a file that can be read; those of the config's lines may begin at its folder."""
+        """Return the path of a readable file. A relative path in a line begins at the folder of the file."""
         given = self._text(name)
         if not given:
             return ""
@@ -200,7 +203,7 @@ class _Reader:
         path = Path("/" if self._path is None else self._path.absolute().parent, given)
         try:
             readable = path.is_file() and os.access(path, os.R_OK)
-        except OSError:  # a name that is too long
+        except OSError:  # for example, a name that is too long
             readable = False
         if not readable:
             self._refuse(name, f"{path} is no file that can be read")
@@ -276,7 +279,7 @@ _SAME: Mapping[str, tuple[str, ...]] = {
     "ssl.keystore.location": ("ssl.certificate.location", "ssl.key.location"),
     "ssl.truststore.location": ("ssl.ca.location",),
 }
-"""What a line of the file may say in another spelling; a variable takes its place, too."""
+"""Alternative names of options. A variable also overrides lines with these."""
 _BY_VARIABLE: Mapping[str, str] = {PREFIX + name.upper().replace(".", "_"): name for name in _ALLOWED}
 _JAAS = re.compile(r"\s*(?P<module>[\w.$]+)\s+required(?P<options>(?:\s.*)?);\s*", re.DOTALL)
 _QUOTED = r"""(?:"((?:[^"\\]|\\.)*)"|'((?:[^'\\]|\\.)*)'|([\w.@+-]+))"""
@@ -284,7 +287,7 @@ _JAAS_OPTION = re.compile(rf"\s*(\w+)\s*=\s*{_QUOTED}(?=\s|$)", re.DOTALL)
 
 
 def _jaas_options(text: str) -> dict[str, str] | None:
-    """Options of a login module; None for what is none, or given twice."""
+    """Return the options of a login module. None if they cannot be parsed, or one is given twice."""
     found: dict[str, str] = {}
     at = 0
     while text[at:].strip():
@@ -298,12 +301,12 @@ def _jaas_options(text: str) -> dict[str, str] | None:
 
 
 def _named_by(variable: str) -> str:
-    """The option that a variable means, be there one or not."""
+    """Return the option name of a variable, whether the option exists or not."""
     return _BY_VARIABLE.get(variable) or variable.removeprefix(PREFIX).lower().replace("_", ".")
 
 
 def _why_not(name: str) -> str:
-    """Why an option is refused."""
+    """Return why an option is rejected."""
     for begins, why in _REFUSED.items():
         if name.startswith(begins):
             return why

@@ -1,9 +1,10 @@
-"""Files of ``name=value`` lines, as Java reads them.
+r"""A parser of property files: ``name=value`` lines in Java's format.
 
-``#`` and ``!`` begin comments; ``=`` or ``:`` ends a name. A backslash at the end of a line goes on with the next one;
-before a character it takes that as it is, but for ``\\t``, ``\\n``, ``\\r``, ``\\f`` and ``\\uXXXX``; so a backslash is
-written twice. Spaces at the end of a line are not of its value. Stricter than Java: a line without a value's sign, and
-a name given twice, are refused.
+``#`` and ``!`` begin comments. ``=`` or ``:`` ends a name. A backslash at the end of a line continues it on the next
+line. A backslash before another character is removed, except in ``\t``, ``\n``, ``\r``, ``\f`` and ``\uXXXX``. So a
+literal backslash is written twice. Trailing spaces are removed.
+
+The parser is stricter than Java: it rejects a line without a separator, and a name that is given twice.
 
 Source: ``java.util.Properties.load``.
 """
@@ -17,7 +18,7 @@ _ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
 
 
 class BadPropertyLine(Exception):
-    """A line that says nothing. ``rule`` holds nothing of a value: it may be a secret."""
+    """A line that cannot be parsed. ``rule`` contains no part of a value, which may be a secret."""
 
     def __init__(self, number: int, rule: str) -> None:
         super().__init__(f"line {number}: {rule}")
@@ -27,7 +28,7 @@ class BadPropertyLine(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Property:
-    """One option, and the line that it begins on."""
+    """An option, and the number of its first line."""
 
     number: int
     name: str
@@ -35,7 +36,7 @@ class Property:
 
 
 def read_properties(text: str) -> tuple[Property, ...]:
-    """The options of a file, in its order. Raises BadLine."""
+    """Return the options of a file, in its order. Raises BadPropertyLine."""
     found: dict[str, Property] = {}
     for number, line in _logical_lines(text):
         matched = re.match(r"((?:[^\\=:\s]|\\.)+)\s*[=:]\s*", line, re.DOTALL)
@@ -49,7 +50,7 @@ def read_properties(text: str) -> tuple[Property, ...]:
 
 
 def _logical_lines(text: str) -> list[tuple[int, str]]:
-    """Lines with those that they go on in, without comments and empty ones; and where each begins."""
+    """Return each line joined with its continuation lines, and its number. Comments and empty lines are removed."""
     found: list[tuple[int, str]] = []
     goes_on = False
     for number, natural in enumerate(re.split(r"\r\n|\r|\n", text), start=1):
@@ -64,7 +65,7 @@ def _logical_lines(text: str) -> list[tuple[int, str]]:
 
 
 def _plain(number: int, text: str) -> str:
-    """Without its backslashes."""
+    """Replace the escape sequences of a name or value."""
 
     def meant(matched: re.Match[str]) -> str:
         options_text = matched[1]

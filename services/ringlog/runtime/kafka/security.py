@@ -1,6 +1,6 @@
-"""What a client must know to be let in at a broker, said to librdkafka, aiokafka and Java's client alike.
+"""The security settings of Kafka clients, translated for librdkafka, aiokafka and the Java client.
 
-Invariant: a secret is in the value and in the clients, never in an error, a log or a ``repr``.
+Invariant: secrets are in the value and in the clients, never in an error, a log or a ``repr``.
 """
 
 from __future__ import annotations
@@ -21,21 +21,22 @@ MODULES = {
     "SCRAM-SHA-256": "org.apache.kafka.common.security.scram.ScramLoginModule",
     "SCRAM-SHA-512": "org.apache.kafka.common.security.scram.ScramLoginModule",
 }
-"""Mechanism to Java's module that logs in with a name and a password."""
+"""Mechanism to Java's login module with user name and password."""
 
 
 class BadKafkaConfig(Exception):
-    """The file cannot be used. The message names file, line and rule, and no value of a secret."""
+    """The file is not valid. The message names file, line and rule, and no value of a secret."""
 
     code = "bad_kafka_config"
 
 
 @dataclass(frozen=True, slots=True)
 class Security:
-    """What the file says. ``ca``, ``certificate``, ``key``: paths of PEM files; the last two may be the same.
+    """Security settings of a connection. ``ca``, ``certificate`` and ``key`` are paths of PEM files; the last two may
+    be equal.
 
-    ``host_checked``: the broker's certificate must name the host that was asked for. ``oauth``: in place of name and
-    password, under OAUTHBEARER.
+    ``host_checked``: the broker's certificate must name the requested host. ``oauth`` replaces user name and password
+    under OAUTHBEARER.
     """
 
     protocol: str = "PLAINTEXT"
@@ -51,22 +52,22 @@ class Security:
 
     @property
     def encrypted(self) -> bool:
-        """Is it TLS?"""
+        """True if the connection uses TLS."""
         return self.protocol.endswith("SSL")
 
     @property
     def logs_in(self) -> bool:
-        """Does the client log in?"""
+        """True if the client logs in."""
         return self.protocol.startswith("SASL")
 
     def as_user(self, protocol: str, mechanism: str, username: str, password: str) -> Security:
-        """The same trust, under another name; raises BadKafkaConfig for a protocol that knows no names."""
+        """Return the same settings with another login. Raises BadKafkaConfig for a protocol without login."""
         if protocol not in PROTOCOLS or not protocol.startswith("SASL"):
             raise BadKafkaConfig(f"protocol {protocol!r} has no log-in: SASL_SSL or SASL_PLAINTEXT")
         return replace(self, protocol=protocol, mechanism=mechanism, username=username, password=password, oauth=None)
 
     def librdkafka(self) -> dict[str, Any]:
-        """For confluent-kafka."""
+        """Return the options for confluent-kafka. Raises BadKafkaConfig."""
         found: dict[str, Any] = {} if self.protocol == "PLAINTEXT" else {"security.protocol": self.protocol}
         if self.oauth is not None:
             found |= _supported(self.oauth.librdkafka)
@@ -85,7 +86,7 @@ class Security:
         return found
 
     def java(self) -> dict[str, str]:
-        """For Java's clients. Raises BadKafkaConfig where Java cannot say it."""
+        """Return the options for Java clients. Raises BadKafkaConfig if Java does not support them."""
         found: dict[str, str] = {} if self.protocol == "PLAINTEXT" else {"security.protocol": self.protocol}
         if self.oauth is not None:
             found |= _supported(partial(self.oauth.java, _quoted))
@@ -107,7 +108,7 @@ class Security:
         return found
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """For clients on Python's own TLS, aiokafka among them; None without TLS. Raises BadKafkaConfig."""
+        """Return a context for clients with Python's TLS, such as aiokafka. None without TLS. Raises BadKafkaConfig."""
         if not self.encrypted:
             return None
         try:
@@ -126,7 +127,7 @@ class Security:
 
 
 def _quoted(text: str) -> str:
-    """As it stands between quotes in Java's options of a log-in."""
+    """Escape a text for a quoted value in a JAAS configuration."""
     return text.replace("\\", "\\\\").replace('"', '\\"')
 
 

@@ -1,1 +1,1 @@
-"""Metrics, health and the small server that shows them."""
+"""Metrics, health, and the HTTP server for both."""

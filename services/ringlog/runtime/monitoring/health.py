@@ -1,8 +1,8 @@
-"""Is a process ready, and if not, why: what ``/health`` answers.
+"""The readiness of a process and its reason, as shown by ``/health``.
 
-Ready means: it does what it is there for, or would at once if it were its turn. So an agent that stands by is ready and
-says so, and one that takes over, has halted or waits for the broker is not. ``why`` is there whenever something is not
-as it should be, ready or not.
+A process is ready if it does its work, or would do it at once if it were the active instance. So a standby agent is
+ready and reports that it stands by. An agent that takes over, has halted or waits for the broker is not ready. ``why``
+describes every problem, ready or not.
 """
 
 from __future__ import annotations
@@ -17,12 +17,15 @@ from ringlog.kernel.values import Epoch, Micros
 from ringlog.runtime.monitoring.metrics import Sample
 
 WHY_CHARS_MAX = 1_000
-"""A reason may quote an error of any length."""
+"""A reason may quote an error of any length, so it is cut."""
 
 
 @dataclass(frozen=True, slots=True)
 class Health:
-    """``state``: in a word; ``epoch``, ``behind``: as far as the process knows, None where it has not read the log."""
+    """The state of a process in one word, its readiness, and its progress.
+
+    ``epoch`` and ``behind`` (records) are None if the process has not read the log.
+    """
 
     state: str
     is_ready: bool
@@ -32,29 +35,29 @@ class Health:
 
 
 class WatchedProcess(Protocol):
-    """A process that can be looked at, from any thread and at little cost; nothing here waits for a broker."""
+    """A process that reports its health and metrics, from any thread. No method waits for a broker."""
 
     labels: Mapping[str, str]
-    """Of every figure of the process."""
+    """Labels of every metric of the process."""
 
     def health(self) -> tuple[Health, Micros]:
-        """How it is, and since when it was seen to be in that state, microseconds since 1970 UTC."""
+        """Return the health, and since when this state was observed, in microseconds since 1970 UTC."""
         ...
 
     def samples(self) -> Iterator[Sample]:
-        """Its figures."""
+        """Return the metrics."""
         ...
 
 
 class Since:
-    """Since when a process has been in its state, as far as somebody looked; its first state is that of its start."""
+    """The time since which a process has been in its observed state. The first state counts from the start."""
 
     def __init__(self, now: Callable[[], Micros]) -> None:
         self._now = now
         self._seen: tuple[str | None, Micros] = None, now()
 
     def of(self, state: str) -> Micros:
-        """Take note of the present state; when it was first seen."""
+        """Record the present state and return the time of its first observation."""
         previous, at = self._seen
         if previous is not None and state != previous:
             at = self._now()
@@ -63,12 +66,12 @@ class Since:
 
 
 def short_body(health: Health) -> bytes:
-    """The answer's body for who may not know more."""
+    """Return the response body for clients without a token."""
     return (json.dumps({"state": health.state, "ready": health.is_ready}) + "\n").encode()
 
 
 def as_json(health: Health, since: Micros) -> bytes:
-    """The answer's body."""
+    """Return the complete response body."""
     at = datetime.fromtimestamp(since / 1e6, UTC).isoformat(timespec="milliseconds")
     found = {
         "state": health.state,

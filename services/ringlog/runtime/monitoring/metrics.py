@@ -1,11 +1,13 @@
-"""What processes show of themselves as numbers: every figure's name, kind, labels and meaning, declared once.
+"""The table of all metrics: name, kind, labels and meaning.
 
-A process counts nothing for this that it does not know anyway: its figures are looked at when somebody scrapes
-(``runtime.monitoring.scrape``), by functions from what it holds to ``Sample`` values. A sample whose name is not in the
-table cannot be served, so the page, the alert rules and the dashboard have one source.
+Processes collect nothing only for metrics. At a scrape (``runtime.monitoring.scrape``), functions convert the state of
+the process to ``Sample`` values.
 
-Names follow the conventions of Prometheus: base units last in the name, counters are served with ``_total``. The values
-of a label are few and known (roles, states, outcomes, codes) or names of nodes, never of tables, keys or clients.
+Invariant: a sample whose name is not in the table cannot be served. So the reference page, the alert rules and the
+dashboard have one source.
+
+Names follow the conventions of Prometheus: the base unit is the last word, and counters are served with ``_total``.
+Label values are few and known (roles, states, outcomes, codes) or node names, never tables, keys or clients.
 
 Source: prometheus.io/docs/practices/naming.
 """
@@ -32,7 +34,10 @@ JOB: Final = "the CDC job"
 
 @dataclass(frozen=True, slots=True)
 class Figure:
-    """``labels``: its own; an agent's figures have ``role`` besides, a node's ``node``. ``by``: who shows it."""
+    """A metric. ``by`` names the processes that report it.
+
+    ``labels`` are its own labels. Metrics of an agent also have ``role``, and those of a node ``node``.
+    """
 
     name: str
     kind: Kind
@@ -42,14 +47,14 @@ class Figure:
 
     @property
     def served(self) -> tuple[str, ...]:
-        """The names under which a query finds it."""
+        """The metric names for queries."""
         if self.kind == "histogram":
             return tuple(f"{self.name}_{part}" for part in ("bucket", "sum", "count"))
         return (f"{self.name}_total",) if self.kind == "counter" else (self.name,)
 
 
 class Durations:
-    """How long things took, for a histogram: counts by upper bound in seconds. One thread adds, any may look."""
+    """A histogram of durations: counts by upper bound in seconds. One thread adds, any thread may read."""
 
     BOUNDS: Final = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0, 30.0)
 
@@ -58,12 +63,12 @@ class Durations:
         self.total_s = 0.0
 
     def add(self, seconds: float) -> None:
-        """One more."""
+        """Count one duration."""
         self._counts[bisect_left(self.BOUNDS, seconds)] += 1
         self.total_s += seconds
 
     def buckets(self) -> list[tuple[str, float]]:
-        """(upper bound, how many took at most that), ascending; the last bound is that of all."""
+        """Return (upper bound, cumulative count) pairs, ascending. The last bound is ``+Inf``."""
         found, below = [], 0
         for bound, count in zip((*map(str, self.BOUNDS), "+Inf"), tuple(self._counts), strict=True):
             below += count
@@ -73,7 +78,7 @@ class Durations:
 
 @dataclass(frozen=True, slots=True)
 class Sample:
-    """One value of the figure ``name``; ``labels``: the values of its labels, in their order."""
+    """A value of the metric ``name``. ``labels`` contains the label values in the table's order."""
 
     name: str
     value: float | Durations
@@ -282,4 +287,4 @@ _ROWS: Final = (
 )
 
 FIGURES: Final = {figure.name: figure for figure in _ROWS}
-"""By name, in the order of the page."""
+"""Metrics by name, in the order of the reference page."""

@@ -41,7 +41,7 @@ def raise_file_limit() -> int:
 
 
 def grpc_open_max() -> int:
-    """Return how many connections a gRPC port may hold open: what the limit of open files leaves."""
+    """Return how many connections a gRPC port may hold open within the limit of open files."""
     return max(16, min(GRPC_OPEN_MAX, _file_limit() - FILES_RESERVED - HTTP_OPEN_MAX))
 
 

@@ -1,15 +1,15 @@
-"""HTTP answers to monitoring, and the checks of such requests: ``Host`` header and access token.
+"""HTTP responses to monitoring, and the checks of such requests: ``Host`` header and access token.
 
-``/metrics`` is in the text format of Prometheus. ``prometheus_client`` writes it and is loaded with the first scrape,
-so a process without scrapes does not load it.
+``/metrics`` has the text format of Prometheus. ``prometheus_client`` writes it and is imported at the first scrape, so
+a process without scrapes does not load it.
 
-A web page may point its own name at 127.0.0.1 after it is loaded (DNS rebinding); the browser then lets it read what
-listens there. The ``Host`` header still has the page's name. So a request under another name than this machine's or
-the server's address is rejected. A server that listens on every address was opened by its operator, and accepts any
-name.
+The ``Host`` check prevents DNS rebinding. A web page may point its own name at 127.0.0.1 after it is loaded, and the
+browser then lets it read local servers. The ``Host`` header still has the page's name. So a request under another name
+than this machine's or the server's address is rejected. A server that listens on every address was opened by its
+operator, and accepts any name.
 
-A server with tokens answers only requests with ``Authorization: Bearer`` and one of them (RFC 6750). Without a token
-only ``/health`` answers, and shows no more than whether the process is ready: supervisors need no secret.
+A server with tokens answers only requests with ``Authorization: Bearer`` and one of its tokens (RFC 6750). Without a
+token only ``/health`` answers, and only with the readiness: supervisors need no secret.
 """
 
 from __future__ import annotations
@@ -33,19 +33,19 @@ REFUSAL: Final = json.dumps({"detail": "this server does not answer under that n
 
 
 def is_own(hosts: Sequence[str], *own: str) -> bool:
-    """True if a request with these ``Host`` headers is for the server that has the names ``own``."""
+    """Return True if a request with these ``Host`` headers is for a server with the names ``own``."""
     if ANYWHERE.intersection(own):
         return True
     return len(hosts) == 1 and name_of(hosts[0]) in LOOPBACK.union(map(name_of, own))
 
 
 def with_port(host: str, port: int) -> str:
-    """``host:port``, with an IPv6 address in brackets."""
+    """Return ``host:port``, with an IPv6 address in brackets."""
     return f"[{host}]:{port}" if ":" in host and not host.startswith("[") else f"{host}:{port}"
 
 
 def name_of(host: str) -> str:
-    """A ``Host`` header without its port."""
+    """Return a ``Host`` header without its port."""
     name, colon, port = host.strip().lower().rpartition(":")
     found = name if colon and port.isdecimal() and (name.endswith("]") or ":" not in name) else host.strip().lower()
     return found.removesuffix(".")
@@ -56,9 +56,9 @@ NO_TOKEN: Final = json.dumps({"detail": "show a token of this server: Authorizat
 
 
 def is_admitted(authorizations: Sequence[str], tokens: Sequence[str]) -> bool:
-    """True if a request with these ``Authorization`` headers shows one of ``tokens``, or if there are none.
+    """Return True if a request with these ``Authorization`` headers has one of ``tokens``. Always True without tokens.
 
-    How long it takes tells nothing of a token but its length.
+    The time of the comparison reveals only the length of a token.
     """
     if not tokens:
         return True
@@ -75,7 +75,7 @@ JSON = "application/json"
 
 @dataclass(frozen=True, slots=True)
 class HttpAnswer:
-    """What HTTP gives back."""
+    """An HTTP response."""
 
     status: int
     media_type: str
@@ -83,8 +83,9 @@ class HttpAnswer:
 
 
 def answer(path: str, watched: WatchedProcess, *, is_admitted: bool = True) -> HttpAnswer:
-    """The answer to a GET: 503 where the process is not ready, 404 for another path. Who is not admitted learns whether
-    the process is ready, nothing else.
+    """Return the response to a GET: 503 if the process is not ready, 404 for an unknown path.
+
+    A client without a token receives only the readiness.
     """
     if path == HEALTH:
         health, since = watched.health()
@@ -98,7 +99,10 @@ def answer(path: str, watched: WatchedProcess, *, is_admitted: bool = True) -> H
 
 
 def exposition(samples: Iterable[Sample], labels: Mapping[str, str]) -> bytes:
-    """Samples as Prometheus reads them; ``labels`` are those of all. KeyError: a figure that the table lacks."""
+    """Return samples in the text format of Prometheus. ``labels`` are added to each sample.
+
+    Raises KeyError for a metric that is not in the table.
+    """
     from prometheus_client import CollectorRegistry, generate_latest
 
     class Collector:

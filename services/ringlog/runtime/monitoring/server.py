@@ -1,9 +1,10 @@
-"""A small HTTP server for a process that has none: ``/metrics`` and ``/health``, from threads of its own.
+"""An HTTP server for ``/metrics`` and ``/health``, with its own threads, for a process that has no other server.
 
-What the process is there for never depends on it. A port that is taken is said once and tried again: the instance
-before may be just ending, and a role must not stand still because nobody can look at it. A connection has a few seconds
-for handshake, request and answer together, however slowly it sends. When too many are open, the server closes the
-oldest connection of the address with the most, so silent peers cannot block others.
+Invariant: the work of the process never depends on it. If the port is in use, the server logs this once and retries:
+the previous instance may be about to end.
+
+A connection has a few seconds for handshake, request and response together, at any sending rate. If too many are open,
+the server closes the oldest connection of the address with the most, so silent peers cannot block others.
 """
 
 from __future__ import annotations
@@ -25,15 +26,18 @@ from ringlog.runtime.monitoring.scrape import CHALLENGE, JSON, REFUSAL, HttpAnsw
 from ringlog.runtime.trust import Trust, current, serving
 
 AGAIN_S: Final = 5.0
+"""Seconds between two attempts to listen on a port in use."""
 POLL_S: Final = 0.1
 SLOW_S: Final = 5.0
+"""Seconds for one connection."""
 AT_ONCE_MAX: Final = 32
+"""Maximum number of open connections."""
 
 log = get_logger(__name__)
 
 
 class PathAnswers(Protocol):
-    """What a GET of a path gives."""
+    """A function that responds to a GET of a path."""
 
     def __call__(self, path: str, *, is_admitted: bool) -> HttpAnswer:
         """See ``ringlog.runtime.monitoring.scrape.answer``."""
@@ -41,8 +45,9 @@ class PathAnswers(Protocol):
 
 
 class WatchServer:
-    """Shows ``watched`` at ``host``:``port`` (0: a free one, which ``port`` then is) to who has a token of ``trust``.
-    ``start`` once, ``stop`` once.
+    """A server for the metrics and health of ``watched``, for clients with a token of ``trust``.
+
+    ``start`` once, ``stop`` once. With port 0 it chooses a free port, which ``port`` then contains.
     """
 
     def __init__(
@@ -62,11 +67,11 @@ class WatchServer:
         self._thread = threading.Thread(target=self._run, name="watched", daemon=True)
 
     def start(self) -> None:
-        """Begin; returns at once."""
+        """Start the server and return at once."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Answer nobody any more."""
+        """Stop the server."""
         self._stopping.set()
         self._thread.join()
 
@@ -93,9 +98,9 @@ class WatchServer:
 
 
 class FiguresServer(ThreadingTCPServer):
-    """Gives what ``answers`` says of a path and of whether who asks is admitted. Raises OSError if the port is taken.
+    """An HTTP server that responds with ``answers``. Raises OSError if the port is in use.
 
-    ``serve_forever`` in a thread; then ``shutdown`` and ``server_close``.
+    Run ``serve_forever`` in a thread; then call ``shutdown`` and ``server_close``.
     """
 
     allow_reuse_address = True
@@ -112,12 +117,12 @@ class FiguresServer(ThreadingTCPServer):
         super().__init__((host, port), _Handler)
 
     def get_request(self) -> tuple[Any, Any]:
-        """Accept a connection; its TLS handshake is left to its thread."""
+        """Accept a connection. Its own thread performs the TLS handshake."""
         try:
             request, peer = super().get_request()
         except OSError as error:
             if error.errno in NO_DESCRIPTORS and not self._open.evict():
-                time.sleep(POLL_S)  # the caller's loop would try again at once, for ever
+                time.sleep(POLL_S)  # without a pause, the caller's loop would retry at once
             raise
         if self._tls is not None:
             request = self._tls.wrap_socket(request, server_side=True, do_handshake_on_connect=False)
@@ -125,35 +130,35 @@ class FiguresServer(ThreadingTCPServer):
         return request, peer
 
     def service_actions(self) -> None:
-        """Between two looks of the loop: end what takes too long."""
+        """Close overdue connections. The server's loop calls this regularly."""
         self._open.close_overdue()
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """The whole of one request."""
+        """Handle one connection and stop counting it."""
         try:
             super().process_request_thread(request, client_address)
         finally:
             self._open.closed(request, client_address)
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """From the handshake on."""
+        """Handle one connection from the handshake on."""
         request.settimeout(SLOW_S)
         if self._tls is not None:
             request.do_handshake()
         super().finish_request(request, client_address)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Who hung up is none of ours."""
+        """Ignore errors of a connection, such as a client that disconnects."""
 
 
 class _Handler(BaseHTTPRequestHandler):
-    """One GET."""
+    """A handler of one GET."""
 
     timeout = SLOW_S
     server: FiguresServer
 
     def do_GET(self) -> None:
-        """Answer under a name that is the server's own."""
+        """Respond if the request uses one of the server's names and a valid token."""
         if is_own(self.headers.get_all("Host", []), self.server.host):
             admitted = is_admitted(self.headers.get_all("Authorization", []), self.server.trust().tokens)
             found = self._answered(self.path.partition("?")[0], admitted)
@@ -175,8 +180,8 @@ class _Handler(BaseHTTPRequestHandler):
             return HttpAnswer(500, JSON, b'{"detail": "a defect: see the log of the process"}\n')
 
     def version_string(self) -> str:
-        """Not which Python this is."""
+        """Hide the Python version."""
         return "ringlog"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """Scrapes are nothing to talk of."""
+        """Log nothing for a request."""
