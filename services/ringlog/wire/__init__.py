@@ -1,4 +1,5 @@
-"""Values to bytes and back: Avro records, the envelope of the log, ids.
+"""Encoding of values: Avro records, the envelope of the log, ids.
 
-Whatever the bytes, reading raises nothing but ``WireError``; the log's own entries come back as values in every case.
+Invariant: for any bytes, decoding either returns a value or raises ``WireError``. Decoding an entry of the log never
+raises.
 """

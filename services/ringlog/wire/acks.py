@@ -1,24 +1,26 @@
-"""Authentic acknowledgements: codes that only the node can make, and the order of the node's runs.
+"""Authenticated acknowledgements: MACs that only the node can make, and the order of a node's incarnations.
 
-A broker checks topics, not keys: a client that may acknowledge for one node may write a record for any. So an
-acknowledgement may carry a code (``CodedAck``), computed over its bytes with a key that only the node has. The key is
-derived from a *master* and the node's id. A reader that acts on acknowledgements has the master, needs no list of
-nodes, and rejects any record without the right code. A reader without a master accepts every record.
+A broker checks topics, not keys: a client that may acknowledge for one node may write a record for any node. So an
+acknowledgement may have a MAC (``CodedAck``) over its bytes, with a key that only the node has. The key is derived from
+a *master* and the node's id. A reader that acts on acknowledgements has the master, needs no list of nodes, and rejects
+every record without the correct MAC. A reader without a master accepts every record.
 
     key of a node = HMAC-SHA-256(master, "ringlog acks of " + id of the node), as hex digits
-    code          = HMAC-SHA-256(key of the node, the bytes of its NodeAck)
+    MAC           = HMAC-SHA-256(key of the node, the bytes of its NodeAck)
 
-The code covers bytes, not fields, so releases that add a field to ``NodeAck`` understand each other's codes. A report
-of load has a code of the same key (``CodedLoad``); its bytes never begin like those of an acknowledgement.
+The MAC covers bytes, not fields. So releases that add a field to ``NodeAck`` can check each other's MACs. A load report
+has a MAC with the same key (``CodedLoad``); its bytes never begin like those of an acknowledgement.
 
-An incarnation is one run of a node: the number of its start, counted durably in its folder, and an id drawn at the
-start. A later start has the greater number, independent of clocks. Runs of a folder that was copied differ by their
-id, which also orders them if their numbers are equal. Only the greatest incarnation seen so far counts, because the
-process of another one may still serve under an epoch that this one has left. Epochs of one incarnation never go back,
-so the acknowledgement with the newest epoch counts, and of equal epochs the later record. A record that is sent again
-changes nothing. A name without a number comes before all others.
+An incarnation is one run of a node. Its name consists of the number of the start, counted durably in the node's folder,
+and a random id. A later start has a greater number, independent of clocks. Two runs from copies of one folder differ in
+the id, which also orders them if their numbers are equal.
+
+Only the greatest incarnation seen so far counts, because the process of another one may still serve under an old epoch.
+Epochs of one incarnation never go back. So the acknowledgement with the newest epoch counts, and of equal epochs the
+later record. A repeated record changes nothing. A name without a number precedes all others.
 
 Invariant: a node's key alone, without a master, cannot make a valid acknowledgement of another node.
+
 Source: decision 101; RFC 2104.
 """
 
@@ -48,35 +50,36 @@ ACK_REJECTED: Final = "ack_not_believed"
 REJECTED_ACK_REMEDY: Final = (
     "give the node its ack.key, made of a line of the agents' ack.master; if it has it, somebody else writes for it"
 )
-"""How that ends."""
+"""The next step for the operator."""
 _ACKS_OF: Final = "ringlog acks of "
 
 
 def key_of(master: str, node: NodeId) -> str:
-    """The key of a node."""
+    """Return the MAC key of a node."""
     return hmac.digest(master.encode(), f"{_ACKS_OF}{node}".encode(), "sha256").hex()
 
 
 def coded(ack: bytes, key: str) -> bytes:
-    """The record for an acknowledgement with a code; ``ack``: the bytes of a ``NodeAck``."""
+    """Return the record of an acknowledgement with a MAC. ``ack`` contains the bytes of a ``NodeAck``."""
     return encode_coded_ack(CodedAck(ack, _code(ack, key)))
 
 
 def coded_load(load: bytes, key: str) -> bytes:
-    """The record for a report of load with a code; ``load``: the bytes of a ``NodeLoad``."""
+    """Return the record of a load report with a MAC. ``load`` contains the bytes of a ``NodeLoad``."""
     return encode_coded_load(CodedLoad(load, _code(load, key)))
 
 
 def has_code_of(data: bytes, keys: Iterable[str]) -> bool:
-    """True if a record of the topic of acknowledgements has a code by one of these keys. Raises WireError."""
+    """Return True if a record of the topic ``acks`` has a MAC of one of these keys. Raises WireError."""
     found = ack_in(data)
     return _is_by(found.ack, found.code, keys)
 
 
 def verified_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
-    """The acknowledgement of a record of the topic, as far as it is its node's; without a master each one is.
+    """Decode a record of the topic ``acks`` and check its MAC. Without masters every record is accepted.
 
-    Raises WireError, with the code ``wrong_code`` and the node for one that is not.
+    Raises:
+        WireError: The MAC is missing or wrong (``wrong_code``, with the node), or the bytes are not a record.
     """
     ack = decode_node_ack(data)
     if masters and not has_code_of(data, (key_of(master, ack.node) for master in masters)):
@@ -85,7 +88,7 @@ def verified_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
 
 
 def verified_load(data: bytes, masters: Sequence[str]) -> NodeLoad:
-    """The report of a record of the topic ``load``, as ``verified_ack`` has an acknowledgement."""
+    """Decode a record of the topic ``load`` and check its MAC, as ``verified_ack`` does."""
     load, found = decode_node_load(data), load_in(data)
     if masters and not _is_by(found.load, found.code, (key_of(master, load.node) for master in masters)):
         raise WireError(WRONG_CODE, _shown(load.node), "a report of load with a code by the key of its node")
@@ -93,12 +96,12 @@ def verified_load(data: bytes, masters: Sequence[str]) -> NodeLoad:
 
 
 def digest_of_key(key: str) -> str:
-    """What may stand on a disk for a key: it says whether it is the same one, and makes no code."""
+    """Return a fingerprint of a key that may be stored on disk. It identifies the key but cannot make a MAC."""
     return hmac.digest(key.encode(), b"which key of acknowledgements this is", "sha256").hex()
 
 
 def _shown(node: str) -> str:
-    """A node as a log may have it: strangers choose it."""
+    """Return a node id for a log message. Other clients choose the text, so anything but a UUID is escaped."""
     return node if is_uuid(node) else ascii(node[:36])
 
 
@@ -115,12 +118,12 @@ Order = tuple[int, str]
 
 
 def incarnation(start: int, run: str) -> str:
-    """That of a node's so-manieth ``start``; ``run``: an id that no other has."""
+    """Return the name of the incarnation with this start number. ``run`` is a unique id."""
     return f"{start}{AT}{run}"
 
 
 def order_of(name: str) -> Order:
-    """Incarnations ascend with it."""
+    """Return the sort key of an incarnation name."""
     start, at, run = name.partition(AT)
     return (int(start), run) if at and start.isascii() and start.isdecimal() and len(start) < 20 else (0, "")
 
@@ -130,13 +133,15 @@ ReceivedAck = tuple[int, NodeAck]
 
 
 def place_of(received: ReceivedAck) -> tuple[int, int]:
-    """Acknowledgements of one incarnation ascend with it."""
+    """Return the sort key of acknowledgements of one incarnation."""
     offset, ack = received
     return ack.applied, offset
 
 
 def newest_ack(kept: ReceivedAck | None, received: ReceivedAck) -> ReceivedAck:
-    """Of a node's acknowledgements: that of the later incarnation; of one incarnation that of the newest epoch."""
+    """Return the acknowledgement that counts: of the later incarnation, else of the newer epoch, else the
+    later record.
+    """
     if kept is None:
         return received
     kept_order, received_order = order_of(kept[1].incarnation), order_of(received[1].incarnation)

@@ -1,8 +1,7 @@
-"""The change topics: records of ``kernel.changes`` to keys and values, and back.
+"""Encoding of change records: records of ``kernel.changes`` to Kafka keys and values, and back.
 
-A value is a single object of ``ringlog.changes.<Class>``, the key is text in UTF-8; a record without value (the key is
-gone) has no value on the wire either. Fields are those of the dataclasses, name by name; ``epoch`` is the first one in
-each schema.
+A value is a single object of ``ringlog.changes.<Class>``; a key is UTF-8 text. A deletion has no value. The fields are
+those of the dataclasses, with the same names. ``epoch`` is the first field of each schema.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from ringlog.wire.errors import WireError
 
 DIGEST_BYTES: Final = 16
 LAST_BYTE: Final = 0x80
-"""Bytes of a whole number on the wire are not below this, but for its last one."""
+"""The continuation bit of a variable-length number. Only its last byte is below this."""
 CHANGES: dict[str, type[Any]] = {
     f"ringlog.changes.{cls.__name__}": cls
     for cls in (*(publication.change for publication in PUBLICATIONS), EpochChange)
@@ -28,17 +27,17 @@ CHANGES: dict[str, type[Any]] = {
 
 @cache
 def mapper(full_name: str) -> Mapper[Any]:
-    """The converter between a change's class and its schema."""
+    """Return the converter between the class of a change and its schema."""
     return Mapper(CHANGES[full_name], layout(full_name))
 
 
 def encode_change(value: Change) -> bytes:
-    """The bytes of a value; ``WireError`` if it does not fit its schema."""
+    """Encode a value. Raises WireError if it does not fit its schema."""
     return mapper(f"ringlog.changes.{type(value).__name__}").encode(value)
 
 
 def decode_change(data: bytes) -> Change:
-    """The value of the bytes; ``WireError`` if they are no change."""
+    """Decode a value. Raises WireError."""
     full_name = name_of(data)
     if full_name not in CHANGES:
         raise WireError("wrong_record", full_name, "a record of ringlog.changes")
@@ -47,14 +46,17 @@ def decode_change(data: bytes) -> Change:
 
 
 def content_of(data: bytes) -> bytes:
-    """A digest of what a value says, whatever epoch it is from; empty if it is not as this release writes it."""
+    """Return a digest of a value without its epoch; empty if this release would encode the value with
+    another schema.
+    """
     if not is_todays(data):
         return b""
     fingerprint, body = split(data)
+    # ``epoch`` is the first field, so the content begins after the first number.
     begin = next((at for at, byte in enumerate(body, start=1) if byte < LAST_BYTE), len(body))
     return blake2b(body[begin:], digest_size=DIGEST_BYTES, key=fingerprint.to_bytes(8, "big")).digest()
 
 
 def encode_change_record(record: ChangeRecord) -> tuple[str, bytes, bytes | None]:
-    """(suffix of the topic's name, key, value) as they go to Kafka."""
+    """Return (topic suffix, key, value) of a record."""
     return record.topic, record.key.encode(), None if record.value is None else encode_change(record.value)

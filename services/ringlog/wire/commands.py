@@ -1,12 +1,15 @@
-"""Commands to payloads and back. A payload is the plain Avro body of ``ringlog.commands.<Kind>``, without a header.
+"""Encoding of commands as payloads. A payload is the plain Avro body of ``ringlog.commands.<Kind>``, without a header.
 
-Kind and version name the schema of a payload. A version that this release does not have is an ``UnknownCommand``. An
-earlier version that the catalogue has is resolved to the present schema of its kind. A command is written in the
-earliest version that expresses it, so earlier releases read every command that does not use a new field. The rule of
-the kind rejects new fields until a feature is enabled.
+Kind and version determine the schema of a payload. A version that this release does not have becomes an
+``UnknownCommand``. An earlier version in the catalogue is resolved to the present schema of its kind.
 
-A payload is read only in its canonical encoding and version: then encoding the command again gives the same bytes and
-digest.
+Invariants:
+
+- A command is encoded in the earliest version that can express it. So earlier releases can decode every command that
+  does not use a new field. The rule of the kind rejects new fields until a feature is enabled.
+
+- A payload is decoded only in its canonical encoding and version. Encoding the decoded command again gives the same
+  bytes and digest.
 """
 
 from __future__ import annotations
@@ -27,7 +30,7 @@ from ringlog_schemas import VERSION, earlier
 
 Decoded = Command | Undecodable | UnknownCommand
 CACHED_MAX, CACHED_BYTES_MAX = 1_024, 256
-"""How many commands are remembered with their digests, and up to which size of a payload."""
+"""Number of cached commands with their digests, and the maximum size of their payloads in bytes."""
 
 
 _NONE: Final[Mapping[int, RecordCodec]] = {}
@@ -35,7 +38,7 @@ _NONE: Final[Mapping[int, RecordCodec]] = {}
 
 @cache
 def _earlier() -> Mapping[str, Mapping[int, RecordCodec]]:
-    """Return the layouts of earlier versions: kind to version, ascending, to layout."""
+    """Return the layouts of earlier versions by kind and version, in ascending order."""
     found: dict[str, dict[int, RecordCodec]] = {}
     for schema in earlier():
         if schema.family == "commands":
@@ -45,12 +48,12 @@ def _earlier() -> Mapping[str, Mapping[int, RecordCodec]]:
 
 @cache
 def mapper(kind: str) -> Mapper[Any]:
-    """The converter between the class of a kind and today's schema of it."""
+    """Return the converter between the class of a kind and its present schema."""
     return Mapper(COMMANDS[kind], layout(f"ringlog.commands.{kind}"))
 
 
 def encode_command(command: Command) -> tuple[str, int, bytes]:
-    """(kind, version, payload) as this release writes it; ``WireError`` if a value does not fit its field's type."""
+    """Return (kind, version, payload) of a command. Raises WireError if a value does not fit its field."""
     kind = type(command).__name__
     payload = mapper(kind).write(command)
     today = layout(f"ringlog.commands.{kind}") if kind in _earlier() else None
@@ -58,6 +61,7 @@ def encode_command(command: Command) -> tuple[str, int, bytes]:
         assert today is not None
         try:
             shorter = written.encode(written.resolve(payload, today))
+            # The earlier version expresses the command if no information is lost on the way back.
             if today.encode(today.resolve(shorter, written)) == payload:
                 return kind, version, shorter
         except WireError:  # the earlier version cannot express the command
@@ -66,9 +70,10 @@ def encode_command(command: Command) -> tuple[str, int, bytes]:
 
 
 def cached_command(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
-    """The digest of a command, and the command; never raises.
+    """Return the digest and the command of a payload. Never raises.
 
-    Small ones are remembered: who asks reads the same bytes in the log soon after, and who decides asks for both.
+    Small commands are cached. A submitter reads the same bytes in the log soon after, and the validator needs both
+    values.
     """
     if len(payload) <= CACHED_BYTES_MAX:
         return _cached(kind, version, payload)
@@ -76,7 +81,7 @@ def cached_command(kind: str, version: int, payload: bytes) -> tuple[str, Decode
 
 
 def digest_of(kind: str, version: int, payload: bytes) -> str:
-    """The digest alone: a larger command is not decoded for it."""
+    """Return the digest of a payload, without decoding a large command."""
     small = len(payload) <= CACHED_BYTES_MAX
     return _cached(kind, version, payload)[0] if small else command_digest(kind, version, payload)
 
@@ -87,7 +92,7 @@ def _cached(kind: str, version: int, payload: bytes) -> tuple[str, Decoded]:
 
 
 def decode_command(kind: str, version: int, payload: bytes) -> Decoded:
-    """The command of a payload; never raises."""
+    """Decode a payload. Never raises."""
     if VERSIONS.get(kind) == version:
         read = mapper(kind).read(payload)
         found = _by_schema(kind, payload, layout(f"ringlog.commands.{kind}")) if read is None else read
@@ -101,7 +106,7 @@ def decode_command(kind: str, version: int, payload: bytes) -> Decoded:
 
 
 def _by_schema(kind: str, payload: bytes, written: RecordCodec) -> Decoded:
-    """The command as its schema reads it, or what the schema has against the bytes."""
+    """Decode a command with its schema, or return the schema's objection to the bytes."""
     today = layout(f"ringlog.commands.{kind}")
     try:
         record = written.decode(payload, canonical=True)

@@ -1,13 +1,15 @@
 """Messages between coordinators and nodes, and records on a node's disk: the schemas of the family ``data``.
 
 Every message is a single object. A request names its receiver, the epoch that the receiver must have reached, and the
-newest epoch that the sender knows. An answer names the epoch at which the request was admitted. The id of the state
-accompanies each epoch, because two logs may have the same epochs. Rejections are answers with a code of ``REFUSALS``,
-never errors of the transport.
+sender's newest epoch. A response names the epoch that admitted the request. Each epoch comes with the id of its state,
+because two logs may have the same epochs. Rejections are responses with a code of ``REFUSALS``, never errors of the
+transport.
 
-A register holds one cell, and the last write wins: the cell with the greater timestamp; of equal ones a delete, else
-the greater value. ``newest`` is commutative, associative and idempotent, so cells may arrive in any order, any number
-of times, over any route.
+A register contains one cell, and the last write wins: the cell with the greater timestamp. With equal timestamps a
+delete wins, else the greater value.
+
+Invariant: ``newest`` is commutative, associative and idempotent. So cells may arrive in any order, repeatedly, and over
+any route.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ DIGEST_BYTES = 16
 
 @dataclass(frozen=True, slots=True, order=True)
 class Key:
-    """Names a register. ``token``: that of ``name``."""
+    """The key of a register. ``token`` is the token of ``name``."""
 
     keyspace: str
     token: Token
@@ -39,7 +41,7 @@ class Key:
 
 @dataclass(frozen=True, slots=True)
 class RegisterCell:
-    """What a register holds. ``timestamp``: the writer's; ``deleted``: a tombstone, whose value is empty."""
+    """The content of a register. ``timestamp`` is the writer's; ``deleted`` marks a tombstone, whose value is empty."""
 
     timestamp: int
     value: bytes
@@ -47,22 +49,22 @@ class RegisterCell:
 
 
 def key_of(keyspace: str, name: bytes) -> Key:
-    """The register of that name."""
+    """Return the key of the register with that name."""
     return Key(keyspace, token_of(name), name)
 
 
 def newest(one: RegisterCell | None, other: RegisterCell) -> RegisterCell:
-    """The cell that wins."""
+    """Return the winning cell."""
     return other if one is None or rank(other) > rank(one) else one
 
 
 def rank(cell: RegisterCell) -> tuple[int, bool, bytes]:
-    """Of two cells the one of the greater rank wins; only equal cells have equal ranks."""
+    """Return the sort key of a cell: the greater rank wins. Only equal cells have equal ranks."""
     return cell.timestamp, cell.deleted, cell.value
 
 
 def digest_of(cell: RegisterCell | None) -> bytes:
-    """16 bytes that tell cells apart; none for no cell."""
+    """Return a digest of 16 bytes that identifies the cell; empty without a cell."""
     if cell is None:
         return b""
     head = b"%d %d " % (cell.timestamp, cell.deleted)
@@ -72,23 +74,23 @@ def digest_of(cell: RegisterCell | None) -> bytes:
 T = TypeVar("T")
 
 SERVICE = "ringlog.data.Replica"
-"""Name of the service; its methods are Write, Repair, Read, ReadRows, Stream and StreamRows (of pages), Entries,
-Status.
-"""
+"""Name of the service. Methods: Write, Repair, Read, ReadRows, Stream and StreamRows (of pages), Entries, Status."""
 
 KEY_BYTES_MAX = 64 * 1024 - 1
 VALUE_BYTES_MAX = 1024 * 1024
 PAGE_BYTES_MAX = 256 * 1024
-"""A page of a stream is closed when it has reached this size."""
+"""A page of a stream is complete when it reaches this size."""
 MESSAGE_BYTES_MAX = 8 * 1024 * 1024
 PARTITION_BYTES_MAX = 4 * 1024 * 1024
-"""Writes of one partition that a replica gives as an answer."""
+"""Maximum size of the writes of one partition in a response."""
 ENTRIES_BYTES_MAX = 4 * 1024 * 1024
-"""What a node takes of a peer's log in one answer. A page is closed as those of streams are; one entry is smaller."""
+"""Maximum size of a peer's entries in one response. Pages of entries end as those of streams do. One entry
+is smaller.
+"""
 DISCOVERY = "ringlog.discovery.Peer"
-"""Name of the service by which processes find each other before there is a cluster; its method is Meet."""
+"""Name of the service that processes use to find each other before there is a cluster. Method: Meet."""
 SNAPSHOT_BYTES_MAX = 256 * 1024 * 1024
-"""What a node takes of a peer's snapshot, page by page."""
+"""Maximum size of a peer's snapshot, over all pages."""
 
 BEHIND, BUSY, FOREIGN_CLUSTER, WRONG_NODE = "behind", "busy", "foreign_cluster", "wrong_node"
 BAD_STREAM, NOT_MEMBER, NOT_READY, TOO_LARGE = "bad_stream", "not_member", "not_ready", "too_large"
@@ -116,12 +118,15 @@ REFUSALS: Mapping[str, str] = MappingProxyType(
         WRONG_NODE: "The message is for another node: its address is not what it was.",
     }
 )
-"""Why a replica refuses."""
+"""Rejection code to its description."""
 
 
 @dataclass(frozen=True, slots=True)
 class WriteRequest:
-    """Keep ``cell`` if it wins. ``newest``: the sender's newest epoch, ``newest_id`` of its state; 0: not named."""
+    """A request to store ``cell`` if it wins.
+
+    ``newest`` is the sender's newest epoch and ``newest_id`` the id of its state; 0: not given.
+    """
 
     cluster_id: str
     node: str
@@ -135,7 +140,7 @@ class WriteRequest:
 
 @dataclass(frozen=True, slots=True)
 class WriteReply:
-    """The cell is on disk, or was ``refused``."""
+    """The response to a write: the cell is on disk, or the write was rejected (``refused``)."""
 
     node: str
     epoch: int
@@ -145,7 +150,10 @@ class WriteReply:
 
 @dataclass(frozen=True, slots=True)
 class ReadRequest:
-    """What does the register hold? ``digest``: the value may stay away. ``newest``, ``newest_id``: as of a write."""
+    """A request for the content of a register. With ``digest`` the response may omit the value.
+
+    ``newest`` and ``newest_id``: see ``WriteRequest``.
+    """
 
     cluster_id: str
     node: str
@@ -159,7 +167,7 @@ class ReadRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadReply:
-    """``cell``: without its value where ``digest`` stands for it."""
+    """The response to a read. ``cell`` lacks its value if ``digest`` replaces it."""
 
     node: str
     epoch: int
@@ -171,9 +179,11 @@ class ReadReply:
 
 @dataclass(frozen=True, slots=True)
 class ReadRowsRequest:
-    """What does the partition of table ``table_id`` hold? ``at``: (partition of the mutations topic, offset) that must
-    be reached; ``digest``: the writes may stay away; ``position``: nothing but that it is reached is wanted.
-    ``newest``, ``newest_id``: as of a write.
+    """A request for the writes of a partition of table ``table_id``.
+
+    ``at`` lists (partition of the mutations topic, offset) pairs that the replica must have reached. With ``digest``
+    the response may omit the writes. With ``position`` the response only confirms that the offsets are reached.
+    ``newest`` and ``newest_id``: see ``WriteRequest``.
     """
 
     cluster_id: str
@@ -192,7 +202,9 @@ class ReadRowsRequest:
 
 @dataclass(frozen=True, slots=True)
 class ReadRowsReply:
-    """``writes``: encoded mutations, ascending; ``digest`` stands for them if it is not empty."""
+    """The response with ``writes``: encoded mutations in ascending order. A ``digest`` that is not empty
+    replaces them.
+    """
 
     node: str
     epoch: int
@@ -204,7 +216,7 @@ class ReadRowsReply:
 
 
 def digest_of_writes(writes: Iterable[bytes]) -> bytes:
-    """Stands for a set of encoded writes, in any order."""
+    """Return a digest of a set of encoded writes, independent of their order."""
     total = sha256()
     for write in sorted(writes):
         total.update(len(write).to_bytes(4, "big"))
@@ -214,7 +226,10 @@ def digest_of_writes(writes: Iterable[bytes]) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class StreamRequest:
-    """The cells of ``ranges`` above ``after``, for node ``target``. ``newest``, ``newest_id``: as of a write."""
+    """A request for the cells of ``ranges`` after ``after``, to be sent to node ``target``.
+
+    ``newest`` and ``newest_id``: see ``WriteRequest``.
+    """
 
     cluster_id: str
     node: str
@@ -231,7 +246,7 @@ class StreamRequest:
 
 @dataclass(frozen=True, slots=True)
 class RowVersion:
-    """One write of one row as it came: ``value`` is the encoded mutation."""
+    """One write of one row. ``value`` is the encoded mutation, as received."""
 
     table: str
     token: int
@@ -243,8 +258,10 @@ class RowVersion:
 
 @dataclass(frozen=True, slots=True)
 class RowsRequest:
-    """The rows of ``ranges`` after ``after``, for node ``target``, which keeps by itself what lies above
-    ``positions``: (partition of the mutations topic, offset). ``newest``, ``newest_id``: as of a write.
+    """A request for the rows of ``ranges`` after ``after``, to be sent to node ``target``.
+
+    ``positions`` lists (partition of the mutations topic, offset) pairs. The target itself stores all later mutations.
+    ``newest`` and ``newest_id``: see ``WriteRequest``.
     """
 
     cluster_id: str
@@ -263,19 +280,21 @@ class RowsRequest:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Rows in the order of the store; ``tables``: the id of each table that they name."""
+    """Rows in the order of the store. ``tables`` maps each table name to its id."""
 
     rows: tuple[RowVersion, ...]
     tables: tuple[tuple[str, str], ...] = ()
 
     def __len__(self) -> int:
-        """Number of rows."""
         return len(self.rows)
 
 
 @dataclass(frozen=True, slots=True)
 class StreamPage:
-    """``body``: a ``Cells`` or ``Rows``; ``crc`` and ``count`` are its own. The last message sums up the whole call."""
+    """A page of a stream. ``body`` is an encoded ``Cells`` or ``Rows``, with its own ``crc`` and ``count``.
+
+    The last message contains the totals of the whole call.
+    """
 
     node: str
     epoch: int
@@ -289,22 +308,23 @@ class StreamPage:
 
 @dataclass(frozen=True, slots=True)
 class Cells:
-    """Cells in ascending order of their keys; ``made``: the epoch that created each keyspace, or table in tablets, that
-    they name.
+    """Cells in ascending order of their keys.
+
+    ``made`` lists the creation epoch of each keyspace, or table in tablets, in these keys.
     """
 
     cells: tuple[tuple[Key, RegisterCell], ...]
     made: tuple[tuple[str, int], ...] = ()
 
     def __len__(self) -> int:
-        """Number of cells."""
         return len(self.cells)
 
 
 @dataclass(frozen=True, slots=True)
 class EntriesRequest:
-    """Which entries follow on ``epoch``, whose state has the id? ``snapshot``: the epoch of a snapshot of which the
-    chunks from number ``chunk`` on are missing; 0: none.
+    """A request for the entries after ``epoch``, whose state has the given id.
+
+    ``snapshot`` is the epoch of a snapshot that the requester receives, from chunk number ``chunk`` on; 0: none.
     """
 
     cluster_id: str
@@ -317,9 +337,10 @@ class EntriesRequest:
 
 @dataclass(frozen=True, slots=True)
 class EntriesReply:
-    """``epoch`` and ``state_id``: the newest that the peer's own log has shown it. ``entries``: as the log has them,
-    the first one follows on the epoch that was asked about. ``snapshot``: where what it has begins later, the head of a
-    snapshot and the next chunk, as records of the topic.
+    """The response with log entries. ``epoch`` and ``state_id`` are the newest of the peer's own log.
+
+    ``entries`` are unchanged records; the first one follows the requested epoch. If the peer's entries begin later,
+    ``snapshot`` contains the head of a snapshot and its next chunk, as records of the topic.
     """
 
     node: str
@@ -332,7 +353,7 @@ class EntriesReply:
 
 @dataclass(frozen=True, slots=True)
 class MetPeer:
-    """Who answered at an address."""
+    """A process that answered at an address."""
 
     address: str
     id: str
@@ -340,7 +361,7 @@ class MetPeer:
 
 @dataclass(frozen=True, slots=True)
 class DiscoveryView:
-    """What a process that looks for its cluster knows: its question, its answer, and its file.
+    """The knowledge of a process that looks for its cluster: the format of its request, response and file.
 
     See ``ringlog.protocol.discovery``.
     """
@@ -356,7 +377,7 @@ class DiscoveryView:
 
 @dataclass(frozen=True, slots=True)
 class StatusRequest:
-    """How is the node?"""
+    """A request for the status of a node."""
 
     cluster_id: str
     node: str
@@ -364,7 +385,7 @@ class StatusRequest:
 
 @dataclass(frozen=True, slots=True)
 class StatusReply:
-    """How it is. ``start``: how many times it has been started; ``streams``: those that it waits for."""
+    """The status of a node. ``start`` is the number of its starts; ``streams`` counts the streams that it waits for."""
 
     node: str
     epoch: int
@@ -379,7 +400,7 @@ class StatusReply:
 
 @dataclass(frozen=True, slots=True)
 class StreamMark:
-    """Everything of the stream up to ``after`` is here."""
+    """A position in a stream: the node has everything up to ``after``."""
 
     operation: str
     source: str
@@ -389,10 +410,10 @@ class StreamMark:
 
 @dataclass(frozen=True, slots=True)
 class JournalRecord:
-    """One step of what a node has on its disk; ``total`` is -1 unless the record ends a whole image.
+    """One step of a node's journal. ``total`` is -1 unless the record ends a complete image.
 
-    ``gone``: keyspace, first and last token. ``node``: whose registers these are. On the disk ``cells`` are beside the
-    record (``ringlog.node.registers.packed``).
+    ``gone`` contains (keyspace, first token, last token). ``node`` is the owner of the registers. On disk, ``cells``
+    are stored separately from the record (``ringlog.node.registers.packed``).
     """
 
     epoch: int = 0
@@ -429,7 +450,7 @@ RECORDS: tuple[type[Any], ...] = (
 
 
 def full_name(record: type[Any]) -> str:
-    """The schema of a class."""
+    """Return the schema name of a class."""
     return f"ringlog.data.{record.__name__}"
 
 
@@ -442,11 +463,11 @@ def _mapper(name: str) -> Mapper[Any]:
 
 
 def pack(value: Any) -> bytes:
-    """The bytes of a message; raises WireError if a field does not fit."""
+    """Encode a message. Raises WireError if a field does not fit."""
     return _mapper(full_name(type(value))).encode(value)
 
 
 def unpack(record: type[T], data: bytes) -> T:
-    """The message of the bytes, which is to be a ``record``; raises WireError."""
+    """Decode a message of the class ``record``. Raises WireError."""
     value: T = _mapper(full_name(record)).decode(data)
     return value

@@ -1,8 +1,7 @@
-"""The envelope of the log. ``ringlog.log.LogEntry`` is frozen for ever; the command travels inside as kind, version,
-payload.
+"""The envelope of the log, ``ringlog.log.LogEntry``. It contains a command as kind, version and payload.
 
-An entry is read only in its canonical encoding, so that all replicas, whatever their Avro library, read the same or
-nothing.
+Invariants: the schema of the envelope never changes. An entry is decoded only from its canonical encoding. So all
+replicas, with any Avro library, decode the same entry or none.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ _HEADER = header(_FINGERPRINT)
 _LAYOUT = layout(LOG_ENTRY)
 _cached_number = lru_cache(maxsize=64, typed=True)(number)
 _cached_text = lru_cache(maxsize=64)(text)
-"""Of what the entries of a batch have in common."""
+"""Caches for the fields that the entries of a batch have in common."""
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedEntry:
-    """An entry and the bytes that carry it: sending it again means sending these bytes."""
+    """An entry and its bytes. A repeated append must use the same bytes."""
 
     entry: Entry
     data: bytes
@@ -49,7 +48,7 @@ def author_entry(
     at: Micros,
     command: Command,
 ) -> EncodedEntry:
-    """The entry of a command, for an author to append; ``WireError`` if an id is no UUID or a value does not fit."""
+    """Return an entry with a command. Raises WireError if an id is not a UUID or a value does not fit its field."""
     kind, version, payload = encode_command(command)
     digest = command_digest(kind, version, payload)
     entry = new_entry(
@@ -59,7 +58,7 @@ def author_entry(
 
 
 def encode_entry(entry: Entry, payload: bytes) -> bytes:
-    """The bytes of an envelope around ``payload``; the entry's own command and digest are not looked at."""
+    """Encode an envelope around ``payload``. The entry's own command and digest are not used. Raises WireError."""
     previous = entry.prev_state_id
     try:
         parts = (
@@ -84,19 +83,21 @@ new_entry = maker_of(Entry)
 
 
 def decode_entry(data: bytes) -> Entry | UnreadableEntry:
-    """The entry of one record of the log; never raises."""
+    """Decode a record of the log. Never raises."""
     return _read(data) or _refused(data)
 
 
 def _read(data: bytes) -> Entry | None:
-    """An entry in its canonical encoding, field by field: the envelope is frozen, and every replica reads each one.
+    """Decode a canonical entry field by field, or return None for any other bytes.
 
-    None for all other bytes; what is wrong with them, the schema says (``_refused``). ``tests/wire/test_entries.py``
-    compares the two.
+    Every replica decodes every entry, so this bypasses the general decoder. That is possible because the envelope never
+    changes. ``_refused`` handles all other bytes by the schema. ``tests/wire/test_entries.py`` compares the two.
     """
     try:
         if data[:HEADER_BYTES] != _HEADER:
             return None
+        # Layout: header 0-9, cluster id 10-25, state id 26-41, union branch 42, then the optional predecessor id, then
+        # the request id. Branch 2 means that a predecessor is present.
         cluster_id, state_id = cached_id_text(data[10:26]), cached_id_text(data[26:42])
         previous, at = (cached_id_text(data[43:59]), 75) if data[42] else (None, 59)
         if data[42] not in (0, 2):
@@ -120,7 +121,7 @@ def _read(data: bytes) -> Entry | None:
 
 
 def _refused(data: bytes) -> Entry | UnreadableEntry:
-    """The entry as its schema reads it, or what the schema has against the bytes."""
+    """Decode an entry with its schema, or return the schema's objection to the bytes."""
     try:
         fingerprint, body = split(data)
         if fingerprint != _FINGERPRINT:

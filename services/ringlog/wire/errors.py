@@ -1,11 +1,13 @@
-"""The one error of this package: bytes or values that break the contract of the wire."""
+"""The only error of this package: bytes or values that violate the wire format."""
 
 from __future__ import annotations
 
 
 class WireError(ValueError):
-    """``code``: stable word; ``field``: full name of the record, or what else is meant; ``rule``: what it should have
-    been.
+    """A violation of the wire format.
+
+    ``code`` is stable. ``field`` is the full name of the record or of another object. ``rule`` is the violated
+    condition.
     """
 
     def __init__(self, code: str, field: str, rule: str) -> None:
@@ -14,5 +16,6 @@ class WireError(ValueError):
         self.field = field
         self.rule = rule
 
+    # Exceptions are pickled with their ``args``, which contain only the message here.
     def __reduce__(self) -> tuple[type[WireError], tuple[str, str, str]]:
         return type(self), (self.code, self.field, self.rule)

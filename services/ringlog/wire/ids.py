@@ -1,9 +1,12 @@
-"""Identifiers that authors draw: state ids, request ids, and ids that are a function of what they stand for.
+"""Identifiers that authors create: state ids, request ids, and ids derived from other values.
 
-State ids and fresh request ids are version-7 UUIDs (RFC 9562): 48 bits of milliseconds, 12 bits of the millisecond's
-fraction, 62 random bits; text order is byte order is time order. A state id is **strictly above** the one that it
-follows, whatever the clock does: where time has not moved on, the 60 time bits of the previous id are counted up by
-one.
+State ids and new request ids are version-7 UUIDs: 48 bits of milliseconds, 12 bits for the fraction of the millisecond,
+62 random bits. Text order, byte order and time order are the same.
+
+Invariant: a state id is **strictly greater** than its predecessor, at any clock. If the time has not advanced, the 60
+time bits of the predecessor are incremented.
+
+Source: RFC 9562.
 """
 
 from __future__ import annotations
@@ -15,21 +18,25 @@ from ringlog.wire.avro.mapping import id_bytes, id_text
 from ringlog.wire.errors import WireError
 
 ENTROPY_BYTES = 8
-"""How many random bytes a fresh id takes."""
+"""Random bytes for a new id."""
 
 _TIME_MAX, _RANDOM_MAX = 2**60 - 1, 2**62 - 1
 _VERSION_7, _VARIANT = 7 << 76, 0x2 << 62
 
 
 def new_request_id(now_us: Micros, entropy: bytes) -> str:
-    """A fresh request id. ``entropy``: at least 8 random bytes."""
+    """Return a new request id. ``entropy`` must contain at least 8 random bytes."""
     return _text(_version_7(_time_bits(now_us), entropy))
 
 
 def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
-    """A state id strictly above ``previous``; ``WireError`` (``no_id_above``) if that is the greatest of all.
+    """Return a state id that is strictly greater than ``previous``, which may be a UUID of any version.
 
-    ``entropy``: at least 8 random bytes. ``previous`` may be any UUID, also one of another version.
+    Args:
+        entropy: At least 8 random bytes.
+
+    Raises:
+        WireError: ``previous`` is the greatest id (``no_id_above``).
     """
     candidate = _version_7(_time_bits(now_us), entropy)
     if previous is not None:
@@ -38,7 +45,8 @@ def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
         if candidate <= floor:
             candidate = _version_7(min(time_bits + 1, _TIME_MAX), entropy)
         if candidate <= floor:
-            # The one before has a greater version digit, which outweighs the fraction: the next millisecond is above.
+            # The predecessor has a greater version digit, which outranks the fraction. Continue with the next
+            # millisecond.
             candidate = _version_7(min(((time_bits >> 12) + 1) << 12, _TIME_MAX), entropy)
         if candidate <= floor:
             raise WireError("no_id_above", previous, "a state id that leaves room above it")
@@ -46,17 +54,17 @@ def new_state_id(previous: str | None, now_us: Micros, entropy: bytes) -> str:
 
 
 def time_of(identifier: str) -> Micros:
-    """The time in a version-7 UUID, in microseconds, to the millisecond; 0 of anything else."""
+    """Return the time of a version-7 UUID in microseconds, rounded down to milliseconds; 0 for any other text."""
     if len(identifier) != 36 or identifier[14] != "7":
         return 0
     return int(identifier[:8] + identifier[9:13], 16) * 1000
 
 
 def derived_request_id(*parts: str | int) -> str:
-    """The request id of an agent's ask: the same for the same parts (operation, stage, ``since_epoch``, ...), else
-    another.
+    """Return a request id for an agent's request, derived from ``parts`` (operation, stage, ``since_epoch``, …).
 
-    A version-8 UUID made of 122 bits of BLAKE2b over the parts, each with its length.
+    Equal parts give the same id, so a repeated request is a duplicate. The id is a version-8 UUID with 122 bits of
+    BLAKE2b over the parts, each with its type and length.
     """
     digest = blake2b(digest_size=16, person=b"ringlog-request")
     for part in parts:
@@ -66,7 +74,7 @@ def derived_request_id(*parts: str | int) -> str:
 
 
 def _time_bits(now_us: Micros) -> int:
-    """48 bits of milliseconds and 12 bits of fraction; a clock outside that range is cut to it."""
+    """Return 48 bits of milliseconds and 12 bits of fraction. Times outside of this range are clamped."""
     millis, micros = divmod(max(now_us, 0), 1000)
     return min((millis << 12) | (micros * 4096 // 1000), _TIME_MAX)
 

@@ -1,9 +1,11 @@
-"""The records of all topics except the metadata log and the change topics, as frozen values, and their partitions.
+"""The records of all topics except the metadata log and the change topics, and their keys and partitions.
 
-Each record is a single object. Field meanings and units are in the schemas (``docs/reference/schemas.md``); types are
-here. ``encode_*`` raises ``WireError`` for a value that does not fit; ``decode_*`` raises it for any bytes that are not
-such a record. Mutations are partitioned here; ``ringlog_cdc.columnar.routing`` places the rows of the CDC topic, many
-at once, and the audit has its own copy of the rule.
+Each record is a single object. The schemas document fields and units (``docs/reference/schemas.md``); this module
+defines the types. ``encode_*`` raises ``WireError`` for a value that does not fit its schema. ``decode_*`` raises it
+for bytes that are not such a record.
+
+This module computes the partition of mutations. ``ringlog_cdc.columnar.routing`` computes the partitions of CDC rows in
+batches, and the audit has an independent copy of the rule.
 """
 
 from __future__ import annotations
@@ -22,19 +24,19 @@ from ringlog.wire.errors import WireError
 T = TypeVar("T")
 
 TOGETHER_MAX = 500
-"""Requests in one record."""
+"""Maximum number of requests in one record."""
 
 APPLIED, REJECTED, EXPIRED = "applied", "rejected", "expired"
 """The outcomes of a ``Result``."""
 
 INSERT, UPDATE, ROW_DELETE, PARTITION_DELETE = "INSERT", "UPDATE", "ROW_DELETE", "PARTITION_DELETE"
 RANGE_DELETE = "RANGE_DELETE"
-"""The operations of a ``Mutation``. ``UNKNOWN`` stands for one of a later release."""
+"""The operations of a ``Mutation``. ``UNKNOWN`` represents an operation of a later release."""
 
 
 @dataclass(frozen=True, slots=True)
 class CommandRequest:
-    """A command that somebody asks the validator to append."""
+    """A request to the validator to append a command."""
 
     request_id: str
     since_epoch: int
@@ -46,14 +48,14 @@ class CommandRequest:
 
 @dataclass(frozen=True, slots=True)
 class RequestBatch:
-    """Requests in one record, each as its bytes would travel alone."""
+    """Several requests in one record, each in the encoding that it would have alone."""
 
     requests: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """The validator's answer to a request. ``outcome``: applied, rejected or expired (unknown: a later release's)."""
+    """The validator's response. ``outcome`` is applied, rejected or expired (unknown: of a later release)."""
 
     request_id: str
     digest: str
@@ -68,7 +70,7 @@ class Result:
 
 @dataclass(frozen=True, slots=True)
 class FailedTries:
-    """A stream for ``operation`` that ``source`` was asked for in vain ``count`` times since epoch ``since``."""
+    """Failed attempts to stream for ``operation`` from ``source``: ``count`` of them since epoch ``since``."""
 
     operation: str
     source: str
@@ -80,9 +82,10 @@ class FailedTries:
 
 @dataclass(frozen=True, slots=True)
 class NodeAck:
-    """How far a node is: ``applied`` durably, every write admitted below ``drained`` applied.
+    """The progress of a node: epochs up to ``applied`` are durable, and all writes admitted below ``drained`` are
+    applied.
 
-    ``incarnation``: see ``wire.acks``. ``state_id``: of the applied epoch.
+    ``incarnation``: see ``wire.acks``. ``state_id`` belongs to the applied epoch.
     """
 
     cluster_id: str
@@ -99,7 +102,7 @@ class NodeAck:
 
 @dataclass(frozen=True, slots=True)
 class CodedAck:
-    """The bytes of a ``NodeAck``, and its code: see ``wire.acks``. No code: it came without."""
+    """The bytes of a ``NodeAck`` and their MAC (``wire.acks``). ``code`` is empty for a record without one."""
 
     ack: bytes
     code: bytes
@@ -107,9 +110,9 @@ class CodedAck:
 
 @dataclass(frozen=True, slots=True)
 class TableLoad:
-    """The tablets of ``table`` that a node has, and the amounts of each, in their order.
+    """The tablets of ``table`` on a node, with the load of each in the same order.
 
-    ``id``: of the table; ``count``: how many tablets it has when the node reports.
+    ``id`` is the table's id. ``count`` is the table's number of tablets at the time of the report.
     """
 
     table: str
@@ -124,21 +127,19 @@ class TableLoad:
 
 @dataclass(frozen=True, slots=True)
 class NodeLoad:
-    """What the tablets of a node hold and take. ``at``: its clock, microseconds; ``capacity``: bytes, None
-    if it has not measured them.
-    """
+    """The load of a node. ``at`` is its clock in microseconds. ``capacity`` is in bytes, None if not measured."""
 
     node: str
     at: int
     capacity: int | None
     tables: tuple[TableLoad, ...]
     judged: tuple[Position, ...] = ()
-    """Of the mutations topic: the node has validated all records below them."""
+    """Positions in the mutations topic. The node has validated all records before them."""
 
 
 @dataclass(frozen=True, slots=True)
 class CodedLoad:
-    """The bytes of a ``NodeLoad``, and its code: see ``wire.acks``. No code: it came without."""
+    """The bytes of a ``NodeLoad`` and their MAC (``wire.acks``). ``code`` is empty for a record without one."""
 
     load: bytes
     code: bytes
@@ -146,7 +147,7 @@ class CodedLoad:
 
 @dataclass(frozen=True, slots=True)
 class RefusedProposal:
-    """What an agent would do and is refused ``since`` (microseconds, its clock): for whom, what, and why."""
+    """A rejected proposal of an agent. ``since`` is the agent's clock in microseconds."""
 
     subject: str
     command: str
@@ -157,7 +158,9 @@ class RefusedProposal:
 
 @dataclass(frozen=True, slots=True)
 class AgentStatus:
-    """What an agent is doing; ``state``: starting, standby, active or halted. ``why``: it ended by itself, and why."""
+    """The status of an agent. ``state`` is starting, standby, active or halted. ``why`` is the reason if it ended
+    itself.
+    """
 
     role: str
     instance: str
@@ -171,7 +174,7 @@ class AgentStatus:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotPart:
-    """A part of a state: its name, how many canonical bytes it has, and their digest."""
+    """A section of a state: its name, its size in canonical bytes, and their digest."""
 
     name: str
     size: int
@@ -180,9 +183,9 @@ class SnapshotPart:
 
 @dataclass(frozen=True, slots=True)
 class StoredSnapshot:
-    """The head of a stored state: whose it is, where readers go on in the log (``position``), and what it is made of.
+    """The head of a stored state. Readers continue at the log offset ``position``.
 
-    ``chunks``: their digests; ``first``: the offset in its own topic at which they begin.
+    ``chunks`` contains the digests of the chunks; ``first`` is the offset of the first chunk in the snapshot topic.
     """
 
     id: str
@@ -201,7 +204,7 @@ class StoredSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotChunk:
-    """Bytes of the snapshot ``id``: the chunk of that number."""
+    """The bytes of one chunk of the snapshot ``id``."""
 
     id: str
     number: int
@@ -210,7 +213,7 @@ class SnapshotChunk:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotConfirmation:
-    """What a second reader has at that epoch, by its own fold."""
+    """A second reader's state of an epoch, from its own fold."""
 
     cluster_id: str
     topic_id: str
@@ -224,7 +227,7 @@ class SnapshotConfirmation:
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One column's value in CQL serialisation; None = null or deleted."""
+    """The value of one column in CQL serialization. None: null or deleted."""
 
     column: str
     value: bytes | None
@@ -232,7 +235,7 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class DeletedElements:
-    """Elements that are taken out of one collection, by their keys in CQL serialisation."""
+    """Elements deleted from one collection, by their keys in CQL serialization."""
 
     column: str
     keys: tuple[bytes, ...]
@@ -240,7 +243,7 @@ class DeletedElements:
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """A range of rows of one partition: prefixes of the clustering key, empty where nothing bounds it."""
+    """A range of rows in one partition, by prefixes of the clustering key. An empty prefix means unbounded."""
 
     start: tuple[bytes, ...]
     start_inclusive: bool
@@ -250,7 +253,10 @@ class Bounds:
 
 @dataclass(frozen=True, slots=True)
 class MutationStatement:
-    """One more statement of a mutation. ``timestamp`` and ``ttl`` None: the mutation's; ``ttl`` 0: never."""
+    """An additional statement of a mutation.
+
+    ``timestamp`` and ``ttl`` None: the mutation's values. ``ttl`` 0: no expiry.
+    """
 
     operation: str
     clustering_key: tuple[bytes | None, ...] = ()
@@ -264,11 +270,12 @@ class MutationStatement:
 
 @dataclass(frozen=True, slots=True)
 class Mutation:
-    """One write to a partition of a base table; key components in CQL serialisation, in key order.
+    """One write to a partition of a base table. Key components are in CQL serialization, in key order.
 
-    It is one statement, and ``more`` of them. ``replaced``: collections whose earlier elements are all deleted before
-    those in ``cells`` are added; ``bounds``: of a range delete. ``epoch``, ``table_id``, ``table_version``: what its
-    author knew of the table (``ringlog.kernel.generations.verdicts``); None: not said.
+    It consists of one statement and the statements in ``more``. ``replaced`` lists collections whose earlier elements
+    are deleted before those in ``cells`` are added. ``bounds`` belongs to a range delete. ``epoch``, ``table_id`` and
+    ``table_version`` describe the author's knowledge of the table (``ringlog.kernel.generations.verdicts``); None: not
+    given.
     """
 
     mutation_id: str | None
@@ -292,9 +299,10 @@ class Mutation:
 
 @dataclass(frozen=True, slots=True)
 class CdcRow:
-    """One row of the CDC log. ``stream_id`` and ``time``: 16 bytes; ``generation`` and ``timestamp``: microseconds.
+    """One row of the CDC log. ``stream_id`` and ``time`` have 16 bytes; ``generation`` and ``timestamp`` are
+    microseconds.
 
-    ``epoch``: the metadata epoch that it was decided by, 0: not said.
+    ``epoch`` is the metadata epoch that decided the row, 0 if not given.
     """
 
     stream_id: bytes
@@ -321,7 +329,7 @@ class CdcRow:
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter:
-    """A record that cannot become a CDC row: why, where it was, and its bytes."""
+    """A record that cannot become a CDC row: the reason, its position, and its bytes."""
 
     reason: str
     detail: str
@@ -365,7 +373,7 @@ RECORDS: dict[str, type[Any]] = {
 
 @cache
 def mapper(full_name: str) -> Mapper[Any]:
-    """The converter between a record's class and its schema."""
+    """Return the converter between the class of a record and its schema."""
     return Mapper(RECORDS[full_name], layout(full_name))
 
 
@@ -378,7 +386,7 @@ def _decode(full_name: str, data: bytes) -> Any:
 
 
 def _codec(full_name: str, _cls: type[T]) -> tuple[Callable[[T], bytes], Callable[[bytes], T]]:
-    """What makes bytes of a record, and the record of bytes: that raises WireError."""
+    """Return the encoder and the decoder of a record. The decoder raises WireError."""
     return partial(_encode, full_name), partial(_decode, full_name)
 
 
@@ -395,34 +403,34 @@ encode_dead_letter, decode_dead_letter = _codec(DEAD_LETTER, DeadLetter)
 
 
 def ack_in(data: bytes) -> CodedAck:
-    """What a record of the topic of acknowledgements has: that with a code, or one without."""
+    """Return the content of a record of the topic ``acks``, with or without a MAC."""
     return _decode_coded_ack(data) if name_of(data, (CODED_ACK, NODE_ACK)) == CODED_ACK else CodedAck(data, b"")
 
 
 def decode_node_ack(data: bytes) -> NodeAck:
-    """The acknowledgement of a record of its topic, with a code or without. Whose it is, ``wire.acks`` says."""
+    """Decode an acknowledgement with or without a MAC. ``wire.acks`` checks the MAC."""
     return _decode_plain_ack(ack_in(data).ack)
 
 
 def load_in(data: bytes) -> CodedLoad:
-    """What a record of the topic ``load`` has: that with a code, or one without."""
+    """Return the content of a record of the topic ``load``, with or without a MAC."""
     return _decode_coded_load(data) if name_of(data) == CODED_LOAD else CodedLoad(data, b"")
 
 
 def decode_node_load(data: bytes) -> NodeLoad:
-    """The report of a record of its topic, with a code or without. Whose it is, ``wire.acks`` says."""
+    """Decode a load report with or without a MAC. ``wire.acks`` checks the MAC."""
     return _decode_plain_load(load_in(data).load)
 
 
 def encode_request_batch(requests: Sequence[bytes]) -> bytes:
-    """Bytes of a record with several requests, which are given as bytes."""
+    """Encode several encoded requests as one record."""
     return _encode(REQUEST_BATCH, RequestBatch(tuple(requests)))
 
 
 def decode_requests(data: bytes) -> tuple[CommandRequest | None, ...]:
-    """The requests of a record of their topic, be it one or several; None: a part that is no request.
+    """Return the requests of a record of the topic ``requests``. None for a part that is not a request.
 
-    Raises WireError for a record that is neither, or has more than ``TOGETHER_MAX``.
+    Raises WireError for another record, or for more than ``TOGETHER_MAX`` requests.
     """
     full_name = name_of(data, (REQUEST, REQUEST_BATCH))
     if full_name == REQUEST:
@@ -447,12 +455,12 @@ _SNAPSHOT_RECORDS = {RECORDS[name]: name for name in (STORED_SNAPSHOT, SNAPSHOT_
 
 
 def encode_snapshot_record(value: SnapshotRecord) -> bytes:
-    """Bytes of a record of the topic ``snapshots``."""
+    """Encode a record of the topic ``snapshots``."""
     return _encode(_SNAPSHOT_RECORDS[type(value)], value)
 
 
 def decode_snapshot_record(data: bytes) -> SnapshotRecord:
-    """Record of the bytes."""
+    """Decode a record of the topic ``snapshots``. Raises WireError."""
     full_name = name_of(data, _SNAPSHOT_RECORDS.values())
     if full_name not in _SNAPSHOT_RECORDS.values():
         raise WireError("wrong_record", full_name, "a record of the topic snapshots")
@@ -461,15 +469,17 @@ def decode_snapshot_record(data: bytes) -> SnapshotRecord:
 
 
 def mutation_key(keyspace: str, table: str, partition_key: bytes) -> bytes:
-    """Key of a mutation: ``keyspace.table`` in UTF-8, a zero byte, the composed partition key (see ``kernel.ring``)."""
+    """Return the key of a mutation: ``keyspace.table``, a zero byte, and the composed partition key (see
+    ``kernel.ring``).
+    """
     return f"{keyspace}.{table}".encode() + b"\0" + partition_key
 
 
 def mutation_partition(key: bytes, partitions: int) -> int:
-    """Partition of a mutation: all writes of one base partition key lie in one, in the order they were produced."""
+    """Return the topic partition of a mutation. All writes of one base partition key have the same one."""
     return crc32(key) % partitions
 
 
 def dead_letter_key(topic: str, partition: int, offset: int) -> bytes:
-    """Key of a dead letter: the position that it came from, so that a repetition replaces it."""
+    """Return the key of a dead letter: its original position. So a repeated dead letter replaces the first."""
     return f"{topic}/{partition}/{offset}".encode()

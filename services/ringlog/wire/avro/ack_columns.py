@@ -1,8 +1,10 @@
-"""The witnesses of a command from their bytes, all at once: a thousand nodes acknowledge each stage of an operation.
+"""Vectorized decoding of a command's acknowledgements: 1,000 nodes acknowledge each stage of an operation.
 
-An item is a node's id behind its length and two numbers. Ids of nodes are UUIDs, and epochs that lie close together
-have as many bytes, so all items are of one shape as a rule: rows of a table of bytes (``kernel.columns.ack_columns``).
-Where one is not, or where they are few, all are read one by one, to the same values or the same refusal.
+An item consists of a node id with a length prefix and two numbers. Node ids are UUIDs, and close epochs have equal byte
+lengths. So all items usually have the same length and form a table of bytes (``kernel.columns.ack_columns``).
+
+Invariant: this returns the same values as the general reader, or None. The general reader then handles the bytes. This
+applies to short arrays, and to items that differ in length.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ _ID: Final = 36
 """Characters of a UUID."""
 
 _LENGTH_OF_ID: Final = 2 * _ID
-"""The byte before it."""
+"""The length prefix of an id in zigzag encoding."""
 
 _NUMBER_MAX: Final = 8
-"""Bytes of a number: 56 bits, which no epoch needs."""
+"""Maximum bytes of a number: 56 bits, more than any epoch needs."""
 
 
 def witnesses_reader(items: Mapping[str, Any], one_by_one: Read) -> Read:
-    """A reader of an array of ``items``, the schema of a witness; ``one_by_one``: the general one."""
+    """Return a reader of an array of acknowledgements. ``items`` is their schema, ``one_by_one`` the general reader."""
     assert [field["name"] for field in items["fields"]] == ["node", "applied", "drained"], "the order of an item"
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
@@ -43,7 +45,7 @@ def witnesses_reader(items: Mapping[str, Any], one_by_one: Read) -> Read:
 
 
 def _packed_at(body: bytes, at: int) -> tuple[AckColumns, int] | None:
-    """The witnesses and the position behind them; None, or an exception, of what is to be read one by one."""
+    """Return the acknowledgements and the position after them. None or an exception: use the general reader."""
     count, at = number_at(body, at)
     if count < PACKED_FROM:
         return None
@@ -54,6 +56,8 @@ def _packed_at(body: bytes, at: int) -> tuple[AckColumns, int] | None:
     end = at + count * length
     if end >= len(body) or body[end] != 0:
         return None
+    # Assume that all items have the length of the first one. The checks below reject any other item: an id with another
+    # length, or a number with another number of bytes.
     rows = np.frombuffer(body, dtype=np.uint8, count=count * length, offset=at).reshape(count, length)
     applied, drained = _numbers(rows[:, first - at : second - at]), _numbers(rows[:, second - at :])
     ids = rows[:, 1 : 1 + _ID].tobytes()
@@ -64,13 +68,13 @@ def _packed_at(body: bytes, at: int) -> tuple[AckColumns, int] | None:
 
 @lru_cache(maxsize=4)
 def _nodes_of(ids: bytes) -> tuple[NodeId, ...]:
-    """The ids, one after the other: from step to step they are of the same nodes, and are the same objects then."""
+    """Split concatenated ids. Cached, so that consecutive stages with the same nodes share the strings."""
     text = ids.decode("ascii")
     return tuple([text[at : at + _ID] for at in range(0, len(text), _ID)])
 
 
 def _numbers(columns: NDArray[np.uint8]) -> NDArray[np.int64] | None:
-    """The number of each row, which takes all of its bytes; None if one does not, or takes too many."""
+    """Decode the number in each row. None if a number does not use exactly all bytes, or uses too many."""
     size = columns.shape[1]
     last = columns[:, -1]
     if size > _NUMBER_MAX or (columns[:, :-1] < 0x80).any() or (last > 0x7F).any() or (size > 1 and not last.all()):

@@ -1,10 +1,12 @@
-"""Avro schemas made of declarations: ``python -m ringlog.wire.avro.avsc schemas/ringlog_schemas`` writes them.
+"""Generation of Avro schemas from declarations: ``python -m ringlog.wire.avro.avsc schemas/ringlog_schemas``.
 
-A command is declared once, in its family file, and so is a part whose field of the state declares it. The first
-paragraph of the class's docstring is the schema's doc; a field is
-``Annotated`` with its doc, and with what Avro needs beyond its type: ``Before`` (what older records have), ``Fixed``
-(bytes of one size), a dataclass (the shape of pairs). Text is a string, a number a long, a tuple an array, a dataclass
-a record, ``| None`` a union with null. A record that a file has had already stands there by its name.
+A command is declared once, in the file of its family, and a change record by the section of the state that declares it.
+The first paragraph of the class's docstring becomes the doc of the schema. A field is ``Annotated`` with its doc, and
+with information that its type lacks: ``Before`` (the value in older records), ``Fixed`` (bytes of one size), or a
+dataclass (the shape of pairs).
+
+Types map as follows: text to string, a number to long, a tuple to array, a dataclass to record, ``| None`` to a union
+with null. A record that a file has already defined is referenced by its name.
 """
 
 from __future__ import annotations
@@ -24,17 +26,17 @@ from ringlog.kernel.values import Before, Command, Fixed, spoken
 from ringlog_schemas.catalogue import SUFFIX, VERSION
 
 _VALUES: Final = "ringlog.commands"
-"""The name space of commands, and of the values that stand in them."""
+"""The namespace of commands and of the values in them."""
 RECORD_CLASSES: Final[dict[str, type]] = {f"{_VALUES}.{kind}": model for kind, model in COMMANDS.items()} | {
     f"ringlog.changes.{model.__name__}": model for model in CHANGES_OF.values()
 }
-"""Full name to class of the records whose schemas are made here."""
+"""Full name to class of the records with generated schemas."""
 
 _SCALARS: Final = {str: "string", int: "long", bool: "boolean", bytes: "bytes"}
 
 
 def documented(model: type) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
-    """(name, type, doc, what else is said) of each field of a command, or of a value that stands in one."""
+    """Yield (name, type, doc, other annotations) of each field of a command or value."""
     field_types = get_type_hints(model, include_extras=True)
     for field in fields(model):
         field_type = field_types[field.name]
@@ -44,25 +46,25 @@ def documented(model: type) -> Iterator[tuple[str, Any, str, tuple[Any, ...]]]:
 
 
 def schema_of(full_name: str) -> dict[str, Any]:
-    """The schema of a record, as its ``.avsc`` has it."""
+    """Return the schema of a record, as in its ``.avsc`` file."""
     model, namespace = RECORD_CLASSES[full_name], full_name.rpartition(".")[0]
     more = {VERSION: model.VERSION} if issubclass(model, Command) else {}
     return _record(model, set(), more, namespace)
 
 
 def text_of(full_name: str) -> str:
-    """The content of the record's file."""
+    """Return the content of the record's file."""
     return json.dumps(schema_of(full_name), indent=2, ensure_ascii=False) + "\n"
 
 
 def file_of(full_name: str) -> str:
-    """Where the file lies: ``commands/Join.avsc``."""
+    """Return the path of the record's file: ``commands/Join.avsc``."""
     _, family, name = full_name.split(".")
     return f"{family}/{name}{SUFFIX}"
 
 
 def _record(model: type, known: set[str], more: dict[str, Any], namespace: str = _VALUES) -> dict[str, Any]:
-    """``known``: the names that the file has defined; that of the record is among them afterwards."""
+    """Return a record schema and add its name to ``known``, the names that the file has defined."""
     known.add(model.__name__)
     doc = " ".join((getdoc(model) or "").split("\n\n")[0].split()).replace("``", "")
     head = {"type": "record", "name": model.__name__, "namespace": namespace, "doc": doc, **more}
@@ -104,7 +106,7 @@ def _fixed(kind: Fixed, known: set[str]) -> Any:
 
 
 def main(root: str) -> None:
-    """Write every file that differs, and say which."""
+    """Write every file that differs, and print its path."""
     for full_name in RECORD_CLASSES:
         path = Path(root) / file_of(full_name)
         if not path.exists() or path.read_text(encoding="utf-8") != text_of(full_name):

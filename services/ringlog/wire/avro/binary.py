@@ -1,12 +1,13 @@
-"""Plain Avro binary of one record: fastavro does the work, a check of the bytes makes it strict.
+"""Plain Avro binary of one record, encoded and decoded by fastavro, with a strict check of the bytes.
 
-This is the definition, and the way for what was written by other libraries or in earlier versions of a schema; what
-this release writes itself is read and written by ``mapping``.
+This module is the reference implementation. It handles records of other libraries and of earlier schema versions.
+``mapping`` encodes and decodes the records that this release writes itself.
 
-fastavro is lenient where it costs nothing: it takes numbers longer than 64 bits, union branches counted from the end,
-any byte as a boolean, and numbers beyond 32 bits in an ``int``; builds of it differ there. What is read here is
-either in its canonical encoding or, where another one is allowed, passed ``check``, which accepts exactly what the
-Avro specification does: arrays in several blocks, for example, as other libraries write them.
+fastavro accepts some invalid bytes: numbers longer than 64 bits, union branches counted from the end, any byte as a
+boolean, and numbers beyond 32 bits in an ``int``. Its builds differ in that.
+
+Invariant: accepted bytes are either canonical, or, if another encoding is allowed, have passed ``check``. ``check``
+accepts exactly the Avro specification, for example arrays in several blocks, as other libraries write them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ _INT_MIN = -(2**31)
 
 
 class RecordCodec:
-    """One schema, ready for use: encodes and decodes bodies of its record, without any header."""
+    """An encoder and decoder of bodies for one schema, without any header."""
 
     __slots__ = ("_ints", "_parsed", "_types", "full_name", "schema")
 
@@ -36,13 +37,17 @@ class RecordCodec:
         self._ints = tuple(field["name"] for field in schema["fields"] if field["type"] == "int")
 
     def named_types(self) -> Mapping[str, Any]:
-        """The named types of the schema, the record itself included, by full name, each with its full name in
-        ``name``.
+        """Return the named types of the schema by full name, including the record itself.
+
+        Each type contains its full name in ``name``.
         """
         return self._types
 
     def encode(self, record: Mapping[str, Any]) -> bytes:
-        """The canonical body; ``WireError`` (``not_encodable``) if a field is missing, unknown or of another type."""
+        """Return the canonical body of a record.
+
+        Raises WireError (``not_encodable``) if a field is missing, unknown or of another type.
+        """
         for name in self._ints:
             number = record.get(name)
             if not isinstance(number, int) or not _INT_MIN <= number <= _INT_MAX:
@@ -55,9 +60,13 @@ class RecordCodec:
         return out.getvalue()
 
     def decode(self, body: bytes, *, canonical: bool) -> dict[str, Any]:
-        """The record of exactly these bytes; else ``WireError``: not_decodable, trailing_bytes or not_canonical.
+        """Return the record of exactly these bytes.
 
-        ``canonical``: only the encoding that ``encode`` gives is accepted, so that one value has one byte string.
+        Args:
+            canonical: Accept only the output of ``encode``, so that one value has one byte string.
+
+        Raises:
+            WireError: ``not_decodable``, ``trailing_bytes`` or ``not_canonical``.
         """
         source = BytesIO(body)
         try:
@@ -76,15 +85,17 @@ class RecordCodec:
         return record
 
     def _gives(self, record: Mapping[str, Any], body: bytes) -> bool:
-        """True if encoding the record gives the body."""
+        """Return True if encoding the record gives the body."""
         try:
             return self.encode(record) == body
-        except WireError:  # a number that fastavro reads and does not write
+        except WireError:  # fastavro decodes some numbers that it does not encode
             return False
 
     def resolve(self, body: bytes, writer: RecordCodec) -> dict[str, Any]:
-        """``body``, written and already checked under ``writer``, as this schema has it: defaults filled in, others
-        dropped.
+        """Return the record of a body with another schema version, with defaults for new fields and without removed
+        ones.
+
+        ``body`` must have passed the check of ``writer``.
         """
         try:
             record = schemaless_reader(BytesIO(body), writer._parsed, self._parsed)
@@ -95,9 +106,7 @@ class RecordCodec:
         return record
 
     def check(self, body: bytes) -> None:
-        """Walk over the bytes; ``WireError`` (``not_decodable``) unless they are one record by the letter of the
-        specification.
-        """
+        """Check the bytes against the Avro specification. Raises WireError (``not_decodable``, ``trailing_bytes``)."""
         walk = _Walk(body, self._types, self.full_name)
         try:
             walk.value(self._parsed)
@@ -108,7 +117,7 @@ class RecordCodec:
 
 
 class _Walk:
-    """A reader that only checks. ``at`` is the position; every number is bounded before it is used."""
+    """A reader that only checks. ``at`` is the position. Every number is checked before it is used."""
 
     def __init__(self, body: bytes, types: Mapping[str, Any], full_name: str) -> None:
         self.body = body

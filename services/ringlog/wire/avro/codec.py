@@ -1,9 +1,9 @@
-"""Records of the catalogue as Avro single objects: dictionaries in, bytes out, and back.
+"""Avro single objects: dictionaries to bytes and back, with the schemas of the catalogue.
 
-A single object is ``C3 01``, the fingerprint of the writer's schema (8 bytes, little-endian) and the plain binary body.
-The fingerprint is CRC-64-AVRO of the parsing canonical form. One that the catalogue lacks is rejected by name.
-``learn`` adds a schema from the topic of schemas. Records of such a schema, and of an earlier version in the catalogue,
-are resolved to the present schema of the same name.
+A single object consists of ``C3 01``, the fingerprint of the writer's schema (8 bytes, little-endian) and the plain
+binary body. The fingerprint is CRC-64-AVRO of the parsing canonical form. A fingerprint that is not in the catalogue is
+rejected; the error contains it. ``learn`` adds a schema from the schema topic. Records of such a schema, or of an
+earlier version in the catalogue, are resolved to the present schema of the same name.
 
 Source: Avro 1.12 specification, "Single-object encoding".
 """
@@ -24,12 +24,12 @@ HEADER_BYTES = 10
 
 
 def header(fingerprint: int) -> bytes:
-    """The ten bytes before a body written with the schema of this fingerprint."""
+    """Return the ten bytes before a body with the schema of this fingerprint."""
     return MARKER + fingerprint.to_bytes(8, "little")
 
 
 def split(data: bytes) -> tuple[int, bytes]:
-    """(fingerprint, body); ``WireError`` (``not_single_object``) if the bytes do not begin with a whole header."""
+    """Return (fingerprint, body). Raises WireError (``not_single_object``) without a complete header."""
     if len(data) < HEADER_BYTES or data[:2] != MARKER:
         raise WireError("not_single_object", "header", "two bytes C3 01 and a fingerprint of eight bytes")
     return int.from_bytes(data[2:HEADER_BYTES], "little"), data[HEADER_BYTES:]
@@ -40,7 +40,7 @@ _learned: dict[int, RecordCodec] = {}
 
 @cache
 def layout(full_name: str) -> RecordCodec:
-    """Today's layout of a record; ``WireError`` (``unknown_record``) if the catalogue lacks it."""
+    """Return the present layout of a record. Raises WireError (``unknown_record``) if the catalogue lacks it."""
     schema = current().get(full_name)
     if schema is None:
         raise WireError("unknown_record", full_name, "a record of the catalogue")
@@ -49,7 +49,7 @@ def layout(full_name: str) -> RecordCodec:
 
 @cache
 def header_of(full_name: str) -> bytes:
-    """What stands before a body by today's schema."""
+    """Return the header before a body with the present schema."""
     layout(full_name)
     return header(current()[full_name].fingerprint)
 
@@ -67,7 +67,7 @@ def _catalogued_writer(fingerprint: int) -> RecordCodec | None:
 
 
 def writer(fingerprint: int) -> RecordCodec:
-    """The layout that a fingerprint names; ``WireError`` (``unknown_fingerprint``) with the fingerprint in hex."""
+    """Return the layout for a fingerprint. Raises WireError (``unknown_fingerprint``), with the fingerprint in hex."""
     found = _catalogued_writer(fingerprint) or _learned.get(fingerprint)
     if found is None:
         raise WireError("unknown_fingerprint", f"{fingerprint:016x}", "a schema of this release, or a learned one")
@@ -75,7 +75,7 @@ def writer(fingerprint: int) -> RecordCodec:
 
 
 def is_todays(data: bytes) -> bool:
-    """True if the bytes are a single object by a schema that this release writes."""
+    """Return True if the bytes are a single object with a schema that this release writes."""
     try:
         fingerprint, _ = split(data)
     except WireError:
@@ -85,10 +85,10 @@ def is_todays(data: bytes) -> bool:
 
 
 def learn(schema: str) -> int:
-    """Make a later release's schema (JSON text) known as a writer's; returns its fingerprint.
+    """Add a later release's schema (JSON text) to the known writers and return its fingerprint.
 
-    Its records are then read as today's schema of the same name has them. ``WireError`` (``bad_schema``) if it is no
-    record schema.
+    Its records are then resolved to the present schema of the same name. Raises WireError (``bad_schema``) if it is not
+    a record schema.
     """
     try:
         parsed: Mapping[str, Any] = json.loads(schema)
@@ -102,15 +102,15 @@ def learn(schema: str) -> int:
 
 
 def encode(full_name: str, record: Mapping[str, Any]) -> bytes:
-    """The record as a single object, written with today's schema; ``WireError`` if it does not fit."""
+    """Encode a record as a single object with the present schema. Raises WireError if it does not fit."""
     return header_of(full_name) + layout(full_name).encode(record)
 
 
 def name_of(data: bytes, expected: Iterable[str] = ()) -> str:
-    """Full name of the record that a single object is; ``WireError`` if it is none of those that are known.
+    """Return the full name of the record in a single object. Raises WireError if its schema is unknown.
 
-    ``expected``: records that are looked at first. Where it is one of these, as this release writes it, no schema of
-    the others is loaded.
+    Args:
+        expected: Records to try first. If one of them matches with its present schema, no other schema is loaded.
     """
     for full_name in expected:
         if data.startswith(header_of(full_name)):
@@ -119,9 +119,10 @@ def name_of(data: bytes, expected: Iterable[str] = ()) -> str:
 
 
 def decode(data: bytes, full_name: str | None = None) -> tuple[str, dict[str, Any]]:
-    """(full name, record) of a single object; ``WireError`` whatever else the bytes are.
+    """Return (full name, record) of a single object. Raises WireError for any other bytes.
 
-    ``full_name``: the record that is expected; another one is refused (``wrong_record``).
+    Args:
+        full_name: The expected record. Another one is rejected (``wrong_record``).
     """
     fingerprint, body = split(data)
     found = writer(fingerprint)

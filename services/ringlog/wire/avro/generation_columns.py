@@ -1,10 +1,14 @@
-"""The ranges of a generation from their bytes, all at once: a large cluster has sixteen thousand in each join.
+"""Vectorized decoding of the ranges of a CDC generation: in a large cluster each join contains 16,000 of them.
 
-An item is a number of one to ten bytes (the range's end), ignored bits and number of streams in a byte each, the ids of
-the streams, and a zero. Ends ascend, so most items are as long as the one before. Such a *stretch* is a table of bytes,
-of which columns are read; where ranges have different numbers of streams, items are found one by one, and read at these
-places. All is done on arrays, which hold what comes of it (``kernel.generations.packed``). Ranges that are few, not
-canonical, or too large for a byte are read one by one, to the same values or the same refusal.
+An item begins with the range's end, a number of one to ten bytes. The ignored bits and the number of streams follow, in
+one byte each, then the ids of the streams and a zero.
+
+Ends ascend, so most items are as long as the previous one. A sequence of items of the same length is a *stretch*. It is
+viewed as a table of bytes, and its columns are decoded together. Ranges with different numbers of streams are located
+one by one, and then decoded together from these positions. The result stays in arrays (``kernel.generations.packed``).
+
+Invariant: this returns the same values as the general reader, or None. The general reader then handles the bytes. This
+applies to short arrays, to bytes that are not canonical, and to values that do not fit into a byte.
 """
 
 from __future__ import annotations
@@ -22,25 +26,26 @@ from ringlog.kernel.values import TOKEN_MIN
 from ringlog.wire.avro.reading import Read, number_at
 
 _LONGEST: Final = 10
-"""Bytes of a number of 64 bits: seven bits in each, and one that says whether it goes on."""
+"""Maximum bytes of a 64-bit number: seven bits in each byte, and one continuation bit."""
 
 _EIGHT_GO_ON: Final = 0x8080808080808080
 _GOES_ON: Final = np.uint64(_EIGHT_GO_ON)
+"""The continuation bits of eight bytes."""
 _LAST_BITS: Final = np.array([2 ** (8 * size - 1) for size in range(1, 9)], dtype=np.uint64)
-"""The bit that says so of each of eight bytes."""
+"""The continuation bit of each of eight bytes."""
 
 _EQUAL_ROWS_FROM: Final = 4
-"""This many items of one length are taken for the beginning of a stretch; more, when that was in vain."""
+"""Number of consecutive items with equal length that start a stretch. It grows after each short stretch."""
 
 _WORTH: Final = 64
-"""Shorter ones are found one by one as quickly."""
+"""Minimum length of a stretch that is faster than locating its items one by one."""
 
 _STRETCH: Final = 4_096
-"""At most as many items are looked at together."""
+"""Maximum number of items in a stretch."""
 
 
 def ranges_reader(items: Mapping[str, Any], one_by_one: Read) -> Read:
-    """A reader of an array of ``items``, the schema of a range; ``one_by_one``: the general one."""
+    """Return a reader of an array of ranges. ``items`` is the schema of a range, ``one_by_one`` the general reader."""
     assert [field["name"] for field in items["fields"]] == ["end", "ignore_msb", "streams"], "the order of an item"
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
@@ -54,11 +59,14 @@ def ranges_reader(items: Mapping[str, Any], one_by_one: Read) -> Read:
 
 
 _Columns = tuple[NDArray[np.int64], NDArray[np.uint8], NDArray[np.uint8], bytes]
-"""Of some items the ends, the bytes with ignored bits and with the number of streams, each twice that, and the ids."""
+"""Columns of some items: ends, ignored bits (doubled), numbers of streams (doubled), and ids.
+
+The doubled values are the zigzag encoding of small positive numbers.
+"""
 
 
 def _packed_at(body: bytes, at: int) -> tuple[PackedRanges, int] | None:
-    """The ranges and the position behind them; None of what is to be read one by one, IndexError of some of it."""
+    """Return the ranges and the position after them. None or IndexError: use the general reader."""
     count, at = number_at(body, at)
     if not PACKED_FROM <= count <= len(body) - at:
         return None
@@ -68,6 +76,7 @@ def _packed_at(body: bytes, at: int) -> tuple[PackedRanges, int] | None:
     left, step, alike, enough = count, 0, 0, _EQUAL_ROWS_FROM
     while left:
         size, length = _size_at(body, at)
+        # Count consecutive items of equal length. Too few of them are noted in ``single`` and decoded later.
         alike, step = (alike + 1 if length == step else 0), length
         if alike < enough:
             single.append((at, length))
@@ -78,6 +87,8 @@ def _packed_at(body: bytes, at: int) -> tuple[PackedRanges, int] | None:
             return None
         found.append(columns)
         before.append(len(single))
+        # ``before`` records the place of each stretch among the single items. A short stretch raises the threshold, so
+        # that alternating lengths do not cause many short stretches.
         alike, enough = 0, enough if more > _WORTH else 4 * enough
         at, left = at + more * length, left - more
     if body[at] != 0:
@@ -88,34 +99,39 @@ def _packed_at(body: bytes, at: int) -> tuple[PackedRanges, int] | None:
         found = _between(found, before, scattered)
     ends, ignored, counts = (np.concatenate([columns[which] for columns in found]) for which in range(3))
     if ends.min() < TOKEN_MIN or ((ignored | counts) & 0x81).any() or ignored.max() > 2 * IGNORE_MSB_MAX:
-        return None  # negative, or longer than a byte
+        return None  # A set lowest bit is a negative number, and a set highest bit continues the number.
     ids = b"".join([columns[3] for columns in found])
     return PackedRanges(ends, (ignored >> 1).astype(np.int64), (counts >> 1).astype(np.int64), ids), at + 1
 
 
 def _size_at(body: bytes, at: int) -> tuple[int, int]:
-    """How many bytes the end of an item has, and how many all of it; checked by who reads them."""
+    """Return the byte lengths of an item's end and of the whole item. The caller checks the contents."""
     if int.from_bytes(body[at : at + 8], "little") & _EIGHT_GO_ON == _EIGHT_GO_ON:  # nearly all tokens
         size = 10 if body[at + 8] > 0x7F else 9
     else:
         size = 1
         while body[at + size - 1] > 0x7F:
             size += 1
-    return size, size + 3 + STREAM_ID_BYTES // 2 * body[at + size + 1]  # twice the number of streams
+    return size, size + 3 + STREAM_ID_BYTES // 2 * body[at + size + 1]  # doubled number of streams
 
 
 def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_Columns | None, int]:
-    """The items from there on that are like the first one, of ``most`` at most, and their number. That one's end has
-    ``size`` bytes, and all of it ``length``. None instead of items that are to be read one by one.
+    """Return the columns of a stretch, and its number of items (at most ``most``).
+
+    The first item's end has ``size`` bytes, and the whole item ``length``. None instead of columns: use the general
+    reader.
     """
 
     def column(place: int, kind: str = "u1") -> NDArray[Any]:
+        # A view with stride ``length``: the byte at ``place`` of every item, without a copy.
         return np.ndarray((most,), kind, body, at + place, (length,))
 
     if not most or size > _LONGEST or not body[at + size + 1]:
         raise IndexError("it is cut off, or is none")
     streams = column(size + 1)
     low = column(0, "<u8").astype(np.uint64)
+    # ``inside`` masks the first eight bytes of an end. ``goes_on`` has the continuation bits of all of its bytes but
+    # the last, so an item belongs to the stretch if it has exactly these bits.
     inside = (1 << 8 * min(size, 8)) - 1
     goes_on = _EIGHT_GO_ON & ((1 << 8 * min(size - 1, 8)) - 1)
     is_like = ((low & np.uint64(_EIGHT_GO_ON & inside)) == np.uint64(goes_on)) & (streams == streams[0])
@@ -123,7 +139,8 @@ def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_
         is_like &= (column(place) > 0x7F) == (place < size - 1)
     most = most if is_like.all() else int(is_like.argmin())
     if not most:
-        return None, 0  # the end of the first one goes on for too long
+        return None, 0  # the first end has too many bytes
+    # Not canonical: an item without its final zero, a number with a zero as its last byte, or more than 64 bits.
     tops = column(size - 1)
     if column(length - 1).any() or (size > 1 and not tops.all()) or (size == _LONGEST and tops.max() > 1):
         return None, most
@@ -135,7 +152,7 @@ def _stretch(body: bytes, at: int, most: int, size: int, length: int) -> tuple[_
 
 
 def _scattered(body: bytes, items: Sequence[tuple[int, int]]) -> _Columns | None:
-    """The items at these positions and of these lengths; None if one is to be read by itself."""
+    """Return the columns of the items at these positions with these lengths. None: use the general reader."""
     data = np.frombuffer(body, dtype=np.uint8)
     starts, lengths = np.array(items, dtype=np.int64).T
     ends, sizes = _numbers(data, starts)
@@ -148,7 +165,7 @@ def _scattered(body: bytes, items: Sequence[tuple[int, int]]) -> _Columns | None
 
 
 def _between(stretches: Sequence[_Columns], before: Sequence[int], single: _Columns) -> list[_Columns]:
-    """The stretches and the single items in their order; ``before``: how many of these are before each stretch."""
+    """Merge stretches and single items in their order. ``before`` counts the single items before each stretch."""
     ends, ignored, counts, ids = single
     lengths = STREAM_ID_BYTES // 2 * counts.astype(np.int64)
     places = np.append(0, lengths.cumsum()).tolist()
@@ -162,17 +179,17 @@ def _between(stretches: Sequence[_Columns], before: Sequence[int], single: _Colu
 
 
 def _numbers(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """The numbers that begin there and how many bytes each has; 0 of one that is not canonical.
+    """Return the numbers at these positions and their byte lengths, 0 for a number that is not canonical.
 
-    The first eight bytes are taken as a word: the lowest clear bit of those that say "goes on" ends the number.
+    The first eight bytes are loaded as one word. The lowest clear continuation bit ends the number.
     """
     low = _windows(data, 8)[starts].view("<u8")[:, 0].astype(np.uint64)
     ninth, tenth = data[starts + 8].astype(np.uint64), data[starts + 9].astype(np.uint64)
     stops = ~low & _GOES_ON
-    stop = stops & (np.uint64(0) - stops)  # 0: none of the eight bytes ends it
+    stop = stops & (np.uint64(0) - stops)  # lowest clear continuation bit; 0: the number has more than eight bytes
     is_long, is_longest = stop == 0, (stop == 0) & (ninth > 0x7F)
     sizes = np.where(is_long, np.where(is_longest, 10, 9), np.searchsorted(_LAST_BITS, stop) + 1)
-    low &= stop + stop - np.uint64(1)  # nothing behind the last byte; all of them, where none of the eight is the last
+    low &= stop + stop - np.uint64(1)  # clear the bytes after the last one; keep all if stop is 0
     low = _squeezed(low & ~_GOES_ON)
     low |= np.where(is_long, (ninth & np.uint64(0x7F)) << np.uint64(56), np.uint64(0))
     low |= np.where(is_longest, tenth << np.uint64(63), np.uint64(0))
@@ -182,7 +199,10 @@ def _numbers(data: NDArray[np.uint8], starts: NDArray[np.int64]) -> tuple[NDArra
 
 
 def _squeezed(low: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """Seven bits of each of eight bytes, side by side."""
+    """Return the low seven bits of each of eight bytes, packed together.
+
+    Each step joins pairs of groups: 7 to 14, 14 to 28, 28 to 56 bits.
+    """
     for width, mask in ((1, 0x7F007F007F007F00), (2, 0x3FFF00003FFF0000), (4, 0x0FFFFFFF00000000)):
         upper = low & np.uint64(mask)
         low ^= upper
@@ -191,18 +211,19 @@ def _squeezed(low: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def _unfolded(numbers: NDArray[np.uint64]) -> NDArray[np.int64]:
-    """Numbers with a sign, of those in which it is the lowest bit."""
+    """Decode zigzag numbers: the lowest bit is the sign."""
     return ((numbers >> np.uint64(1)) ^ (np.uint64(0) - (numbers & np.uint64(1)))).view(np.int64)
 
 
 def _ids(data: NDArray[np.uint8], firsts: NDArray[np.int64], counts: NDArray[np.int64]) -> bytes:
-    """The ids of all streams: ``counts`` of each range, from ``firsts`` on."""
+    """Return the ids of all streams: ``counts`` ids of each range, from the position in ``firsts`` on."""
     if counts.max() > 1:
         before = counts.cumsum() - counts
+        # Position of every id: the range's first id, plus the number of the id within its range.
         firsts = np.repeat(firsts - STREAM_ID_BYTES * before, counts) + STREAM_ID_BYTES * np.arange(counts.sum())
     return _windows(data, STREAM_ID_BYTES)[firsts].tobytes()
 
 
 def _windows(data: NDArray[np.uint8], size: int) -> NDArray[np.uint8]:
-    """At each position, the bytes from there on."""
+    """Return a view of the ``size`` bytes at each position, without a copy."""
     return np.lib.stride_tricks.sliding_window_view(data, size)

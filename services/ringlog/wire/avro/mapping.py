@@ -1,9 +1,11 @@
-"""Dataclasses to the records of the catalogue and back, by field names: one converter for every kind of value.
+"""Conversion between dataclasses and records of the catalogue, by field names.
 
-A dataclass and its schema must have the same fields; what a field becomes follows from both: text is a string, an
-enum symbol or (in a ``ringlog.Uuid``) 16 bytes; a tuple is an array; a tuple of pairs is an array of records of two
-fields; a dataclass is a record; ``| None`` is a union with null. The comparison is made once, when a converter is
-built, and a difference raises ``TypeError``: it is a mistake in the program, not in the data.
+A dataclass and its schema must have the same fields. The conversion of a field follows from both types. Text becomes a
+string, an enum symbol, or 16 bytes for a ``ringlog.Uuid``. A tuple becomes an array, and a tuple of pairs an array of
+records with two fields. A dataclass becomes a record, and ``| None`` a union with null.
+
+Invariant: the types are compared once, when a converter is built. A difference raises ``TypeError``, because it is a
+defect of the program and not of the data.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ Convert = Callable[[Any], Any]
 
 
 class Way(NamedTuple):
-    """How a value is written and read, and how it comes back from what a schema decodes (None: as it is)."""
+    """The conversion of a value: writer, reader, and the conversion of a value that the schema has decoded (None:
+    none).
+    """
 
     write: Write
     read: Read
@@ -42,31 +46,34 @@ _SCALARS = {"string": str, "long": int, "int": int, "boolean": bool, "bytes": by
 
 
 def uuid_bytes(text: str) -> bytes:
-    """The 16 bytes of a canonical UUID; ``WireError`` (``bad_uuid``) for any other text."""
+    """Return the 16 bytes of a canonical UUID. Raises WireError (``bad_uuid``) for any other text."""
     if not isinstance(text, str) or not is_uuid(text):
         raise WireError("bad_uuid", repr(text)[:60], "a UUID in its canonical form")
     return bytes.fromhex(text.replace("-", ""))
 
 
 def uuid_text(data: bytes) -> str:
-    """The canonical text of 16 bytes."""
-    pairs = data.hex("-", 2)  # eight groups of four digits, of which the middle ones stand as they are
+    """Return the canonical text of 16 bytes."""
+    # eight groups of four digits; a UUID lacks the hyphens at 4, 29 and 34
+    pairs = data.hex("-", 2)
     return f"{pairs[:4]}{pairs[5:24]}-{pairs[25:29]}{pairs[30:34]}{pairs[35:]}"
 
 
 cached_id_bytes = lru_cache(maxsize=64)(uuid_bytes)
 cached_id_text = lru_cache(maxsize=64)(uuid_text)
-"""Of an id that comes again soon: the cluster's in each entry, a state's in the next one."""
+"""Caches for ids that occur again soon: the cluster's id in each entry, a state's id in the next entry."""
 
 IDS_CACHED_MAX: Final = 4_096
 _texts: dict[bytes, str] = {}
 _bytes: dict[str, bytes] = {}
-"""Ids that were made, or read in a request: this process writes and reads each again soon. At most ``IDS_CACHED_MAX``.
+"""Ids that this process created or read in a request, since it writes and reads each again soon.
+
+At most ``IDS_CACHED_MAX``.
 """
 
 
 def id_text(data: bytes) -> str:
-    """As ``uuid_text``; remembered, both ways."""
+    """Return the canonical text of 16 bytes, and cache it in both directions."""
     text = _texts.get(data)
     if text is None:
         if len(_texts) >= IDS_CACHED_MAX:
@@ -78,17 +85,17 @@ def id_text(data: bytes) -> str:
 
 
 def uncached_id_text(data: bytes) -> str:
-    """As ``uuid_text``, of an id that is rather a stranger's: it is not remembered."""
+    """Return the canonical text of 16 bytes, without caching it. For ids of other processes."""
     return _texts.get(data) or uuid_text(data)
 
 
 def id_bytes(text: str) -> bytes:
-    """As ``uuid_bytes``."""
+    """Return the 16 bytes of a canonical UUID, from the cache if possible."""
     return _bytes.get(text) or uuid_bytes(text)
 
 
 class Mapper(Generic[T]):
-    """Writes and reads values of one dataclass by one record schema."""
+    """A converter between a dataclass and a record schema."""
 
     __slots__ = ("_full_name", "_made", "_read", "_write")
 
@@ -118,8 +125,9 @@ class Mapper(Generic[T]):
         self._write = writing.record([ways[name].write for name in on_wire], picked)
 
     def write(self, value: T) -> bytes:
-        """The canonical body of a value; ``WireError`` (``not_encodable``, ``bad_uuid``) if a field's content does not
-        fit.
+        """Return the canonical body of a value.
+
+        Raises WireError (``not_encodable``, ``bad_uuid``) if a field does not fit.
         """
         try:
             return self._write(value)
@@ -129,27 +137,27 @@ class Mapper(Generic[T]):
             raise WireError("not_encodable", self._full_name, f"{type(error).__name__}: {error}") from error
 
     def encode(self, value: T) -> bytes:
-        """The value as a single object; raises as ``write``."""
+        """Return a value as a single object. Raises as ``write``."""
         return header_of(self._full_name) + self.write(value)
 
     def decode(self, data: bytes) -> T:
-        """The value of a single object, written with this schema or another version of it; raises ``WireError``."""
+        """Return the value of a single object, written with any version of this schema. Raises WireError."""
         found = self.read(data[HEADER_BYTES:]) if data.startswith(header_of(self._full_name)) else None
         return self.from_record(codec.decode(data, self._full_name)[1]) if found is None else found
 
     def from_record(self, record: Mapping[str, Any]) -> T:
-        """The value of a dictionary that was decoded with the schema."""
+        """Return the value of a dictionary decoded with the schema."""
         return self._made(record)
 
     def read(self, body: bytes) -> T | None:
-        """The value of a body in its canonical encoding, as by way of its dictionary; None of any other bytes."""
+        """Return the value of a canonical body, or None for any other bytes."""
         return reading.whole(self._read, body)
 
 
 def _maker(cls: type[T], names: tuple[str, ...], back: tuple[tuple[int, Convert], ...]) -> Callable[[Any], T]:
-    """``from_record`` of a class, by the positions of the fields that are to be converted.
+    """Return the function ``from_record`` of a class. ``back`` lists the positions of fields with a conversion.
 
-    Cells are decoded by the million, and have nothing to convert: for these it is one call of the class.
+    Cells are decoded by the million and have no conversions, so for them this is a single call of the class.
     """
     fields_of = _picked(itemgetter, names)
     if not back:
@@ -165,7 +173,10 @@ def _maker(cls: type[T], names: tuple[str, ...], back: tuple[tuple[int, Convert]
 
 
 def _picked(getter: Any, names: tuple[Any, ...]) -> Callable[[Any], tuple[Any, ...]]:
-    """What ``attrgetter`` or ``itemgetter`` finds under all names, as a tuple whatever their number is."""
+    """Return a function that gets all names from a value, always as a tuple.
+
+    ``attrgetter`` and ``itemgetter`` return a plain value for a single name.
+    """
     if len(names) > 1:
         return cast(Callable[[Any], tuple[Any, ...]], getter(*names))
     if names:
@@ -175,7 +186,7 @@ def _picked(getter: Any, names: tuple[Any, ...]) -> Callable[[Any], tuple[Any, .
 
 
 def _way(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> Way:
-    """How a field of type ``field_type`` gets to ``schema`` and back."""
+    """Return the conversion between a field of type ``field_type`` and ``schema``."""
     schema = known.get(schema, schema) if isinstance(schema, str) else schema
     if get_origin(field_type) in (Union, types.UnionType):
         return _optional(field_type, schema, known, where)
@@ -227,7 +238,7 @@ def _array(field_type: Any, items: Any, known: Mapping[str, Any], where: str) ->
 
 
 def _pair(field_type: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
-    """A pair is a record of two fields, in the order of the schema."""
+    """Return the conversion of a pair: a record of two fields, in the order of the schema."""
     record = known.get(items, items) if isinstance(items, str) else items
     inner = get_args(field_type)
     names = [field["name"] for field in record["fields"]]

@@ -1,13 +1,13 @@
-"""Values straight from a canonical body, without a dictionary in between.
+"""Decoding of canonical Avro bodies directly to values, without a dictionary.
 
-Canonical means: every number in as few bytes as it needs and within its size, an array as one block without its size
-in bytes, a boolean of 0 or 1: what ``writing`` gives, and nothing else.
+Canonical means: every number has the minimum number of bytes and is within its range, an array is one block without a
+size in bytes, and a boolean is 0 or 1. This is exactly the output of ``writing``.
 
-A reader answers only for the canonical encoding. Everything else is an exception, with nothing in it: what is wrong
-with the bytes, or how another encoding is read, the schema says (``binary``).
+A reader only handles the canonical encoding. It raises an exception without details for all other bytes. The schema
+(``binary``) then decodes another encoding, or describes the error.
 
-Every step moves forward, and slices may be short: so bytes that end too early are found by who compares the position
-behind the last step with the length. Numbers are bounded before they count anything.
+Invariants: every step moves forward. Slices may be short, so the caller compares the final position with the length to
+detect truncated bytes. Numbers are checked before they are used as counts.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""From the position of a value to the value and the position behind it; raises ``IndexError`` or ``ValueError`` if it
-is not canonical.
+"""Read the value at a position. Return the value and the position after it.
+
+Raises IndexError or ValueError if the bytes are not canonical.
 """
 
 
@@ -25,7 +26,7 @@ _SHIFTS = range(7, 64, 7)
 
 
 def number_at(body: bytes, at: int) -> tuple[int, int]:
-    """(zigzag-decoded number, position behind it); raises as a ``Read`` does."""
+    """Return a zigzag-decoded number and the position after it. Raises as ``Read``."""
     byte = body[at]
     if byte < 0x80:
         return (byte >> 1) ^ -(byte & 1), at + 1
@@ -43,7 +44,7 @@ def number_at(body: bytes, at: int) -> tuple[int, int]:
 
 
 def whole(read: Read, body: bytes) -> Any | None:
-    """The value of exactly these bytes; None if they are not its canonical encoding."""
+    """Return the value of exactly these bytes, or None if they are not canonical."""
     try:
         value, at = read(body, 0)
     except (IndexError, ValueError):
@@ -52,8 +53,9 @@ def whole(read: Read, body: bytes) -> Any | None:
 
 
 def size_at(body: bytes, at: int) -> tuple[int, int]:
-    """A length, and the position behind it."""
+    """Return a length and the position after it."""
     size = body[at]
+    # One byte below 0x80 with the lowest bit clear is a length from 0 to 63 in zigzag encoding.
     if size < 0x80 and not size & 1:
         return size >> 1, at + 1
     size, at = number_at(body, at)
@@ -63,13 +65,13 @@ def size_at(body: bytes, at: int) -> tuple[int, int]:
 
 
 def sized_at(body: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes behind their length."""
+    """Return bytes with a length prefix, and the position after them."""
     size, at = size_at(body, at)
     return body[at : at + size], at + size
 
 
 def text_at(body: bytes, at: int) -> tuple[str, int]:
-    """Text behind its length."""
+    """Return text with a length prefix, and the position after it."""
     size, at = size_at(body, at)
     return body[at : at + size].decode("utf-8"), at + size
 
@@ -95,12 +97,16 @@ SCALARS: Mapping[str, Read] = {
 
 
 _EMPTY: Final[dict[Read, str]] = {}
-"""What readers make of a zero, which is what most of a command's fields are: nothing is given, no item is there."""
+"""Readers of values that are empty if their byte is zero, with the source text of the empty value.
+
+Most fields of a command are empty, so generated code tests for zero before it calls a reader.
+"""
 _FIXED: Final[dict[Read, tuple[int, Callable[[bytes], Any]]]] = {}
+"""Readers of fixed-size values, with size and conversion, for generated code."""
 
 
 def fixed(size: int, made: Callable[[bytes], Any]) -> Read:
-    """Bytes of one size, as ``made`` has them."""
+    """Return a reader of a fixed number of bytes, converted by ``made``."""
 
     def read(body: bytes, at: int) -> tuple[Any, int]:
         return made(body[at : at + size]), at + size
@@ -110,7 +116,7 @@ def fixed(size: int, made: Callable[[bytes], Any]) -> Read:
 
 
 def choice(symbols: Sequence[str]) -> Read:
-    """The symbol of an enum."""
+    """Return a reader of an enum symbol."""
 
     def read(body: bytes, at: int) -> tuple[str, int]:
         index, at = number_at(body, at)
@@ -122,7 +128,7 @@ def choice(symbols: Sequence[str]) -> Read:
 
 
 def optional(read: Read) -> Read:
-    """A union of null and a value."""
+    """Return a reader of a union with null."""
 
     def either(body: bytes, at: int) -> tuple[Any, int]:
         branch = body[at]
@@ -137,7 +143,7 @@ def optional(read: Read) -> Read:
 
 
 def array(read: Read) -> Read:
-    """A tuple: one block, and the zero that ends it."""
+    """Return a reader of a tuple: one block, and the zero that ends it."""
 
     def items(body: bytes, at: int) -> tuple[tuple[Any, ...], int]:
         count, at = number_at(body, at)
@@ -158,10 +164,13 @@ def array(read: Read) -> Read:
 
 
 def record(fields: Sequence[Read], made: Callable[..., Any], order: Sequence[int] = ()) -> Read:
-    """What is ``made`` of the fields, one behind the other: a function that is written once for them.
+    """Return a reader that passes the fields, in sequence, to ``made``.
 
-    ``order``: which of them, by place, ``made`` takes first, if not in their own order. Short encodings of what is most
-    frequent are read on the spot: a call costs more than they do.
+    The reader is generated as source code for these fields. It decodes the most frequent short values inline, because a
+    function call costs more than their decoding.
+
+    Args:
+        order: Field numbers in the order of the arguments of ``made``. Default: the order of the schema.
     """
     scope: dict[str, Any] = {"made": made}
     lines = ["def read(body, at):"]
@@ -176,7 +185,7 @@ def record(fields: Sequence[Read], made: Callable[..., Any], order: Sequence[int
 
 
 def _lines(field: Read, made: str, scope: dict[str, Any]) -> list[str]:
-    """The lines that read one field into ``#``."""
+    """Return the source lines that read one field into ``#``, the placeholder for its variable."""
     call = "#, at = read#(body, at)"
     if field in _FIXED:
         size, scope[made] = _FIXED[field]

@@ -1,7 +1,7 @@
-"""Values straight to their canonical body, without a dictionary in between: the way that ``reading`` goes back.
+"""Encoding of values directly to canonical Avro bodies, without a dictionary: the inverse of ``reading``.
 
-A writer raises for what does not fit: ``TypeError``, ``ValueError``, ``KeyError`` or ``AttributeError``, as Python
-does. Who writes a whole record makes a ``WireError`` of them (``mapping``).
+A writer raises ``TypeError``, ``ValueError``, ``KeyError`` or ``AttributeError`` for a value that does not fit. The
+writer of a complete record converts them to ``WireError`` (``mapping``).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _SHORT = tuple(bytes([coded]) for coded in range(0x80))
 
 
 def number(value: int) -> bytes:
-    """A number of 64 bits, in as few bytes as it needs."""
+    """Encode a 64-bit number in the minimum number of bytes."""
     coded = (value << 1) ^ (value >> 63)
     if 0 <= coded < 0x80:
         return _SHORT[coded]
@@ -27,7 +27,9 @@ def number(value: int) -> bytes:
 
 @lru_cache(maxsize=1_024)
 def _long(coded: int) -> bytes:
-    """Times, tokens and epochs come again: each range begins where the one before it ends."""
+    """Encode a zigzag number. Cached, because times, tokens and epochs repeat: each range begins at the end of the
+    previous one.
+    """
     if not 0 <= coded < 2**64:
         raise ValueError("a number of more than 64 bits")
     out = bytearray()
@@ -39,18 +41,18 @@ def _long(coded: int) -> bytes:
 
 
 def sized(value: bytes) -> bytes:
-    """Bytes behind their length."""
+    """Encode bytes with a length prefix."""
     size = len(value)
     return (_SHORT[2 * size] if size < 0x40 else number(size)) + value
 
 
 def text(value: str) -> bytes:
-    """Text behind its length."""
+    """Encode text with a length prefix."""
     return sized(value.encode())
 
 
 def integer(value: int) -> bytes:
-    """A number of 32 bits."""
+    """Encode a 32-bit number."""
     if not -(2**31) <= value < 2**31:
         raise ValueError("an int of 32 bits")
     return number(value)
@@ -66,7 +68,7 @@ SCALARS: Mapping[str, Write] = {
 
 
 def fixed(size: int) -> Write:
-    """Bytes of one size."""
+    """Return a writer of a fixed number of bytes."""
 
     def write(value: bytes) -> bytes:
         if len(value) != size:
@@ -77,17 +79,17 @@ def fixed(size: int) -> Write:
 
 
 def choice(symbols: Sequence[str]) -> Write:
-    """A symbol of an enum."""
+    """Return a writer of an enum symbol."""
     return {symbol: number(index) for index, symbol in enumerate(symbols)}.__getitem__
 
 
 def optional(write: Write) -> Write:
-    """A union of null and a value."""
+    """Return a writer of a union with null."""
     return lambda value: b"\0" if value is None else b"\2" + write(value)
 
 
 def array(write: Write) -> Write:
-    """Items: one block, and the zero that ends it."""
+    """Return a writer of items: one block, and the zero that ends it."""
 
     def items(values: Sequence[Any]) -> bytes:
         count = len(values)
@@ -97,7 +99,7 @@ def array(write: Write) -> Write:
 
 
 def record(fields: Sequence[Write], parts: Callable[[Any], Iterable[Any]]) -> Write:
-    """The ``parts`` of a value as the fields, one behind the other: a function written once for their number."""
+    """Return a writer of the ``parts`` of a value as fields, generated as source code for their number."""
     names = [f"_{place}" for place in range(len(fields))]
     if not names:
         return lambda _: b""
