@@ -1,1 +1,1 @@
-"""The materialised state in Redis: projection, keeper's writes, consistent reads."""
+"""The cached projection of the state in Redis: contents, writes of the cache writer, consistent reads."""

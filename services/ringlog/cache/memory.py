@@ -1,4 +1,4 @@
-"""The cache in memory: the same promises as Redis, for tests and models."""
+"""The cache in memory, with the invariants of the port, for tests and models."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from ringlog.cache.projection import PARTS, CacheDelta, Fields, Full, Stamp
 
 
 class MemoryCache:
-    """A store that lives as long as its process. Safe from threads."""
+    """A store that exists as long as its process. Safe from threads."""
 
     def __init__(self) -> None:
         self._stored: StoredEpoch | None = None
         self._lock = threading.Lock()
 
     def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
-        """Write the difference or the whole; see ``CacheStore``."""
+        """Write a delta or a full projection; see ``CacheStore``."""
         with self._lock:
             stored = self._stored
             same = stored is not None and stored.stamp.cluster_id == write.stamp.cluster_id
@@ -48,15 +48,15 @@ class MemoryCache:
             return WriteOutcome.APPLIED
 
     def read(self) -> StoredEpoch | None:
-        """The stored epoch; None if nothing is stored."""
+        """Return the stored epoch, or None if the cache is empty."""
         return self._stored
 
     def confirmed(self) -> tuple[Stamp, Confirmation] | None:
-        """Which state is stored, and how it was confirmed last; None if nothing is."""
+        """Return the stamp and last confirmation of the stored epoch, or None if the cache is empty."""
         stored = self._stored
         return None if stored is None else (stored.stamp, stored.confirmation)
 
     def clear(self) -> None:
-        """Forget everything, as FLUSHALL does."""
+        """Delete everything, as FLUSHALL does."""
         with self._lock:
             self._stored = None

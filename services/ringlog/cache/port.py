@@ -1,15 +1,23 @@
-"""The cache as its users see it: one epoch at a time, switched at once, never backwards.
+"""The port of a cache: it stores one epoch at a time and replaces it atomically.
 
-Two adapters keep the same promises (one conformance suite): ``redis_cache`` and ``memory``.
+The adapters ``redis_cache`` and ``memory`` pass the same suite.
 
-- A write applies whole or not at all; a reader sees the projection of exactly one epoch.
-- A delta applies only on the very state it starts from. A delta to the stored state only confirms it.
-- A full projection replaces the same, an older one, an absent one or another cluster's; a later one of the same cluster
-  stays, unless it is the very one of which the writer knows that the log has it not (``Full.over``), and another
-  cluster's while somebody confirms it (``FOREIGN_US``): two clusters of one name with one Redis.
-- What has lost a part is neither read nor built upon: a delta finds its base missing.
-- ``confirmed_at`` is when a keeper last knew that no later epoch existed; it never goes back within one epoch, unless
-  it lies ``AHEAD_US`` ahead of who confirms: a clock was wrong, and what nobody confirms any more would look young.
+Invariants:
+
+- A write applies completely or not at all. A reader sees the projection of exactly one epoch.
+
+- A delta applies only to its base state. A delta whose result is stored already only renews the confirmation.
+
+- A full projection replaces the same epoch, an older one, an empty cache, or the projection of another cluster. It does
+  not replace a later epoch of the same cluster, unless the writer knows that the log lacks exactly that epoch
+  (``Full.over``). It does not replace another cluster's projection that was confirmed within ``FOREIGN_US``: two
+  clusters with the same name use one Redis.
+
+- A projection that has lost a part is not read and not extended. A delta then reports that its base is missing.
+
+- At ``confirmed_at``, a cache writer knew that no later epoch existed. The time never decreases within one epoch,
+  except if it is ``AHEAD_US`` ahead of the clock of the present writer. Then a clock was wrong, and an unconfirmed
+  projection would seem recent.
 """
 
 from __future__ import annotations
@@ -22,18 +30,20 @@ from ringlog.cache.projection import CacheDelta, Fields, Full, Stamp
 from ringlog.kernel.values import Micros
 
 FOREIGN_US: Micros = 10_000_000
-"""Between confirmations of two clusters by their keepers' clocks: within it the one that is stored is alive. Keepers
-confirm about once a second."""
+"""The stored cluster counts as active if the confirmations of two clusters are less than this apart.
+
+Cache writers confirm about once per second, by their own clocks.
+"""
 
 AHEAD_US: Micros = 10_000_000
-"""Keepers' clocks differ by less."""
+"""Upper bound of the difference between the clocks of cache writers."""
 
 
 class WriteOutcome(Enum):
-    """What became of a write.
+    """The result of a write.
 
-    ``BASE_MISSING``: send the full projection; ``LATER_STORED``: the cache is ahead of us; ``FOREIGN``: the keeper of
-    another cluster of this name is at work there.
+    ``BASE_MISSING``: write the full projection. ``LATER_STORED``: the cache contains a later epoch. ``FOREIGN``: the
+    cache writer of another cluster with this name uses the cache.
     """
 
     APPLIED = "applied"
@@ -43,15 +53,15 @@ class WriteOutcome(Enum):
 
 
 class CacheUnavailable(Exception):
-    """The cache gives no answer, or none that can be believed.
+    """The cache does not respond, or returns invalid data.
 
-    Whether a write happened is open, and writing it again is harmless.
+    A write may have been applied, and a retry is safe.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Confirmation:
-    """What goes with each write: digest of the state, next offset of the log, and when (wall clock, microseconds)."""
+    """Metadata of each write: the state's digest, the next log offset, and the wall-clock time."""
 
     digest: str
     offset: int
@@ -68,16 +78,19 @@ class StoredEpoch:
 
 
 class CacheStore(Protocol):
-    """One cluster's projection. Every method raises CacheUnavailable when the store does not answer."""
+    """The projection of one cluster. Every method raises CacheUnavailable if the store does not respond."""
 
     def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
-        """Write the difference or the whole, if the rules above allow it."""
+        """Write a delta or a full projection, as the invariants above allow."""
         ...
 
     def read(self) -> StoredEpoch | None:
-        """All of the one stored epoch; None if nothing is stored."""
+        """Return the stored epoch, or None if the cache is empty."""
         ...
 
     def confirmed(self) -> tuple[Stamp, Confirmation] | None:
-        """Which state is stored, and how it was confirmed last, at a cost that does not grow; None if nothing is."""
+        """Return the stamp and last confirmation of the stored epoch, or None if the cache is empty.
+
+        The cost does not depend on the size of the state.
+        """
         ...

@@ -1,14 +1,16 @@
-"""What the cache holds of a state: per part a table of field to JSON text, and the difference between two states.
+"""The projection of a state for caches: a table of field to JSON text per part, and the difference of two states.
 
-A projection is a pure function of the state. Parts, and values in them, that are the same object in two states are not
-looked at, so the difference of two neighbouring epochs costs what changed. JSON is canonical (sorted keys, no spaces);
-bytes are hex; tokens and times are numbers; a range ``(start, end]`` wraps where ``start >= end``.
+A projection is a pure function of the state. Parts and values that are the same object in two states are skipped, so
+the difference of two consecutive epochs costs as much as the change.
 
-What grows with the number of ranges has a field for each of them, in parts of their own: ``placements``
-(``replication/end``), ``streams`` of the generations (``generation/end``), ``locks`` of the operations
-(``operation/replication/end``); the tablets of a table in chunks, ``tablet_chunks`` (``table/number``). So no field
-grows with the cluster, and a stage writes the ranges that it changes.
-``whole`` puts them together again.
+JSON is canonical (sorted keys, no spaces). Bytes are hex; tokens and times are numbers. A range ``(start, end]`` wraps
+if ``start >= end``.
+
+Invariant: no field grows with the cluster, and an operation's stage only writes the ranges that it changes. So
+everything that grows with the number of ranges has one field per range, in separate parts: ``placements``
+(``replication/end``), ``streams`` of the generations (``generation/end``), and ``locks`` of the operations
+(``operation/replication/end``). The tablets of a table are stored in chunks, ``tablet_chunks`` (``table/number``).
+``whole`` reassembles them.
 
 ``kernel.sections`` declares the parts, their fields and their split fields.
 """
@@ -32,7 +34,9 @@ Fields = dict[str, str]
 
 @dataclass(frozen=True, slots=True)
 class Stamp:
-    """Which state is meant: a cluster and an epoch of its log; ``state_id`` tells two logs of one name apart."""
+    """The identity of a state: a cluster and an epoch of its log. ``state_id`` distinguishes two logs with the same
+    name.
+    """
 
     cluster_id: str
     epoch: int
@@ -41,7 +45,10 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class CacheDelta:
-    """From the projection of ``base`` to the one of ``stamp``: (part, field, JSON) to put, (part, field) to remove."""
+    """The difference from the projection of ``base`` to that of ``stamp``.
+
+    ``put`` contains (part, field, JSON), ``remove`` (part, field).
+    """
 
     base: Stamp
     stamp: Stamp
@@ -51,8 +58,9 @@ class CacheDelta:
 
 @dataclass(frozen=True, slots=True)
 class Full:
-    """The whole projection of ``stamp``: (part, field, JSON). ``over``: a later epoch that it replaces, too, since the
-    log has it not.
+    """The complete projection of ``stamp`` as (part, field, JSON).
+
+    ``over`` is a later stored epoch that it may replace, because the log lacks that epoch.
     """
 
     stamp: Stamp
@@ -61,12 +69,12 @@ class Full:
 
 
 def stamp_of(state: ClusterState) -> Stamp:
-    """The stamp of a state."""
+    """Return the stamp of a state."""
     return Stamp(state.cluster_id, state.epoch, state.state_id)
 
 
 def project(state: ClusterState) -> dict[str, Fields]:
-    """Every part of the state that readers get: part name to its fields."""
+    """Return the projection of a state: part name to fields."""
     return {
         name: {
             field: part.show(value)
@@ -78,7 +86,7 @@ def project(state: ClusterState) -> dict[str, Fields]:
 
 
 def full(state: ClusterState, over: Stamp | None = None) -> Full:
-    """The whole projection, to replace whatever a cache holds, but for a later epoch that is not ``over``."""
+    """Return the complete projection, which replaces any stored one except a later epoch that is not ``over``."""
     rows = tuple(
         (part, key, value) for part, table in sorted(project(state).items()) for key, value in sorted(table.items())
     )
@@ -86,7 +94,7 @@ def full(state: ClusterState, over: Stamp | None = None) -> Full:
 
 
 def delta(before: ClusterState, after: ClusterState) -> CacheDelta:
-    """The difference between two states of one cluster."""
+    """Return the difference between two states of one cluster."""
     put: list[tuple[str, str, str]] = []
     remove: list[tuple[str, str]] = []
     for name, part in sorted(_PARTS.items()):
@@ -111,17 +119,17 @@ def _compare(
     """Add the difference of one item to ``put`` and ``remove``."""
     old, new = part.fields(key, before, after)
     for field, value in sorted(new.items()):
-        # The same object has the same text; only the others are worth a comparison.
+        # The same object has the same text, so compare only different objects.
         if field not in old or (old[field] is not value and not part.is_same(old[field], value)):
             put.append((name, field, part.show(value)))
     remove += [(name, field) for field in sorted(old) if field not in new]
 
 
 def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """The decoded parts of one projection, with their ranges where they belong: ``placements`` by replication key, as
-    lists by end; ``generations`` with their ``ranges``, ``operations`` with their ``locks``.
+    """Reassemble the decoded parts of a projection.
 
-    Raises KeyError for ranges of what is not there.
+    ``placements`` become lists by replication key, ordered by range end. ``generations`` get their ``ranges`` and
+    ``operations`` their ``locks``. Raises KeyError if the owner of a range is missing.
     """
     found = {name: dict(table) for name, table in parts.items() if name not in _SPLIT_FIELDS}
     for name, (part, field) in _SPLIT_FIELDS.items():
@@ -137,12 +145,12 @@ def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
 
 
 def _by_end(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
-    """Fields that end with a range's end or a tablet's number, those of one owner in their order."""
+    """Sort fields by owner, then by the number in their name: a range's end or a chunk's number."""
     return sorted(table.items(), key=lambda item: (item[0].rpartition("/")[0], int(item[0].rpartition("/")[2])))
 
 
 def to_json(value: object) -> str:
-    """Canonical JSON of a kernel value."""
+    """Return the canonical JSON of a kernel value."""
     return _ENCODER.encode(value)
 
 
@@ -152,7 +160,7 @@ def _names(cls: type[Any]) -> tuple[str, ...]:
 
 
 def _plain(value: Any) -> Any:
-    """What stands for a value that JSON does not know; tuples become arrays by themselves."""
+    """Convert a value that JSON does not support. The encoder itself converts tuples to arrays."""
     if isinstance(value, bytes):
         return value.hex()
     return {name: getattr(value, name) for name in _names(value.__class__)}
@@ -163,8 +171,13 @@ _ENCODER = json.JSONEncoder(sort_keys=True, check_circular=False, separators=(",
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """``of``: the part of the state; ``fields``: those of an item before and after (None: it is not there) with their
-    values, but for what both share; ``show``: the JSON of a value; ``is_same``: two values have the same.
+    """A part of the projection and its functions.
+
+    Attributes:
+        of: The section of the state.
+        fields: Returns the fields of an item before and after a change (None: missing), without shared ones.
+        show: Returns the JSON of a value.
+        is_same: Compares the JSON of two values.
     """
 
     of: StateSection
@@ -184,7 +197,7 @@ def _elements_of(split: SplitField, key: str, before: object, after: object) -> 
 
 
 def _shown(section: StateSection) -> Callable[[Any], str]:
-    """The JSON of an item: all of its fields but those that are hidden, or that have parts of their own."""
+    """Return a function for the JSON of an item without hidden fields and without fields in separate parts."""
     if not is_dataclass(section.item):
         return to_json
     apart = {split.field for split in section.split_fields}
@@ -193,7 +206,7 @@ def _shown(section: StateSection) -> Callable[[Any], str]:
 
 
 def _parts_of(section: StateSection) -> Iterable[tuple[str, _Part]]:
-    """The parts of a projection that one part of the state becomes."""
+    """Yield the parts of the projection for one section of the state."""
     if all(split.field for split in section.split_fields):
         show = _shown(section)
         yield section.name, _Part(section, _whole_item, show, partial(_have_one_text, show))
@@ -209,7 +222,7 @@ def _have_one_text(show: Callable[[Any], str], before: Any, after: Any) -> bool:
 
 
 def _same(split: SplitField, before: Any, after: Any) -> bool:
-    """True if two elements have the same text: all their fields are shown, so the values are compared."""
+    """Return True if two elements have the same text. All of their fields are shown, so this compares values."""
     return bool(split.show(before) == split.show(after))
 
 
@@ -222,7 +235,7 @@ _PARTS: dict[str, _Part] = {
 }
 
 _SPLIT_FIELDS = {split.name: (part.name, split.field) for part in sections.PARTS for split in part.split_fields}
-"""Part of a split field to the part of its items and to the field; empty: the elements are the item."""
+"""Part of a split field to the part of its owner and the field's name. An empty name: the elements are the item."""
 
 PARTS: tuple[str, ...] = tuple(sorted(_PARTS))
-"""The parts of a projection, in the order in which caches store them."""
+"""The parts of a projection, in the storage order of caches."""

@@ -1,9 +1,12 @@
-"""Reads of the cached state: one consistent epoch with its age, or the advice to try again.
+"""Reads of the cached state: one consistent epoch and its age, or the error ``TryAgain``.
 
-A reader remembers the highest epoch it has returned and never returns a lower one (after FLUSHALL or a restart a cache
-may hold nothing, or for a moment less than before), nor anything of another cluster of the same name. It never guesses:
-what it cannot read whole it does not return. It keeps the last epoch that it has read: as long as that is the stored
-one a read asks who confirmed it when, and fetches nothing else.
+A cache may be empty after FLUSHALL, or contain an older epoch for a moment after a restart.
+
+Invariants: a reader never returns a lower epoch than before, nor data of another cluster with the same name. It returns
+an epoch only if it can read all of it.
+
+A reader stores the last epoch that it has read. While the cache contains the same epoch, a read only fetches its
+confirmation.
 """
 
 from __future__ import annotations
@@ -20,11 +23,11 @@ from ringlog.cache.redis_cache import TIMEOUT_S, RedisCache
 from ringlog.kernel.values import Micros
 
 Records = dict[str, Any]
-"""Key to the decoded JSON of a record."""
+"""Record key to decoded JSON."""
 
 
 class TryAgain(Exception):
-    """The cache cannot answer now; read again in a moment, or read the log.
+    """The cache cannot answer now. Read again later, or read the log.
 
     ``reason`` is unavailable, empty, older or another_cluster.
     """
@@ -37,11 +40,11 @@ class TryAgain(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CachedView:
-    """The state at ``epoch``, of which a keeper knew ``age_s`` seconds ago that it was the latest.
+    """The state at ``epoch``. ``age_s`` seconds ago a cache writer knew that it was the latest.
 
-    ``parts``: by its name each part of the state that caches show, item by key; each is an attribute as well.
-    ``placements`` are lists of ranges by replication key, ``settings`` only those that differ from the defaults,
-    ``schema_version`` is under ``version``, ``settled`` under ``verdicts`` once there is a settled time.
+    ``parts`` maps the name of each section to its items by key; each section is also an attribute. ``placements`` are
+    lists of ranges by replication key. ``settings`` contains only values that differ from the defaults.
+    ``schema_version`` is under ``version``, and ``settled`` under ``verdicts`` if there is a validation watermark.
     """
 
     cluster_id: str
@@ -59,7 +62,7 @@ class CachedView:
 
 
 class CachedReader:
-    """Reads from ``store``; ``now_us`` is the reader's wall clock, used for the age alone."""
+    """A reader of ``store``. ``now_us`` is its wall clock, used only for the age."""
 
     def __init__(self, store: CacheStore, now_us: Callable[[], Micros]) -> None:
         self._store = store
@@ -68,12 +71,13 @@ class CachedReader:
 
     @classmethod
     def connect(cls, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> CachedReader:
-        """A reader of the cluster's cache in the Redis at ``url``; ``timeout_s`` as in ``RedisCache``."""
+        """Return a reader of the cluster's cache in the Redis at ``url``. ``timeout_s``: see ``RedisCache``."""
         return cls(RedisCache(url, cluster, timeout_s), lambda: time.time_ns() // 1_000)
 
     def read(self) -> CachedView:
-        """One epoch, at least as high as any returned before; its parts are those of the last view of the same epoch,
-        so do not change them. Raises TryAgain.
+        """Return an epoch that is not lower than any epoch returned before. Raises TryAgain.
+
+        Views of the same epoch share their ``parts``, so do not modify them.
         """
         last = self._last
         try:

@@ -1,18 +1,20 @@
-"""The cache in Redis: a hash per part and one for the meta data, all under the cluster's hash tag.
+"""The cache in Redis: one hash per part and one for metadata, with the cluster's hash tag.
 
 Keys: ``{cluster}:meta`` (cluster_id, epoch, state_id, digest, offset, confirmed_at, counts) and ``{cluster}:<part>``
-for every part. Each write is one Lua script, which Redis runs without anything in between and repeats after a restart
-as one transaction; each read is one MULTI/EXEC. So readers meet whole epochs only.
+for each part.
 
-A write that is large is brought in pieces first, each with an answer of its own, to hashes beside the live ones
-(``{cluster}:staged:<write>:<part>``), which nobody reads; then one script puts them in place. A whole projection is
-renamed into place, which costs the same whatever its size: no size makes a write outlast the time-out again and again.
-A large difference that does so is followed by the whole. What is left of a write that was given up goes by itself after
-``STAGED_S``. Until it is in place Redis holds it twice.
+Invariant: readers only see complete epochs. Each write is one Lua script, which Redis runs without interruption and
+replays after a restart as one transaction. Each read is one MULTI/EXEC.
 
-Redis may lose single keys (an eviction, a DEL): ``counts`` tells how many fields each part has, in the order of
-``PARTS``. Writers and readers compare; what is not whole is not read, and is written anew. So is what a keeper of
-another release wrote, which has other parts; its readers are updated with it.
+A large write is first stored in pieces, with one response per piece, in separate hashes
+(``{cluster}:staged:<write>:<part>``) that no reader uses. Then one script moves them into place. A full projection is
+renamed, which costs the same at any size, so no size makes a write exceed the timeout repeatedly. If a large delta
+exceeds the timeout, a full projection follows. Redis deletes the pieces of an abandoned write after ``STAGED_S``. Until
+the script runs, Redis stores the data twice.
+
+Redis may lose single keys (eviction, DEL). ``counts`` contains the number of fields of each part, in the order of
+``PARTS``. Writers and readers compare it. An incomplete projection is not read, and the cache writer writes it again.
+The same applies to a projection of another release, which has other parts; its readers are upgraded together with it.
 """
 
 from __future__ import annotations
@@ -35,22 +37,23 @@ from ringlog.cache.redis_url import RedisAddress, redis_address
 TIMEOUT_S = 2.0
 AT_ONCE_ROWS_MAX = 10_000
 AT_ONCE_BYTES_MAX = 4 * 1024 * 1024
-"""What one command brings; more comes in pieces of at most that."""
+"""Maximum rows and bytes of one command. Larger writes are split into pieces."""
 
 STAGED_S = 600
-"""How long the pieces of a write that was given up stay, counted from the last one."""
+"""Seconds until Redis deletes the pieces of an abandoned write, from its last piece on."""
 
 T = TypeVar("T")
 
 _Row = tuple[int, str, str]
-"""Number of a part from 1 on, field, JSON. Number 0 holds what is to be removed: its fields are ``number/field``."""
+"""Number of the part from 1 on, field, JSON. Part 0 contains the fields to remove, named ``number/field``."""
 
-# KEYS: meta, the parts, then, if the rows were staged, the hash of what is to be removed and one for each part.
-# ARGV: whole?, base (of the whole: a later one that it replaces) cluster/epoch/state id, cluster id, epoch, state id,
-# digest, offset, confirmed_at, number of parts, then, if the rows were staged, how many there are for removal and for
-# each part, else: number of puts, then (part number, field, value) each, then (part number, field) to remove.
-# Keys that hold something else than hashes count as lost. The empty ``counts`` comes before anything else is changed:
-# a Redis without memory refuses it, and has then changed nothing.
+# KEYS: meta, the parts. If the rows were staged: also the hash of the fields to remove and one hash per part.
+# ARGV 1-11: full?, base (cluster, epoch, state id; for a full projection: the later epoch that it replaces), cluster
+# id, epoch, state id, digest, offset, confirmed_at, number of parts.
+# ARGV 12 and later, if the rows were staged: their numbers, for removal and for each part. Otherwise: number of puts,
+# (part number, field, value) of each put, (part number, field) of each removal.
+# Keys that contain no hashes count as lost. A delta writes the empty ``counts`` before any other change: a Redis
+# without free memory rejects that command, and has then changed nothing.
 _APPLY = (
     f"local foreign_us, ahead_us = {FOREIGN_US}, {AHEAD_US}"
     + """
@@ -127,8 +130,9 @@ return 'applied'
 
 
 class RedisCache:
-    """One cluster's projection in the Redis at ``url`` (``ringlog.cache.redis_url``). ``timeout_s`` bounds connecting
-    and every answer, each Sentinel's, too. Raises BadRedisUrl.
+    """The projection of one cluster in the Redis at ``url`` (``ringlog.cache.redis_url``). Raises BadRedisUrl.
+
+    ``timeout_s`` limits connecting and every response, also those of Sentinels.
     """
 
     def __init__(self, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> None:
@@ -139,13 +143,13 @@ class RedisCache:
         self._script = self._redis.register_script(_APPLY)
 
     def close(self) -> None:
-        """Give the connections back."""
+        """Close the connections."""
         self._redis.close()
         if self._sentinel is not None:
             self._sentinel.close()
 
     def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
-        """Write the difference or the whole; see ``CacheStore``."""
+        """Write a delta or a full projection; see ``CacheStore``."""
         base = write.base if isinstance(write, CacheDelta) else write.over or Stamp("", -1, "")
         number = {part: index for index, part in enumerate(PARTS, start=1)}
         put = [(number[part], key, value) for part, key, value in write.put]
@@ -167,7 +171,7 @@ class RedisCache:
         return WriteOutcome(answer)
 
     def _apply_in_chunks(self, keys: list[str], arguments: list[str | int], rows: Sequence[_Row]) -> str:
-        """Bring the rows to hashes of their own, then put them in place; what was brought goes in any case."""
+        """Stage the rows in separate hashes, then move them into place. The hashes are deleted in any case."""
         token = uuid.uuid4().hex
         staged = [f"{self._staged}:{token}:{part}" for part in ("removed", *PARTS)]
         counted = [sum(number == index for number, _, _ in rows) for index in range(len(staged))]
@@ -183,7 +187,7 @@ class RedisCache:
         return str(answer)
 
     def _stage(self, staged: Sequence[str], chunk: Sequence[_Row]) -> None:
-        """Bring one piece. All that was brought before it stays as long as this."""
+        """Stage one piece, and extend the lifetime of the earlier pieces."""
         tables: dict[str, dict[str, str]] = {}
         for number, field, value in chunk:
             tables.setdefault(staged[number], {})[field] = value
@@ -195,9 +199,9 @@ class RedisCache:
             pipeline.execute()
 
     def read(self) -> StoredEpoch | None:
-        """The stored epoch, all parts in one transaction; None if nothing is stored.
+        """Return the stored epoch, read in one transaction, or None if the cache is empty.
 
-        Raises CacheUnavailable also if a part is lost.
+        Raises CacheUnavailable, also if a part is lost.
         """
 
         def ask() -> list[dict[str, str]]:
@@ -210,14 +214,14 @@ class RedisCache:
         return decode_stored(meta, parts)
 
     def confirmed(self) -> tuple[Stamp, Confirmation] | None:
-        """Which state is stored, and how it was confirmed last; None if nothing is."""
+        """Return the stamp and last confirmation of the stored epoch, or None if the cache is empty."""
         meta = self._ask(lambda: cast("dict[str, Any]", self._redis.hgetall(self._meta)))
         return (_stamp(meta), _confirmation(meta)) if "state_id" in meta else None
 
     def _ask(self, question: Callable[[], T]) -> T:
         try:
             return question()
-        except MasterNotFoundError as error:  # its text shows with what the Sentinels were asked
+        except MasterNotFoundError as error:  # the error's text contains the connection arguments of the Sentinels
             raise CacheUnavailable("no Sentinel names a Redis that may be written to") from error
         except redis.RedisError as error:
             raise CacheUnavailable(f"Redis gives no answer: {error}") from error
@@ -226,7 +230,7 @@ class RedisCache:
 
 
 def _opened(address: RedisAddress, timeout_s: float) -> tuple[redis.Redis, Sentinel | None]:
-    """A client, and what it finds its server by, if that are Sentinels; nothing is connected yet."""
+    """Return a client and, if configured, its Sentinels. Nothing connects yet."""
     common: dict[str, Any] = {
         "socket_timeout": timeout_s,
         "socket_connect_timeout": timeout_s,
@@ -244,7 +248,7 @@ def _opened(address: RedisAddress, timeout_s: float) -> tuple[redis.Redis, Senti
 
 
 def _chunks(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
-    """The rows in their order, cut where one command would bring too much; a row by itself is never cut."""
+    """Split rows into pieces within the limits of one command. A single row is never split."""
     begin = size = 0
     for index, (_, field, value) in enumerate(rows):
         more = len(field) + len(value)
@@ -257,10 +261,10 @@ def _chunks(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
 
 
 def decode_stored(meta: Mapping[str, str], parts: Sequence[dict[str, str]]) -> StoredEpoch | None:
-    """What the hashes hold, ``parts`` in the order of ``PARTS``; None if nothing is stored.
+    """Decode the hashes, with ``parts`` in the order of ``PARTS``. None if the cache is empty.
 
-    Raises CacheUnavailable if a part is lost, for what a keeper of another release wrote, and for meta data that no
-    keeper wrote.
+    Raises:
+        CacheUnavailable: A part is lost, another release wrote the projection, or the metadata is invalid.
     """
     if "state_id" not in meta:
         return None

@@ -1,13 +1,13 @@
-"""Where a Redis is, from its URL: what redis-py knows of it, a Sentinel's too, checked before anything is connected.
+"""A parser of Redis URLs, including Sentinel, with all checks that need no connection.
 
     redis://user:password@host:6379/0           rediss:// with TLS
     unix:///run/redis.sock?db=0
     redis+sentinel://user:password@host1:26379,host2:26379/mymaster/0?sentinel_password=…    rediss+sentinel:// with TLS
 
-Name and password of a Sentinel's URL are those of the Redis servers; what the Sentinels want is in its options.
-Signs that mean something in a URL are written as ``%40`` and the like in a name or a password.
+In a Sentinel URL, user name and password are those of the Redis servers; options contain those of the Sentinels.
+Special characters in a user name or password are percent-encoded, for example ``%40``.
 
-Invariant: what is said of a URL holds neither a password nor the value of an option.
+Invariant: errors and displayed URLs contain neither a password nor the value of an option.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ _SCHEMES = ("redis", "rediss", "unix", "redis+sentinel", "rediss+sentinel")
 
 
 class BadRedisUrl(Exception):
-    """The URL of a Redis cannot be used. The message names the part and its rule, and no secret."""
+    """The URL of a Redis is not valid. The message names the part and its rule, and no secret."""
 
     code = "bad_redis_url"
 
 
 @dataclass(frozen=True, slots=True)
 class RedisAddress:
-    """``hosts``: of the one server, or of the Sentinels where ``service`` is named; none where ``path`` is a socket.
+    """A parsed URL. ``hosts`` contains the server, or the Sentinels of ``service``; empty if ``path`` is a socket.
 
-    ``options``: for connections to the server, by redis-py's names; ``sentinel_options``: to the Sentinels.
+    ``options`` are redis-py's options for connections to the server, ``sentinel_options`` those to the Sentinels.
     """
 
     hosts: tuple[tuple[str, int], ...]
@@ -46,7 +46,7 @@ class RedisAddress:
 
 
 def redis_address(url: str) -> RedisAddress:
-    """What a URL says. Raises BadRedisUrl."""
+    """Parse a URL. Raises BadRedisUrl."""
     try:
         parts = urlsplit(url)
         hosts = _hosts(parts)
@@ -88,13 +88,13 @@ def redis_address(url: str) -> RedisAddress:
 
 
 def without_password(url: str) -> str:
-    """The URL, as it may be shown."""
+    """Return the URL without secrets, for display."""
     shown = re.sub(r"\b(\w*(?:password|secret|token|key))=[^&]*", r"\1=…", url)
     return re.sub(r"^([\w+]+://[^/@:]*):.*@", r"\1:…@", shown)
 
 
 def _hosts(parts: SplitResult) -> tuple[tuple[str, int], ...]:
-    """Raises ValueError."""
+    """Return the hosts with their ports, 0 for the default. Raises ValueError."""
     named = parts.netloc.rpartition("@")[2]
     if not named:
         return (("localhost", 0),)
@@ -122,7 +122,8 @@ def _take_database(text: str, options: dict[str, object]) -> None:
 def _options(query: str, encrypted: bool, is_sentinel: bool) -> dict[str, object]:
     found: dict[str, object] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
-        if name not in _OPTIONS and "@" in query:  # it may be the rest of a password
+        # an unescaped password may contain ? and &, so do not show the option
+        if name not in _OPTIONS and "@" in query:
             raise BadRedisUrl(_NO_URL)
         if name not in _OPTIONS:
             raise BadRedisUrl(f"{name[:40]!r}: no option that is taken here; there are {', '.join(sorted(_OPTIONS))}")
