@@ -239,13 +239,13 @@ class CopyRefused(LogError):
 
 
 class CopyDamaged(CopyRefused):
-    """A member's copy of the log does not contain the bytes that the member synced."""
+    """A metadata service member's copy of the log does not contain the bytes that the member synced."""
 
     code = "copy_damaged"
 
 
 class CopyMissing(CopyRefused):
-    """The folder contains no member's copy of the log and no archive, or the copy contains no cluster."""
+    """The folder contains no copy of the log and no archive, or the copy contains no cluster."""
 
     code = "copy_missing"
 

@@ -125,6 +125,8 @@ class ReadAhead:
     def take(self, state: ClusterState, data: bytes) -> tuple[Entry, Folded] | None:
         """Remove and return the cached result for these bytes. None if it belongs to another state object."""
         found = self._made.pop(data, None)
+        # Compare identity: it is cheap, and users of the result skip sections that are the same object before and
+        # after.
         return None if found is None or found[0] is not state else found[1:]
 
     def judge(self, state: ClusterState, data: bytes) -> tuple[Item, Folded]:
@@ -157,6 +159,8 @@ class GapWatch:
             self._beyond = ""
         elif made.outcome.kind is OutcomeKind.EXPIRED and isinstance(item, Entry):
             epoch = made.before.epoch
+            # The author decided on an epoch that this log never reached. The first such entry is only noted. A second
+            # one that follows it proves that both authors saw an epoch which is missing here.
             if item.since_epoch > epoch:
                 if self._beyond and item.prev_state_id == self._beyond:
                     what = f"offset {made.offset} follows on epoch {item.since_epoch}, {epoch} is the last that is here"

@@ -31,7 +31,6 @@ class MemoryLog:
 
     @property
     def name(self) -> str:
-        """The name passed to the constructor."""
         return self._name
 
     def append(self, records: Sequence[bytes]) -> None:
@@ -166,7 +165,6 @@ class MemoryTail:
 
     @property
     def position(self) -> int:
-        """The offset that will be read next."""
         return self._position
 
     def poll(self, timeout_s: float, records_max: int = 1_000) -> Sequence[LogRecord]:

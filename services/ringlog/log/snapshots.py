@@ -171,6 +171,7 @@ def confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation
         SnapshotUnconfirmed: No other role has the same state.
         SnapshotDisputed: The roles with this state do not outnumber those with another one.
     """
+    # One vote per role: a role that confirmed twice counts with its last confirmation.
     said = {one.by: one for one in confirmations if (one.topic_id, one.epoch) == (head.topic_id, head.epoch)}
     others = sorted(role for role, one in said.items() if _what(one) != _what(head))
     agreed = ({head.by} | said.keys()).difference(others)

@@ -155,6 +155,7 @@ def _context(fields: Any) -> ClusterContext:
 
 
 def _except(clusters: Sequence[ClusterContext], fresh: ClusterContext) -> tuple[ClusterContext, ...]:
+    # Remove the entry with the same broker and name, and an entry of the same cluster under another address.
     place = (fresh.bootstrap, fresh.cluster)
     return tuple(
         context

@@ -64,6 +64,7 @@ class SeededDraw:
 def draw_uuid(draw: Draw) -> str:
     """Return a version-4 UUID made of drawn bits."""
     number = int.from_bytes(draw.take(16), "big")
+    # Set the version (4 bits) and the variant (2 bits).
     number = number & ~(0xF << 76) | 4 << 76
     number = number & ~(0x3 << 62) | 0x2 << 62
     return uuid_text(number.to_bytes(16, "big"))

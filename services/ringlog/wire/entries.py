@@ -111,6 +111,7 @@ def _read(data: bytes) -> Entry | None:
         rest, at = size_at(data, at)
     except (IndexError, ValueError):
         return None
+    # Slices above may be short if the bytes are truncated; the total length detects that.
     if at + rest != len(data) or not -(2**31) <= version < 2**31:
         return None
     payload = data[at:]

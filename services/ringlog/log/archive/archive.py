@@ -80,12 +80,12 @@ class SegmentHead:
 
     @property
     def name(self) -> str:
-        """The file's name."""
+        """The file name of the segment."""
         return f"{self.first:012}-{self.last:012}.segment"
 
     @property
     def line(self) -> bytes:
-        """The first line of the file."""
+        """The first line of the file: the head as JSON."""
         return json.dumps(asdict(self), sort_keys=True).encode("ascii") + b"\n"
 
     @property
@@ -246,6 +246,7 @@ def grown(
 
 
 def _folded(records: Iterable[LogRecord], state: ClusterState) -> Iterator[tuple[LogRecord, FoldedRecord]]:
+    # ``follow`` yields no bytes, so pair each folded record with its log record.
     mine, others = tee(records)
     return zip(mine, follow(others, state), strict=False)
 

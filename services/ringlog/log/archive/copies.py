@@ -4,7 +4,8 @@ A copy consists of a state (the empty state or a snapshot) and of the log's orig
 the state. A recovery validates a copy with a fold of every record. Epochs that other processes have stored must have
 the same states (``Seen``). A record that this release cannot judge makes the copy unusable for this release.
 
-Copies exist in two places: in the folder of a log replica (``ringlog.node.log.log_copy``), and in an archive.
+Copies exist in two places: in the folder of a member of the metadata service (``ringlog.node.log.log_copy``), and in an
+archive.
 
 Source: CEP-21, "Failure Recovery".
 """

@@ -159,6 +159,8 @@ class DelayableLog:
         if not rules and not self._on_their_way:
             self._inner.append(records)
             return
+        # Records that no rule holds are appended now. ``setting_out`` are newly held; ``waiting`` are all held ones,
+        # including identical bytes of an earlier append. A record after a held one is held, too, to keep the order.
         through: list[bytes] = []
         waiting: list[_OnItsWay] = []
         setting_out: list[_OnItsWay] = []

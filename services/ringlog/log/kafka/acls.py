@@ -1,6 +1,6 @@
 """The broker permissions (ACLs) that each kind of process needs.
 
-Write access to a topic is what identifies a process: agents write the log's entries, nodes write acknowledgements, and
+A process acts through the topics that it may write. Agents write the log's entries, nodes write acknowledgements, and
 the CDC job writes the CDC topic. So each kind of process may write only its own topics, and may read all topics of the
 cluster.
 

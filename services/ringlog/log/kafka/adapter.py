@@ -117,7 +117,6 @@ class KafkaLog:
 
     @property
     def name(self) -> str:
-        """The topic's name."""
         return self._topic
 
     def append(self, records: Sequence[bytes]) -> None:
@@ -217,6 +216,7 @@ class KafkaLog:
                 if self._is_missing(asker, error.args[0], left):
                     raise TopicMissing(self._topic) from error
                 found, why = None, error.args[0].str()
+                # The topic exists, but this client may keep its error.
                 if error.args[0].code() in MISBELIEFS:
                     self._let_go(asker)
             if found is not None:
@@ -292,7 +292,6 @@ class KafkaTail:
         return records
 
     def close(self) -> None:
-        """Close the consumer."""
         self._consumer.close()
 
     def _take(self, message: Message, records: list[LogRecord]) -> None:

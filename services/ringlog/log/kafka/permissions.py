@@ -173,6 +173,7 @@ def takes_records(
     """
     options = {
         **connection(listener, current().security.as_user(protocol, MECHANISM, rights.principal, rights.password)),
+        # The client must not reject the record itself, and must not retry: the broker's first answer decides.
         "message.max.bytes": 4 * TOO_LARGE,
         "message.timeout.ms": int(TIMEOUT_S * 1_000),
         "retries": 0,

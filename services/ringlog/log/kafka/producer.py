@@ -219,6 +219,7 @@ class AckedProducer:
                     none = _closed(topic)
             except (BufferError, KafkaException) as refused:  # the call failed before the first record
                 none = LogUnavailable(f"{topic}: not sent: {refused}", "its fate is unknown")
+        # Complete futures outside of the lock: their callbacks may call send().
         is_broken = False
         for record in records:
             if none is not None:

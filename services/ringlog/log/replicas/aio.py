@@ -35,7 +35,6 @@ class AsyncReplica:
 
     @property
     def state(self) -> ClusterState:
-        """The newest folded state."""
         return self.replica.state
 
     def close(self) -> None:

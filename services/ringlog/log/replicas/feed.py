@@ -7,9 +7,9 @@ Invariant: memory is bounded. The feed stores the newest records, up to a total 
 further behind folds the log itself from its own position, until it reaches the stored records. So a feed holds one
 state and the stored records, however slow its reader is.
 
-A record weighs 1; a cluster commits about ``KEPT_MAX`` of these while its publisher writes one transaction. A record
-that changes a state section whose size grows with the ring weighs ``HEAVY``, because its state shares less memory with
-the state before it. A refused record also weighs ``HEAVY``.
+A small record weighs 1. A cluster commits about ``KEPT_MAX`` of these while its publisher writes one transaction. A
+record weighs ``HEAVY`` if it changes a state section that grows with the ring, because consecutive states then share
+less memory. A refused record also weighs ``HEAVY``.
 
 Create the feed before the replica starts. The feed takes its start state when the replica reaches the epoch.
 """
@@ -147,6 +147,8 @@ class Feed:
         while self._is_behind() and (records := self._tail.poll(POLL_S)):
             try:
                 for made in follow(records, self._at.state):
+                    # The replica halts at the same record, and the feed ends there. If the next record is stored again,
+                    # the log reader is no longer needed.
                     if made.is_halt or not self._is_behind():
                         self._let_go()
                         return

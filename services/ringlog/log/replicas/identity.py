@@ -1,9 +1,9 @@
 """The identity of a log, which a reader stores so that it detects another log after a restart.
 
 Name and length do not identify a log. A topic that was deleted and created again has another *topic id*. A log that
-lost its end has fewer records than were read. A log that lost its end *and has grown again* may have as many records,
-but another history: only the *state ids* of its epochs differ. A reader must not continue with any of them, because its
-state comes from another log.
+lost its end has fewer records than were read. A log that lost its end *and has grown again* may have as many records.
+Only the *state ids* of its epochs then differ. A reader must not continue with any of these logs, because its state
+comes from another one.
 
 A process stores an epoch together with its state id (``Seen``). The replica compares them while it folds, when the
 state of that epoch is at hand. The bounded history may no longer contain the epoch later.
@@ -333,6 +333,8 @@ def save_record(path: Path, recorded: Recorded) -> None:
     known = load_record(path)
     if known is not None and known.topic_id == recorded.topic_id:
         is_complete = bool(known.state_id) or not recorded.state_id
+        # A replaying replica records lower positions than before. The greatest one proves that the log was at least
+        # that long.
         if known.position > recorded.position or (known.position == recorded.position and is_complete):
             return
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -61,9 +61,7 @@ class KeyedRecords(Protocol):
     """A compacted topic with one partition."""
 
     @property
-    def name(self) -> str:
-        """The topic's name."""
-        ...
+    def name(self) -> str: ...
 
     def put(self, key: str, data: bytes | None) -> int:
         """Append a record and return its acknowledged offset. None deletes the key. Raises LogUnavailable."""
@@ -81,9 +79,7 @@ class KeyedRecords(Protocol):
         """See ``MetadataLog``."""
         ...
 
-    def close(self) -> None:
-        """Close all connections."""
-        ...
+    def close(self) -> None: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +106,6 @@ class SnapshotTopic:
         self._gone: set[str] = set()
 
     def close(self) -> None:
-        """Close all connections."""
         self._records.close()
 
     # ------------------------------------------------------------------------------------------- reading
@@ -274,6 +269,7 @@ class Beginning:
                     found = self._tried(snapshots, one, metadata, identity)
                     if found is None:
                         continue
+                    # Keep the newest snapshot that cannot be compared, in case that the log has lost its beginning.
                     if not self._has_forgotten(found.state, remembered):
                         return found
                     forgetful = forgetful or found

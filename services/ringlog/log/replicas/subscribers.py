@@ -14,7 +14,7 @@ from ringlog.runtime.logs import get_logger
 log = get_logger(__name__)
 
 Follower = Callable[[ClusterState, ClusterState, Entry | UnreadableEntry, Outcome, int], None]
-"""Called with (state before, state after, record, verdict, offset)."""
+"""A callback with (state before, state after, record, outcome, offset)."""
 
 
 @dataclass(frozen=True, slots=True)

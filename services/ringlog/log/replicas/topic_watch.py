@@ -123,6 +123,7 @@ class TopicWatch:
         before, self._doubt = self._doubt, wrong
         if wrong is None:
             return None
+        # A first observation only starts the doubt. A missing topic must stay missing; another id must be seen again.
         if wrong != before:
             self._since = self._clock()
             return None

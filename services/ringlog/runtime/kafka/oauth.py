@@ -130,6 +130,7 @@ class OAuth:
         import urllib.parse
         import urllib.request
 
+        # ``None`` makes a redirect an HTTPError.
         class Stays(urllib.request.HTTPRedirectHandler):
             def redirect_request(self, *_: Any) -> None:
                 return None

@@ -89,13 +89,13 @@ class OpenConnections:
             self._open[peer] = _Open(connection, self._clock())
 
     def closed(self, connection: socket.socket, peer: Peer) -> None:
-        """Stop counting a connection, unless the peer has opened another one from its port by now."""
+        """Stop counting a connection, unless the peer's port already has another one."""
         with self._lock:
             if (found := self._open.get(peer)) is not None and found.connection is connection:
                 del self._open[peer]
 
     def busy(self, peer: Peer, is_busy: bool) -> None:
-        """Note the begin or the end of a request; from its end on, the time to the next one counts."""
+        """Record the start or end of a request. The time limit restarts at its end."""
         with self._lock:
             if found := self._open.get(peer):
                 found.is_busy, found.since = is_busy, self._clock()
@@ -142,7 +142,7 @@ class BoundedListener(socket.socket):
         return made
 
     def accept(self) -> tuple[socket.socket, Any]:
-        """Accept a connection. Without free descriptors, give up an idle connection first."""
+        """Accept a connection. Without free descriptors, close an idle connection first."""
         try:
             accepted, peer = super().accept()
         except OSError as error:
@@ -156,7 +156,7 @@ class BoundedListener(socket.socket):
 
 
 class _Counted(socket.socket):
-    """An accepted connection that says when it is closed."""
+    """An accepted connection that stops to be counted when it is closed."""
 
     peer: Peer
     connections: OpenConnections

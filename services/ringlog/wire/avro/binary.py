@@ -3,8 +3,8 @@
 This module is the reference implementation. It handles records of other libraries and of earlier schema versions.
 ``mapping`` encodes and decodes the records that this release writes itself.
 
-fastavro accepts some invalid bytes: numbers longer than 64 bits, union branches counted from the end, any byte as a
-boolean, and numbers beyond 32 bits in an ``int``. Its builds differ in that.
+fastavro accepts some invalid bytes. Examples are numbers longer than 64 bits, union branches counted from the end, any
+byte as a boolean, and numbers beyond 32 bits in an ``int``. Its builds differ in that.
 
 Invariant: accepted bytes are either canonical, or, if another encoding is allowed, have passed ``check``. ``check``
 accepts exactly the Avro specification, for example arrays in several blocks, as other libraries write them.

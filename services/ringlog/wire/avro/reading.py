@@ -1,7 +1,7 @@
 """Decoding of canonical Avro bodies directly to values, without a dictionary.
 
-Canonical means: every number has the minimum number of bytes and is within its range, an array is one block without a
-size in bytes, and a boolean is 0 or 1. This is exactly the output of ``writing``.
+In a canonical body, every number is within its range and has the minimum number of bytes. An array is one block without
+a size in bytes. A boolean is 0 or 1. This is exactly the output of ``writing``.
 
 A reader only handles the canonical encoding. It raises an exception without details for all other bytes. The schema
 (``binary``) then decodes another encoding, or describes the error.
