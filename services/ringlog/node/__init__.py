@@ -1,4 +1,4 @@
-"""The reference data node: a real process that keeps rows of the ranges it replicates and acknowledges epochs.
+"""The reference data node: a process that stores rows of the ranges that it replicates and acknowledges epochs.
 
-It stands for the store that embeds Ringlog: it shows what a node has to do, and the tests and the demo use it.
+It demonstrates the duties of a store that embeds Ringlog. The tests and the demo run it.
 """

@@ -1,12 +1,12 @@
-"""Checks of the form of a request, before its content is considered.
+"""Checks of a request's form, made before its content is used.
 
-A process that reaches the port may send anything, and what is kept here goes on to other nodes, for years. So nothing
-is believed because of who says it: a token beside a name is computed again, sizes and orders are checked where a
-message comes in, an epoch is only what the sender says it is. A refusal is a code of ``ringlog.wire.data``; empty:
-none.
+Any process that can reach the port may send a request, and the data that a node accepts is copied to other nodes.
+Therefore no field is trusted. The token of a key is computed again, and sizes and orders are checked on receipt. An
+epoch in a request is only a claim of its sender. Each check returns a refusal code of ``ringlog.wire.data``, or an
+empty string if the request is acceptable.
 
-What depends on the state (is this node a member, does the operation want that stream, is there such a keyspace) is
-decided under it, by ``ringlog.node.registers.registers`` and ``ringlog.node.rows.replica``.
+Checks that depend on the state (membership, streams of an operation, existing keyspaces) are made by
+``ringlog.node.registers.registers`` and ``ringlog.node.rows.replica``.
 """
 
 from __future__ import annotations
@@ -41,41 +41,41 @@ from ringlog.wire.data import (
 
 @lru_cache(maxsize=65_536)
 def token_of_partition(key: bytes) -> Token:
-    """The token of a composed partition key; many rows have the same."""
+    """Return the token of a composed partition key. Cached, because many rows share a key."""
     return token_of(key)
 
 
 def has_own_token(key: Key) -> bool:
-    """True if the key names a register: its token is that of its name."""
+    """Return True if the key's token is the token of its name."""
     return key == key_of(key.keyspace, key.name)
 
 
 def key_refusal(key: Key) -> str:
-    """The code that refuses a key as such."""
+    """Return the code that refuses a key, or an empty string."""
     if len(key.name) > KEY_BYTES_MAX:
         return TOO_LARGE
     return "" if has_own_token(key) else BAD_TOKEN
 
 
 def cell_refusal(cell: RegisterCell) -> str:
-    """The code that refuses a cell as such."""
+    """Return the code that refuses a cell, or an empty string."""
     if len(cell.value) > VALUE_BYTES_MAX:
         return TOO_LARGE
     return BAD_CELL if cell.deleted and cell.value else ""
 
 
 def write_refusal(request: WriteRequest) -> str:
-    """The code that refuses a write or a repair as such."""
+    """Return the code that refuses a write or a repair, or an empty string."""
     return _epoch_refusal(request.epoch) or key_refusal(request.key) or cell_refusal(request.cell)
 
 
 def read_refusal(request: ReadRequest) -> str:
-    """The code that refuses a read as such."""
+    """Return the code that refuses a read of a register, or an empty string."""
     return _epoch_refusal(request.epoch) or key_refusal(request.key)
 
 
 def rows_refusal(request: ReadRowsRequest) -> str:
-    """The code that refuses a read of rows as such."""
+    """Return the code that refuses a read of rows, or an empty string."""
     if _epoch_refusal(request.epoch):
         return BAD_EPOCH
     if len(request.partition_key) > KEY_BYTES_MAX:
@@ -84,12 +84,12 @@ def rows_refusal(request: ReadRowsRequest) -> str:
 
 
 def entries_refusal(request: EntriesRequest) -> str:
-    """The code that refuses a question about the log as such."""
+    """Return the code that refuses a request for log entries, or an empty string."""
     return _epoch_refusal(min(request.epoch, request.snapshot, request.chunk))
 
 
 def stream_refusal(request: StreamRequest | RowsRequest) -> str:
-    """The code that refuses a stream as such: its ranges ascend, each once, and so do its positions."""
+    """Return the code that refuses a stream, or an empty string. Ranges and positions must be strictly ascending."""
     if _epoch_refusal(request.epoch):
         return BAD_EPOCH
     if not request.ranges or not _ascend(request.ranges):

@@ -1,22 +1,22 @@
-"""Why a node ends."""
+"""Errors that end a node. Each has a stable code."""
 
 from __future__ import annotations
 
 
 class NodeFailed(Exception):
-    """The node can't go on; the text says why and what to do."""
+    """The node cannot continue. The message states the reason and the remedy."""
 
     code = "node_failed"
 
 
 class RowsDamaged(NodeFailed):
-    """The file of a node's rows is not what it was, or the disk refuses it."""
+    """The file of rows is corrupt, or the disk failed to read or write it."""
 
     code = "rows_damaged"
 
 
 class RowsForeign(NodeFailed):
-    """The file of rows is of another node, of another cluster, or of a mutations topic that was made anew."""
+    """The file of rows belongs to another node, cluster or mutations topic, or is not a file of rows."""
 
     code = "rows_foreign"
 
@@ -28,22 +28,22 @@ class RegistersForeign(NodeFailed):
 
 
 COPY = "it is a copy; give this node its own folder back"
-"""What to do about a folder or file of another node."""
+"""The remedy that messages give for a folder or file of another node."""
 
 
 class RowsMixed(NodeFailed):
-    """The file of rows and the write-ahead log beside it are of different times: the file was restored from a copy."""
+    """The file of rows and its write-ahead log are from different times: the file was restored without its log."""
 
     code = "rows_mixed"
 
 
 class RowsNewer(NodeFailed):
-    """The file of rows was written by a later release."""
+    """A later release wrote the file of rows."""
 
     code = "rows_newer"
 
 
 class RowsBehind(NodeFailed):
-    """The file of rows is older than what the node has acknowledged: somebody put an old copy in its place."""
+    """The file of rows is older than the node's last acknowledgement: it was replaced by an old copy."""
 
     code = "rows_behind"

@@ -1,1 +1,1 @@
-"""A node's copy of the log, and the log as peers show it."""
+"""The metadata log on a node: the copy that a log replica keeps, and the entries that peers send."""

@@ -1,9 +1,12 @@
-"""Answers to a peer that is behind: the entries that follow on an epoch, as its own log has shown them.
+"""Answers to peers that ask for log entries after an epoch.
 
-A member of the metadata service answers from its copy of the log (``ringlog.node.log.log_copy``), also while the broker
-is away; others from the entries that they applied last (``ringlog.log.replicas.recent``). Where the copy begins later
-than the peer is, the snapshot that it begins with is given chunk by chunk, and then what follows on it. Who has neither
-says ``gap``. What peers have shown this node is passed on to nobody: a rumour goes no further than one step.
+A member of the metadata service answers from its own copy of the log (``ringlog.node.log.log_copy``), even while the
+broker is unavailable. Other nodes answer from the entries that they applied last (``ringlog.log.replicas.recent``). If
+the copy begins after the peer's epoch, the node sends the copy's initial snapshot chunk by chunk, then the entries that
+follow it. A node that has neither the entries nor a snapshot answers ``gap``.
+
+Invariant: a node sends only entries that it read from the log itself. Entries that it learned from a peer are never
+forwarded, so an invalid claim cannot spread beyond one node.
 
 Source: CEP-21, "Catching up"; decision 31.
 """
@@ -25,26 +28,32 @@ from ringlog.wire.data import BEHIND, BUSY, GAP, OTHER_HISTORY, PAGE_BYTES_MAX, 
 from ringlog.wire.records import encode_snapshot_record
 
 PEERS_AT_ONCE = 2
-"""Requests that are answered at once; one more is refused, and asks another node, or again."""
+"""Requests answered concurrently. Further requests are refused with ``BUSY``, and the peer retries or asks another
+node.
+"""
 
 
 class LogOnDisk(Protocol):
-    """A copy of the log, in any thread."""
+    """A thread-safe copy of the log on disk."""
 
     @property
     def base(self) -> Start:
-        """The state that it begins with."""
+        """The state before the first entry of the copy."""
         ...
 
     def after(self, epoch: Epoch, page_bytes: int) -> tuple[bytes, ...] | None:
-        """See ``RecentEntries``."""
+        """Return entries after ``epoch``; see ``RecentEntries``."""
         ...
 
 
 class EntriesSide:
-    """Answers of one node. ``state``: the newest that its own log has shown; ``copy``: of a member, else None.
+    """The server side of log requests for one node. Thread-safe.
 
-    Safe from threads.
+    Args:
+        state: Returns the newest state that the node folded from the log.
+        recent: Returns the entries that the node applied last.
+        copy: Returns the copy of the log on disk, or None if the node is not a member.
+        page_bytes: Size limit of the entries in one reply.
     """
 
     def __init__(
@@ -64,7 +73,7 @@ class EntriesSide:
         self._cut: tuple[Start, tuple[bytes, ...]] | None = None
 
     def answered(self, request: EntriesRequest) -> EntriesReply:
-        """The answer to a request for this node of this cluster."""
+        """Return the reply to a request that is addressed to this node and cluster."""
         if not self._free.acquire(blocking=False):
             return EntriesReply(self._node, self._state().epoch, BUSY)
         try:
@@ -84,17 +93,21 @@ class EntriesSide:
         found = None if copy is None else copy.after(request.epoch, self._page_bytes)
         found = found or self._recent().after(request.epoch, self._page_bytes)
         if found or state.epoch == request.epoch:
-            shown = (found or ())[: state.epoch - request.epoch]  # a copy may be ahead of what the node has folded
+            # The copy may contain entries that the node has not folded yet.
+            shown = (found or ())[: state.epoch - request.epoch]
             return EntriesReply(*head, "", state.state_id, shown)
         if copy is None or copy.base.state.epoch <= request.epoch:
             return EntriesReply(*head, GAP, state.state_id)
         base = copy.base
+        # The copy may have been rewritten with a newer snapshot since the last chunk. Chunks of different snapshots do
+        # not fit together, so start again with the first chunk.
         is_going_on = request.snapshot == base.state.epoch
         return EntriesReply(*head, "", state.state_id, (), self._chunk(base, request.chunk if is_going_on else 0))
 
     def _chunk(self, base: Start, number: int) -> tuple[bytes, ...]:
-        """The head of the snapshot, and the chunk of that number, if it has one."""
+        """Return the head of the snapshot, and the chunk with this number if it exists."""
         chunk_cache = self._cut
+        # Splitting the state is expensive and a peer asks once per chunk, so keep the chunks of the current snapshot.
         if chunk_cache is None or chunk_cache[0] is not base:
             head, chunks = cut(base, "", self._node, 0, base.state.state_id)
             records = encode_snapshot_record(head), *map(encode_snapshot_record, chunks)

@@ -1,17 +1,21 @@
-"""A member's own copy of the metadata log: one file in its folder, appended to as the log grows.
+"""A member's copy of the metadata log: one append-only file in the node's folder.
 
-The file has frames, as a journal has them (``ringlog.node.registers.frames``), and in them::
+The file consists of frames (``ringlog.node.registers.frames``) with these payloads::
 
     T  the id of the log's topic
-    S  head, then chunks, of the snapshot that it begins with; none: it begins with the log's first record
-    R  offset (8 bytes)  time (8)  a record of the log as it is; the first one made the snapshot's state
+    S  head, then chunks, of the initial snapshot; absent if the copy begins with the first record of the log
+    R  offset (8 bytes)  time (8)  a log record, unchanged; the first one created the state of the snapshot
 
-- What was synced stays: a torn end is cut, damage before it is refused (``copy_damaged``).
-- The records follow one another in the log without a gap, and are folded when the file is opened, and as they come.
-- Where the entry of each epoch stands in the file is known, 16 bytes an epoch: peers are answered from what was synced.
-- The file begins with the newest snapshot that the log says is confirmed and whose digest the own fold has: it is then
-  written anew, to another file that takes the name. So it is as long as what follows on a snapshot, and the snapshot.
-- One process writes: the one that has the node's folder.
+Invariants:
+
+- Synced records are kept. A torn end is cut off; damage before it is reported as ``copy_damaged``.
+- Records are contiguous in the log. They are folded when the file is opened and when they are appended.
+- The log offset and file position of each applied entry are in memory (16 bytes for each epoch). Peers receive only
+  entries that are synced.
+- One process writes the file: the process that holds the lock of the node's folder.
+
+The copy does not grow without bound. When the log confirms a snapshot and its digest matches the local state, the file
+is rewritten to begin with that snapshot. The new file is complete and synced before it replaces the old one.
 
 Source: CEP-21, members of the metadata service; decision 81.
 """
@@ -48,14 +52,20 @@ COPY: Final = "log.copy"
 TOPIC, SNAPSHOT, RECORD = b"T", b"S", b"R"
 _PLACE: Final = Struct(">qq")
 LEFT_OUT: Final = 0
-"""The writer's clock and place in the topic in the head of a snapshot: empty in a file."""
+"""The clock of the writer in a snapshot head. A file does not record it."""
 
 log = get_logger("ringlog.node")
 
 
 class HeldLog:
-    """The records of a file, and their fold. ``at``: behind the last record; ``last``: that record, None before the
-    first; ``applied``: offsets of the entries that made the epochs after the base.
+    """The records of a copy and their fold, without the file.
+
+    Attributes:
+        base: The state before the first entry, and its position in the log.
+        at: The state after the last record, and the position that follows it.
+        last: The last record, or None before the first one.
+        marks: States with a requested snapshot; each may become the base once the snapshot is confirmed.
+        applied: Offsets of the entries that created the epochs after ``base``.
     """
 
     def __init__(self, topic_id: str, base: Start) -> None:
@@ -67,16 +77,22 @@ class HeldLog:
 
     @property
     def next(self) -> int:
-        """The offset of the record with which reading the log goes on: the last one is compared."""
+        """The offset where reading the log continues. The last record is read again, to detect a log that was replaced."""
         return max(self.base.position - 1, 0) if self.last is None else self.last.offset
 
     def take(self, record: LogRecord) -> bool:
-        """Fold one more; False if it is there. Raises LogForked for another record in a place, ReplicaHalted."""
+        """Fold a record. Return False if it is already present.
+
+        Raises:
+            LogForked: The log has a different record at an offset that the copy contains.
+            ReplicaHalted: The record cannot be folded.
+        """
         last = self.last
         if last is not None and record.offset <= last.offset:
             if record.offset == last.offset and record != last:
                 raise LogForked(f"offset {last.offset} has another entry than the member's copy of the log", GROWN)
             return False
+        # The record before the base is kept for comparison, but its effect is already part of the base.
         if last is None and record.offset < self.base.position:
             self._check_base(record)
         if record.offset >= self.base.position:
@@ -87,19 +103,20 @@ class HeldLog:
             if made.after is not made.before:
                 self.applied.append(made.offset)
             if is_mark(made.before, made.after):
+                # Drop the states whose snapshot is no longer listed: each one keeps a whole state in memory.
                 kept = {epoch: one for epoch, one in self.marks.items() if str(epoch) in self.at.state.snapshots}
                 self.marks = kept | {self.at.state.epoch: self.at}
         self.last = record
         return True
 
     def _check_base(self, record: LogRecord) -> None:
-        """Raise LogForked unless the record before the base is the entry that made its state."""
+        """Raise LogForked unless the record before the base is the entry that created its state."""
         entry = decode_entry(record.data)
         if not isinstance(entry, Entry) or entry.state_id != self.base.state.state_id:
             raise LogForked(f"offset {record.offset} has another entry than the snapshot of the member's copy", GROWN)
 
     def newer_base(self) -> Start | None:
-        """The newest confirmed snapshot that it could begin with; older marks are forgotten."""
+        """Return the newest confirmed snapshot that can become the base, or None. Forgets older candidates."""
         mark = next((one for one in reversed(confirmed_snapshots(self.at.state)) if one.epoch in self.marks), None)
         if mark is None:
             return None
@@ -107,15 +124,21 @@ class HeldLog:
         self.marks = {epoch: one for epoch, one in self.marks.items() if epoch > mark.epoch}
         if (mark.position, mark.digest) == (start.position, digest(start.state)):
             return start
+        # Two readers confirmed a different state for this position. Keep the current base, which preserves the
+        # evidence.
         log.error("snapshot_disputed", epoch=mark.epoch, position=start.position, confirmed=mark.digest)
         return None
 
 
 class CopyFile:
-    """The file of one member, open for one thread, and what it holds (``held``). Raises OSError wherever it writes."""
+    """The copy of one member on disk, for one writing thread. Every method that writes raises OSError.
+
+    Attributes:
+        held: The records of the file and their fold.
+    """
 
     def __init__(self, path: Path, held: HeldLog, records: Iterable[LogRecord]) -> None:
-        """Write it anew with these records of ``held``, whole and synced before it takes the name."""
+        """Write ``records`` of ``held`` to a new file, which replaces ``path`` once it is complete and synced."""
         self._path = path
         self._file = -1
         self._size = 0
@@ -128,11 +151,11 @@ class CopyFile:
 
     @property
     def base(self) -> Start:
-        """The state with which it begins, for any thread."""
+        """The state before the first entry of the file. Thread-safe."""
         return self._base
 
     def after(self, epoch: Epoch, page_bytes: int) -> tuple[bytes, ...] | None:
-        """Entries that follow on that epoch, as many as go into a page, for any thread; None if they are not here."""
+        """Return one page of entries that follow ``epoch``, or None if the file does not contain them. Thread-safe."""
         with self._reading:
             begin, places = epoch - self._base.state.epoch, self._places
             if self._file < 0 or not 0 <= begin <= len(places):
@@ -140,7 +163,7 @@ class CopyFile:
             return first_page(self._entries(places[number] for number in range(begin, len(places))), page_bytes)
 
     def _entries(self, places: Iterable[int]) -> Iterator[bytes]:
-        """Up to the first one that is not what was synced."""
+        """Yield the entries at these file positions, up to the first damaged one."""
         for place in places:
             payload = self._sealer.read(self._file, place)
             if payload is None:
@@ -149,7 +172,7 @@ class CopyFile:
             yield _record_in(payload).data
 
     def take(self, records: Iterable[LogRecord]) -> Epoch:
-        """Have these on the disk, and the epoch that they make. Raises as ``HeldLog.take``."""
+        """Append records, sync them, and return the newest epoch. Raises as ``HeldLog.take``."""
         frames, places, size = list[bytes](), array("q"), self._size
         for record in records:
             applied = len(self.held.applied)
@@ -159,6 +182,7 @@ class CopyFile:
                 size += len(frames[-1])
         if frames:
             write_whole(self._file, b"".join(frames))
+            # Sync before the positions become visible: peers must not receive an entry that a power cut could remove.
             os.fdatasync(self._file)
             self._size = size
             with self._reading:
@@ -168,7 +192,7 @@ class CopyFile:
         return self.held.at.state.epoch
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file. Later calls of ``after`` return None."""
         with self._reading:
             self._let_go()
 
@@ -178,8 +202,10 @@ class CopyFile:
             self._file = -1
 
     def _begin_with(self, base: Start) -> None:
+        # Positions and offsets are counted from the base, so remove those of the epochs that the snapshot covers.
         del self.held.applied[: base.state.epoch - self.held.base.state.epoch]
         self.held.base = base
+        # Keep the record that created the snapshot: it is compared with the log after a restart.
         kept = (record for record in _records(_payloads(self._path)) if record.offset >= base.position - 1)
         self._write(kept)
         log.info("copy_begins", epoch=base.state.epoch, bytes=self._size)
@@ -194,7 +220,7 @@ class CopyFile:
             self._base, self._places = self.held.base, places
 
     def _placed(self, payloads: Iterable[bytes], places: array[int]) -> Iterator[bytes]:
-        """The same; ``places`` gets where the frames of applied entries will begin."""
+        """Yield the payloads and append to ``places`` the file positions of the frames of applied entries."""
         at, applied = HEAD_BYTES, iter(self.held.applied)
         offset = next(applied, None)
         for payload in payloads:
@@ -206,7 +232,7 @@ class CopyFile:
 
 
 def reopened(path: Path) -> CopyFile | None:
-    """The file as it is on the disk, without a torn end; None: there is none. Raises as ``held_of``."""
+    """Open the file and cut off a torn end. Return None if the file does not exist. Raises as ``held_of``."""
     if not path.exists():
         return None
     held = held_of(path)
@@ -214,7 +240,7 @@ def reopened(path: Path) -> CopyFile | None:
 
 
 def held_of(path: Path) -> HeldLog:
-    """Return the folded records of a file. Raises CopyDamaged, LogGap, ReplicaHalted, OSError."""
+    """Read and fold the records of a file. Raises CopyDamaged, LogGap, ReplicaHalted, OSError."""
     payloads = _payloads(path)
     if not payloads or payloads[0][:1] != TOPIC:
         raise CopyDamaged(f"{path} does not say of which log it is")
@@ -232,9 +258,13 @@ def held_of(path: Path) -> HeldLog:
 
 
 def copy_of_member(folder: Path, seen: Iterable[Seen] = ()) -> LogCopy:
-    """The copy in a node's folder, whose lock the caller has. ``seen``: what the node acknowledged.
+    """Return the copy in a node's folder. The caller must hold the folder's lock.
 
-    Raises as ``held_of``; FileNotFoundError if there is none.
+    Args:
+        seen: The epochs that the node acknowledged, which the copy must contain.
+
+    Raises:
+        FileNotFoundError: The folder has no copy. Other errors are those of ``held_of``.
     """
     path = folder / COPY
     held = held_of(path)
@@ -255,7 +285,7 @@ def _base_of(path: Path, data: list[bytes]) -> tuple[StoredSnapshot | None, Star
 
 
 def _whole(held: HeldLog, records: Iterable[LogRecord]) -> Iterator[bytes]:
-    """The payloads of a file."""
+    """Yield the payloads of a complete file."""
     yield TOPIC + held.topic_id.encode()
     if held.base.position:
         head, chunks = cut(held.base, held.topic_id, "member", LEFT_OUT, held.base.state.state_id)
@@ -282,6 +312,6 @@ def _records(payloads: Iterable[bytes]) -> Iterator[LogRecord]:
 
 
 def _record_in(payload: bytes) -> LogRecord:
-    """The record of a payload of that kind."""
+    """Decode a payload of type ``R``."""
     offset, at = _PLACE.unpack_from(payload, 1)
     return LogRecord(offset, payload[1 + _PLACE.size :], at)

@@ -1,14 +1,16 @@
-"""A member of the metadata service keeps a copy of the log: ``ringlog.node.protocol.copying`` on a thread and a file.
+"""The copy of the log that a member of the metadata service keeps: ``ringlog.node.protocol.copying`` on a thread and a
+file.
 
-While the node is in a group of the service, everything that the log has goes to its file
-(``ringlog.node.log.log_copy``), and no epoch is acknowledged before it is there: so the acknowledgement that makes a
-node a member says that it has the log, and no other gate is needed. The thread reads the log by itself, since the bytes
-count, and folds them by itself, so what it holds does not rest on the fold that serves.
+While the node belongs to a group of the metadata service, a thread writes every log record to
+``ringlog.node.log.log_copy``. The node acknowledges an epoch only after the copy contains it. So the acknowledgement
+that makes a node a member also proves that it has the log, and no other barrier is needed. The thread reads the log
+with its own consumer because the copy needs the original bytes. It also folds them separately, so the copy does not
+depend on the state that the node serves.
 
-It goes on where its file ends. Where the log begins later by now, it begins anew with a snapshot, as every reader
-does, unless that is another history: then the file is all that is left of the first one, and stays. A file that is
-damaged is set aside as evidence. Who is no member any more keeps what he had, and adds nothing. Peers that are behind
-are answered from it, also while the broker is away.
+The thread continues where the file ends. If the log now begins after that point, the copy starts again with a snapshot,
+like any other reader. If the log has a different history, the node stops instead: the file may be the only copy of the
+old history, so it is not touched. A damaged file is renamed and kept as evidence. A node that is no longer a member
+keeps its file but does not extend it.
 
 Source: CEP-21, members of the metadata service; decisions 31 and 81.
 """
@@ -46,9 +48,13 @@ log = get_logger("ringlog.node")
 
 
 class MemberCopy(CopySide):
-    """The copy in a file.
+    """A ``CopySide`` that stores the copy in a file. Thread-safe, except that ``run`` needs a dedicated thread.
 
-    ``news`` is set when there may be more to acknowledge. ``run`` is for a thread of its own; the rest for any.
+    Args:
+        beginning: Selects the starting state when the copy must start again.
+        acknowledged: The newest epoch that the node has acknowledged.
+        news: Set when there may be something to acknowledge.
+        stopping: Ends ``run``.
     """
 
     def __init__(
@@ -73,13 +79,13 @@ class MemberCopy(CopySide):
 
     @property
     def entries(self) -> CopyFile | None:
-        """The log from which peers are answered; None while the node is not a member. A broker that is away changes
-        nothing.
+        """The copy that serves peers, or None while the node is not a member. It stays available while the broker is
+        not.
         """
         return self._copy
 
     def run(self) -> None:
-        """Keep the copy while the node is a member, until it stops. Raises NodeFailed, LogError."""
+        """Maintain the copy whenever the node is a member, until the node stops. Raises NodeFailed, LogError."""
         handlers: dict[type, Callable[[Any], Any]] = {
             AwaitMember: lambda _: self._await_member(),
             OpenCopy: lambda _: self._open(),
@@ -112,6 +118,7 @@ class MemberCopy(CopySide):
     def _open(self) -> bool:
         try:
             copy = opened(self._path, self._replica.log, self._beginning)
+            # Replace the copy before opening the tail: peers are served from it even if the broker does not answer.
             self._hold(copy)
             self._tail, self._poll_pauses = self._replica.log.tail(copy.held.next), LooksToSpare()
         except (LogUnavailable, TopicMissing):
@@ -139,7 +146,11 @@ class MemberCopy(CopySide):
 
 
 class CopiedSide:
-    """The registers of a member; acknowledgements wait for its copy of the log, too. ``state``: what it serves."""
+    """A ``RegisterSide`` that also delays acknowledgements until the copy of the log contains the epoch.
+
+    Args:
+        state: Returns the state that the node serves.
+    """
 
     def __init__(self, registers: RegisterSide, copy: CopySide, state: Callable[[], ClusterState]) -> None:
         self._registers = registers
@@ -147,18 +158,19 @@ class CopiedSide:
         self._state = state
 
     def acknowledgeable(self) -> Epoch:
-        """See ``RegisterSide``."""
         return min(self._registers.acknowledgeable(), self._copy.acknowledgeable(self._state()))
 
     def received(self, operation: OperationId) -> bool:
-        """See ``RegisterSide``."""
         return self._registers.received(operation)
 
 
 def opened(path: Path, metadata: MetadataLog, beginning: Beginning) -> CopyFile:
-    """The copy with which to go on in this log.
+    """Open the copy and check that this log continues it; otherwise start a new copy.
 
-    Raises LogTruncated where it is of another history, LogUnavailable, OSError.
+    Raises:
+        LogTruncated: The copy belongs to a different history.
+        LogUnavailable: The broker does not answer.
+        OSError: The file cannot be read or written.
     """
     kept = _intact_copy(path)
     before = None if kept is None else kept.held
@@ -171,12 +183,14 @@ def opened(path: Path, metadata: MetadataLog, beginning: Beginning) -> CopyFile:
 
 
 def goes_on(kept: HeldLog | None, metadata: MetadataLog, start: Callable[[], Start], where: str) -> HeldLog:
-    """With what to go on in this log: what is held, or another beginning. Raises as ``opened``."""
+    """Return ``kept`` if this log continues it, otherwise the beginning of a new copy. Raises as ``opened``."""
     identity, begin, end = metadata.identity(), metadata.begin_offset(), metadata.end_offset()
+    # The last record of the copy must still be in the log, so that the first read can compare it.
     if kept is not None and begin <= kept.next < end:
         kept.topic_id = identity
         return kept
     found = start()
+    # Starting again deletes the old file. Do that only if the new beginning is a later state of the same history.
     if kept is not None and kept.last is not None:
         before, now = kept.at.state, found.state
         if now.epoch < before.epoch or contradicts(now, before.epoch, before.state_id):
@@ -188,7 +202,7 @@ def goes_on(kept: HeldLog | None, metadata: MetadataLog, start: Callable[[], Sta
 
 
 def _intact_copy(path: Path) -> CopyFile | None:
-    """The file that is there; one that is damaged is set aside."""
+    """Open the existing file. A damaged file is renamed, and None is returned."""
     try:
         return reopened(path)
     except CopyDamaged as damaged:

@@ -1,4 +1,4 @@
-"""The thread that asks peers for the log while the own one is behind: ``ringlog.node.protocol.peers`` over gRPC."""
+"""Requests to peers while the node's own log is behind: ``ringlog.node.protocol.peers`` on a thread and gRPC."""
 
 from __future__ import annotations
 
@@ -38,21 +38,21 @@ log = get_logger("ringlog.node")
 
 
 class NamedEpochs:
-    """The greatest epoch that messages have named since the last ``taken``. Safe from threads."""
+    """The greatest epoch that messages have named since the last call of ``taken``. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
         self._greatest: Epoch = 0
 
     def report_epoch(self, epoch: Epoch) -> None:
-        """A message names an epoch that is not here."""
+        """Record an epoch that a message named and this node does not have."""
         with self._changed:
             if epoch > self._greatest:
                 self._greatest = epoch
                 self._changed.notify_all()
 
     def taken(self, timeout_s: float) -> Epoch:
-        """It, as soon as there is one; 0 if none comes in time."""
+        """Wait for a named epoch, return the greatest one and reset it. Return 0 after the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._greatest, timeout_s)
             found, self._greatest = self._greatest, 0
@@ -60,7 +60,11 @@ class NamedEpochs:
 
 
 class PeerAsking:
-    """Asks the peers of ``node`` for the log. ``own``: the node's replica of it. ``newest_epoch`` is for any thread."""
+    """The client side of log requests for one node. ``newest_epoch`` is thread-safe.
+
+    Args:
+        own: The node's replica of the log.
+    """
 
     def __init__(self, node: NodeId, own: LogReplica, peers: Peers, stopping: threading.Event) -> None:
         self.named = NamedEpochs()
@@ -80,15 +84,15 @@ class PeerAsking:
 
     @property
     def newest_epoch(self) -> Epoch:
-        """Return the newest epoch in the own log or in what peers have shown."""
+        """The newest epoch that the own log or a peer has shown."""
         return max(self._own.state.epoch, self._claims.newest_epoch)
 
     def steps(self, draw: Draw) -> Steps[None]:
-        """For the thread that performs ``handlers``, and what it has besides."""
+        """Return the steps to perform with ``handlers`` in a dedicated thread."""
         return ask_peers(self._node, lambda: self._own.state, self._claims, self._own.recent.at, draw)
 
     def _fold_on(self, state: ClusterState, data: bytes) -> Folded:
-        """Fold an entry of a peer; the own replica reuses the result for the same bytes on the same state."""
+        """Fold an entry of a peer. The replica reuses the result if the log delivers the same bytes for the same state."""
         item = decode_entry(data)
         if isinstance(item, UnreadableEntry):
             return fold(state, item)
@@ -112,7 +116,7 @@ class PeerAsking:
     def _ask(self, request: EntriesRequest) -> EntriesReply | None:
         answer = Future[bytes | None]()
         self._peers.call(request.node, "Entries", pack(request), ANSWER_TIMEOUT / 1e6, answer.set_result)
-        while not answer.done():  # the call ends by its own deadline
+        while not answer.done():  # The call has a deadline of its own.
             if self._stopping.is_set():
                 raise Stopped
             wait((answer,), POLL_INTERVAL_S)
@@ -122,6 +126,7 @@ class PeerAsking:
         except WireError:
             return None
         if reply is not None and reply.refused in (WRONG_NODE, FOREIGN_CLUSTER):
+            # Another node answers at this address: the connection is stale.
             self._peers.forget(request.node)
         return reply
 
