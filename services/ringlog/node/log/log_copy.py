@@ -77,7 +77,7 @@ class HeldLog:
 
     @property
     def next(self) -> int:
-        """The offset where reading the log continues. The last record is read again, to detect a log that was replaced."""
+        """The offset where reading the log continues. The last record is read again to detect a replaced log."""
         return max(self.base.position - 1, 0) if self.last is None else self.last.offset
 
     def take(self, record: LogRecord) -> bool:

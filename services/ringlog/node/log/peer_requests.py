@@ -92,7 +92,7 @@ class PeerAsking:
         return ask_peers(self._node, lambda: self._own.state, self._claims, self._own.recent.at, draw)
 
     def _fold_on(self, state: ClusterState, data: bytes) -> Folded:
-        """Fold an entry of a peer. The replica reuses the result if the log delivers the same bytes for the same state."""
+        """Fold an entry of a peer. The replica reuses the result if the log delivers the same bytes."""
         item = decode_entry(data)
         if isinstance(item, UnreadableEntry):
             return fold(state, item)

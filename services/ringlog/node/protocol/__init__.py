@@ -1,6 +1,6 @@
-"""A node's steps, which threads and the simulator perform alike: turns, streams, acknowledgements, its way in.
+"""The protocols of a node: turns, streams, acknowledgements, registration and joining.
 
-Generators that yield effects, as ``ringlog.protocol`` has them. ``ringlog.node.process`` performs them on Kafka, gRPC
-and disk, ``ringlog_sim.actors.nodes.node`` on virtual time. What is decided in a step, ``row_replica`` and
-``registers`` say.
+Protocols are generators that yield effects, as in ``ringlog.protocol``. ``ringlog.node.process`` performs them on
+Kafka, gRPC and disk; ``ringlog_sim.actors.nodes.node`` performs them on virtual time. The decisions of each step are
+made by ``row_replica`` and ``registers``.
 """

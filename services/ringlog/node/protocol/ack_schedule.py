@@ -1,19 +1,20 @@
-"""The schedule of a node's acknowledgements: at once if a process waits for one, else at a low rate.
+"""The schedule of a node's acknowledgements: immediate if a process waits for one, otherwise at a low rate.
+
+A node sends an acknowledgement in these cases:
 
 =====================  ===============================================================================================
-the first one          of a life: who this node is, and that it is back
-a gate waits           a stage of an operation or of a tablet began at an epoch that this node has now, and had not
-                       acknowledged; and the gate counts this node (``kernel.operations.gates.awaited``; of a tablet,
-                       all that have it or are to have it); or a node enters a stage of the metadata service that a
-                       quorum must acknowledge, and this one is in its write group
-streams                rows have arrived, or were asked for in vain: the coordinator acts on either
-the history            the last acknowledged epoch is in the older half of what is remembered: the log cannot vouch for
-                       it much longer
-now and then           anything newer, ``SELDOM_US`` after the last one: displays and restarts need no more
+First                  The node has started and reports its incarnation.
+Barrier                A stage began at an epoch that the node has and has not acknowledged, and its barrier counts this
+                       node. Operations: ``kernel.operations.gates.awaited``. Tablets: the current and next replicas.
+                       Metadata service: the write group.
+Streams                Rows have arrived, or a stream failed. The coordinator acts on either.
+History                The last acknowledged epoch is in the older half of the history that the log remembers. The log
+                       could soon no longer verify it.
+Idle                   Anything newer, ``SELDOM_US`` after the last acknowledgement. Displays and restarts need no more.
 =====================  ===============================================================================================
 
-So the topic gets one record of a node for each stage that concerns it and one in ``SELDOM_US``, however many epochs a
-second there are: 10,000 nodes under 100 epochs a second send 3,400 records a second, not a million.
+So a node sends one record for each stage that concerns it, and one in ``SELDOM_US``, at any rate of epochs. With 10,000
+nodes and 100 epochs a second, the topic receives 3,400 records a second instead of a million.
 """
 
 from __future__ import annotations
@@ -32,13 +33,14 @@ from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 
 SELDOM_US: Final[Micros] = 3_000_000
+"""The longest time that a newer epoch remains unacknowledged if no process waits for it."""
 
 AckContent = tuple[object, ...]
-"""The parts of an acknowledgement, beside its epoch, on which other processes act."""
+"""The parts of an acknowledgement, other than its epoch, that other processes act on."""
 
 
 class AckSchedule:
-    """The rule for one life of node ``node``; for one thread."""
+    """The acknowledgement schedule of one node, from one start to the next. Not thread-safe."""
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
@@ -55,15 +57,19 @@ class AckSchedule:
 
     @property
     def least(self) -> Epoch:
-        """The next acknowledgement names no lower epoch: one of this epoch may have been published. 0: none."""
+        """The lowest epoch that the next acknowledgement may name, because it may already be published. 0: no limit."""
         return self._attempted
 
     def attempted(self, epoch: Epoch) -> None:
-        """``epoch`` is on the disk, and may be published from now on, whatever the broker answers."""
+        """Record that ``epoch`` is on disk and may be published from now on, even if the broker does not answer."""
         self._attempted = max(self._attempted, epoch)
 
     def is_due(self, state: ClusterState, epoch: Epoch, content: AckContent, now: Micros) -> bool:
-        """Return True if ``epoch`` of ``state`` is to be acknowledged now. ``now``: of a monotonic clock."""
+        """Return True if ``epoch`` of ``state`` is to be acknowledged now.
+
+        Args:
+            now: Microseconds of a monotonic clock.
+        """
         if epoch == 0 or (epoch, content) == (self._epoch, self._content):
             return False
         if self._epoch == 0 or content != self._content or now - self._at >= SELDOM_US:
@@ -73,11 +79,14 @@ class AckSchedule:
         return any(self._epoch < one <= epoch for one in self._gates(state))
 
     def sent(self, epoch: Epoch, content: AckContent, now: Micros) -> None:
-        """This was acknowledged."""
+        """Record an acknowledgement that the broker confirmed."""
         self._epoch, self._content, self._at = epoch, content, now
 
     def _gates(self, state: ClusterState) -> tuple[Epoch, ...]:
-        """The epochs of the stages whose gates count this node; looked up anew when one of them has changed."""
+        """Return the epochs of the stages whose barriers count this node.
+
+        The results are cached: most epochs change none of the three state sections.
+        """
         if state.operations is not self._operations:
             flying = (one for one in in_flight(state) if one.stage_epoch > self._epoch)
             self._awaited = tuple(one.stage_epoch for one in flying if self._node in awaited(state, one))

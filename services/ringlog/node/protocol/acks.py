@@ -1,14 +1,17 @@
-"""Acknowledgements of a node: the epoch that rows and registers both serve under, on the disk first, then published.
+"""Acknowledgements of a node: write the epoch to disk, then publish it.
 
-When one is due, ``ringlog.node.protocol.ack_schedule`` says. One is under way at a time: what was not taken is made
-anew, with what is newest by then.
+A node acknowledges an epoch when its rows and its registers are both served under it. The time of an acknowledgement is
+decided by ``ringlog.node.protocol.ack_schedule``. Only one acknowledgement is in flight. If publishing fails, the next
+attempt builds a new record from the newest state.
 
-However much there is to say, one record takes it, or no gate would pass for the node any more: at most ``REPORTS_MAX``
-reports, those of rows before those of zones, and ``TRIES_REPORTED_MAX`` streams that were tried in vain, those tried
-most often. What is left out follows as these come to an end.
+An acknowledgement must fit into one record, because an oversized record would block every barrier for this node. So it
+contains at most ``REPORTS_MAX`` reports, row streams before zones. It also contains at most ``TRIES_REPORTED_MAX``
+failed streams, those with the most attempts. Omitted reports follow when earlier ones are done.
 
-A node whose disk fails says so in a last acknowledgement: the epoch is that of the one before, since nothing new lasts,
-and the only words are those of replicas that have failed.
+A node whose disk fails reports that in a last acknowledgement. It repeats the previous epoch, because nothing newer is
+durable, and contains only the reports of failed replicas.
+
+Invariant: an epoch is on disk before any acknowledgement of it is published.
 """
 
 from __future__ import annotations
@@ -34,10 +37,10 @@ class RegisterSide(Protocol):
     """The progress of the node's registers."""
 
     def acknowledgeable(self) -> Epoch:
-        """The newest epoch that the node may acknowledge as far as its registers go."""
+        """Return the newest epoch that the registers allow the node to acknowledge."""
 
     def received(self, operation: OperationId) -> bool:
-        """True if everything that was to be streamed for the operation is here."""
+        """Return True if the node has received all registers that the operation streams to it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +50,7 @@ class News:
 
 @dataclass(frozen=True, slots=True)
 class Keep:
-    """Have on the disk that this epoch is acknowledged; a lower one than is there changes nothing."""
+    """Write the acknowledged epoch to disk. A lower epoch than the stored one changes nothing."""
 
     cluster_id: str
     epoch: Epoch
@@ -56,20 +59,21 @@ class Keep:
 
 @dataclass(frozen=True, slots=True)
 class DiskFailed:
-    """The disk takes no rows: the node is to end."""
+    """Report that the disk rejects rows. The driver ends the node."""
 
     why: RowsDamaged
 
 
 @dataclass(frozen=True, slots=True)
 class TopicEnds:
-    """Ask where the partitions of the mutations topic end. Outcome: these offsets (Mapping), None without an answer."""
+    """Read the end offsets of the mutations topic. Outcome: offsets by partition, or None without an answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class PublishAcknowledgement:
-    """Publish the acknowledgement. Outcome: whether the broker has it for certain; the driver waits before a False that
-    would come again at once.
+    """Publish the acknowledgement. Outcome: True if the broker has confirmed it.
+
+    Before an outcome of False that would repeat immediately, the driver waits.
     """
 
     ack: NodeAck
@@ -77,7 +81,11 @@ class PublishAcknowledgement:
 
 @dataclass(frozen=True, slots=True)
 class AcknowledgementDraft:
-    """An acknowledgement before it is written to the disk; ``content``: its parts on which other processes act."""
+    """An acknowledgement before it is written to disk.
+
+    Attributes:
+        content: The parts that other processes act on, to detect changes.
+    """
 
     keep: Keep
     reports: tuple[StreamReport, ...]
@@ -89,7 +97,11 @@ class AcknowledgementDraft:
 def acknowledge(
     row_replica: RowReplica, registers: RegisterSide, tries: StreamAttempts, incarnation: str, replicas: Followers
 ) -> Steps[None]:
-    """Acknowledge what is due, as this incarnation of the node, until its replicas fail."""
+    """Acknowledge epochs on schedule, until the node's replicas fail.
+
+    Args:
+        incarnation: Identifies this start of the node.
+    """
     schedule, member, last = AckSchedule(row_replica.node), Member(row_replica.node, replicas), None
     while True:
         yield News()
@@ -97,6 +109,8 @@ def acknowledge(
             now = yield Now()
             draft = _drafted(row_replica, registers, tries, member, schedule, now)
             if steps := replicas.asked():
+                # A zone step begins at the topic's current end, so that the replica has all writes from before the
+                # step. The draft is built again, because the steps may follow at once.
                 ends: Mapping[int, int] | None = yield TopicEnds()
                 if ends is not None:
                     replicas.begin(steps, ends)
@@ -104,13 +118,15 @@ def acknowledge(
             if draft is None:
                 break
             keep = draft.keep
-            try:  # rows first: a node that is killed in between has acknowledged less than it has
+            # Sync rows first: a crash in between leaves the node with more rows than it acknowledged, never with fewer.
+            try:
                 row_replica.commit(sync=True)
             except RowsDamaged as damaged:
                 replicas.fail(damaged.code)
                 yield DiskFailed(damaged)
                 break
             yield keep
+            # From here on the record may reach the topic, so a later acknowledgement must not name a lower epoch.
             schedule.attempted(keep.epoch)
             at = yield WallClock()
             ack = NodeAck(
@@ -126,12 +142,13 @@ def acknowledge(
                 keep.state_id,
             )
             yield FaultPoint("acknowledging")
-            last = ack  # whether or not the broker answers
+            last = ack  # The broker may have the record even if it did not answer.
             if (yield PublishAcknowledgement(ack)):
                 schedule.sent(keep.epoch, draft.content, now)
         if replicas.failure() is not None:
             break
     with row_replica.lock:
+        # The final acknowledgement lets operators cancel steps that wait for this node.
         failures = member.reports(row_replica.state, 0)
     if last is not None:
         at = yield WallClock()
@@ -149,7 +166,8 @@ def _drafted(
     """Return the acknowledgement that is due, or None."""
     with row_replica.lock:
         state = row_replica.state
-        # Who becomes a member may hold less of the log than it acknowledged before: that stays said.
+        # A new member of the metadata service may have less of the log than it acknowledged before. An acknowledged
+        # epoch is never taken back.
         epoch = max(schedule.least, min(state.epoch, registers.acknowledgeable()))
         reports = tuple(row_replica.reports[name] for name in sorted(row_replica.reports) if registers.received(name))
         reports = (reports + member.reports(state, epoch))[:REPORTS_MAX]

@@ -1,11 +1,13 @@
-"""How a member of the metadata service keeps its copy of the log, and what waits for that.
+"""Maintenance of the log copy by a member of the metadata service.
 
 =====================  ===============================================================================================
-no member              waits to become one; what it has stays, and gets nothing
-a member               opens what it has, or another beginning, and reads the log on from there
-something comes        is on the disk before the epoch that it made may be acknowledged
-the log goes not on    from there: it is away, or begins later by now. After a rest what there is then is looked at
+Not a member           Wait to become one. Keep the existing copy, but do not extend it.
+Member                 Open the copy, or begin a new one, and read the log from there.
+Records arrive         Write them to disk before the node may acknowledge the epoch that they create.
+Reading fails          The log is unavailable or now begins later. Pause, then open the copy again.
 =====================  ===============================================================================================
+
+Invariant: a member acknowledges an epoch only if its copy on disk contains it.
 
 Source: CEP-21, members of the metadata service; decision 81.
 """
@@ -23,25 +25,30 @@ from ringlog.node.protocol.turn import MayAcknowledge, Rest
 from ringlog.protocol.effects import Steps
 
 POLL_INTERVAL: Final[Micros] = 200_000
+"""The longest wait for records, and the pause after a failure, in microseconds."""
 
 
 class CopySide:
-    """How far the copy of node ``node`` goes. ``acknowledged``: the epoch that the node acknowledged so far."""
+    """The progress of the copy of one node.
+
+    Args:
+        acknowledged: The newest epoch that the node has acknowledged.
+    """
 
     def __init__(self, node: NodeId, acknowledged: Epoch) -> None:
         self._node = node
         self._held = acknowledged
 
     def is_member(self, state: ClusterState) -> bool:
-        """True while the node is in a group of the metadata service: it keeps the log."""
+        """Return True while the node belongs to a group of the metadata service."""
         return self._node in state.service
 
     def acknowledgeable(self, state: ClusterState) -> Epoch:
-        """The newest epoch that a node may acknowledge under this state as far as its copy goes."""
+        """Return the newest epoch that the copy allows the node to acknowledge under ``state``."""
         return self._held if self.is_member(state) else EPOCH_MAX
 
     def holds(self, epoch: Epoch) -> bool:
-        """All up to that epoch is on the disk by now; True if that is news."""
+        """Record that the copy on disk contains ``epoch``. Return True if that is progress."""
         is_news, self._held = epoch > self._held, max(epoch, self._held)
         return is_news
 
@@ -53,15 +60,18 @@ class AwaitMember:
 
 @dataclass(frozen=True, slots=True)
 class OpenCopy:
-    """Have the copy with which to go on in this log, in place of the one that was open. Outcome: False if the log
-    cannot be read now; what was open stays so. The driver raises where the copy is of another history.
+    """Open the copy that continues this log, and replace the open one.
+
+    Outcome: False if the log cannot be read now; the previous copy then stays open. The driver raises if the copy
+    belongs to a different history.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class TakeRecords:
-    """Have what has come on the disk; if nothing has, wait at most ``timeout``. Outcome: the epoch that the copy goes
-    to, None if the log does not go on from there now.
+    """Write new log records to the copy on disk, and wait at most ``timeout`` for them.
+
+    Outcome: the newest epoch of the copy, or None if the log does not continue it now.
     """
 
     timeout: Micros
@@ -69,11 +79,15 @@ class TakeRecords:
 
 @dataclass(frozen=True, slots=True)
 class CloseCopy:
-    """It gets nothing more, and nobody is answered from it."""
+    """Close the copy. It is no longer extended and no longer serves peers."""
 
 
 def keep_copy(side: CopySide, own: Callable[[], ClusterState]) -> Steps[None]:
-    """For ever. ``own``: the newest state that the node's own log has shown."""
+    """Maintain the copy, without end.
+
+    Args:
+        own: Returns the newest state that the node folded from the log.
+    """
     while True:
         yield AwaitMember()
         if (yield OpenCopy()):

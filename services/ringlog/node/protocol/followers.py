@@ -1,17 +1,18 @@
-"""Replicas of partitions on a node: followers of the mutations topic, which is the log of every partition.
+"""Replicas of zone partitions on a node: followers of the mutations topic, which is the log of every partition.
 
-The topic is ordered, replicated and durable already; a group needs no second log, and no election (decision 94). What a
-replica has is what the node's rows have: everything below the position that is committed with them
+The topic is already ordered, replicated and durable, so a group needs neither a second log nor an election (decision
+94). A replica contains the node's rows: everything below the position that is committed with them
 (``ringlog.node.rows.store``).
 
-*Catching up.* A step *begins* where the topic ended when the node had adopted it, or later: who asks then is given all
-that was written before the step was decided. The replica follows the step once the rows have passed that. A node that
-was started again asks again, so what it has passed before is not taken on trust.
+Catching up: a step *begins* at the topic's end, read after the node has adopted the step. That end includes every write
+from before the step was decided. The replica follows the step once the rows have passed this point. A restarted node
+reads the end again instead of relying on its earlier progress.
 
-*Failure.* What the disk has refused is refused for good (``ringlog.node.rows.disk_rows``): the replicas of the node
-have failed, whatever they had reached.
+Failure: a disk error is final (``ringlog.node.rows.disk_rows``). After one, all replicas of the node have failed,
+regardless of their progress.
 
-Invariants: a replica follows a step only if every write appended before the step is in the node's rows; its log grows.
+Invariants: a replica follows a step only if the node's rows contain every write appended before the step. The length of
+a replica's log never decreases.
 """
 
 from __future__ import annotations
@@ -23,13 +24,13 @@ from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.rebalancer.zone_groups import CAUSES
 
 Step = tuple[str, int]
-"""A partition, and the revision of its pending step."""
+"""The key of a partition, and the revision of its pending step."""
 
 
 class Followers:
-    """The port ``node.protocol.groups.GroupReplicas`` on the rows of ``row_replica``'s node, for one life of it.
+    """The port ``node.protocol.groups.GroupReplicas`` on the rows of a node, from one start to the next.
 
-    Thread-safe: works under the holder's lock.
+    Thread-safe: uses the lock of ``row_replica``.
     """
 
     def __init__(self, row_replica: RowReplica) -> None:
@@ -39,7 +40,7 @@ class Followers:
         self._failure: int | None = None
 
     def follows(self, partition: ZonePartition) -> bool:
-        """Once the rows have passed where the step began."""
+        """Return True once the rows have passed the point where the step began."""
         step = step_of(partition)
         with self._row_replica.lock:
             begun = self._begun.get(step)
@@ -49,36 +50,40 @@ class Followers:
             return all(self._row_replica.positions.get(number, 0) >= end for number, end in begun.items())
 
     def failure(self) -> int | None:
-        """Since the disk refused something."""
+        """Return the number of the cause after a disk failure, otherwise None."""
         return self._failure
 
     def log(self, partition: ZonePartition) -> int:  # noqa: ARG002
-        """How far the topic is judged: it is one log, whatever the partition."""
+        """Return the sum of the validated positions. All partitions share one log."""
         with self._row_replica.lock:
             return sum(self._row_replica.positions.values())
 
     def only(self, steps: Collection[Step]) -> None:
-        """Forget where others began."""
+        """Forget the beginnings of all other steps."""
         with self._row_replica.lock:
             self._begun = {step: self._begun[step] for step in steps if step in self._begun}
             self._asked.intersection_update(steps)
 
     def asked(self) -> tuple[Step, ...]:
-        """The steps of which nobody knows where they begin: ask where the topic ends, and say it by ``begin``."""
+        """Return the steps that still lack a beginning. The caller reads the topic's end and passes it to ``begin``."""
         with self._row_replica.lock:
             return tuple(sorted(self._asked))
 
     def begin(self, steps: Collection[Step], ends: Mapping[int, int]) -> None:
-        """These steps begin here. ``ends``: of the topic's partitions, asked for after ``asked`` gave the steps."""
+        """Set the beginning of these steps.
+
+        Args:
+            ends: End offsets of the topic's partitions, read after ``asked`` returned the steps.
+        """
         with self._row_replica.lock:
             self._begun.update({step: ends for step in steps if step in self._asked})
             self._asked.difference_update(steps)
 
     def fail(self, code: str) -> None:
-        """The node ends for a reason of that code."""
+        """Mark all replicas as failed, with the code of the error that ends the node."""
         self._failure = CAUSES.index(code) if code in CAUSES else 0
 
 
 def step_of(partition: ZonePartition) -> Step:
-    """What is pending of a partition, by its revision."""
+    """Return the pending step of a partition."""
     return partition_key(partition.zone, partition.number), partition.revisions.pending

@@ -1,15 +1,16 @@
-"""A node's reports on the partitions of zones that it is a member of; their kinds are those of
-``protocol.rebalancer.zone_groups``.
+"""Reports of a node on its zone partitions: those that have it as a member.
 
-A node that is a member has a replica. What that is, the port ``GroupReplicas`` leaves open; ``node.protocol.followers``
-is it, on the rows of the node. Words follow from the folded state, and from what the replica has: nobody says *has* of
-a step before his replica follows it, nor of a revision above the epoch that is on the disk. A node that crashes after
-its word would else come back as one that never saw the step. Rows of a zone are in tablets, which have stages and
-reports of their own; a step waits for these beside the words (``kernel.zones.data``).
+The kinds of reports are those of ``protocol.rebalancer.zone_groups``. A member has a replica of the partition, behind
+the port ``GroupReplicas``; ``node.protocol.followers`` implements it on the node's rows. Reports follow from the folded
+state and from the progress of the replica. Rows of a zone belong to tablets, which have their own stages and reports. A
+step waits for both (``kernel.zones.data``).
 
-A word is said as long as it is so, for at most ``REPORTS_MAX`` partitions, the first ones by name and number: as these
-come to rest, others follow. Last come those whose step waits for the dead, which may never rest. A node whose replicas
-have failed says that alone, where it is the one that comes.
+Invariant: a node reports *has* for a step only when its replica follows the step and the step's revision is at most the
+epoch on disk. Otherwise a node that crashes after the report could return without knowing the step.
+
+A report is repeated as long as it holds, for at most ``REPORTS_MAX`` partitions in the order of name and number. Others
+follow as these finish. Partitions whose step waits for dead nodes come last, because they may never finish. After a
+failure of its replicas, a node reports only the failure, and only for steps that add it to a group.
 """
 
 from __future__ import annotations
@@ -31,30 +32,33 @@ from ringlog.protocol.rebalancer.zone_groups import COPY, FAILED, HAS, RETURNED,
 from ringlog.protocol.rebalancer.zone_waits import hopeless
 
 REPORTS_MAX: Final = 5_000
+"""The limit of reports in one acknowledgement, so that it fits into one record."""
 
 
 class GroupReplicas(Protocol):
     """The replicas of partitions on one node: a port."""
 
     def follows(self, partition: ZonePartition) -> bool:
-        """True once this node's replica has everything that its group had when the pending step began; starts it if it
-        must. Who asks is woken now and then.
+        """Return True once the replica has everything that its group had when the pending step began.
+
+        Starts the replica if necessary. The caller is woken periodically.
         """
 
     def failure(self) -> int | None:
-        """The number of the cause why no replica of this node can ever follow anything more; None as long as they can.
-        Who asks is woken when they fail.
+        """Return the number of the cause after which no replica of this node can follow a step, or None.
+
+        The caller is woken when the replicas fail.
         """
 
     def log(self, partition: ZonePartition) -> int:
-        """The length of the log that this node has of a partition; 0 or more, and never less than before."""
+        """Return the length of this node's log of a partition. It never decreases."""
 
     def only(self, steps: Collection[Step]) -> None:
-        """The node takes part in these steps, and in no others any more: what else runs may stop."""
+        """Limit the work to these steps. Anything started for other steps may stop."""
 
 
 class Member:
-    """One node as a member of groups, for one life of it and for one thread."""
+    """One node as a member of groups, from one start to the next. Not thread-safe."""
 
     def __init__(self, node: NodeId, replicas: GroupReplicas) -> None:
         self._node = node
@@ -63,10 +67,15 @@ class Member:
         self._own: tuple[tuple[Zone, ZonePartition], ...] = ()
 
     def reports(self, state: ClusterState, epoch: Epoch) -> tuple[StreamReport, ...]:
-        """Return the reports under this state, with ``epoch`` on the disk."""
+        """Return the reports under ``state``.
+
+        Args:
+            epoch: The newest epoch that is on disk.
+        """
         if not state.zones:
             return ()
         if self._of[0] is not state.zone_partitions or self._of[1] is not state.nodes:
+            # Scanning all zones is expensive. Repeat it only when partitions or nodes have changed.
             concerned = list(self._concerned(state))
             if len(concerned) > REPORTS_MAX:
                 concerned.sort(key=lambda own: _waits_for_dead_nodes(state, own[1]))
@@ -75,7 +84,7 @@ class Member:
         return tuple(islice(self._step_reports(state, epoch), REPORTS_MAX))
 
     def _concerned(self, state: ClusterState) -> Iterator[tuple[Zone, ZonePartition]]:
-        """Yield the partitions on which this node may have to report."""
+        """Yield the partitions that may need a report of this node."""
         for _, zone in in_order(state.zones):
             if not (zone.moving or mode_of(zone).resets_itself):
                 continue
@@ -99,7 +108,7 @@ class Member:
                 yield StreamReport(self._node, session(one, COPY), self._replicas.log(one), NOTHING)
 
     def _report_kind(self, one: ZonePartition, epoch: Epoch) -> str:
-        """Return the kind of the report on the pending step, or the empty text while there is none."""
+        """Return the kind of the report on the pending step, or an empty string."""
         if self._node not in (*before(one), *one.pending[0].nodes):
             return ""
         if one.cancel is not None:
@@ -108,5 +117,5 @@ class Member:
 
 
 def _waits_for_dead_nodes(state: ClusterState, one: ZonePartition) -> bool:
-    """True if the pending step of a partition waits for nodes that are dead."""
+    """Return True if the pending step of a partition waits for nodes that are dead."""
     return bool(one.pending) and one.cancel is None and bool(hopeless(state, one))

@@ -1,10 +1,9 @@
-"""A node's way into the cluster: registered once, then joined, each exactly once also over time-outs.
+"""Registration and joining of a node, each exactly once, also across timeouts.
 
-Another node's movement is waited out, and so is a pause of all changes.
+The node waits while another node's movement conflicts with its join, and while all changes are paused.
 
-The release that a process runs, and its features, are the process's own knowledge: at each start it registers with
-them, or says with UpdateNode what has changed. A release that lacks a required or enabled feature is refused either
-way, and so is a member that starts again without a required feature that it has never had.
+A process knows its own release and features. At each start it registers with them, or updates them with UpdateNode if
+they have changed. The validator rejects a release that lacks a required or enabled feature.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ JOIN_RETRIED = (
     "operations_in_flight",
     "changes_paused",
 )
-"""Rejections that another try gets over, a join's with tokens chosen anew: another node is moving, or has moved."""
+"""Rejections after which the request is retried, a join with new tokens: another node is moving or has moved."""
 
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """A request of the node has this answer."""
+    """Report the answer to a request of the node."""
 
     command: Command
     answer: Submitted
@@ -44,15 +43,15 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class After:
-    """Wait for an epoch after this one; the driver may end the wait sooner."""
+    """Wait for an epoch after this one. The driver may end the wait earlier."""
 
     epoch: Epoch
 
 
 def register(me: RegisterNode, draw: Draw) -> Steps[None]:
-    """Have the cluster know the node, its release and the features of that; raises NodeFailed.
+    """Register the node, its release and its features. Raises NodeFailed.
 
-    The newest state has all that the log had when the process began.
+    Expects that the newest state contains everything that the log had when the process began.
     """
     while True:
         state: ClusterState = yield Newest()
@@ -67,18 +66,21 @@ def register(me: RegisterNode, draw: Draw) -> Steps[None]:
                 f"the name {me.name} belongs to node {state.node_names[me.name]}, this one is {me.id}: "
                 "choose another name, or bring back the folder that node had"
             )
+        # A restarted node with unchanged features sends no command that the validator could reject. So the node itself
+        # checks for features that the cluster has come to require.
         if found is not None and (lacks := missing_feature(state, me.name, me.features)) is not None:
             raise NodeFailed(f"{lacks.code}: {lacks.detail}")
         command = _news(me, found)
         if command is None:
             return
         answer = yield from _answered(command, draw)
+        # A rejection does not matter if another change has made the request unnecessary.
         if isinstance(answer, RejectedResult) and _news(me, (yield Newest()).nodes.get(me.id)) == command:
             yield from _wait(command, answer)
 
 
 def _news(me: RegisterNode, found: Node | None) -> RegisterNode | UpdateNode | None:
-    """What the cluster does not know yet of this node, or of the release that it runs now; None: it knows all."""
+    """Return the command that publishes this node or its current release, or None if the cluster knows both."""
     if found is None:
         return me
     if (found.release, found.features) == (me.release, me.features) or found.state == "left":
@@ -87,7 +89,11 @@ def _news(me: RegisterNode, found: Node | None) -> RegisterNode | UpdateNode | N
 
 
 def join(node: NodeId, wish: Callable[[ClusterState], Steps[Command]], draw: Draw) -> Steps[None]:
-    """Ask for what the node wishes on the newest state, until it is on its way. Raises NodeFailed."""
+    """Submit the node's join until it is admitted. Raises NodeFailed.
+
+    Args:
+        wish: Builds the command from the newest state.
+    """
     while True:
         state: ClusterState = yield CatchUp()
         if state.nodes[node].state != "none":
@@ -107,9 +113,9 @@ def _answered(command: Command, draw: Draw) -> Steps[Submitted]:
 
 
 def _wait(command: Command, answer: RejectedResult) -> Steps[None]:
-    """Wait before another try; raises NodeFailed if none gets over the rejection."""
+    """Wait before another attempt. Raises NodeFailed if retrying cannot help."""
     if answer.code == FORGOTTEN:
-        return  # nothing was decided: the next try is another request
+        return  # The validator has forgotten the request and decided nothing. The next attempt is a new request.
     if answer.code not in JOIN_RETRIED:
         raise NodeFailed(f"{type(command).__name__}: {describe(answer)}")
     yield After(answer.epoch)

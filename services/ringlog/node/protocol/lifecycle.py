@@ -1,17 +1,18 @@
-"""The lifecycle of a node: the steps before its first turn, in order, and its reports of load.
+"""The lifecycle of a node: the steps before its first turn, in order, and its load reports.
 
 =====================  ===============================================================================================
-the log is followed    from here on the newest state has all that the log had when the process began
-the disk is compared   the log must have what the disk says was acknowledged and adopted; the folder must be the newest
-the node registers     before any other process could know of it
-registers are served   they follow the log at their own pace
-mutations are opened   the node must catch up with the end that the topic had then
-turns                  along with acknowledgements, loads, questions to peers (``ringlog.node.protocol.peers``), and, if
-                       requested, joining the cluster
+Follow the log         From here on, the newest state contains everything that the log had when the process began.
+Compare the disk       The log must contain everything that the disk has acknowledged and adopted. The folder must be
+                       the newest one of this node.
+Register               The node registers before any other process could know it.
+Serve registers        Registers follow the log independently of the rows.
+Open mutations         The node must catch up to the end that the topic has now.
+Turns                  Concurrently with acknowledgements, load reports, requests to peers
+                       (``ringlog.node.protocol.peers``) and, if requested, joining the cluster.
 =====================  ===============================================================================================
 
-A node reports the load of its tablets once it has its rows again. ``ringlog.protocol.balancer.load_reports`` says when
-a report is due. The newest one counts, so a lost one is replaced by the next.
+A node reports the load of its tablets once it has its rows again. ``ringlog.protocol.balancer.load_reports`` decides
+when to send a report. Only the newest report counts, so a lost one is replaced by the next.
 """
 
 from __future__ import annotations
@@ -32,12 +33,12 @@ from ringlog.wire.records import NodeLoad
 
 @dataclass(frozen=True, slots=True)
 class AwaitLoads:
-    """Wait until a report may be due; the driver may end the wait sooner."""
+    """Wait until a report may be due. The driver may end the wait earlier."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasureTablets:
-    """Outcome: how many bytes the node holds of each of its ``own`` tablets, under ``state``."""
+    """Measure the tablets of this node under ``state``. Outcome: bytes of each tablet in ``own``."""
 
     state: ClusterState
     own: Own
@@ -45,13 +46,13 @@ class MeasureTablets:
 
 @dataclass(frozen=True, slots=True)
 class PublishLoad:
-    """Publish the report, once. No outcome."""
+    """Publish a report, without retries. No outcome."""
 
     load: NodeLoad
 
 
 def report_loads(row_replica: RowReplica) -> Steps[None]:
-    """Report what is due, for ever."""
+    """Publish load reports on schedule, without end."""
     schedule = LoadReportSchedule(row_replica.node)
     while True:
         yield AwaitLoads()
@@ -72,24 +73,27 @@ PEERS = "peers"
 
 @dataclass(frozen=True, slots=True)
 class FollowLog:
-    """Begin to fold the log, for as long as it takes. Outcome: a state that has all that was in it."""
+    """Start to fold the log. Outcome: a state that contains all entries that the log had."""
 
 
 @dataclass(frozen=True, slots=True)
 class CompareDisk:
-    """The driver raises if the disk has what the log, of which this is the state, does not have, or has no more."""
+    """Compare the disk with ``state``, which is everything that the log has.
+
+    The driver raises if the disk has entries that the log lacks, or if the folder is an older copy.
+    """
 
     state: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
 class ServeRegisters:
-    """Have the registers follow the log, beside these steps, and answer."""
+    """Serve registers and let them follow the log, concurrently with these steps."""
 
 
 @dataclass(frozen=True, slots=True)
 class OpenedMutations:
-    """Offsets of the mutations topic by partition: where it begins, and where it ended when it was opened."""
+    """Begin and end offsets of the mutations topic by partition, at the time when it was opened."""
 
     begin: Mapping[int, int]
     ends: Mapping[int, int]
@@ -97,7 +101,7 @@ class OpenedMutations:
 
 @dataclass(frozen=True, slots=True)
 class OpenMutations:
-    """Read the mutations topic from where the node's rows end. Outcome: OpenedMutations."""
+    """Read the mutations topic from the end of the node's rows. Outcome: OpenedMutations."""
 
 
 def run_lifecycle(
@@ -108,9 +112,14 @@ def run_lifecycle(
     peers: Steps[None],
     wish: Callable[[ClusterState], Steps[Command]] | None,
 ) -> Steps[None]:
-    """From the start on, for ever. ``acks``, ``peers``: steps of the modules of these names; ``wish``: with what the
-    node joins, if it is to. Raises NodeFailed.
+    """Run a node from its start, without end. Raises NodeFailed.
+
+    Args:
+        acks: The steps of ``acks.acknowledge``.
+        peers: The steps of ``peers.ask_peers``.
+        wish: Builds the join command, or None if the node is not to join.
     """
+    # Compare before anything is registered or served: an outdated folder or log must not become visible to other nodes.
     yield CompareDisk((yield FollowLog()))
     yield from register(me, draw)
     yield ServeRegisters()

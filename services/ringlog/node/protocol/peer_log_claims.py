@@ -1,14 +1,16 @@
-"""Claims of peers about the log beyond the node's own log: checked as they come, and never served.
+"""Claims of peers about the log beyond the node's own log: verified on receipt, and never served.
 
-A page follows on the newest state that is known here, the own one or what peers have shown beyond it. Each entry is
-folded onto that, and must be applied: so ids chain, the cluster is this one, and nothing is passed over. A snapshot
-must give the digests that its head says, be of this cluster, and know the own epoch by the own state's id, if its
-history reaches back that far. A page with anything else is refused whole, with a code.
+A page continues the newest known state, either the node's own or one that peers have shown. Each entry is folded into
+that state and must be applied. This proves that state ids chain, that the cluster is the same and that no entry is
+missing. A snapshot must match the digests in its head and belong to this cluster. If its history reaches back far
+enough, it must also contain the node's own epoch with the same state id. A page that fails any check is refused as a
+whole, with a code.
 
-The ids of a chain can be copied beside another command. So each entry is remembered by its digest, and when the own log
-comes to its epoch, its bytes must be the same. Who has shown something else, or something that the log does not have
-where it ends, is not asked again, and all that was shown beyond is forgotten. An entry that the log confirms was folded
-already, on the same state: that is all that a hint is good for, beside that operators see how far others are.
+State ids alone do not prove a command, because a peer could copy the ids of a chain. So the digest of each entry is
+remembered and compared when the node's own log reaches its epoch. A peer that has shown a different entry is refuted,
+and so is a peer that has shown an entry beyond the log's end. It is not asked again, and all claims are forgotten.
+
+Claims have two uses: an entry that the log confirms is already folded, and operators see how far other nodes are.
 
 Source: CEP-21, "Catching up"; decision 31.
 """
@@ -40,17 +42,17 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import SnapshotChunk, StoredSnapshot, decode_snapshot_record
 
 SHOWN_MAX = 10_000
-"""Epochs beyond the own one that a node remembers digests of; it learns no more until its log follows."""
+"""The limit of remembered digests. Beyond it the node asks for nothing until its own log follows."""
 
 FoldOn = Callable[[ClusterState, bytes], Folded]
-"""Folds the bytes of an entry into a state."""
+"""Folds the encoded entry into a state."""
 EntryAt = Callable[[Epoch], bytes | None]
-"""The entry of the own log that made an epoch, None if it is not held."""
+"""Returns the entry of the node's own log that created an epoch, or None if it is no longer available."""
 
 
 @dataclass(frozen=True, slots=True)
 class ShownEpoch:
-    """By whom an epoch was shown, the id of its state, and the digest of its entry; empty for that of a snapshot."""
+    """A claimed epoch: the peer, the state id, and the digest of its entry. A snapshot has an empty digest."""
 
     peer: NodeId
     state_id: str
@@ -59,7 +61,7 @@ class ShownEpoch:
 
 @dataclass(frozen=True, slots=True)
 class PartialSnapshot:
-    """The received chunks of a snapshot of ``peer``."""
+    """The chunks of a peer's snapshot received so far."""
 
     peer: NodeId
     head: StoredSnapshot
@@ -67,7 +69,7 @@ class PartialSnapshot:
 
 
 class PeerLogClaims:
-    """Those of a node, over one life of it, for one thread; ``newest_epoch`` for any."""
+    """The claims that one node has received since its start. Not thread-safe, except ``newest_epoch``."""
 
     def __init__(self, fold_on: FoldOn) -> None:
         self._fold_on = fold_on
@@ -79,22 +81,22 @@ class PeerLogClaims:
 
     @property
     def newest_epoch(self) -> Epoch:
-        """The newest epoch that a peer has shown and the own log has not; 0: none."""
+        """The newest epoch that a peer has shown beyond the node's own log, or 0."""
         state = self._state
         return 0 if state is None else state.epoch
 
     @property
     def is_full(self) -> bool:
-        """True if nothing more is to be asked for."""
+        """True if the node should request nothing more."""
         return len(self._shown) >= SHOWN_MAX
 
     def newest(self, own: ClusterState) -> ClusterState:
-        """The newest state that is known, by the own log or by what peers have shown on it."""
+        """Return the newest known state: ``own``, or a state that peers have shown beyond it."""
         state = self._state
         return own if state is None or state.epoch <= own.epoch else state
 
     def request(self, peer: NodeId, own: ClusterState) -> EntriesRequest:
-        """Return the next request to the peer."""
+        """Return the next request to ``peer``."""
         after, partial = self.newest(own), self._partial
         self._asked = after
         after_state = own.cluster_id, peer, after.epoch, after.state_id
@@ -103,14 +105,14 @@ class PeerLogClaims:
         return EntriesRequest(*after_state, partial.head.epoch, len(partial.chunks))
 
     def forget(self) -> None:
-        """All of it."""
+        """Discard all claims."""
         self._state, self._partial = None, None
         self._shown.clear()
 
     # ---------------------------------------------------------------------------------------------- pages
 
     def take(self, peer: NodeId, reply: EntriesReply) -> str:
-        """Know what the peer shows on what was asked last; or the code for which nothing of it is taken."""
+        """Verify and store the reply to the last request. Return an empty string, or the code that refuses it."""
         if reply.node != peer:
             return WRONG_NODE
         if reply.refused:
@@ -124,6 +126,7 @@ class PeerLogClaims:
         return self._take_entries(peer, reply)
 
     def _take_entries(self, peer: NodeId, reply: EntriesReply) -> str:
+        # Collect the whole page before storing any of it: one bad entry refuses all.
         state, shown = self._asked, dict[Epoch, ShownEpoch]()
         for data in reply.entries:
             made = self._fold_on(state, data)
@@ -150,6 +153,7 @@ class PeerLogClaims:
             return BAD_ENTRIES
         if head.cluster_id != asked.cluster_id:
             return FOREIGN_CLUSTER
+        # Bound the memory that a peer can claim before its digests can be verified.
         size = sum(max(part.size, 0) for part in head.parts)
         if size > SNAPSHOT_BYTES_MAX:
             return TOO_LARGE
@@ -177,9 +181,10 @@ class PeerLogClaims:
     # -------------------------------------------------------------------------------------------- the log
 
     def compare(self, own: ClusterState, entry_at: EntryAt, ended: bool = False) -> NodeId:
-        """Compare what was shown with the own log as far as that is; who has shown something else, empty: nobody.
+        """Verify the claims against the node's own log. Return the refuted peer, or an empty string.
 
-        ``ended``: the log has nothing beyond, and had nothing when it was last asked for.
+        Args:
+            ended: True if the log was read to its end, so that claims beyond ``own`` are false.
         """
         for epoch in sorted(self._shown):
             one = self._shown[epoch]
@@ -188,6 +193,7 @@ class PeerLogClaims:
                     return self._refute(one.peer)
                 break
             data = entry_at(epoch)
+            # Compare bytes if the entry is available, and state ids otherwise.
             if (data is not None and one.digest and sha256(data).digest() != one.digest) or contradicts(
                 own, epoch, one.state_id
             ):

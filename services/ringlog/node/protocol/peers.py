@@ -1,16 +1,18 @@
-"""How a node that is behind asks its peers: the log first, then one peer after the other, seldom.
+"""Requests of a node that is behind to its peers, for the log entries that it lacks.
 
 ======================  ==============================================================================================
-it waits                until a message names an epoch that is not here, or for ``POLL_INTERVAL``
-the log is asked        what answers in time needs no hint, and says of each hint whether it is true
-peers are asked         members of the metadata service first, in an order by chance, ``PEERS_MAX`` in a round; each
-                        page by page, until it has no more, what it gives is refused, or the named epoch is there
-it rests                from ``REST`` on, twice as long after each round that brought nothing, at most ``REST_MAX``
+Wait                    Until a message names an epoch that the node does not have, or for ``POLL_INTERVAL``.
+Ask the log             If it answers in time, peers are not needed, and earlier claims of peers can be verified.
+Ask peers               Up to ``PEERS_MAX`` peers in random order, members of the metadata service first. Each is asked
+                        page by page, until it has no more entries, a page is refused, or the named epoch is reached.
+Pause                   Starting with ``REST``, doubled after each round without progress, at most ``REST_MAX``.
 ======================  ==============================================================================================
 
-However many messages name later epochs meanwhile, there is one round; and an epoch that nobody has is forgotten with
-the round that did not find it. What is learned are hints (``ringlog.node.protocol.peer_log_claims``): nobody serves or
-keeps a state for them. While the broker is away a node goes on serving at its epoch, and knows how far its peers are.
+There is one round at a time, regardless of the number of messages. If a round does not find the named epoch, the epoch
+is forgotten.
+
+Invariant: results are claims (``ringlog.node.protocol.peer_log_claims``). A node never serves or stores a state that it
+learned from peers. While the broker is unavailable, a node serves its own epoch and knows how far its peers are.
 
 Source: CEP-21, "Catching up"; decision 31.
 """
@@ -33,40 +35,45 @@ POLL_INTERVAL: Final[Micros] = 2_000_000
 REST: Final[Micros] = 250_000
 REST_MAX: Final[Micros] = 8_000_000
 LOG_TIMEOUT: Final[Micros] = 1_000_000
-"""How long the log has to answer, and to be read."""
+"""How long the log has to answer and to be read, in microseconds."""
 ANSWER_TIMEOUT: Final[Micros] = 3_000_000
-"""How long a peer has to answer."""
+"""How long a peer has to answer, in microseconds."""
 PEERS_MAX: Final = 3
 PAGES_MAX: Final = 64
-"""Pages that one peer is asked for in a round."""
+"""Pages requested from one peer in a round."""
 UNANSWERED: Final = "unanswered"
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitBehind:
-    """Wait until a message has named an epoch that is not here, or so long. Outcome: the greatest one; 0: none."""
+    """Wait until a message names an epoch that the node does not have. Outcome: the greatest one, or 0 after
+    ``timeout``.
+    """
 
     timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
 class AskLog:
-    """Outcome: a state that has all that was in the log when this was asked; None if that takes longer."""
+    """Read the log up to its present end. Outcome: the resulting state, or None after ``timeout``."""
 
     timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
 class AskPeer:
-    """Outcome: what the peer answers, or None."""
+    """Send a request to a peer. Outcome: its reply, or None."""
 
     request: EntriesRequest
 
 
 @dataclass(frozen=True, slots=True)
 class PeerAnswered:
-    """Report the result of a request to a peer. ``code``: why the answer was rejected, empty if it was accepted.
-    ``newest_epoch``: see there.
+    """Report the result of a request to a peer.
+
+    Attributes:
+        code: The reason for rejecting the reply; empty if it was accepted.
+        newest_epoch: See ``PeerLogClaims``.
     """
 
     request: EntriesRequest
@@ -77,7 +84,7 @@ class PeerAnswered:
 
 @dataclass(frozen=True, slots=True)
 class PeerRefuted:
-    """The log has something else than this peer has shown."""
+    """Report a peer whose claim contradicts the log."""
 
     peer: NodeId
 
@@ -85,12 +92,17 @@ class PeerRefuted:
 def ask_peers(
     node: NodeId, own: Callable[[], ClusterState], claims: PeerLogClaims, entry_at: EntryAt, draw: Draw
 ) -> Steps[None]:
-    """For ever. ``own``: the newest state that the own log has shown."""
+    """Ask peers for log entries whenever the node is behind, without end.
+
+    Args:
+        own: Returns the newest state that the node folded from the log.
+        entry_at: Returns the log's own entry of an epoch.
+    """
     rest, next_check = REST, POLL_INTERVAL
     while True:
         wanted: Epoch = yield AwaitBehind(next_check)
         if wanted:
-            yield Rest(REST)  # most epochs are here by then
+            yield Rest(REST)  # Usually the node's own log delivers the epoch during this pause.
             if wanted <= own().epoch:
                 continue
         yield from _compared(claims, own(), entry_at)
@@ -99,6 +111,7 @@ def ask_peers(
             yield from _compared(claims, seen, entry_at, ended=True)
             rest, next_check = REST, POLL_INTERVAL
             continue
+        # The log does not answer: only now are peers asked.
         before = claims.newest(own()).epoch
         if not wanted or wanted > before:
             yield from _round(node, own, claims, entry_at, draw, wanted)
@@ -121,7 +134,7 @@ def _round(
             code = UNANSWERED if reply is None else claims.take(peer, reply)
             yield PeerAnswered(request, reply, code, claims.newest_epoch)
             if code == OTHER_HISTORY and request.epoch > state.epoch:
-                claims.forget()  # two peers differ: this one is asked from the own log on
+                claims.forget()  # Two peers disagree. Start again from the node's own log, which decides between them.
                 continue
             if code or reply is None or claims.newest(own()).epoch >= reply.epoch:
                 break
@@ -135,7 +148,7 @@ def _compared(claims: PeerLogClaims, own: ClusterState, entry_at: EntryAt, ended
 
 
 def order_of(state: ClusterState, node: NodeId, refuted: set[NodeId], draw: Draw) -> list[NodeId]:
-    """Return the peers to ask, in order: members, then other nodes that may be up."""
+    """Return the peers to ask, in order: members of the metadata service, then other nodes that may be up."""
     others = {one.id for one in state.nodes.values() if one.state != "left" and not one.down}
     others -= {node, *refuted}
     members = others.intersection(read_group(state))

@@ -1,15 +1,16 @@
-"""In which order a node's registers get to the disk, into sight, and into answers.
+"""The order of steps that makes changes of a node's registers durable, visible and answered.
 
-``ringlog.node.registers.registers`` decides; here each of its steps is taken when the journal has it:
+``ringlog.node.registers.registers`` makes the decisions. This module performs each of them when the journal has it:
 
-- a **write** is admitted and handed to the journal in one step; it is applied and answered once it is on disk;
-- an **epoch** is handed over with the ranges that go by it, while nothing new is admitted; it is adopted once it is on
-  disk. So the journal has writes and epochs in the order in which they were admitted and adopted;
-- a **page of a stream** is kept once it is on disk, with the place where the stream goes on after a restart. No epoch
-  is adopted between the two: what a cancelled operation streamed is dropped whole.
+- A **write** is admitted and passed to the journal in one step. It is applied and answered once it is on disk.
+- An **epoch** is passed to the journal together with the ranges that the node loses. Until it is on disk, no request is
+  admitted. So the order of writes and epochs in the journal is the order of their effects.
+- A **page of a stream** is kept once it is on disk with its last key. After a restart, the stream continues there. No
+  epoch is adopted in between, so all rows of a cancelled operation can be dropped.
 
-Reads take no step on the disk: what they find is there already. Between two steps the value is the fold of what the
-disk has.
+Reads need no disk access: everything they find is durable already.
+
+Invariant: between two steps, the value is the fold of the records that are on disk.
 """
 
 from __future__ import annotations
@@ -36,18 +37,21 @@ Done = Callable[[], None]
 
 
 class RecordJournal(Protocol):
-    """Where records go. They are on disk in the order in which they were handed over."""
+    """A sink that writes records to disk in the order of the calls."""
 
     def append(self, record: JournalRecord, done: Done) -> None:
-        """Have a record on the disk soon; ``done`` is called then, after those of the records before it."""
+        """Write a record to disk soon, then call ``done``. Calls of ``done`` follow the order of the records."""
 
 
 class DurableRegisters:
-    """The registers of ``node``, that begin with what its disk held.
+    """The registers of one node, starting from the content of its disk.
 
-    Who drives them lets one call at a time in, and one ``done`` of the journal. Epochs, pages and ends of streams are
-    handed over one after the other: the next one when the ``done`` of the last was called. ``reply``: hears the answers
-    to writes.
+    The caller serializes all methods and all calls of ``done``. It passes the next epoch, page or end of a stream only
+    after the previous ``done``.
+
+    Args:
+        found: The content of the disk.
+        reply: Receives the answers to writes.
     """
 
     def __init__(self, node: NodeId, found: Image, journal: RecordJournal, reply: Callable[[Reply], None]) -> None:
@@ -61,20 +65,21 @@ class DurableRegisters:
         self._numbers = count(1)
 
     def begin(self, done: Done) -> None:
-        """Have it on the disk that the node has started again."""
+        """Write to disk that the node has started again."""
         self._journal.append(JournalRecord(start=self.start, node=self.node), done)
 
     def image(self) -> Image:
-        """What the disk holds."""
+        """Return the content of the disk."""
         durable = self.value.durable
         return Image(durable.epoch, self.start, durable.cells, Map(self._marks), durable.state_id, self.node)
 
     # ---------------------------------------------------------------------------------------------- epochs
 
     def lost_under(self, state: ClusterState) -> Spans | None:
-        """The registers that go if ``state`` is adopted; None if it is not newer. May be asked beside other calls.
+        """Return the registers that the node loses under ``state``, or None if ``state`` is not newer.
 
-        Raises NodeFailed if the state does not descend from the one that was adopted last.
+        May run concurrently with other calls. Raises NodeFailed if ``state`` does not descend from the last adopted
+        one.
         """
         value = self.value
         if not registers.is_news(value, state):
@@ -84,8 +89,13 @@ class DurableRegisters:
         return registers.lost_under(value, state)
 
     def adopt(self, state: ClusterState, lost: Spans, done: Done) -> None:
-        """Serve under ``state`` once that is on disk; ``lost`` is what goes. Until then nothing is admitted."""
+        """Serve under ``state`` once it is on disk. Until then no request is admitted.
+
+        Args:
+            lost: The registers to drop, from ``lost_under``.
+        """
         self.is_adopting = True
+        # List only spans with cells or pending writes: a node may lose many ranges that contain nothing.
         gone = tuple(span for span in lost if _is_in_use(self.value, span))
         wanted = works_of(state, self.node)
         ended = tuple(sorted({name[0] for name in self._marks}.difference(wanted)))
@@ -101,19 +111,20 @@ class DurableRegisters:
         done()
 
     def acknowledgeable(self) -> Epoch:
-        """The newest epoch that the node may acknowledge as far as its registers go."""
+        """Return the newest epoch that the registers allow the node to acknowledge."""
         return registers.acknowledgeable(self.value)
 
     def received(self, operation: OperationId) -> bool:
-        """True if everything that was to be streamed for the operation is here."""
+        """Return True if the node has received all registers that the operation streams to it."""
         return operation in self.value.received
 
     # ------------------------------------------------------------------------------------- reads and writes
 
     def take(self, request: WriteRequest | ReadRequest) -> Taken:
-        """Take a request: the number under which a write is answered, what a read finds, or why it is refused. Not
-        while an epoch is adopted: the journal has it and what is admitted under it in their order, and what is read
-        under an epoch may go with the next one.
+        """Admit a request. Return the number of a write, the result of a read, or a refusal.
+
+        Must not be called while an epoch is being adopted. The journal would otherwise have the epoch and the requests
+        admitted under it in the wrong order, and a read could return cells that the next epoch drops.
         """
         assert not self.is_adopting, "an epoch is on its way to the disk"
         number, key, cell = next(self._numbers), request.key, written(request)
@@ -127,6 +138,7 @@ class DurableRegisters:
             return verdict
         if cell is not None:
             self._journal.append(JournalRecord(cells=((key, cell),)), partial(self._apply, number))
+            # The answer follows from ``_apply`` when the journal has synced the write.
             return number
         self.value, (reply,) = registers.answer_read(self.value, number)
         return reply
@@ -139,12 +151,14 @@ class DurableRegisters:
     # ------------------------------------------------------------------------------------------- streaming
 
     def mark(self, fetch: RegisterFetch) -> Key | None:
-        """Where a stream goes on: everything up to this key is here."""
+        """Return the last key of a stream that is on disk, or None."""
         return self._marks.get((fetch.operation, fetch.source, fetch.replication))
 
     def receive_page(self, fetch: RegisterFetch, page: Cells, done: Done) -> bool:
-        """Keep a page, in ascending order, that follows ``mark``; False rejects a stream that is not wanted, or cells
-        that do not belong to it under the adopted epoch: the source may be behind, or ahead.
+        """Keep a page that follows ``mark``, in ascending order.
+
+        Return False if the stream is not wanted, or if cells do not belong to it under the adopted epoch. The source
+        may then be behind or ahead.
         """
         if fetch not in self.value.fetching or not registers.belongs(self.value.state, fetch, page):
             return False
@@ -162,14 +176,14 @@ class DurableRegisters:
         done()
 
     def receive_end(self, fetch: RegisterFetch) -> bool:
-        """All pages are here; False refuses a stream that nobody wants any more."""
+        """Record that all pages have arrived. Return False if the stream is no longer wanted."""
         after = registers.receive(self.value, fetch, {})
         self.value = after or self.value
         return after is not None
 
 
 def written(request: WriteRequest | ReadRequest) -> RegisterCell | None:
-    """What is to be written; None: the request is a read."""
+    """Return the cell to write, or None for a read."""
     return request.cell if isinstance(request, WriteRequest) else None
 
 
@@ -181,7 +195,7 @@ def _other_log(durable: Durable, state: ClusterState) -> str:
 
 
 def _is_in_use(value: RegisterReplica, span: Span) -> bool:
-    """True if there are cells in the span, or writes in hand that would bring some."""
+    """Return True if the span contains cells, or if a pending write would add one."""
     keyspace, first, last = span
     return value.durable.cells.has_any(span) or any(
         write.key.keyspace == keyspace and first <= write.key.token <= last for write in value.pending

@@ -1,10 +1,11 @@
-"""How long a node holds a request for what it has not got yet, and what it says then.
+"""How long a node holds a request that names an epoch or position it does not have, and its answer afterwards.
 
-The epoch and the positions that a request names are only what somebody says. A node that is behind waits for them a
-moment, for its own log to show them, and then says that it is behind: who asks sets the pace
-(``ringlog.client.data.registers``). An epoch on its way to the disk is waited for as long as that takes: this is the
-node's own work. Between the last wait and the answer nothing happens: threads have the lock that the steps are
-performed under, the simulator no other event.
+A request's epoch and positions are claims of its sender. A node that is behind waits a limited time for its own log to
+reach them, and then answers that it is behind. The client decides when to retry (``ringlog.client.data.registers``). An
+epoch that is being written to disk is awaited without a limit, because only this node's disk delays it.
+
+Invariant: nothing happens between the end of the last wait and the answer. In a process, threads hold the lock that
+protects the steps; in the simulator, no other event runs.
 """
 
 from __future__ import annotations
@@ -22,25 +23,30 @@ from ringlog.protocol.effects import FOREVER, Steps
 from ringlog.wire.data import ReadRequest, ReadRowsReply, ReadRowsRequest, WriteRequest
 
 CATCH_UP: Final[Micros] = 200_000
+"""The longest wait for the node's own log, in microseconds."""
 AHEAD_MAX: Final = 10_000
-"""A node that lacks more epochs than this does not reach the named one within ``CATCH_UP``: no request waits for it."""
+"""A node that is further behind, in epochs, cannot catch up within ``CATCH_UP``, so no request waits for it."""
 
 
 def is_within_reach(own: Epoch, named: Epoch) -> bool:
-    """True if a node at epoch ``own`` may soon have the epoch that a request names."""
+    """Return True if a node at epoch ``own`` may soon have the epoch ``named``."""
     return own < named <= own + AHEAD_MAX
 
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Wait until it is ``over``, at most ``timeout``. No outcome."""
+    """Wait until ``over`` returns True, at most ``timeout``. No outcome."""
 
     over: Callable[[], bool]
     timeout: Micros
 
 
 def take(registers: DurableRegisters, request: WriteRequest | ReadRequest, may_wait: bool = True) -> Steps[Taken]:
-    """Take a request for a register. ``may_wait``: False if too many others wait."""
+    """Admit a request for a register, after a wait if the node is behind.
+
+    Args:
+        may_wait: False if too many other requests wait already.
+    """
     if may_wait and is_within_reach(registers.value.state.epoch, request.epoch):
         yield Hold(lambda: registers.value.state.epoch >= request.epoch, CATCH_UP)
     if registers.is_adopting:
@@ -49,7 +55,11 @@ def take(registers: DurableRegisters, request: WriteRequest | ReadRequest, may_w
 
 
 def answer(row_replica: RowReplica, request: ReadRowsRequest, may_wait: bool = True) -> Steps[ReadRowsReply]:
-    """The answer to a request for rows that is sound as such. ``may_wait``: as of ``take``."""
+    """Return the answer to a well-formed request for rows, after a wait if the node is behind.
+
+    Args:
+        may_wait: False if too many other requests wait already.
+    """
     is_near = request.epoch <= row_replica.state.epoch + AHEAD_MAX
     if may_wait and is_near and row_reads.is_behind(row_replica, request):
         yield Hold(lambda: not row_reads.is_behind(row_replica, request), CATCH_UP)

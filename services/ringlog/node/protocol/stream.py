@@ -1,8 +1,8 @@
-"""A stream of a node, of rows or of registers: page by page from its source, until it is all on the own disk.
+"""The protocol of a stream of rows or registers: fetch pages from the source until all of them are on disk.
 
-A call brings one page after the other; one that breaks, whichever side was killed, is followed by another, which goes
-on after the last page that was kept. A stream is tried until it is whole, or nobody wants it any more, or it was tried
-as often as it may be (``ringlog.node.stream_attempts``): then an operator has it tried again, or not.
+One call delivers a sequence of pages. If it breaks, because either side failed, the next call continues after the last
+page that was kept. A stream is retried until it is complete, until it is no longer wanted, or until the limit of
+attempts is reached (``ringlog.node.stream_attempts``). After that an operator decides whether to retry.
 """
 
 from __future__ import annotations
@@ -22,7 +22,11 @@ from ringlog.wire.data import Rows, RowVersion
 
 @dataclass(frozen=True, slots=True)
 class AskAgain:
-    """Why a stream has to be asked for again. ``is_late``: nothing is wrong, but the call's time is over."""
+    """The reason why a stream must be requested again.
+
+    Attributes:
+        is_late: True if the deadline of the call expired and nothing else is wrong.
+    """
 
     why: str
     is_late: bool = False
@@ -30,8 +34,9 @@ class AskAgain:
 
 @dataclass(frozen=True, slots=True)
 class NextPage:
-    """The next page of a call, the ``is_first`` one of a new call for what follows all that was kept. Outcome: it, an
-    empty one at the end of the stream, or AskAgain.
+    """Fetch the next page. If ``is_first``, begin a new call after the last kept page.
+
+    Outcome: the page, an empty page at the end of the stream, or AskAgain.
     """
 
     is_first: bool
@@ -39,20 +44,23 @@ class NextPage:
 
 @dataclass(frozen=True, slots=True)
 class KeepPage:
-    """Have the page with what was kept before, and note how far that goes. Outcome: False if it is not to be kept."""
+    """Store a page together with the position that it reaches. Outcome: False if the page is not wanted."""
 
     page: Any
 
 
 @dataclass(frozen=True, slots=True)
 class EndPages:
-    """All pages are here. No outcome: a stream that ends late is refused."""
+    """Complete the stream. No outcome: the completion of a late stream is refused."""
 
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Wait before the next attempt; ``seconds`` is None if there is none as things are. ``why``: the last was in
-    vain.
+    """Wait before the next attempt.
+
+    Attributes:
+        seconds: The length of the wait, or None if the stream must not be tried at present.
+        why: The reason why the last attempt failed.
     """
 
     seconds: float | None
@@ -65,7 +73,12 @@ def stream(
     wanted: Callable[[], bool],
     state: Callable[[], ClusterState],
 ) -> Steps[None]:
-    """Have what ``fetch`` names streamed here, while it is ``wanted`` under the newest adopted ``state``."""
+    """Fetch the stream that ``fetch`` describes, while it is wanted.
+
+    Args:
+        wanted: Returns False if the stream is no longer needed under the newest adopted state.
+        state: Returns the newest adopted state.
+    """
     while wanted():
         yield FaultPoint("streaming")
         if not tries.may_try(fetch, fetch.operation, state()):
@@ -74,6 +87,7 @@ def stream(
         broken: AskAgain | None = yield from _called()
         if broken is None:
             break
+        # A call that reached its deadline after some progress is not a failed attempt: large streams need many calls.
         if not broken.is_late and wanted():
             now = yield WallClock()
             again = tries.failed(fetch, fetch.operation, fetch.source, state(), broken.why, now)
@@ -82,7 +96,7 @@ def stream(
 
 
 def _called() -> Steps[AskAgain | None]:
-    """One call; None if it brought all that was missing. One that is late was in vain if it brought nothing."""
+    """Perform one call. Return None if it completed the stream. A late call without progress counts as failed."""
     has_kept = False
     page = yield NextPage(is_first=True)
     while not isinstance(page, AskAgain):
@@ -97,7 +111,7 @@ def _called() -> Steps[AskAgain | None]:
 
 
 class GainedRows:
-    """What has come of a stream of rows: ``rows`` in number, up to ``last``."""
+    """The progress of a stream of rows: the number of rows so far and the last one."""
 
     def __init__(self, rows: row_replica.RowReplica, fetch: row_replica.RowFetch) -> None:
         self.fetch = fetch
@@ -107,7 +121,7 @@ class GainedRows:
         self._sum = VersionsSum()
 
     def keep(self, page: Rows) -> bool:
-        """For ``KeepPage``."""
+        """Store a page, for ``KeepPage``."""
         if not self._row_replica.take_in(self.fetch, page):
             return False
         self.last = page.rows[-1]
@@ -116,5 +130,5 @@ class GainedRows:
         return True
 
     def end(self) -> bool:
-        """For ``EndPages``: False if nobody wants the rows any more."""
+        """Complete the stream, for ``EndPages``. Return False if the rows are no longer wanted."""
         return self._row_replica.complete(self.fetch, self.rows, self._sum.hex())

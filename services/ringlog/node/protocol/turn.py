@@ -1,13 +1,13 @@
-"""A node's turn: take records, learn what the log has, adopt it, judge what it settles, acknowledge.
+"""The turn of a node: read records, read the log, adopt its state, validate records, acknowledge.
 
-The state is learned after the records were taken, by a read barrier. So whatever the log held when they were read is
-adopted before rows are kept by its placements. Records that it does not settle wait, and the node asks for a later
-settled time (``ringlog.node.rows.watermark_requests``).
+Each turn reads the log with a read barrier after it has read mutations. So the node adopts everything that the log had
+at that time before it keeps rows according to its placements. Records above the validation watermark wait, and the node
+requests a later one (``ringlog.node.rows.watermark_requests``).
 
-A restarted node reads on where its rows end (``ringlog.node.rows.store``); one without rows reads the topic from its
-beginning, under the placements of today. It has *caught up* once it has passed the topic's end as it was at the start,
-and knows the epoch that it acknowledged last: before that it acknowledges nothing and answers no reads. Each turn ends
-with a commit of what it judged.
+A restarted node continues at the position of its rows (``ringlog.node.rows.store``). A node without rows reads the
+topic from its beginning, under the present placements. The node has *caught up* when it has passed the topic's end as
+of its start and knows the epoch that it acknowledged last. Before that it acknowledges nothing and answers no reads.
+Each turn ends with a commit of the validated records.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from ringlog.protocol.submission.results import RejectedResult
 from ringlog.protocol.submission.submission import request_for
 
 BACKLOG: Micros = 200_000
-"""How long a node reads nothing more while as many records wait as may."""
+"""The pause, in microseconds, between turns while the limit of waiting records is reached."""
 REFUSED: Micros = 1_000_000
-"""How long after a refusal a node asks for no other settled time."""
+"""The pause, in microseconds, after a rejected request for a later watermark."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tailed:
-    """Something at ``offset`` of ``partition`` of the mutations topic, appended at ``time_ms``; ``value`` None: the
-    partition ends here, for now.
+    """A record of the mutations topic, or the present end of a partition.
+
+    Attributes:
+        value: The encoded mutation, or None at the end of the partition.
+        time_ms: The append time of the record.
     """
 
     partition: int
@@ -49,28 +52,33 @@ class Tailed:
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Outcome: what has come of the mutations topic (Tailed), in the order of each partition. The driver waits a moment
-    where nothing has, and nothing else is new; it raises if the node is to end.
+    """Read the mutations topic. Outcome: the new items (Tailed), in order within each partition.
+
+    The driver waits a moment if there is nothing new. It raises if the node is to end.
     """
 
 
 @dataclass(frozen=True, slots=True)
 class Rest:
-    """Let so much time pass."""
+    """Wait for this time."""
 
     time: Micros
 
 
 @dataclass(frozen=True, slots=True)
 class BeginStream:
-    """Begin to stream what ``fetch`` names, beside these steps: ``ringlog.node.protocol.stream``."""
+    """Start to fetch the stream, concurrently with these steps: ``ringlog.node.protocol.stream``."""
 
     fetch: RowFetch
 
 
 @dataclass(frozen=True, slots=True)
 class Spawn:
-    """Perform ``steps`` concurrently with these. ``name``: their name in logs and metrics."""
+    """Run ``steps`` concurrently with these steps.
+
+    Attributes:
+        name: The name of the steps in logs and metrics.
+    """
 
     name: str
     steps: Steps[None]
@@ -78,41 +86,50 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class CountVerdicts:
-    """How many records got each of these verdicts in this turn."""
+    """Count the records of this turn by their decision."""
 
     verdicts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
 class SettlingRefused:
-    """The request for a later settled time was refused, or (``answer`` None) not answered in time: writes are held."""
+    """Report that the request for a later watermark failed, so that writes have to wait.
+
+    Attributes:
+        answer: The rejection, or None without an answer in time.
+    """
 
     answer: RejectedResult | None
 
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
-    """Outcome: the newest epoch that this node has acknowledged, as its disk has it."""
+    """Outcome: the newest epoch that this node has acknowledged, according to its disk."""
 
 
 @dataclass(frozen=True, slots=True)
 class CaughtUp:
-    """The node knows again what it knew before: it answers reads, and acknowledges."""
+    """Report that the node has its earlier state again. From now on it answers reads and acknowledges epochs."""
 
 
 @dataclass(frozen=True, slots=True)
 class MayAcknowledge:
-    """There may be something to acknowledge: wakes ``ringlog.node.protocol.acks``."""
+    """Wake ``ringlog.node.protocol.acks``, because there may be something to acknowledge."""
 
 
 class Turns:
-    """The turns of ``row_replica``'s node, over one life. ``begin``, ``ends``: offsets of the mutations topic at its
-    start, by partition; what is read begins there, or at the position of the row replica, if that is later.
+    """The turns of one node, from its start to its end.
+
+    Args:
+        begin: Begin offsets of the mutations topic by partition, at the start of the node.
+        ends: End offsets by partition, at the start of the node.
     """
 
     def __init__(self, row_replica: RowReplica, draw: Draw, begin: Mapping[int, int], ends: Mapping[int, int]) -> None:
         self._row_replica = row_replica
         self._draw = draw
+        # The topic may have deleted records that the node has not read. Whether that loses data is decided in
+        # ``_catches_up``.
         kept = row_replica.positions
         self._gaps = {part: offset for part, offset in begin.items() if offset > kept.get(part, 0)}
         self._begin = reads_from(begin, kept)
@@ -123,7 +140,7 @@ class Turns:
         self._active_until: Micros = 0
 
     def run(self) -> Steps[None]:
-        """One turn after the other, for ever. Raises NodeFailed if rows that the node held are lost."""
+        """Run turns without end. Raises NodeFailed if the node's rows have become incomplete."""
         row_replica = self._row_replica
         row_replica.positions.update(self._begin)
         while True:
@@ -134,12 +151,15 @@ class Turns:
                 yield Rest(BACKLOG)
             if taken:
                 yield FaultPoint("judging")
+            # A read barrier is needed only if there are records to validate.
             state: ClusterState = yield CatchUp() if taken else Newest()
             for fetch in row_replica.adopt(state):
                 yield BeginStream(fetch)
             self._waiting.add((item.partition, item) for item in taken)
             held = self._waiting.work_off(self._apply)
-            if row_replica.caught_up or not self._gaps:  # else nobody knows yet whether it may go on
+            # With a gap it is not yet known whether the node may continue. A commit would hide the gap from the next
+            # start.
+            if row_replica.caught_up or not self._gaps:
                 row_replica.commit()
                 row_replica.compact()
             if self._judged:
@@ -150,7 +170,7 @@ class Turns:
                 yield MayAcknowledge()
 
     def _apply(self, partition: int, item: Tailed) -> bool:
-        """Judge a record, if that can be done."""
+        """Validate one item. Return False if it has to wait."""
         row_replica = self._row_replica
         if item.value is None:
             row_replica.passed(partition, item.offset)
@@ -165,7 +185,7 @@ class Turns:
         return True
 
     def _catches_up(self) -> Steps[bool]:
-        """True once the node holds what it held before, and knows what it knew."""
+        """Return True once the node has its earlier rows and knows its last acknowledged epoch."""
         row_replica = self._row_replica
         if any(row_replica.positions[partition] < end for partition, end in self._ends.items()):
             return False
@@ -182,7 +202,7 @@ class Turns:
         return True
 
     def _settle(self, state: ClusterState, held: Sequence[Tailed], has_come: bool) -> Steps[None]:
-        """Ask for a later settled time where one is needed, or soon will be."""
+        """Request a later watermark if one is needed, or will be soon."""
         now = yield WallClock()
         if has_come:
             self._active_until = now + setting(state, "verdicts_lead_us")
@@ -195,7 +215,7 @@ class Turns:
             yield Spawn("settle", self._ask(wanted))
 
     def _ask(self, wanted: SettleVerdicts) -> Steps[None]:
-        """One answer is enough: who still needs a later time asks again."""
+        """Request a later watermark once. If it is still needed after the answer, the next turn requests it again."""
         try:
             answer = yield (yield from request_for(wanted, self._draw))
             refused = answer if isinstance(answer, RejectedResult) and answer.code != "already_settled" else None
