@@ -1,22 +1,22 @@
-"""Errors that end a node. Each has a stable code."""
+"""Errors that end a node. Each has a stable code. Their docstrings are published in ``docs/reference/codes.md``."""
 
 from __future__ import annotations
 
 
 class NodeFailed(Exception):
-    """The node cannot continue. The message states the reason and the remedy."""
+    """The node can't go on; the text says why and what to do."""
 
     code = "node_failed"
 
 
 class RowsDamaged(NodeFailed):
-    """The file of rows is corrupt, or the disk failed to read or write it."""
+    """The file of a node's rows is not what it was, or the disk refuses it."""
 
     code = "rows_damaged"
 
 
 class RowsForeign(NodeFailed):
-    """The file of rows belongs to another node, cluster or mutations topic, or is not a file of rows."""
+    """The file of rows is of another node, of another cluster, or of a mutations topic that was made anew."""
 
     code = "rows_foreign"
 
@@ -32,18 +32,18 @@ COPY = "it is a copy; give this node its own folder back"
 
 
 class RowsMixed(NodeFailed):
-    """The file of rows and its write-ahead log are from different times: the file was restored without its log."""
+    """The file of rows and the write-ahead log beside it are of different times: the file was restored from a copy."""
 
     code = "rows_mixed"
 
 
 class RowsNewer(NodeFailed):
-    """A later release wrote the file of rows."""
+    """The file of rows was written by a later release."""
 
     code = "rows_newer"
 
 
 class RowsBehind(NodeFailed):
-    """The file of rows is older than the node's last acknowledgement: it was replaced by an old copy."""
+    """The file of rows is older than what the node has acknowledged: somebody put an old copy in its place."""
 
     code = "rows_behind"
