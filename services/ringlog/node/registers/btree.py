@@ -1,16 +1,19 @@
-"""Sorted pairs of bytes as an immutable value: a B+ tree whose changes share all that they do not touch.
+"""An immutable sorted map of byte strings: a B+ tree whose versions share all unchanged nodes.
 
-Keys and values are byte strings, kept in leaves of at most ``LEAF_MAX`` pairs; above them nodes of at most
-``NODE_MAX`` children. A change copies the way from the root to one leaf, O(log n) small tuples, and leaves the tree
-that it began with as it was: a holder of that one has a snapshot for nothing. To cut an interval out costs its two
-edges, whatever lies between; to list one costs what is listed.
+Leaves contain at most ``LEAF_MAX`` pairs, inner nodes at most ``NODE_MAX`` children. A change copies the path from the
+root to one leaf, O(log n) small tuples, and does not modify the old tree. So keeping an old root is a free snapshot.
+Cutting an interval costs only its two edges, regardless of its content. Listing an interval costs the listed pairs.
 
-Pairs are byte strings, which the cyclic garbage collector does not look at, nor at tuples of them: it walks one object
-for some fifty pairs. A million cells as values would be walked by each full collection, while everybody waits.
+Pairs are byte strings because the cyclic garbage collector tracks neither them nor tuples of them. It visits one object
+for about fifty pairs. With a million cell objects, each full collection would visit all of them and stall requests.
 
-Invariants: keys ascend; no node is empty; all leaves are at one depth; ``count`` is the number of pairs below; of the
-children of a node the one at ``at`` has the keys from ``lows[at]`` up to, without it, ``lows[at + 1]`` (``lows[0]`` is
-never looked at). Nodes may be poorly filled after cuts: nothing is moved together again but by ``built``.
+Invariants:
+
+- Keys ascend. All leaves have the same depth. Only ``EMPTY`` has no pairs.
+- ``count`` is the number of pairs in the subtree.
+- Child ``i`` contains the keys in ``[lows[i], lows[i + 1])``. ``lows[0]`` is never compared.
+
+Nodes may be sparsely filled after cuts: only ``built`` merges nodes.
 
 Source: Comer, "The Ubiquitous B-Tree"; path copying as in Driscoll, Sarnak, Sleator, Tarjan, "Making data structures
 persistent".
@@ -28,7 +31,7 @@ Pair = tuple[bytes, bytes]
 
 
 class Leaf:
-    """Pairs: ``keys`` ascend, each has its value at the same place."""
+    """A leaf: ascending keys, and the value of each at the same index."""
 
     __slots__ = ("count", "keys", "values")
 
@@ -39,7 +42,7 @@ class Leaf:
 
 
 class Inner:
-    """Children of one kind, ascending."""
+    """An inner node: ascending children of the same kind."""
 
     __slots__ = ("children", "count", "lows")
 
@@ -52,11 +55,11 @@ class Inner:
 Node = Leaf | Inner
 
 EMPTY = Leaf((), ())
-"""The empty tree: the only node without a pair."""
+"""The empty tree: the only node without pairs."""
 
 
 def find(node: Node, key: bytes) -> bytes | None:
-    """The value of a key."""
+    """Return the value of a key, or None."""
     while isinstance(node, Inner):
         node = node.children[bisect_right(node.lows, key, 1) - 1]
     at = bisect_left(node.keys, key)
@@ -64,25 +67,26 @@ def find(node: Node, key: bytes) -> bytes | None:
 
 
 def put(root: Node, key: bytes, value: bytes) -> Node:
-    """The tree with this value of the key."""
+    """Return the tree with ``value`` for ``key``."""
     made = _put(root, key, value)
     return made[0] if len(made) == 1 else _above(made)
 
 
 def cut(root: Node, low: bytes, high: bytes) -> Node:
-    """The tree without the keys from ``low`` up to, without it, ``high``; the same one if it has none there."""
+    """Return the tree without the keys in ``[low, high)``. Return the same object if it has none."""
     if low >= high:
         return root
     found = _cut(root, low, high)
     if found is None:
         return EMPTY
+    # A root with one child would only add depth.
     while isinstance(found, Inner) and len(found.children) == 1:
         found = found.children[0]
     return found
 
 
 def leaves(node: Node, low: bytes = b"") -> Iterator[Leaf]:
-    """The leaves in ascending order, from the one on in which ``low`` would be."""
+    """Yield the leaves in ascending order, starting with the leaf that would contain ``low``."""
     if isinstance(node, Leaf):
         if node.count:
             yield node
@@ -94,7 +98,7 @@ def leaves(node: Node, low: bytes = b"") -> Iterator[Leaf]:
 
 
 def between(node: Node, low: bytes, high: bytes) -> Iterator[Pair]:
-    """The pairs from ``low`` up to, without it, ``high``."""
+    """Yield the pairs with keys in ``[low, high)``."""
     for leaf in leaves(node, low):
         keys = leaf.keys
         first = bisect_left(keys, low) if keys[0] < low else 0
@@ -105,7 +109,7 @@ def between(node: Node, low: bytes, high: bytes) -> Iterator[Pair]:
 
 
 def built(pairs: Iterable[tuple[Sequence[bytes], Sequence[bytes]]]) -> Node:
-    """The tree of ascending keys and their values, which come in portions. Takes no time to speak of for each pair."""
+    """Build a tree from portions of ascending keys and their values, in O(n)."""
     size = LEAF_MAX * 3 // 4
     level: list[Node] = []
     keys: list[bytes] = []
@@ -125,7 +129,7 @@ def built(pairs: Iterable[tuple[Sequence[bytes], Sequence[bytes]]]) -> Node:
 
 
 def _put(node: Node, key: bytes, value: bytes) -> tuple[Node, ...]:
-    """The node with the pair, or the two that it became."""
+    """Return the node with the pair, or the two nodes after a split."""
     if isinstance(node, Leaf):
         return _put_into(node, key, value)
     lows, children = node.lows, node.children
@@ -159,7 +163,7 @@ def _put_into(leaf: Leaf, key: bytes, value: bytes) -> tuple[Node, ...]:
 
 
 def _cut(node: Node, low: bytes, high: bytes) -> Node | None:
-    """What is left of a node: the same one if nothing goes, None if everything does."""
+    """Return the remaining node: the same object if nothing was removed, None if nothing remains."""
     if isinstance(node, Leaf):
         first, last = bisect_left(node.keys, low), bisect_left(node.keys, high)
         if first == last:
@@ -168,6 +172,7 @@ def _cut(node: Node, low: bytes, high: bytes) -> Node | None:
         return left if left.count else None
     lows, children = node.lows, node.children
     first, last = bisect_right(lows, low, 1) - 1, bisect_left(lows, high, 1) - 1
+    # Only the first and last affected child can keep pairs. All children in between are dropped unread.
     edges = [(at, _cut(children[at], low, high)) for at in sorted({first, last})]
     if last - first < 2 and all(kept is children[at] for at, kept in edges):
         return node
@@ -182,5 +187,5 @@ def _above(children: Sequence[Node]) -> Inner:
 
 
 def _low(node: Node) -> bytes:
-    """A key that is not above those of the node, and above those of the nodes before."""
+    """Return a lower bound of the node's keys that is above all keys of earlier siblings."""
     return node.keys[0] if isinstance(node, Leaf) else node.lows[0]

@@ -1,11 +1,12 @@
-"""The cells of a replica as an immutable value, in the order of their registers: the last write wins.
+"""The cells of a replica as an immutable value, in the order of their registers; the last write wins.
 
-A register and its cell are two byte strings of a tree (``ringlog.node.registers.btree``). A register's begins with the
-name of its keyspace and a zero byte, then has the token as eight bytes whose order is that of the numbers, then the
-name: byte strings ascend as keys do, and the ranges of a keyspace are intervals of them. So whatever happens to a range
-costs what is in it, or less, and no step that copies takes longer because more is held.
+A register and its cell are two byte strings in a tree (``ringlog.node.registers.btree``)::
 
-A cell's has the timestamp in eight bytes, one byte for a delete, and the value.
+    register   name of the keyspace   a zero byte   token (8 bytes, which sort like numbers)   name
+    cell       timestamp (8 bytes)   1 if deleted, else 0 (1 byte)   value
+
+Therefore byte strings sort like registers, and each token range of a keyspace is an interval of the tree. An operation
+on a range costs at most the cells in that range. No copying step becomes slower as more cells are stored.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from ringlog.wire.data import Cells, Key, RegisterCell, newest
 _HEAD = struct.Struct(">q?")
 _SIGN = 1 << 63
 _AFTER = 1 << 64
-"""The first number that is above every token as it is written."""
+"""The smallest number above all encoded tokens."""
 
 
 class CellMap:
-    """Immutable. Safe from threads, as values are."""
+    """An immutable map of registers to cells. Thread-safe."""
 
     __slots__ = ("root",)
 
@@ -53,26 +54,26 @@ class CellMap:
             return NotImplemented
         return self.root is other.root or (len(self) == len(other) and list(self.items()) == list(other.items()))
 
-    __hash__ = None  # type: ignore[assignment]  # nobody needs it, and it would walk through everything
+    __hash__ = None  # type: ignore[assignment]  # hashing is not needed, and would visit every cell
 
     def __repr__(self) -> str:
         return f"<{len(self)} cells>"
 
     def keys(self) -> Iterator[Key]:
-        """The registers in their order."""
+        """Return the registers in ascending order."""
         return iter(self)
 
     def values(self) -> Iterator[RegisterCell]:
-        """What they hold."""
+        """Return the cells in the order of their registers."""
         return (cell for _, cell in self.items())
 
     def get(self, key: Key) -> RegisterCell | None:
-        """What a register holds."""
+        """Return the cell of a register, or None."""
         found = tree.find(self.root, bytes_of(key))
         return None if found is None else cell_of(found)
 
     def items(self) -> Iterator[tuple[Key, RegisterCell]]:
-        """All, in the order of the registers."""
+        """Return all registers and cells in ascending order."""
         return (
             (key_of(key), cell_of(cell))
             for leaf in tree.leaves(self.root)
@@ -80,7 +81,7 @@ class CellMap:
         )
 
     def within(self, spans: Iterable[Span], after: Key | None = None) -> Iterator[tuple[Key, RegisterCell]]:
-        """Those of ascending spans, in the order of the registers, from the one after ``after`` on."""
+        """Yield the cells of ascending spans in order, starting after the register ``after``."""
         begin = b"" if after is None else bytes_of(after) + b"\0"
         for span in spans:
             low, high = _bounds(span)
@@ -89,33 +90,34 @@ class CellMap:
                     yield key_of(key), cell_of(cell)
 
     def has_any(self, span: Span) -> bool:
-        """True if it has a register there."""
+        """Return True if the span contains a register."""
         return next(tree.between(self.root, *_bounds(span)), None) is not None
 
     def keyspaces(self) -> tuple[str, ...]:
-        """The keyspaces whose registers it has, in ascending order."""
+        """Return the keyspaces that have registers, in ascending order."""
         found: list[str] = []
         begin = b""
         while (leaf := next((one for one in tree.leaves(self.root, begin) if one.keys[-1] >= begin), None)) is not None:
             key = next(key for key in leaf.keys if key >= begin)
             name, _, _ = key.partition(b"\0")
             found.append(name.decode())
+            # Skip the rest of the keyspace: its registers begin with the name and a zero byte.
             begin = name + b"\1"
         return tuple(found)
 
     def sizes(self, keyspace: str) -> Iterator[tuple[Token, int]]:
-        """Token and bytes, of name and cell, of each register of a keyspace, in their order."""
+        """Yield token and size (bytes of name and cell) of each register of a keyspace, in order."""
         name = keyspace.encode()
         at = len(name) + 1
         for key, cell in tree.between(self.root, name + b"\0", name + b"\1"):
             yield int.from_bytes(key[at : at + 8], "big") - _SIGN, len(key) - at + len(cell)
 
     def with_newest(self, cells: Iterable[tuple[Key, RegisterCell]]) -> CellMap:
-        """With these cells where they win."""
+        """Return the map with each of these cells that wins over the present one."""
         return self.with_pairs((bytes_of(key), bytes_of_cell(cell)) for key, cell in cells)
 
     def with_pairs(self, pairs: Iterable[Pair]) -> CellMap:
-        """With these cells, as the tree has them, where they win."""
+        """Return the map with each of these encoded cells that wins over the present one."""
         root = self.root
         for key, cell in pairs:
             held = tree.find(root, key)
@@ -124,7 +126,7 @@ class CellMap:
         return self if root is self.root else CellMap(root)
 
     def with_many(self, cells: Mapping[bytes, bytes]) -> CellMap:
-        """``with_pairs`` for a number of them at which it is worth to build the tree anew."""
+        """Do the same as ``with_pairs``, but rebuild the tree if the cells are a quarter of it or more."""
         if len(cells) * 4 < len(self):
             return self.with_pairs(cells.items())
         found = {key: cell for leaf in tree.leaves(self.root) for key, cell in zip(leaf.keys, leaf.values, strict=True)}
@@ -135,14 +137,14 @@ class CellMap:
         return CellMap(tree.built([(keys, [found[key] for key in keys])]))
 
     def without(self, spans: Iterable[Span]) -> CellMap:
-        """Without what lies in the spans; the same value if nothing does."""
+        """Return the map without the registers in the spans. Return the same object if it has none."""
         root = self.root
         for span in spans:
             root = tree.cut(root, *_bounds(span))
         return self if root is self.root else CellMap(root)
 
     def without_keys(self, keys: Iterable[Key]) -> CellMap:
-        """Without these registers; the same value if it has none of them."""
+        """Return the map without these registers. Return the same object if it has none."""
         root = self.root
         for key in keys:
             low = bytes_of(key)
@@ -151,7 +153,11 @@ class CellMap:
 
 
 class Excerpt:
-    """The cells of some spans, as they were at one moment. ``made``: the epoch that created each of their spaces."""
+    """A snapshot of the cells in some spans.
+
+    Args:
+        made: The epoch that created each space, by name.
+    """
 
     __slots__ = ("_cells", "_made", "_spans")
 
@@ -164,41 +170,41 @@ class Excerpt:
         return key in self._spans and key in self._cells
 
     def after(self, key: Key | None = None) -> Iterator[tuple[Key, RegisterCell]]:
-        """In the order of the registers, from the one after ``key`` on; costs what is taken."""
+        """Yield the cells in order, starting after ``key``. The cost is that of the cells that the caller consumes."""
         return self._cells.within(self._spans, key)
 
     def page(self, cells: Iterable[tuple[Key, RegisterCell]]) -> Cells:
-        """A page of a stream with these cells, which are some of the excerpt's."""
+        """Return a page of a stream that contains these cells of the excerpt."""
         cells = tuple(cells)
         spaces = sorted({key.keyspace for key, _ in cells})
         return Cells(cells, tuple((space, self._made[space]) for space in spaces))
 
 
 def bytes_of(key: Key) -> bytes:
-    """A register as the tree has it."""
+    """Encode a register for the tree."""
     assert "\0" not in key.keyspace, key
     return b"%b\0%b%b" % (key.keyspace.encode(), (key.token + _SIGN).to_bytes(8, "big"), key.name)
 
 
 def key_of(data: bytes) -> Key:
-    """The register of ``bytes_of``."""
+    """Decode a register: the inverse of ``bytes_of``."""
     at = data.index(0) + 1
     return Key(data[: at - 1].decode(), int.from_bytes(data[at : at + 8], "big") - _SIGN, data[at + 8 :])
 
 
 def bytes_of_cell(cell: RegisterCell) -> bytes:
-    """A cell as the tree has it."""
+    """Encode a cell for the tree."""
     return _HEAD.pack(cell.timestamp, cell.deleted) + cell.value
 
 
 def cell_of(data: bytes) -> RegisterCell:
-    """The cell of ``bytes_of_cell``."""
+    """Decode a cell: the inverse of ``bytes_of_cell``."""
     timestamp, deleted = _HEAD.unpack_from(data)
     return RegisterCell(timestamp, data[_HEAD.size :], deleted)
 
 
 def newest_of(one: bytes, other: bytes) -> bytes:
-    """The cell that wins, of two as the tree has them; of equal ones the first."""
+    """Return the winner of two encoded cells; the first one if they are equal."""
     if one == other:
         return one
     cell = cell_of(one)
@@ -206,7 +212,7 @@ def newest_of(one: bytes, other: bytes) -> bytes:
 
 
 def are_wellformed(keys: Sequence[bytes], cells: Sequence[bytes]) -> bool:
-    """True if these can be of ``bytes_of`` and ``bytes_of_cell``."""
+    """Return True if ``bytes_of`` and ``bytes_of_cell`` could have encoded these keys and cells."""
     ends = [key.find(0, 0, -8) for key in keys]
     if min(ends, default=0) < 0 or min(map(len, cells), default=_HEAD.size) < _HEAD.size:
         return False
@@ -217,7 +223,7 @@ def are_wellformed(keys: Sequence[bytes], cells: Sequence[bytes]) -> bool:
 
 
 def _bounds(span: Span) -> tuple[bytes, bytes]:
-    """The first byte string that can be of the span, and the first one above that cannot."""
+    """Return the encoded interval ``[low, high)`` of a span."""
     keyspace, first, last = span
     assert LOWEST <= first <= last, span
     name = keyspace.encode()

@@ -1,24 +1,24 @@
-"""Frames of a journal's file: how bytes that were written whole are distinguished from a torn end, and from damage.
+"""Frames of a journal file, which distinguish complete writes from a torn end and from damage.
 
-A file begins with a head of its own, and then has frames::
+A file has a head, followed by frames::
 
     head    magic (8 bytes)   key (16)   born (8)   seal (8)
     frame   mark (2 bytes)   length (4)   synced (8)   CRC-32 of the payload (4)   seal (8)   payload
 
-all numbers big-endian. ``synced`` says how much of this file was on the disk for certain when the frame was written;
-``born``, how much was there before the file got its name.
+All numbers are big-endian. ``synced`` is the size of the file that was certainly on disk when the frame was written.
+``born`` is the size that was on disk before the file got its name.
 
-The first frame that is not whole ends what can be read. Is it the torn end of a write that nobody was promised, or
-damage to something that was? A power cut may leave any part of what was not synced, in any order. So what stands
-further on proves nothing by itself; but a frame whose ``synced`` lies beyond the broken place was begun when that place
-had reached the disk: then it is damage, and to cut the file there would lose writes that were acknowledged. Damage to
-the last batch cannot be distinguished from a torn one; that is the price of not writing everything twice.
+Reading stops at the first invalid frame. This may be the torn end of a write that was never acknowledged, or damage to
+acknowledged data. A power cut may keep any part of the unsynced bytes, in any order, so bytes after the invalid frame
+prove nothing alone. A valid later frame whose ``synced`` lies beyond the invalid place proves that this place was on
+disk. Then the file is damaged, and cutting it there would lose acknowledged writes. Damage to the last batch looks like
+a torn write. Avoiding this ambiguity would require writing everything twice.
 
-Payloads hold what applications wrote, which may be anything, also the bytes of a journal. So each file has a random key
-that never leaves it, and the seal is a keyed hash (BLAKE2b) over the frame's head and its place: a value cannot look
-like a frame of the file that it stands in.
+Payloads contain application data, which may be any bytes, even those of a journal. So each file has a random key that
+never leaves it. The seal is a keyed hash (BLAKE2b) over the head and the position of the frame. No application value
+can imitate a frame of the file that contains it.
 
-``write_frames`` syncs a whole file before the file gets its name.
+``write_frames`` syncs a complete file before the file gets its name.
 """
 
 from __future__ import annotations
@@ -42,16 +42,16 @@ _SEAL_BYTES = 8
 _FILE = struct.Struct(f">8s{KEY_BYTES}sQ{_SEAL_BYTES}s")
 _HEAD = struct.Struct(f">2sIQI{_SEAL_BYTES}s")
 HEAD_BYTES = _FILE.size
-"""What an empty file has."""
+"""The size of an empty file."""
 
 
 class JournalDamaged(Exception):
-    """The disk does not hold what was acknowledged; the text says where."""
+    """The disk lacks data that was acknowledged. The message names the file and the position."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scanned:
-    """The payloads of a file in order, and where the last whole frame ends."""
+    """The payloads of a file in order, and the end of the last valid frame."""
 
     payloads: tuple[bytes, ...]
     end: int
@@ -59,39 +59,47 @@ class Scanned:
 
 @dataclass(frozen=True, slots=True)
 class Sealer:
-    """Makes the frames of one file, whose ``key`` it has."""
+    """Encodes and verifies the frames of one file by its key."""
 
     key: bytes
 
     @staticmethod
     def new() -> Sealer:
-        """For a new file."""
+        """Return a sealer with a random key, for a new file."""
         return Sealer(os.urandom(KEY_BYTES))
 
     def head(self, born: int = 0) -> bytes:
-        """How the file begins; ``born``: how many of its bytes, these included, are there before it has its name."""
+        """Return the head of the file.
+
+        Args:
+            born: The size, including this head, that is on disk before the file gets its name.
+        """
         return _FILE.pack(MAGIC, self.key, born, self._seal(0, struct.pack(">Q", born)))
 
     def frame(self, payload: bytes, synced: int, at: int) -> bytes:
-        """The bytes of the frame that begins at ``at``; ``synced``: how much of its file is on the disk."""
+        """Return the frame of a payload at position ``at``.
+
+        Args:
+            synced: The size of the file that is on disk.
+        """
         assert len(payload) <= FRAME_BYTES_MAX, len(payload)
         total = zlib.crc32(payload)
         return _HEAD.pack(_MARK, len(payload), synced, total, self._of(at, len(payload), synced, total)) + payload
 
     def born(self, data: bytes) -> int | None:
-        """``born`` of a file's head; None if the head is not whole."""
+        """Return ``born`` of a file's head, or None if the head is invalid."""
         _, _, born, seal = _FILE.unpack_from(data)
         return born if seal == self._seal(0, struct.pack(">Q", born)) else None
 
     def proof(self, data: bytes, at: int) -> int | None:
-        """``synced`` of the frame whose head is at a place, whatever became of its payload."""
+        """Return ``synced`` of the frame head at a position, or None if the head is invalid. Ignores the payload."""
         if at + _HEAD.size > len(data):
             return None
         mark, length, synced, total, seal = _HEAD.unpack_from(data, at)
         return synced if mark == _MARK and seal == self._of(at, length, synced, total) else None
 
     def payload(self, data: bytes, at: int) -> bytes | None:
-        """The payload of the whole frame at a place."""
+        """Return the payload of the frame at a position, or None if the frame is invalid."""
         if self.proof(data, at) is None:
             return None
         _, length, _, total, _ = _HEAD.unpack_from(data, at)
@@ -99,7 +107,9 @@ class Sealer:
         return found if len(found) == length and zlib.crc32(found) == total else None
 
     def read(self, file: int, at: int) -> bytes | None:
-        """The payload of the whole frame at a place of an open file. Raises OSError."""
+        """Read the payload of the frame at a position of an open file, or None if the frame is invalid. Raises
+        OSError.
+        """
         head = os.pread(file, _HEAD.size, at)
         if len(head) < _HEAD.size:
             return None
@@ -110,7 +120,7 @@ class Sealer:
         return found if len(found) == length and zlib.crc32(found) == total else None
 
     def size(self, payload: bytes) -> int:
-        """Bytes of the payload's frame."""
+        """Return the size of the payload's frame."""
         return _HEAD.size + len(payload)
 
     def _of(self, at: int, length: int, synced: int, total: int) -> bytes:
@@ -121,7 +131,7 @@ class Sealer:
 
 
 def sealer_of(data: bytes, name: str) -> Sealer:
-    """That of a file that begins so. Raises JournalDamaged, with ``name``."""
+    """Return the sealer of a file that begins with ``data``. Raises JournalDamaged."""
     if data[: len(MAGIC)] == MAGIC and len(data) >= HEAD_BYTES:
         found = Sealer(_FILE.unpack_from(data)[1])
         if found.born(data) is not None:
@@ -130,9 +140,10 @@ def sealer_of(data: bytes, name: str) -> Sealer:
 
 
 def scan(data: bytes, name: str, may_be_torn: bool) -> Scanned:
-    """What a file holds. ``may_be_torn``: it is the last one, at whose end a write may have been cut.
+    """Return the payloads of a file. Raises JournalDamaged.
 
-    Raises JournalDamaged, with ``name``.
+    Args:
+        may_be_torn: True for the last file, whose end may be an incomplete write.
     """
     sealer = sealer_of(data, name)
     born = sealer.born(data) or 0
@@ -145,13 +156,14 @@ def scan(data: bytes, name: str, may_be_torn: bool) -> Scanned:
             break
         payloads.append(payload)
         at += sealer.size(payload)
+    # The first ``born`` bytes were synced before the file got its name, so they cannot be a torn end.
     if at < born:
         raise JournalDamaged(f"{name} has {at} bytes of {born} that were there from the beginning")
     return Scanned(tuple(payloads), at)
 
 
 def _was_synced(data: bytes, broken: int, sealer: Sealer) -> bool:
-    """True if a later frame tells that the byte at ``broken`` was on the disk."""
+    """Return True if a later frame proves that the byte at ``broken`` was on disk."""
     at = data.find(_MARK, broken + 1)
     while at >= 0:
         synced = sealer.proof(data, at)
@@ -166,13 +178,15 @@ PAUSE_S_MAX = 0.25
 FRESH = ".new"
 
 Pause = Callable[[float], object]
-"""Waits at most N seconds."""
+"""Waits at most this number of seconds."""
 
 
 def write_frames(path: Path, payloads: Iterable[bytes], pause: Pause = lambda _: None) -> int:
-    """Have a file of these payloads on the disk, whole before it has its name; its size. Raises OSError.
+    """Write a file of these payloads, which gets its name once it is complete and synced. Return its size. Raises
+    OSError.
 
-    ``pause`` is called between slices, with the time that the last one took.
+    Args:
+        pause: Called between slices with the duration of the last one, so that other writers get the disk.
     """
     fresh = path.with_suffix(FRESH)
     sealer = Sealer.new()
@@ -186,16 +200,18 @@ def write_frames(path: Path, payloads: Iterable[bytes], pause: Pause = lambda _:
                 pause(min(time.monotonic() - begun, PAUSE_S_MAX))
                 part, begun = bytearray(), time.monotonic()
         size += write_whole(out.fileno(), part)
+        # The head says how large the file is, so it is written after the last frame.
         out.seek(0)
         write_whole(out.fileno(), sealer.head(born=size))
         os.fsync(out.fileno())
     fresh.replace(path)
+    # The new name is durable only after the folder is synced.
     sync_folder(path.parent)
     return size
 
 
 def write_whole(file: int, data: bytes | bytearray) -> int:
-    """Write it all; its size. Raises OSError."""
+    """Write all bytes and return their number. Raises OSError."""
     out = memoryview(data)
     while out:
         out = out[os.write(file, out) :]

@@ -1,7 +1,8 @@
-"""What a node's disk holds, as a value: the fold of the journal's records in order.
+"""The content of a node's register folder as a value: the fold of the journal's records in order.
 
-A record forgets first and keeps then; cells are kept where they win. The fold of a whole image's records on nothing is
-that image.
+A record first removes cells and then adds cells. An added cell is kept if it wins over the present one.
+
+Invariant: folding the records of an image into an empty one gives the same image.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from ringlog.wire.data import JournalRecord, Key, StreamMark
 
 RECORD_CELLS = 1_000
 RECORD_BYTES = 1024 * 1024
-"""A record of an image is closed when it has this number of cells, or this size."""
+"""A record of an image ends at the first of these limits: number of cells, or bytes."""
 
 StreamName = tuple[OperationId, NodeId, str]
 """Operation, source, replication."""
@@ -27,8 +28,13 @@ StreamName = tuple[OperationId, NodeId, str]
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """``epoch``: the newest adopted one, which made the state ``state_id``; ``start``: number of the node's last start;
-    ``marks``: how far streams are; ``node``: the node that the registers belong to, empty: not recorded.
+    """The content of the register folder.
+
+    Attributes:
+        epoch: The newest adopted epoch, which created the state ``state_id``.
+        start: The number of the node's last start.
+        marks: The last key of each open stream that is on disk.
+        node: The owner of the registers; empty if it is not recorded.
     """
 
     epoch: Epoch = 0
@@ -40,15 +46,16 @@ class Image:
 
 
 class Folding:
-    """The fold of many records. Cells wait in a table until something is forgotten, or all are there."""
+    """The fold of many records. Added cells are collected and merged into the tree together, which is faster."""
 
     def __init__(self, image: Image) -> None:
         self._image = image
         self._fresh: dict[bytes, bytes] = {}
 
     def add(self, found: Unpacked) -> None:
-        """One more record."""
+        """Fold one more record."""
         record, keys, cells = found
+        # Removals apply to earlier cells only, so those must be in the tree first.
         if record.dropped or record.gone:
             self._settle()
             image = self._image
@@ -61,7 +68,7 @@ class Folding:
         self._image = _with_fields(self._image, record)
 
     def image(self) -> Image:
-        """What it is by now."""
+        """Return the image of all records so far."""
         self._settle()
         return self._image
 
@@ -71,14 +78,14 @@ class Folding:
 
 
 def fold(image: Image, record: JournalRecord) -> Image:
-    """The image after one more record."""
+    """Return the image after one more record."""
     folding = Folding(image)
     folding.add(unpacked(packed(record)))
     return folding.image()
 
 
 def _with_fields(image: Image, record: JournalRecord) -> Image:
-    """The image after what a record tells beside cells and what is forgotten."""
+    """Return the image with the record's fields other than cells and removals."""
     marks = image.marks
     for name in sorted(marks):
         if name[0] in record.ended:
@@ -91,7 +98,7 @@ def _with_fields(image: Image, record: JournalRecord) -> Image:
 
 
 def records_of(image: Image) -> Iterator[Unpacked]:
-    """The records of a whole image; the last one has the number of cells as its ``total``."""
+    """Yield the records of a whole image. The last one contains the number of cells as its ``total``."""
     marks = tuple(StreamMark(*name, after) for name, after in sorted(image.marks.items()))
     head = JournalRecord(epoch=image.epoch, start=image.start, marks=marks, state_id=image.state_id, node=image.node)
     yield head, (), ()

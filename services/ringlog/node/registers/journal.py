@@ -1,28 +1,28 @@
-"""The write-ahead file of a node: records reach the disk in order, many with one sync, and are there after any crash.
+"""The write-ahead log of a node's registers, with group commit and compaction.
 
-Files of the folder, numbered from 1::
+Invariants: records reach the disk in order. A record whose ``done`` was called survives any crash.
 
-    cells-00000007.journal   records; the one with the highest number is written to
-    cells-00000006.image     the fold of all journals up to number 6, whole; what it covers may be deleted
+The files of the folder are numbered from 1::
 
-**Group commit.** Whatever is appended while a sync is under way goes to the disk together with the next one. ``done``
-is called after the sync, in the order of the appends: only then may anybody hear of it. What a record does is done
-there, too: between two batches ``whole`` gives the fold of all that is on the disk, no more and no less.
+    cells-00000007.journal   records; the journal with the highest number is open for writing
+    cells-00000006.image     the fold of all journals up to number 6; those files may be deleted
 
-**Compaction.** A journal that has grown is closed, and the next one begun, in one step of the thread that writes; the
-image of all that is closed is written beside by another thread, to a file of another name first, synced, and renamed.
-Only then do the files go that it covers. A crash at any point leaves all journals, or the image that covers them.
-A journal may grow to a part of the image's size before it is closed, so the images that are ever written are some times
-what was appended, however much is held. The image is of a value that nobody changes any more, and goes to the disk in
-slices with as long a pause after each: requests wait for no more than one of them.
+Group commit: records appended during a sync go to disk together with the next one. ``done`` is called after the sync,
+in the order of the records. No effect of a record may be visible before that. ``done`` also applies the record, so
+``whole`` returns between two batches exactly the fold of the records on disk.
 
-**Recovery** takes the newest image and the journals after it. A torn end of the last journal is cut off: nobody was
-heard of it. Anything else that is not whole is damage: ``JournalDamaged``, and the node must not serve.
+Compaction: when a journal has grown, the writing thread closes it, begins the next one and takes the fold of all closed
+journals. Another thread writes this image to a temporary file, syncs it and renames it. Only then are the covered files
+deleted. A crash at any point leaves all journals, or the image that covers them. A journal may grow to a share of the
+image's size, so the total bytes of images stay proportional to the appended bytes. The image is an immutable value. It
+is written in slices with a pause as long as the last slice, so requests wait for one slice at most.
 
-An error of the disk ends the journal for good: after a failed sync nobody can say what is on the disk. What the next
-process reads may come from memory alone, and another sync of that file would say that all is well: the system counts
-pages as clean whose writing has failed. So the last journal, the only one that may have an unsynced end, is written
-anew, to another file, which is synced before it takes the name and before anybody learns what it holds.
+Recovery reads the newest image and the journals after it. A torn end of the last journal is cut off, because none of
+its records was acknowledged. Any other invalid data raises ``JournalDamaged``, and the node must not serve.
+
+A disk error ends the journal permanently. After a failed sync, the kernel may mark dirty pages as clean: a reader then
+sees data that exists in memory only, and another sync reports success. Only the last journal can have an unsynced end.
+So recovery rewrites it to a new file, and syncs and renames that file before any record is used.
 
 Source: Rebello et al., "Can Applications Recover from fsync Failures?" (USENIX ATC 2020).
 """
@@ -54,20 +54,29 @@ from ringlog.wire.errors import WireError
 log = get_logger("ringlog.node")
 
 COMPACT_BYTES = 16 * 1024 * 1024
-"""So large at least is a journal that is closed."""
+"""The minimum size of a journal that is compacted."""
 IMAGE_SHARE = 2
-"""And so large a part of the image: a half."""
+"""A journal is compacted when its size reaches the image's size divided by this number."""
 BATCH_BYTES_MAX = 4 * 1024 * 1024
+"""The size that ends a batch. Further records go into the next one."""
 JOURNAL, IMAGE = ".journal", ".image"
 
 Done = Callable[[], None]
 
 
 class Journal:
-    """One node's journal in ``folder``, for one process at a time. Safe from threads.
+    """The journal of one node, for one process at a time. Thread-safe.
 
-    ``whole``: called in the journal's thread, gives the fold of what the disk held when it was opened, and of every
-    record whose ``done`` was called. ``failure``: why it has ended, if it has. Raises JournalDamaged, OSError.
+    Args:
+        whole: Called in the journal's thread. Returns the fold of the recovered image and of every record whose
+            ``done`` was called.
+
+    Attributes:
+        failure: The error that ended the journal, or None.
+
+    Raises:
+        JournalDamaged: The folder lacks acknowledged data.
+        OSError: The disk failed.
     """
 
     def __init__(self, folder: Path, whole: Callable[[], Image], compact_bytes: int = COMPACT_BYTES) -> None:
@@ -89,15 +98,16 @@ class Journal:
         self._thread.start()
 
     def found(self) -> Image:
-        """What the disk held when it was opened; to be taken once: the journal does not keep it."""
+        """Return the recovered content. May be called once, because the journal does not retain it."""
         found, self._found = self._found, None
         assert found is not None, "it was taken already"
         return found
 
     def append(self, record: JournalRecord, done: Done) -> None:
-        """Have a record on the disk soon; ``done`` is called then, in the journal's thread, and must not wait.
+        """Write a record to disk soon. Raises WireError if a field does not fit.
 
-        After a failure it never is. Raises WireError if a field does not fit.
+        Args:
+            done: Called in the journal's thread when the record is on disk; never after a failure. Must not block.
         """
         data = packed(record)
         with self._changed:
@@ -105,7 +115,7 @@ class Journal:
             self._changed.notify()
 
     def close(self) -> None:
-        """Write what waits, and end."""
+        """Write the remaining records and end the thread."""
         with self._changed:
             self._closing.set()
             self._changed.notify()
@@ -129,7 +139,7 @@ class Journal:
             self.failure = failure
 
     def _take(self) -> list[tuple[bytes, Done]]:
-        """What waits, up to a size; empty when the journal is closed and nothing waits any more."""
+        """Wait for records and return a batch. It is empty when the journal is closed and everything is written."""
         with self._changed:
             while not self._waiting and not self._closing.is_set():
                 self._changed.wait()
@@ -148,6 +158,7 @@ class Journal:
             frames.append(self._sealer.frame(data, self._synced, self._size))
             self._size += len(frames[-1])
         write_whole(self._file, b"".join(frames))
+        # The frames of this batch still name the old ``synced``: only the next batch proves that this one was on disk.
         os.fdatasync(self._file)
         self._synced = self._size
 
@@ -157,6 +168,7 @@ class Journal:
         return self._size >= max(self._compact_bytes, self._image_bytes // IMAGE_SHARE)
 
     def _compact(self) -> None:
+        # No batch is in progress in this thread, so the image is exactly the fold of all journals so far.
         covered, image = self._number, self._whole()
         os.close(self._file)
         self._number += 1
@@ -164,17 +176,18 @@ class Journal:
         self._open()
         compaction = threading.Thread(target=self._write_image, args=(image, covered), name="image", daemon=True)
         compaction.start()
-        self._compaction = compaction  # seen once it runs: a thread that has not started cannot be joined
+        # Assigned after the start, because ``close`` cannot join a thread that has not started.
+        self._compaction = compaction
 
     def _write_image(self, image: Image, covered: int) -> None:
         try:
             self._image_bytes = write_image(self._folder, image, covered, self._closing.wait)
         except OSError as error:
-            # The journals that it would have covered are still there: the next compaction covers them, too.
+            # The journals remain, so no data is lost. The next compaction covers them as well.
             log.warning("no image written", folder=str(self._folder), error=str(error))
 
     def _open(self) -> None:
-        """Go on with the journal of the present number."""
+        """Open the journal of the current number for writing."""
         path = self._journal(self._number)
         self._file = os.open(path, os.O_RDWR | os.O_APPEND)
         self._sealer = sealer_of(os.pread(self._file, HEAD_BYTES, 0), path.name)
@@ -184,10 +197,13 @@ class Journal:
 
 
 def recover(folder: Path) -> tuple[Image, int, int]:
-    """(image, number and size of the journal to go on with), which is written anew without a torn end.
+    """Return (image, number, size): the recovered content, and the rewritten journal to continue with.
 
-    Raises JournalDamaged, OSError.
+    Raises:
+        JournalDamaged: A file is missing or invalid.
+        OSError: The disk failed.
     """
+    # A crash interrupted the writing of these files; they never got their names.
     for left in folder.glob(f"cells-*{FRESH}"):
         left.unlink()
     images, journals = _numbered(folder, IMAGE), _numbered(folder, JOURNAL)
@@ -207,15 +223,17 @@ def recover(folder: Path) -> tuple[Image, int, int]:
         for record in records:
             folding.add(record)
     last = later[-1] if later else covered + 1
+    # Rewrite the last journal without its torn end. See the module docstring for the reason.
     size = _write(folder / f"cells-{last:08}{JOURNAL}", records)
     _forget(folder, covered)
     return folding.image(), last, size
 
 
 def write_image(folder: Path, image: Image, covered: int, pause: Pause = lambda _: None) -> int:
-    """Have an image on the disk that covers the journals up to a number, then forget those; its size. Raises OSError.
+    """Write an image that covers the journals up to a number, then delete them. Return its size. Raises OSError.
 
-    ``pause`` is called between slices, with the time that the last one took.
+    Args:
+        pause: See ``write_frames``.
     """
     size = _write(folder / f"cells-{covered:08}{IMAGE}", records_of(image), pause)
     _forget(folder, covered)
@@ -223,7 +241,7 @@ def write_image(folder: Path, image: Image, covered: int, pause: Pause = lambda 
 
 
 def _write(path: Path, records: Iterable[Unpacked], pause: Pause = lambda _: None) -> int:
-    """Have a file on the disk, whole before it has its name; its size. Raises OSError."""
+    """Write a complete file before it gets its name. Return its size. Raises OSError."""
     return write_frames(path, (joined(record, keys, cells) for record, keys, cells in records), pause)
 
 
@@ -256,7 +274,7 @@ def _numbered(folder: Path, suffix: str) -> dict[int, Path]:
 
 
 def _forget(folder: Path, covered: int) -> None:
-    """Delete the journals up to a number, and the images below it."""
+    """Delete the journals up to ``covered``, and older images."""
     for number, path in sorted(_numbered(folder, JOURNAL).items()):
         if number <= covered:
             path.unlink()

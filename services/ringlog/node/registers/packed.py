@@ -1,13 +1,12 @@
-"""What a frame of a node's files holds: a record, and its cells beside it, packed.
+"""The payload of a frame in a node's files: a record and its cells, packed.
 
-A single object of ``JournalRecord`` for each cell is what made reading a large image slow: most of the time went into
-making values of every field. Cells are kept as the tree has them instead (``ringlog.node.registers.cells``), many in
-one piece::
+Decoding an object of ``JournalRecord`` for each cell made reading a large image slow, because it creates a value of
+every field. So cells are stored in the encoding of the tree (``ringlog.node.registers.cells``), many in one payload::
 
     b"C"   length of the record (4 bytes)   the record   number of cells (4)   length of each key (4)   of each cell (4)
     the keys   the cells
 
-all numbers big-endian; the record is a single object without cells, or has the length 0: there is nothing but cells.
+All numbers are big-endian. The record is a single object without cells. Length 0 means that there are only cells.
 """
 
 from __future__ import annotations
@@ -27,17 +26,17 @@ _HEAD = struct.Struct(">cI")
 NOTHING = JournalRecord()
 
 Unpacked = tuple[JournalRecord, Sequence[bytes], Sequence[bytes]]
-"""A record without cells; the registers and the cells that belong to it, as the tree has them."""
+"""A record without cells, the encoded registers, and their encoded cells."""
 
 
 def packed(record: JournalRecord) -> bytes:
-    """The payload of a record. Raises WireError if a field does not fit."""
+    """Encode a record with its cells. Raises WireError if a field does not fit."""
     keys, values = _cells_of(record)
     return joined(replace(record, cells=()) if keys else record, keys, values)
 
 
 def joined(record: JournalRecord, keys: Sequence[bytes], values: Sequence[bytes]) -> bytes:
-    """The payload of a record without cells, and of cells as the tree has them. Raises WireError as ``packed`` does."""
+    """Encode a record without cells, and cells that are already encoded. Raises WireError if a field does not fit."""
     head = b"" if record == NOTHING else pack(record)
     count = len(keys)
     lengths = struct.pack(f">{1 + 2 * count}I", count, *map(len, keys), *map(len, values))
@@ -45,7 +44,7 @@ def joined(record: JournalRecord, keys: Sequence[bytes], values: Sequence[bytes]
 
 
 def unpacked(payload: bytes) -> Unpacked:
-    """What a payload holds. Raises WireError."""
+    """Decode a payload. Raises WireError."""
     if payload[:1] != _TAG:
         raise WireError("not_decodable", f"{len(payload)} bytes of cells", "no tag")
     try:

@@ -1,29 +1,31 @@
-"""What a replica decides on the path of reads and writes by epoch: registers, one cell each, the last write wins.
+"""The rules for reads and writes of registers: one cell for each register, the last write wins, ordered by epochs.
 
-A value, and functions from it to the next one; who calls them brings messages, time and a disk. The rules:
+A replica is a value, and each function returns the next one. The caller provides messages, time and a disk.
 
-- **Epochs on the wire.** A message names the last epoch that mattered for it, and waits until this replica has caught
-  up with that by its own log: nobody's word is taken for what the log has. It names that epoch's state, too, and the
-  newest one that its sender knows: what this replica knows to be of another history is refused. Where it is ahead it
-  answers only if it is a member at its own epoch, and names that one: the coordinator checks what lies between.
-- **A write is answered when it is on disk.** Between its admission and that it is *pending*, and lost by a crash.
-- **A read is answered as of the look-up.** Its answer names the epoch adopted by then, not that of the admission. What
-  it finds may have been written in between, under a later epoch than it was admitted at, and too late for the snapshot
-  that a new owner was given: a coordinator who judged that by the older epoch would take for safe what is not.
-- **Acknowledging.** ``acknowledgeable`` is the newest epoch below which nothing is pending. The epoch itself is durable
-  from the moment it is adopted: a replica that restarts answers nothing below it.
-- **Streaming.** A source must have adopted the stage in which the rows are streamed and have nothing pending from
-  before that; then its snapshot holds whatever was written without the gaining node. The receiver takes rows only after
-  it has adopted it too, being a member by then; a stream of a work that is not open any more
-  (``ringlog.node.stream_work``) is refused.
-- **Leaving.** A replica is a member of a range without a gap if it is one now, since no later than the epoch it had
-  adopted before. Where that does not hold, the rows are of another time: they go when the epoch is adopted, after the
-  reads that were admitted have been answered from them. A cancelled operation's rows go that way, too; a node that
-  comes back begins empty. What was pending there is refused, not applied. What is held belongs to the node under the
-  state that it serves; so an epoch is asked about those ranges only whose groups it changed.
+- **Epochs in messages.** A message names the last epoch that affects it. It waits until the replica has reached that
+  epoch through its own log, because a replica never trusts another process about the log. The message also names the id
+  of that epoch's state, and the newest epoch of its sender. The replica refuses both if they belong to a different
+  history. A replica that is ahead answers if it is a member at its own epoch, and names that epoch. The coordinator
+  then checks the epochs in between.
+- **Writes are answered when they are on disk.** Between admission and that time, a write is *pending*. A crash loses
+  it.
+- **Reads are answered as of the lookup.** The answer names the epoch at the lookup, not at the admission. The cell may
+  have been written in between, under a later epoch and too late for the snapshot of a new owner. A coordinator that
+  judged such an answer by the older epoch would consider it safe.
+- **Acknowledgement.** ``acknowledgeable`` returns the newest adopted epoch that has no pending writes from before it.
+  An adopted epoch is durable, so a restarted replica answers nothing below it.
+- **Streaming.** A source must have adopted the streaming stage, and must have no writes pending from before it. Its
+  snapshot then contains every write that did not go to the gaining node. The gaining node takes rows only after it has
+  adopted the stage too, so it is a member by then. A stream of closed work (``ringlog.node.stream_work``) is refused.
+- **Leaving.** A replica keeps a range if it is a member now and became one no later than its previous epoch. Otherwise
+  the cells are dropped when the epoch is adopted. Reads admitted before are answered first; pending writes are refused.
+  Cells of a cancelled operation are dropped by the same rule, and a node that returns begins without cells.
 
-Source: CEP-21, sections on replicas, streaming and the progress barrier; ``ringlog.client.data.plans`` is the other
-half.
+Invariant: every stored cell belongs to the node under the state that it serves. So an epoch needs to be checked only
+for the ranges whose groups it changed.
+
+Source: CEP-21, sections on replicas, streaming and the progress barrier. ``ringlog.client.data.plans`` is the
+coordinator's side.
 """
 
 from __future__ import annotations
@@ -66,9 +68,10 @@ from ringlog.wire.data import (
 
 @dataclass(frozen=True, slots=True)
 class Durable:
-    """What is on disk: the newest adopted epoch and, in one piece with it, the cells that belong to it.
+    """The content of the disk: the newest adopted epoch and the cells that belong to it, written together.
 
-    ``state_id``: of the state at that epoch; empty where it was not kept.
+    Attributes:
+        state_id: The id of the state at that epoch; empty if it was not recorded.
     """
 
     epoch: Epoch = 0
@@ -78,7 +81,11 @@ class Durable:
 
 @dataclass(frozen=True, slots=True)
 class PendingWrite:
-    """A write, admitted at ``epoch`` and not on disk yet. ``number`` is the request's, unique among those open."""
+    """A write that was admitted at ``epoch`` and is not on disk yet.
+
+    Attributes:
+        number: Identifies the request among the open ones.
+    """
 
     number: int
     key: Key
@@ -88,7 +95,7 @@ class PendingWrite:
 
 @dataclass(frozen=True, slots=True)
 class PendingRead:
-    """A read, admitted and not answered yet."""
+    """A read that was admitted and is not answered yet."""
 
     number: int
     key: Key
@@ -96,7 +103,12 @@ class PendingRead:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The answer to request ``number``. ``cell``: what a read found; ``refused``: why there is none."""
+    """The answer to request ``number``.
+
+    Attributes:
+        cell: The result of a read.
+        refused: The code of a refusal, or an empty string.
+    """
 
     number: int
     epoch: Epoch
@@ -106,16 +118,18 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """Not decided: this replica must have adopted ``epoch`` first."""
+    """The request is undecided: this replica must adopt ``epoch`` first."""
 
     epoch: Epoch
 
 
 @dataclass(frozen=True, slots=True)
 class RegisterFetch:
-    """Cells of ``ranges`` under ``replication`` that a gaining node needs from ``source``; ``epoch``: of the stage.
+    """A stream that a gaining node needs: cells of ``ranges`` under ``replication`` from ``source``.
 
-    ``operation``: the name of the work, an operation's id or that of a session.
+    Attributes:
+        operation: The name of the work: the id of an operation, or the name of a session.
+        epoch: The epoch of the stage.
     """
 
     operation: str
@@ -127,10 +141,13 @@ class RegisterFetch:
 
 @dataclass(frozen=True, slots=True)
 class RegisterReplica:
-    """One replica. ``state``: the adopted one; it is below the durable epoch only while a restarted replica catches up.
+    """The registers of one node.
 
-    ``fetching``: streams that it waits for; ``fetched``: those that are over, of works that are open; ``received``:
-    works of which everything is there.
+    Attributes:
+        state: The adopted state. It is below the durable epoch only while a restarted replica catches up.
+        fetching: Streams that are not complete.
+        fetched: Complete streams of open work.
+        received: Names of open work with all streams complete.
     """
 
     node: NodeId
@@ -144,48 +161,53 @@ class RegisterReplica:
 
 
 PLACED_BY = ("placements", "keyspaces", "tablets", "tables")
-"""The parts of the state that say whose rows and registers are."""
+"""The state sections that determine the owners of rows and registers."""
 
 Newest = tuple[Epoch, str]
 """The newest epoch that the sender of a request knows, and the id of its state."""
 UNNAMED: Newest = (0, "")
 Taken = int | Reply | Behind
-"""What becomes of a request that comes in: the number of a write that is answered later, or what is said at once."""
+"""The result of a request: the number of a write that is answered later, or an immediate answer."""
 Step = tuple[RegisterReplica, tuple[Reply, ...]]
-"""The replica after a step, and what it answers."""
+"""The replica after a step, and its answers."""
 
 
 # ---------------------------------------------------------------------------------------------------- epochs
 
 
 def restarted(node: NodeId, durable: Durable) -> RegisterReplica:
-    """A replica that begins with what its disk holds."""
+    """Return a replica with the content of its disk."""
     return RegisterReplica(node, durable)
 
 
 def is_ready(replica: RegisterReplica) -> bool:
-    """False until a restarted replica has caught up with what it had adopted before."""
+    """Return False until a restarted replica has reached its last adopted epoch."""
     return replica.state.epoch >= max(replica.durable.epoch, 1)
 
 
 def is_of_another_log(replica: RegisterReplica, state: ClusterState) -> bool:
-    """True if ``state`` does not descend from the one that the replica adopted last: it must not be adopted."""
+    """Return True if ``state`` does not descend from the last adopted state. The replica must not adopt it then."""
     return contradicts(state, replica.durable.epoch, replica.durable.state_id)
 
 
 def is_news(replica: RegisterReplica, state: ClusterState) -> bool:
-    """True if ``state`` is one to adopt: newer than the present one, and not below what is on disk."""
+    """Return True if ``state`` is newer than the present state and not below the durable epoch."""
     return state.epoch >= replica.durable.epoch and state.epoch > replica.state.epoch
 
 
 def adopt(replica: RegisterReplica, state: ClusterState, lost: Spans | None = None) -> Step:
-    """Serve under ``state`` from now on, if it is newer; ``durable`` must be on disk before anything is done under it.
+    """Return the replica that serves under ``state``, and its answers. Changes nothing unless ``state`` is newer.
 
-    Reads of rows that go are answered, writes to them refused. ``lost``: what ``lost_under`` gave, if it was asked.
+    The caller writes ``durable`` to disk before it uses the replica. Reads of lost registers are answered, writes to
+    them refused.
+
+    Args:
+        lost: The result of ``lost_under``, if it is known.
     """
     if not is_news(replica, state):
         return replica, ()
     lost = lost_under(replica, state) if lost is None else lost
+    # Admitted reads of lost registers are answered now, from the cells that the node still has.
     answered = tuple(_read_answer(replica, reading) for reading in replica.reading if reading.key in lost)
     refused = tuple(
         Reply(write.number, state.epoch, refused=NOT_MEMBER) for write in replica.pending if write.key in lost
@@ -207,7 +229,7 @@ def adopt(replica: RegisterReplica, state: ClusterState, lost: Spans | None = No
 
 
 def acknowledgeable(replica: RegisterReplica) -> Epoch:
-    """The newest epoch that this replica may acknowledge: adopted, and every write admitted below it on disk."""
+    """Return the newest epoch that is adopted and has every write admitted below it on disk."""
     if not is_ready(replica):
         return 0
     return min((write.epoch for write in replica.pending), default=replica.state.epoch)
@@ -218,9 +240,9 @@ def _member(group: tuple[Replica, ...], node: NodeId) -> Replica | None:
 
 
 def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
-    """The registers that the node takes no writes of under ``state``, or has not without a gap since before.
+    """Return the registers that the node loses under ``state``: those that it has not replicated continuously.
 
-    Of those that it may hold: after a restart any, else those that belong to it under the present state.
+    Considers the registers that it may have: all after a restart, otherwise those of the present state.
     """
     old = replica.state if is_ready(replica) else None
     if old is not None and all(getattr(state, part) is getattr(old, part) for part in PLACED_BY):
@@ -229,13 +251,14 @@ def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
     ranges_lost: dict[tuple[int, int, Epoch], tuple[Range, ...]] = {}
     lost: dict[str, tuple[Range, ...]] = {}
     for name in names:
+        # The space was created again under the same name, so any stored cells belong to the dropped one.
         if made_at(state, name) > replica.durable.epoch:
-            lost[name] = (WHOLE,)  # those that it may hold are of another one of that name
+            lost[name] = (WHOLE,)
             continue
         now = placed(state, name)
         was = None if old is None else placed(old, name)
         before = max(replica.durable.epoch, joined_at(state, name))
-        if (id(was), id(now), before) not in ranges_lost:  # most keyspaces share one
+        if (id(was), id(now), before) not in ranges_lost:  # Most keyspaces share a placement.
             ranges_lost[id(was), id(now), before] = _lost_ranges(was, now, replica.node, before)
         lost[name] = ranges_lost[id(was), id(now), before]
     return Spans(lost)
@@ -244,8 +267,10 @@ def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
 def _lost_ranges(
     was: Placement | TabletMap | None, now: Placement | TabletMap | None, node: NodeId, before: Epoch
 ) -> tuple[Range, ...]:
-    """Return the ranges that ``node`` stops replicating from one placement to the next; ``was``: None if anything may
-    be held.
+    """Return the ranges that ``node`` stops replicating from placement ``was`` to ``now``.
+
+    Args:
+        was: The earlier placement, or None if the node may have any cells.
     """
     if now is None or not now.ends:
         return (WHOLE,)
@@ -256,7 +281,7 @@ def _lost_ranges(
 
 
 def _stays(group: RangeGroup, node: NodeId, before: Epoch) -> bool:
-    """True if the node has been a write replica since ``before``."""
+    """Return True if the node has been a write replica since ``before``."""
     member = _member(group.write, node)
     return member is not None and member.since <= before
 
@@ -273,7 +298,12 @@ def admit_write(
     state_id: str = "",
     newest: Newest = UNNAMED,
 ) -> tuple[RegisterReplica, Reply | Behind | None]:
-    """Take a write for which ``epoch``, of ``state_id``, mattered last; None: its answer comes with ``apply``."""
+    """Admit a write. A verdict of None means that its answer comes from ``apply``.
+
+    Args:
+        epoch: The last epoch that affects the write.
+        state_id: The id of the state at ``epoch``.
+    """
     verdict = _admitted(replica, key, epoch, (state_id, newest), is_read=False, number=number)
     if verdict is not None:
         return replica, verdict
@@ -282,7 +312,7 @@ def admit_write(
 
 
 def apply(replica: RegisterReplica, number: int) -> Step:
-    """Write what is pending under ``number``, if it is; the reply may go out when ``durable`` is on disk."""
+    """Apply the pending write ``number``, if it exists. Its reply may be sent once ``durable`` is on disk."""
     write = next((write for write in replica.pending if write.number == number), None)
     if write is None:
         return replica, ()
@@ -293,7 +323,12 @@ def apply(replica: RegisterReplica, number: int) -> Step:
 def admit_read(
     replica: RegisterReplica, number: int, key: Key, epoch: Epoch, state_id: str = "", newest: Newest = UNNAMED
 ) -> tuple[RegisterReplica, Reply | Behind | None]:
-    """Take a read for which ``epoch``, of ``state_id``, mattered last; None: its answer comes with ``answer_read``."""
+    """Admit a read. A verdict of None means that its answer comes from ``answer_read``.
+
+    Args:
+        epoch: The last epoch that affects the read.
+        state_id: The id of the state at ``epoch``.
+    """
     verdict = _admitted(replica, key, epoch, (state_id, newest), is_read=True, number=number)
     if verdict is not None:
         return replica, verdict
@@ -301,7 +336,7 @@ def admit_read(
 
 
 def answer_read(replica: RegisterReplica, number: int) -> Step:
-    """Answer the read that is open under ``number``, if it is."""
+    """Answer the open read ``number``, if it exists."""
     reading = next((reading for reading in replica.reading if reading.number == number), None)
     if reading is None:
         return replica, ()
@@ -310,14 +345,14 @@ def answer_read(replica: RegisterReplica, number: int) -> Step:
 
 
 def write_reply(replica: RegisterReplica, done: Reply | Behind) -> WriteReply:
-    """The answer to a write as it travels."""
+    """Return the message that answers a write."""
     if isinstance(done, Behind):
         return WriteReply(replica.node, replica.state.epoch, BEHIND)
     return WriteReply(replica.node, done.epoch, done.refused, state_id_at(replica.state, done.epoch))
 
 
 def read_reply(replica: RegisterReplica, found: Reply | Behind, is_digest: bool) -> ReadReply:
-    """The answer to a read as it travels; if it ``is_digest``, with the digest in the place of the value."""
+    """Return the message that answers a read. If ``is_digest``, it contains a digest in place of the value."""
     if isinstance(found, Behind):
         return ReadReply(replica.node, replica.state.epoch, BEHIND)
     cell, state_id = found.cell, state_id_at(replica.state, found.epoch)
@@ -330,7 +365,11 @@ def read_reply(replica: RegisterReplica, found: Reply | Behind, is_digest: bool)
 def _admitted(
     replica: RegisterReplica, key: Key, epoch: Epoch, ids: tuple[str, Newest], is_read: bool, number: int
 ) -> Reply | Behind | None:
-    """None if the request may be taken at the adopted epoch. ``ids``: of the state at ``epoch``, and of the newest."""
+    """Return None if the request is admitted at the adopted epoch.
+
+    Args:
+        ids: The id of the state at ``epoch``, and the newest epoch of the sender with its id.
+    """
     if not is_ready(replica):
         return Reply(number, replica.state.epoch, refused=NOT_READY)
     if replica.state.epoch < epoch:
@@ -350,7 +389,7 @@ def _read_answer(replica: RegisterReplica, reading: PendingRead) -> Reply:
 
 
 def _with(replica: RegisterReplica, cells: dict[Key, RegisterCell]) -> RegisterReplica:
-    """The replica with these cells where they win."""
+    """Return the replica with each of these cells that wins over the present one."""
     durable = replica.durable
     return replace(replica, durable=replace(durable, cells=durable.cells.with_newest(cells.items())))
 
@@ -359,9 +398,10 @@ def _with(replica: RegisterReplica, cells: dict[Key, RegisterCell]) -> RegisterR
 
 
 def snapshot(replica: RegisterReplica, fetch: RegisterFetch, newest: Epoch = 0) -> Excerpt | Behind | str:
-    """This replica as a source: the cells as they are now, or Behind until it may give them, or the code of a refusal.
+    """Return the cells of a stream as a source, Behind until they are available, or the code of a refusal.
 
-    ``newest``: the newest epoch that the receiver has adopted. The cells are read when the excerpt is iterated.
+    Args:
+        newest: The newest epoch that the receiver has adopted.
     """
     needed = max(fetch.epoch, newest)
     if not is_ready(replica) or replica.state.epoch < needed:
@@ -369,6 +409,7 @@ def snapshot(replica: RegisterReplica, fetch: RegisterFetch, newest: Epoch = 0) 
     work = work_of(replica.state, fetch.operation)
     if work is None or not work.given(replica.node, fetch.replication).issuperset(fetch.ranges):
         return BAD_STREAM
+    # Writes admitted before the stage may not go to the gaining node, so the snapshot must contain them.
     if acknowledgeable(replica) < work.epoch:
         return Behind(fetch.epoch)
     made = {space: made_at(replica.state, space) for space in spaces_under(replica.state, fetch.replication)}
@@ -376,7 +417,10 @@ def snapshot(replica: RegisterReplica, fetch: RegisterFetch, newest: Epoch = 0) 
 
 
 def receive(replica: RegisterReplica, fetch: RegisterFetch, cells: dict[Key, RegisterCell]) -> RegisterReplica | None:
-    """Keep streamed cells; None refuses a stream that nobody wants any more. ``received`` counts once it is on disk."""
+    """Keep the last cells of a stream and complete it. Return None if the stream is no longer wanted.
+
+    The caller uses ``received`` only after the cells are on disk.
+    """
     if fetch not in replica.fetching:
         return None
     rest = tuple(other for other in replica.fetching if other != fetch)
@@ -389,13 +433,14 @@ def receive(replica: RegisterReplica, fetch: RegisterFetch, cells: dict[Key, Reg
 def receive_page(
     replica: RegisterReplica, fetch: RegisterFetch, cells: dict[Key, RegisterCell]
 ) -> RegisterReplica | None:
-    """Keep some cells of a stream that goes on; None refuses them as ``receive`` does."""
+    """Keep some cells of a stream that continues. Return None if the stream is no longer wanted."""
     return _with(replica, cells) if fetch in replica.fetching else None
 
 
 def belongs(state: ClusterState, fetch: RegisterFetch, page: Cells) -> bool:
-    """True if all cells of a page belong to the fetch under ``state``. Cells of a dropped keyspace or table do not,
-    even if another one has its name.
+    """Return True if all cells of a page belong to the fetch under ``state``.
+
+    Cells of a dropped keyspace or table do not belong to it, even if a new one has the same name.
     """
     wanted, made = spans_of(state, fetch), dict(page.made)
     return all(key in wanted for key, _ in page.cells) and all(
@@ -404,14 +449,12 @@ def belongs(state: ClusterState, fetch: RegisterFetch, page: Cells) -> bool:
 
 
 def spans_of(state: ClusterState, fetch: RegisterFetch) -> Spans:
-    """The registers that belong to what is fetched."""
+    """Return the registers that the fetch covers."""
     return Spans(dict.fromkeys(spaces_under(state, fetch.replication), fetch.ranges))
 
 
 def _begun(replica: RegisterReplica, work: StreamingWork) -> RegisterReplica:
-    """The replica with the streams of a work among those that it waits for: of its sources as they are now, without
-    what is here.
-    """
+    """Return the replica that also waits for the incomplete streams of ``work``, from its present sources."""
     if work.name in replica.received:
         return replica
     wanted = (

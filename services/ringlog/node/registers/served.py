@@ -1,8 +1,8 @@
-"""How often each tablet of a node is read and written: the requests that it served, in a second.
+"""Request rates of each tablet of a node: the reads and writes that it served per second.
 
-A report that follows a move at once has not counted for long. So rates are those of the last whole period, and of the
-present one only until there is a whole one. A tablet is known by its number and by how many there are: what was counted
-before a split or merge is nobody's.
+A load report may follow directly after a previous one, when few requests have been counted. So rates describe the last
+complete period, or the present one until the first is complete. A tablet is identified by its number and the number of
+tablets of its table. Counts from before a split or merge are discarded.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from ringlog.kernel.values import SECOND_US, Micros, Token
 from ringlog.protocol.balancer.load_reports import SELDOM_US, Amounts
 
 Counts = Mapping[tuple[str, str, int, int], int]
-"""Kind, table, number of its tablets, tablet: requests."""
+"""Kind, table, number of tablets, tablet: requests."""
 
 
 class ServedRequests:
-    """Counts requests. Safe from threads."""
+    """Counts requests. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -31,7 +31,7 @@ class ServedRequests:
         self._whole: tuple[Counts, Micros] | None = None
 
     def count_request(self, kind: str, state: ClusterState, table: str, token: Token) -> None:
-        """A request was served under ``state``; it counts if ``table`` (``keyspace.table``) is in tablets."""
+        """Count a request served under ``state``, if ``table`` (``keyspace.table``) has tablets."""
         found = state.tables.get(table)
         tablets = None if found is None else map_of(state, found)
         if tablets is not None:
@@ -39,7 +39,11 @@ class ServedRequests:
                 self._counts[kind, table, tablets.count, tablets.index_of(token)] += 1
 
     def rates(self, state: ClusterState, now: Micros) -> dict[str, Amounts]:
-        """Kind, table, tablet: requests in a second, rounded up. ``now``: of a clock that does not go back."""
+        """Return requests per second, rounded up, by kind, table and tablet.
+
+        Args:
+            now: Microseconds of a monotonic clock.
+        """
         with self._lock:
             begun = self._begun = now if self._begun is None else self._begun
             counts, passed = self._whole or (self._counts.copy(), now - begun)

@@ -1,8 +1,8 @@
-"""Parts of the token ring, by keyspace, cut into intervals that do not wrap: a register lies in them, or it does not.
+"""Token ranges of keyspaces as disjoint intervals that do not wrap around the ring.
 
-The ring's ranges are ``(start, end]`` and may wrap; they come in any number, in any order, and may touch or overlap.
-Here they are what a sorted store can be cut by: of each keyspace ascending intervals of tokens, both ends included,
-with a gap between any two.
+The ring's ranges are ``(start, end]``. They may wrap, overlap, touch, and come in any number and order. A sorted store
+needs intervals instead: for each keyspace ascending intervals of tokens, both ends included, with a gap between
+neighbours.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, Token
 from ringlog.wire.data import Key
 
 LOWEST: Token = TOKEN_MIN - 1
-"""Never the token of a name, but any number of 64 bits may come as one."""
+"""Never the token of a name, but a message may contain any 64-bit number as a token."""
 WHOLE: Range = (TOKEN_MAX, TOKEN_MAX)
 """All tokens."""
 
@@ -24,7 +24,7 @@ Span = tuple[str, Token, Token]
 
 
 class Spans:
-    """Immutable. Iterates over its spans in ascending order."""
+    """An immutable set of tokens by keyspace. Iterates over its spans in ascending order."""
 
     __slots__ = ("_firsts", "_lasts")
 
@@ -57,12 +57,12 @@ NOWHERE = Spans({})
 
 
 def _joined(ranges: Iterable[Range]) -> list[tuple[Token, Token]]:
-    """Ascending intervals that hold the tokens of the ranges, with gaps between them."""
+    """Return ascending intervals that contain the tokens of the ranges, with gaps between them."""
     cut = []
     for start, end in ranges:
         if start < end:
             cut.append((start + 1, end))
-        else:  # it wraps; where both are one it is the whole ring
+        else:  # The range wraps. If both ends are equal, it is the whole ring.
             cut.append((LOWEST, end))
             if start < TOKEN_MAX:
                 cut.append((start + 1, TOKEN_MAX))
