@@ -1,1 +1,1 @@
-"""Rows of a node, in memory and on disk."""
+"""Rows of a node: storage, validation of writes, reads and compaction."""

@@ -1,18 +1,19 @@
-"""Removal of row versions that no reader needs, page by page, and reads of large partitions.
+"""Compaction: removes row versions that no reader needs, page by page, and reads large partitions.
 
 The state of a partition is the join of the effects of its writes (``ringlog.kernel.rows``). The join is commutative,
-associative and idempotent. So a version is *redundant* if the join of other versions that stay already contains its
-effect: the partition then has the same state without it, whatever else arrives, in any order, and at every instant.
-Overwritten cells, and everything below a tombstone, are redundant. The newest tombstones are not.
+associative and idempotent. So a version is *redundant* if the join of other remaining versions already contains its
+effect. Without it, the partition has the same state at every instant, for any further writes in any order. Overwritten
+cells and everything below a tombstone are redundant. The newest tombstones are not.
 
-The effect of a version must not depend on the columns that this node knows so far. A version that names a column which
-the table does not have here (dropped, or added later), or a multi-cell user type (which may grow), stays until its
-partition is deleted: a tombstone of the partition covers every column. So a DELETE makes a partition readable again.
+The effect of a version must not depend on the columns that this node knows so far. Two kinds of versions therefore
+remain until their partition is deleted. The first names a column that the table lacks here, because it was dropped or
+is added later. The second has a multi-cell user type, which may gain fields. A tombstone of the partition covers every
+column, so a DELETE makes a large partition readable again.
 
-Versions are removed in the transaction that their successors are in, or in a later one. Two replicas may therefore
-hold different versions of a partition with the same state: readers compare states (``ringlog.client.data.row_reads``).
+Versions are removed in the same transaction as their successors, or in a later one. Two replicas may therefore store
+different versions of a partition with the same state: readers compare states (``ringlog.client.data.row_reads``).
 
-A scan takes the node's lock for one page at a time. It starts again if rows of any table were dropped meanwhile.
+A scan holds the node's lock for one page at a time. It restarts if rows of any table were dropped in the meantime.
 """
 
 from __future__ import annotations
@@ -35,13 +36,15 @@ from ringlog.wire.records import Mutation, decode_mutation
 
 PAGE_VERSIONS: Final = 500
 PAGE_BYTES: Final = 1024 * 1024
-"""A page ends at either bound: so much is read under the lock at once."""
+"""A page ends at the first of these limits, so the lock is held for a bounded time."""
 SMALL_BYTES: Final = 256 * 1024
-"""A partition of at most this size is read at once, and as it is."""
+"""A partition of at most this size is read at once and without compaction."""
 COMPACTED_AFTER: Final = 2_000
-"""Writes after which a partition is compacted; later, this number and that of the versions that it had."""
+"""The number of writes after which a partition is compacted. A later compaction needs as many additional writes as
+the last one read versions.
+"""
 COUNTED_MAX: Final = 50_000
-"""Partitions whose writes are counted. Beyond that all counts start again."""
+"""The limit of partitions with a write count. Beyond it all counts are reset."""
 _OPERATIONS: Final = frozenset({"INSERT", "UPDATE", "ROW_DELETE", "RANGE_DELETE", "PARTITION_DELETE"})
 _GROWS_NEVER: Final = ("list<", "set<", "map<")
 
@@ -50,8 +53,11 @@ PartitionName = tuple[str, bytes]
 
 
 class ScannedRows(Protocol):
-    """The rows of a node: ``ringlog.node.rows.replica``. ``drops`` counts how often rows of lost ranges were dropped;
-    ``scans``: hear of each version that is added.
+    """The rows of a node: the part of ``ringlog.node.rows.replica`` that a scan needs.
+
+    Attributes:
+        drops: The number of times that rows of lost ranges were dropped.
+        scans: Running scans. Each receives the versions that are added to its partition.
     """
 
     drops: int
@@ -82,11 +88,11 @@ class RedundantVersions:
         self._state = PartitionState()
 
     def among(self, versions: Iterable[RowVersion]) -> list[RowVersion]:
-        """Return those that versions before them, here or in earlier calls, make redundant.
+        """Return the versions that earlier ones, in this call or previous calls, make redundant.
 
         Args:
-            versions: In descending order within a row. The rows in any order, but first the one with the empty
-                clustering key: it has the tombstones of ranges and of the partition.
+            versions: In descending order within each row. The empty clustering key comes first, because it has the
+                tombstones of ranges and of the partition. Other rows may come in any order.
         """
         found = []
         for version in versions:
@@ -112,7 +118,7 @@ class RedundantVersions:
         self._row, self._state = row, self._tombstones
 
     def _effect(self, write: Mutation) -> PartitionState | None:
-        """The effect of a write; None if a later or an earlier state of the table may read it otherwise."""
+        """Return the effect of a write, or None if it depends on the columns of the table."""
         for statement in statements_of(write):
             cells = [(cell.column, cell.value) for cell in statement.cells]
             taken = (one.column for one in statement.deleted_elements)
@@ -135,11 +141,11 @@ def _decoded(version: RowVersion) -> Mutation | None:
     try:
         return decode_mutation(version.value)
     except WireError:
-        return None  # of a later release
+        return None  # A later release wrote it.
 
 
 def _is_below(write: Mutation, deleted: Micros) -> bool:
-    """Return whether every statement of a write is deleted by a tombstone of its partition."""
+    """Return True if a tombstone of the partition deletes every statement of a write."""
     return all(
         statement.operation in _OPERATIONS
         and (write.timestamp if statement.timestamp is None else statement.timestamp) <= deleted
@@ -148,7 +154,12 @@ def _is_below(write: Mutation, deleted: Micros) -> bool:
 
 
 class PartitionScan:
-    """One pass over a partition that removes its redundant versions. ``kept``: the others, ``kept_bytes`` of writes."""
+    """One pass over a partition that removes its redundant versions.
+
+    Attributes:
+        kept: The remaining versions.
+        kept_bytes: The size of their writes.
+    """
 
     def __init__(self, row_replica: ScannedRows, name: PartitionName) -> None:
         self.name = name
@@ -164,22 +175,27 @@ class PartitionScan:
 
     @property
     def is_broken(self) -> bool:
-        """True if rows were dropped since it began: what it kept may be gone."""
+        """True if rows were dropped since the scan began, so that ``kept`` may contain dropped rows."""
         return self._row_replica.drops != self._drops
 
     def add(self, version: RowVersion) -> None:
-        """Keep a version that was written since the scan began."""
+        """Add a version that was written since the scan began."""
         self.kept.append(version)
         self.kept_bytes += len(version.value)
 
     def step(self, keeps: bool) -> None:
-        """Take one page. ``keeps``: the versions that stay are wanted."""
+        """Process one page.
+
+        Args:
+            keeps: True to collect the remaining versions in ``kept``.
+        """
         row_replica, (table, key) = self._row_replica, self.name
         with row_replica.lock:
             if self.is_broken:
                 return
             token = token_of_partition(key)
             page = row_replica.store.page(table, token, key, self._in_rows, self._below, PAGE_VERSIONS, PAGE_BYTES)
+        # Decode outside the lock: this is the expensive part. Rows may be dropped in the meantime, so check again.
         redundant = self._redundant.among(page)
         with row_replica.lock:
             if self.is_broken:
@@ -200,7 +216,7 @@ class PartitionScan:
 
 
 class Compactor:
-    """Counts the writes of each partition of a node, and compacts those with many, one page with each ``step``.
+    """Counts the writes of each partition and compacts those with many, one page with each ``step``.
 
     Args:
         after: The number of writes after which a partition is compacted.
@@ -213,7 +229,7 @@ class Compactor:
         self._scan: PartitionScan | None = None
 
     def count_write(self, table: str, partition_key: bytes) -> None:
-        """A version was added."""
+        """Count an added version."""
         name = table, partition_key
         self._written[name] += 1
         if self._written[name] >= self._after:
@@ -222,7 +238,7 @@ class Compactor:
             self._written.clear()
 
     def step(self, row_replica: ScannedRows) -> None:
-        """Go on with the present partition, or begin with the next one."""
+        """Continue with the present partition, or begin with the next one."""
         if self._scan is None:
             if not self._waiting:
                 return
@@ -234,6 +250,8 @@ class Compactor:
         if scan is not None:
             scan.step(keeps=False)
             if scan.is_done:
+                # Credit the versions that the scan has read, so that a large partition is not compacted again after a
+                # few writes.
                 self._written[scan.name] -= scan.seen
             if scan.is_done or scan.is_broken:
                 self._scan = None
@@ -243,9 +261,9 @@ class Compactor:
 def partition_read(
     row_replica: ScannedRows, name: PartitionName, bytes_max: int | None
 ) -> Iterator[list[RowVersion] | None]:
-    """The versions of a partition, or None if they have more than ``bytes_max`` bytes without the redundant ones.
+    """Provide the versions of a partition, or None if they exceed ``bytes_max`` bytes without the redundant ones.
 
-    The node's lock is held inside the context: epoch, positions and versions belong together there.
+    The node's lock is held inside the context, so that epoch, positions and versions belong together.
     """
     table, key = name
     while True:

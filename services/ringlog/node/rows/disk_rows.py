@@ -1,29 +1,28 @@
-"""Rows in a file: SQLite, one B-tree in the order in which rows are listed, changed by one process.
+"""Rows in a SQLite file: one B-tree in listing order, written by one process.
 
 ===========  =================================================================================================
-``rows``     one row a version; the key is all of it, so ranges of a table are intervals of the tree, which are
-             listed, dropped and weighed without looking at others. ``sum``: CRC-32 of the row, seen on reading
-``tables``   the number that stands for a table's name in ``rows``, how many versions it has, and the table's id
-``mark``     what the rows are as of, and whose they are: one record
+``rows``     One row for each version. All fields except the checksum form the key, so each token range of a
+             table is an interval of the tree. It is listed, dropped or measured without reading other rows.
+             ``sum`` is the CRC-32 of the row, verified on reading.
+``tables``   The number of a table in ``rows``, its count of versions, and its id.
+``mark``     One record: the mark of the last commit, and the owner of the rows.
 ===========  =================================================================================================
 
-**Together.** Versions that are added wait until somebody reads, drops or commits, and go into the tree with one
-statement, which costs less than one for each.
+Batches: added versions wait in memory until the node reads, drops or commits. One statement then inserts all of them,
+which is cheaper than one statement for each.
 
-**Transactions.** The first change begins one, ``commit`` ends it, with the mark in it. The write-ahead log is synced
-when it is copied into the file, and by a commit that is to be synced; a crash leaves the commits up to one of them,
-whole. Nobody else reads the file (locking mode EXCLUSIVE), so there is no memory shared with others that a crash could
-leave behind.
+Transactions: the first change begins a transaction, and ``commit`` ends it with the mark. SQLite syncs the write-ahead
+log at checkpoints and at synced commits. A crash leaves a prefix of the commits, each complete. Locking mode EXCLUSIVE
+avoids shared memory, which a crash could leave inconsistent.
 
-**A claim.** A file is believed after it was looked at: that it is ours, of this format, of this node and this cluster;
-pages are checked by SQLite as it meets them, and each row by its sum. What is wrong ends the node. After an error
-nothing is asked of the file again: nobody can say what is on the disk. What the next start finds in the write-ahead log
-may come from memory alone, and to sync that log once more would say nothing, for the system counts pages as clean whose
-writing has failed. So all of it is copied into the file, and synced there, before anybody learns of it. That log must
-be the file's own (``ringlog.node.rows.wal_owner``).
+Validation: the file is used only after its application id, format, node and cluster have been checked. SQLite checks
+pages as it reads them, and each row has a checksum. Any error ends the node. After an error the file is not used again,
+because its content on disk is unknown. The write-ahead log found at the next start may exist only in memory: after a
+failed sync the kernel may mark dirty pages as clean, and another sync reports success. So the log is copied into the
+file and synced there before any row is used. The log must also belong to the file (``ringlog.node.rows.wal_owner``).
 
-**Size.** In memory are at most ``CACHE_KB`` and what SQLite needs for a transaction. Rows that are dropped leave pages
-that the next rows take; after a drop each commit gives some of them back to the file system.
+Size: memory use is bounded by ``CACHE_KB`` and the needs of one transaction. Dropped rows leave free pages, which new
+rows reuse. After a drop, each commit returns some of them to the file system.
 
 Source: https://www.sqlite.org/wal.html, https://www.sqlite.org/withoutrowid.html; Rebello et al., "Can Applications
 Recover from fsync Failures?" (USENIX ATC 2020).
@@ -56,21 +55,21 @@ FORMAT: Final = 1
 APPLICATION: Final = int.from_bytes(b"RLrw", "big")
 CACHE_KB: Final = 64 * 1024
 LOG_PAGES: Final = 4_000
-"""The write-ahead log is copied into the file when it has this number of pages."""
+"""The size of the write-ahead log, in pages, that triggers a checkpoint."""
 LOG_BYTES: Final = 64 * 1024 * 1024
-"""So much of it stays in the folder after a transaction that was larger."""
+"""The write-ahead log is truncated to this size after a larger transaction."""
 ALL_INTO_THE_FILE: Final = "PRAGMA wal_checkpoint(TRUNCATE)"
 COMING_MAX: Final = 4_000
-"""Versions that wait for each other; less, where somebody reads."""
+"""The limit of added versions that wait for one insertion."""
 FREED_PAGES: Final = 1_000
-"""Pages that one commit gives back."""
+"""The limit of free pages that one commit returns to the file system."""
 NEXT: Final = (
     "; if the mutations topic still goes back to its beginning, delete the file and what begins with its name, and the "
     "node reads the topic again; else replace the node by a new one"
 )
 
 ROWS = "rows.sqlite"
-"""In the folder of a node."""
+"""The name of the file in the folder of a node."""
 _OPEN = f"""
 PRAGMA page_size = 8192;
 PRAGMA auto_vacuum = INCREMENTAL;
@@ -115,10 +114,16 @@ _NUMBERS = struct.Struct(">qqqII")
 
 
 class DiskRows(RowStore):
-    """The rows of ``node`` of ``cluster_id`` in the file ``path``, which is made if it is not there. ``cluster_id``
-    empty: whichever it is of.
+    """The rows of ``node`` in the file ``path``, which is created if necessary.
 
-    Raises RowsDamaged, RowsForeign, RowsNewer.
+    Args:
+        cluster_id: The cluster that the rows must belong to, or an empty string to accept any.
+
+    Raises:
+        RowsDamaged: The file is corrupt, or the disk failed.
+        RowsForeign: The file belongs to another program, node or cluster.
+        RowsMixed: The write-ahead log does not belong to the file.
+        RowsNewer: A later release wrote the file.
     """
 
     def __init__(self, path: Path, node: NodeId, cluster_id: str = "") -> None:
@@ -134,6 +139,7 @@ class DiskRows(RowStore):
         self.ids: dict[str, str] = {}
         self._log: LogIds = ("", "")
         with self._guarded():
+            # Check before SQLite opens the file: opening it merges the log into it.
             if not belong_together(path):
                 raise RowsMixed(
                     f"{path} is older than the write-ahead log beside it: it was restored from a copy. Do this: "
@@ -150,7 +156,8 @@ class DiskRows(RowStore):
         self._count = sum(self._versions.values())
 
     def _open(self) -> None:
-        """Look at what the file says that it is, then at what it holds."""
+        """Check the identity of the file, then read its mark and tables."""
+        # Must precede the first access: in WAL mode SQLite then needs no shared memory file.
         self._db.execute("PRAGMA locking_mode = EXCLUSIVE")
         (application,) = self._one("PRAGMA application_id")
         (version,) = self._one("PRAGMA user_version")
@@ -168,6 +175,7 @@ class DiskRows(RowStore):
                 self._db.execute(statement)
             self._write_mark(RowsMark())
             self._db.execute("COMMIT")
+        # The log may never have reached the disk. Copy and sync it before its content is used.
         self._db.execute(ALL_INTO_THE_FILE)
         self.mark = self._read_mark()
         self._begin_log()
@@ -176,7 +184,9 @@ class DiskRows(RowStore):
         self._stored = dict(self._versions)
 
     def _begin_log(self) -> None:
-        """Write a new id into the file; the log that begins now has it in each commit."""
+        """Write a new log id into the file. Every commit of the log that begins now contains it."""
+        # This one commit names both the new id and the old one: a crash may leave it in the log while the file still
+        # has the old id.
         self._log = secrets.token_hex(16), self._log[0]
         self._begin()
         self._write_mark(self.mark)
@@ -192,8 +202,9 @@ class DiskRows(RowStore):
             raise RowsForeign(f"{self._path} is of cluster {mark.cluster_id}, this one is {cluster_id}: {COPY}")
 
     def check(self, cluster_id: str, acknowledged: Epoch) -> None:
-        """Raise RowsForeign, RowsBehind unless these rows are what the node had when it acknowledged that epoch. A new
-        file holds nothing yet: the node reads the mutations topic from its beginning.
+        """Raise RowsForeign or RowsBehind unless the rows contain everything that the node acknowledged.
+
+        A new file passes: the node then reads the mutations topic from its beginning.
         """
         self._check_owner(cluster_id)
         if 0 < self.mark.epoch < acknowledged:
@@ -203,18 +214,16 @@ class DiskRows(RowStore):
             )
 
     def seen(self) -> tuple[Seen, ...]:
-        """What the rows are as of: the log must have it."""
+        """Return the epoch of the rows, which the log must have."""
         return (Seen(self.mark.epoch, self.mark.state_id, str(self._path)),) if self.mark.state_id else ()
 
     # ------------------------------------------------------------------------------------------------ changes
 
     def __len__(self) -> int:
-        """Number of row versions."""
         self._take_in()
         return self._count
 
     def identify(self, table: str, table_id: str) -> None:
-        """As the port says."""
         with self._guarded():
             self._begin()
             number = self._numbers.get(table) or self._new(table)
@@ -222,7 +231,6 @@ class DiskRows(RowStore):
         self.ids[table] = table_id
 
     def add(self, version: RowVersion) -> None:
-        """Keep a version, as the port says."""
         if self._failure is not None:
             raise self._failure
         clustering = packed_clustering(version.clustering_key)
@@ -234,7 +242,7 @@ class DiskRows(RowStore):
             self._take_in()
 
     def _take_in(self) -> None:
-        """Put what has come into the tree."""
+        """Insert all waiting versions into the tree."""
         if not self._comes:
             return
         with self._guarded():
@@ -255,7 +263,6 @@ class DiskRows(RowStore):
         return number
 
     def drop(self, table: str, ranges: Iterable[Range]) -> int:
-        """Forget rows, as the port says."""
         self._take_in()
         number, dropped = self._numbers.get(table), 0
         if number is None:
@@ -270,7 +277,6 @@ class DiskRows(RowStore):
         return dropped
 
     def commit(self, mark: RowsMark, sync: bool = False) -> None:
-        """What was changed lasts, as of ``mark``."""
         self._take_in()
         with self._guarded():
             self._begin()
@@ -288,7 +294,7 @@ class DiskRows(RowStore):
         self.mark = mark
 
     def _sync(self, mark: RowsMark) -> None:
-        """A commit that is synced takes all before it along: the log is written in their order."""
+        """Sync all commits so far: one synced commit makes the earlier commits of the log durable."""
         self._db.execute("PRAGMA synchronous = FULL")
         self._begin()
         self._write_mark(mark)
@@ -296,7 +302,6 @@ class DiskRows(RowStore):
         self._db.execute("PRAGMA synchronous = NORMAL")
 
     def close(self) -> None:
-        """Let go of the file; what was not committed is lost."""
         self._coming.clear()
         self._comes = 0
         self._db.close()
@@ -306,7 +311,6 @@ class DiskRows(RowStore):
     def listed(
         self, ranges: Iterable[Range], tables: Iterable[str] | None = None, after: RowVersion | None = None
     ) -> Iterator[RowVersion]:
-        """The versions of ranges, as the port says."""
         self._take_in()
         wanted, names = tuple(ranges), self._numbers.keys() if tables is None else self._numbers.keys() & set(tables)
         for table in sorted(names):
@@ -323,7 +327,6 @@ class DiskRows(RowStore):
     def partition(
         self, table: str, token: Token, partition_key: bytes, bytes_max: int | None = None
     ) -> list[RowVersion] | None:
-        """The versions of one partition, as the port says."""
         self._take_in()
         number = self._numbers.get(table)
         if number is None:
@@ -340,7 +343,6 @@ class DiskRows(RowStore):
         count: int,
         bytes_max: int,
     ) -> list[RowVersion]:
-        """A page of one partition, as the port says."""
         self._take_in()
         number = self._numbers.get(table)
         if number is None:
@@ -351,7 +353,6 @@ class DiskRows(RowStore):
         return list(next(grouped(((one, len(one.value)) for one in found), bytes_max), ()))
 
     def remove(self, versions: Iterable[RowVersion]) -> None:
-        """Forget versions, as the port says."""
         self._take_in()
         with self._guarded():
             for version in versions:
@@ -364,7 +365,6 @@ class DiskRows(RowStore):
                 self._frees |= gone > 0
 
     def sizes(self, table: str, after: Token | None = None) -> Iterator[tuple[Token, int]]:
-        """Tokens and bytes, as the port says."""
         self._take_in()
         number = self._numbers.get(table)
         if number is not None:
@@ -372,7 +372,6 @@ class DiskRows(RowStore):
                 yield from self._db.execute(_SIZES, (number, _BELOW_ALL if after is None else after))
 
     def tables(self) -> list[str]:
-        """Names of the tables that hold rows."""
         self._take_in()
         return sorted(table for table, versions in self._versions.items() if versions)
 
@@ -411,7 +410,7 @@ class DiskRows(RowStore):
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """What SQLite says is wrong is wrong for good."""
+        """Convert errors of SQLite to RowsDamaged. The first error is final: later calls raise it again."""
         if self._failure is not None:
             raise self._failure
         try:

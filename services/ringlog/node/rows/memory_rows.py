@@ -1,5 +1,7 @@
-"""Rows in memory, for tests and the simulator: as ``disk_rows`` they lose in a crash what no commit has, and may lose
-commits that were not synced, each with its mark.
+"""Rows in memory, for tests and the simulator.
+
+They fail like ``disk_rows``: a crash removes uncommitted changes, and may remove unsynced commits together with their
+marks.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from ringlog.wire.data import RowVersion
 
 @dataclass(slots=True)
 class _Partition:
-    """``rows``: clustering key to its versions, ascending."""
+    """The versions of a partition by clustering key, ascending."""
 
     token: Token
     rows: dict[tuple[bytes | None, ...], list[tuple[int, bytes]]]
@@ -26,7 +28,7 @@ class _Partition:
 
 @dataclass(frozen=True, slots=True)
 class _Commit:
-    """A commit that is not synced: mark and ids before it, and what it changed. True: the version was added."""
+    """An unsynced commit: the mark and the ids before it, and its changes (True: the version was added)."""
 
     before: RowsMark
     ids: Mapping[str, str]
@@ -34,7 +36,7 @@ class _Commit:
 
 
 class MemoryRows(RowStore):
-    """Rows of one process; ``crash`` does to them what a power cut does to a disk."""
+    """Rows of one process. ``crash`` simulates a power cut."""
 
     def __init__(self) -> None:
         self.mark = RowsMark()
@@ -46,15 +48,12 @@ class MemoryRows(RowStore):
         self._unsynced: list[_Commit] = []
 
     def __len__(self) -> int:
-        """Number of row versions."""
         return self._count
 
     def identify(self, table: str, table_id: str) -> None:
-        """As the port says."""
         self.ids = {**self.ids, table: table_id}
 
     def add(self, version: RowVersion) -> None:
-        """Keep a version, as the port says."""
         if self._put(version):
             self._changes.append((version, True))
 
@@ -88,7 +87,6 @@ class MemoryRows(RowStore):
         return True
 
     def drop(self, table: str, ranges: Iterable[Range]) -> int:
-        """Forget rows, as the port says."""
         wanted, partitions = tuple(ranges), self._tables.get(table, {})
         gone = [key for key, partition in partitions.items() if inside(partition.token, wanted)]
         versions = [one for key in gone for one in _versions(table, key, partitions.pop(key))]
@@ -99,7 +97,7 @@ class MemoryRows(RowStore):
     def listed(
         self, ranges: Iterable[Range], tables: Iterable[str] | None = None, after: RowVersion | None = None
     ) -> Iterator[RowVersion]:
-        """The versions of ranges, as the port says; they are put in order each time."""
+        """Yield the versions of ranges. Sorts them on each call."""
         wanted, names = tuple(ranges), set(self._tables) if tables is None else set(tables)
         found = [
             version
@@ -113,7 +111,6 @@ class MemoryRows(RowStore):
     def partition(
         self, table: str, token: Token, partition_key: bytes, bytes_max: int | None = None
     ) -> list[RowVersion] | None:
-        """The versions of one partition, as the port says."""
         return bounded(self._partition(table, token, partition_key), bytes_max)
 
     def page(
@@ -126,7 +123,6 @@ class MemoryRows(RowStore):
         count: int,
         bytes_max: int,
     ) -> list[RowVersion]:
-        """A page of one partition, as the port says."""
         found = reversed(self._partition(table, token, partition_key))
         part = (one for one in found if in_rows == (one.clustering_key != ()))
         wanted = islice((one for one in part if below is None or order(one) < order(below)), count)
@@ -139,13 +135,11 @@ class MemoryRows(RowStore):
         return sorted(_versions(table, partition_key, found), key=order)
 
     def remove(self, versions: Iterable[RowVersion]) -> None:
-        """Forget versions, as the port says."""
         for version in versions:
             if self._remove(version):
                 self._changes.append((version, False))
 
     def sizes(self, table: str, after: Token | None = None) -> Iterator[tuple[Token, int]]:
-        """Tokens and bytes, as the port says."""
         found: dict[Token, int] = {}
         for partition in self._tables.get(table, {}).values():
             if after is None or partition.token > after:
@@ -154,11 +148,9 @@ class MemoryRows(RowStore):
         return iter(sorted(found.items()))
 
     def tables(self) -> list[str]:
-        """Names of the tables that hold rows."""
         return sorted(name for name, partitions in self._tables.items() if partitions)
 
     def commit(self, mark: RowsMark, sync: bool = False) -> None:
-        """What was changed lasts, as of ``mark``."""
         self._unsynced.append(_Commit(self.mark, self._kept_ids, tuple(self._changes)))
         self._changes.clear()
         self.mark, self._kept_ids = mark, self.ids
@@ -166,25 +158,25 @@ class MemoryRows(RowStore):
             self.synced()
 
     def synced(self) -> None:
-        """No power cut takes what was committed."""
+        """Mark all commits as synced, so that no crash removes them."""
         self._unsynced.clear()
 
     def close(self) -> None:
-        """Lose what was not committed."""
+        """Discard uncommitted changes."""
         self.crash(0)
 
     @property
     def safe(self) -> RowsMark:
-        """The mark of the last commit that no power cut takes."""
+        """The mark of the last commit that no crash can remove."""
         return self._unsynced[0].before if self._unsynced else self.mark
 
     @property
     def unsynced(self) -> int:
-        """The number of commits that a power cut may take."""
+        """The number of commits that a crash may remove."""
         return len(self._unsynced)
 
     def crash(self, lost: int) -> None:
-        """The process ends, and the last ``lost`` commits are not on the disk."""
+        """Discard uncommitted changes and the last ``lost`` commits, as a power cut does."""
         self._undo(self._changes)
         self._changes.clear()
         for _ in range(lost):

@@ -1,4 +1,4 @@
-"""What one node serves under one replication setting, or of one table's tablets: answered per token by bisection."""
+"""The ranges that a node serves under one replication setting or for one table with tablets, found by bisection."""
 
 from __future__ import annotations
 
@@ -17,22 +17,26 @@ from ringlog.kernel.values import TOKEN_MAX, NodeId, Token
 
 @dataclass(frozen=True, slots=True)
 class Owned:
-    """For each range of the ring, by its end: does the node take writes of it, does it answer reads of it."""
+    """For each range of the ring: whether the node takes its writes, and whether it answers its reads.
+
+    Attributes:
+        ends: The ends of the ranges, ascending. The other fields have the same order.
+    """
 
     ends: tuple[Token, ...] = ()
     writes: tuple[bool, ...] = ()
     reads: tuple[bool, ...] = ()
 
     def takes(self, token: Token) -> bool:
-        """True if the node is a write replica of ``token``."""
+        """Return True if the node is a write replica of ``token``."""
         return bool(self.ends) and self.writes[index_at(self.ends, token)]
 
     def answers(self, token: Token) -> bool:
-        """True if the node is a read replica of ``token``."""
+        """Return True if the node is a read replica of ``token``."""
         return bool(self.ends) and self.reads[index_at(self.ends, token)]
 
     def some(self) -> bool:
-        """True if the node replicates anything."""
+        """Return True if the node replicates anything."""
         return any(self.writes) or any(self.reads)
 
 
@@ -41,35 +45,37 @@ NOTHING = Owned()
 
 @dataclass(frozen=True, slots=True)
 class OwnedTablets:
-    """``Owned`` of tablets: nothing is worked out ahead, a map may have a million of them."""
+    """The tablets that a node serves. Computed on demand, because a table may have a million tablets."""
 
     tablets: TabletMap
     node: NodeId
 
     def takes(self, token: Token) -> bool:
-        """True if the node is a write replica of ``token``."""
+        """Return True if the node is a write replica of ``token``."""
         return self.has(self.tablets.index_of(token))
 
     def answers(self, token: Token) -> bool:
-        """True if the node is a read replica of ``token``."""
+        """Return True if the node is a read replica of ``token``."""
         return self.node in nodes_of(readers(self.tablets.tablet(self.tablets.index_of(token))))
 
     def some(self) -> bool:
-        """True if the node replicates anything."""
+        """Return True if the node replicates anything."""
         return is_on(self.tablets, self.node)
 
     def has(self, index: int) -> bool:
-        """True if the node is a write replica of that tablet."""
+        """Return True if the node is a write replica of the tablet ``index``."""
         return self.node in nodes_of(writers(self.tablets.tablet(index)))
 
 
 Served = tuple[Placement, Owned]
-"""A placement, and what a node serves under it."""
+"""A placement, and the ranges that a node serves under it."""
 
 
 def owned_by(placement: Placement | None, node: str, before: Served | None = None) -> Owned:
-    """What ``node`` serves under ``placement``. ``before``: an earlier one and what it served there; of groups that it
-    shares with this one nothing is worked out again.
+    """Return the ranges that ``node`` serves under ``placement``.
+
+    Args:
+        before: An earlier placement and its result. Unchanged groups are copied from it.
     """
     if placement is None:
         return NOTHING
@@ -91,7 +97,11 @@ def owned_by(placement: Placement | None, node: str, before: Served | None = Non
 
 
 def lost(before: Owned | OwnedTablets | None, after: Owned | OwnedTablets) -> list[Range]:
-    """The ranges whose writes the node took before, and does not take after; with None, all that it does not take."""
+    """Return the ranges with writes that the node took before and no longer takes.
+
+    Args:
+        before: The earlier ranges, or None for all ranges of the ring.
+    """
     if before is after:
         return []
     if isinstance(before, OwnedTablets) and isinstance(after, OwnedTablets):
@@ -103,7 +113,7 @@ def lost(before: Owned | OwnedTablets | None, after: Owned | OwnedTablets) -> li
     elif isinstance(before, Owned) and isinstance(after, Owned):
         taken = [(before.ends[at - 1], before.ends[at]) for at, did in enumerate(before.writes) if did]
         return [one for start, end in taken for one in _cut(start, end, after.ends) if not after.takes(one[1])]
-    # Between two ends of either nothing changes: each end stands for what lies before it.
+    # Ownership is constant between neighbouring ends of either kind, so each end represents the range before it.
     every = tuple(sorted({*(() if before is None else _ends(before)), *_ends(after)})) or (TOKEN_MAX,)
     return [
         one for one in ranges_between(every) if (before is None or before.takes(one[1])) and not after.takes(one[1])
@@ -115,7 +125,7 @@ def _ends(owned: Owned | OwnedTablets) -> tuple[Token, ...]:
 
 
 def _cut(start: Token, end: Token, ends: tuple[Token, ...]) -> list[Range]:
-    """The range ``(start, end]``, cut at those of ``ends`` that lie in it."""
+    """Split the range ``(start, end]`` at each of ``ends`` inside it."""
     above, below = bisect_right(ends, start), bisect_left(ends, end)
     inside = ends[above:below] if start < end else (*ends[above:], *ends[:below])
     return list(zip((start, *inside), (*inside, end), strict=True))

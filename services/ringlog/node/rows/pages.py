@@ -1,7 +1,7 @@
-"""Streams of pages: what a source sends and a gaining node accepts, whatever the pages hold.
+"""The page format of streams, independent of the content.
 
-Each page has the sum and the count of its body, and the last message those of all bodies of the call. So no page is
-kept that is not whole, and a stream that ends early is not taken for one that is complete.
+Each page has a checksum and a count of its body, and the last message has those of the whole call. So a receiver keeps
+only intact pages, and does not mistake an interrupted stream for a complete one.
 """
 
 from __future__ import annotations
@@ -16,11 +16,15 @@ from ringlog.wire.data import WRONG_NODE, StreamPage
 T = TypeVar("T")
 
 Body = tuple[bytes, int]
-"""Bytes, and how many items they hold."""
+"""Encoded items, and their number."""
 
 
 class StreamBroken(Exception):
-    """The stream does not go on; ``code``: of the source's refusal, if it refused. What came before is whole."""
+    """The stream cannot continue. All pages before it are intact.
+
+    Attributes:
+        code: The code of the source's refusal, or an empty string.
+    """
 
     def __init__(self, why: str, code: str = "") -> None:
         super().__init__(why)
@@ -28,7 +32,7 @@ class StreamBroken(Exception):
 
 
 def sent(node: NodeId, epoch: Epoch, bodies: Iterable[Body]) -> Iterator[StreamPage]:
-    """The messages of a whole stream."""
+    """Yield the messages of a complete stream."""
     total = items = 0
     for body, count in bodies:
         total, items = zlib.crc32(body, total), items + count
@@ -37,7 +41,7 @@ def sent(node: NodeId, epoch: Epoch, bodies: Iterable[Body]) -> Iterator[StreamP
 
 
 def received(pages: Iterable[StreamPage], source: NodeId) -> Iterator[Body]:
-    """The bodies of a stream of ``source``, each checked; ends with its end. Raises StreamBroken."""
+    """Yield the verified bodies of a stream, up to its end. Raises StreamBroken."""
     total = items = 0
     for page in pages:
         if page.node != source:
@@ -56,7 +60,7 @@ def received(pages: Iterable[StreamPage], source: NodeId) -> Iterator[Body]:
 
 
 def grouped(items: Iterable[tuple[T, int]], page_bytes: int) -> Iterator[tuple[T, ...]]:
-    """Items, each with its size, in groups that end where they reach ``page_bytes``."""
+    """Yield items in groups. A group ends when its size reaches ``page_bytes``."""
     group: list[T] = []
     size = 0
     for item, item_bytes in items:

@@ -1,13 +1,15 @@
-"""An encoded mutation without decoding all of it: its table and partition key, or all but the values of its cells.
+"""Partial decoding of a mutation: its table and partition key, or everything except the values of its cells.
 
-A node passes over most records, since their rows belong to others. What a record says about itself decides that, never
-the key under which it travels: the pipeline goes by the content too. Reading only the head of the content costs a
-tenth of decoding it. Those that it keeps it keeps as they came: of most of them nobody asks for the values before the
-row is read. Which columns they name decides, and there are few names: each is made once.
+A node skips most records, because their rows belong to other nodes. Ownership follows from the content of a record,
+never from the key of its Kafka message, as in the CDC pipeline. Decoding only the head costs a tenth of full decoding.
+Kept records are stored unchanged, and most of their values are not needed until a read. Validation needs the column
+names; there are few of them, so each decoded name is cached.
 
-Records are read as ``ringlog.mutations.Mutation`` has them today, in the canonical form: ids, keyspace, table,
-timestamp, time to live, operation, partition key; clustering key, cells, and what a plain write has nothing of.
-Anything else is left to the decoder.
+Only the current schema of ``ringlog.mutations.Mutation`` in canonical encoding is supported. Its fields are, in order:
+ids, keyspace, table, timestamp, time to live, operation, partition key, clustering key, cells, and fields that a plain
+write leaves empty. For anything else the functions return None, and the caller uses the full decoder.
+
+Invariant: each decoded field equals the result of the full decoder.
 """
 
 from __future__ import annotations
@@ -32,20 +34,22 @@ def _symbols() -> list[str]:
 _HEADER = header(current()[MUTATION].fingerprint)
 _ID_BYTES = 16
 _NOTHING_MORE = bytes(7)
-"""No elements deleted, no collection replaced, no bounds, no further statement; nothing named of the table."""
+"""Empty fields: deleted elements, replaced collections, bounds, further statements, and table id, version and epoch."""
 NAMES_KEPT = 4_096
-"""Columns whose names are remembered; a longer name than any column has comes seldom."""
+"""The limit of cached column names. Longer names than any column has are rare."""
 _OPERATIONS = {2 * index: symbol for index, symbol in enumerate(_symbols()) if symbol != "RANGE_DELETE"}
-"""By the byte of its number: what may be a write of one statement about one row or a partition."""
+"""Operations by their encoded byte: those of one statement about one row or partition."""
 
 
 Head = tuple[str, str, tuple[bytes | None, ...], int, int, int]
-"""Keyspace, table and partition key; where the cluster's id, the timestamp, and what follows the key begin."""
+"""Keyspace, table and partition key, then the offsets of the cluster id, of the timestamp, and of the end of the
+key.
+"""
 _mutation = maker_of(Mutation)
 
 
 def head_of(value: bytes) -> Head | None:
-    """What a mutation is about; None where decoding must tell. What it says beside that is not looked at."""
+    """Return the head of a mutation, or None if that needs the full decoder. Does not read the rest of the record."""
     if not value.startswith(_HEADER):
         return None
     try:
@@ -61,7 +65,10 @@ def head_of(value: bytes) -> Head | None:
 
 
 def partition_of(head: Head) -> tuple[str, tuple[bytes, ...]] | None:
-    """Return (full table name, partition key components), or None if only decoding can tell, e.g. a null component."""
+    """Return (full table name, partition key components), or None if that needs the full decoder.
+
+    A null component, for example, is left to the full decoder.
+    """
     keyspace, table, key, *_ = head
     if not key or None in key:
         return None
@@ -72,10 +79,13 @@ def partition_of(head: Head) -> tuple[str, tuple[bytes, ...]] | None:
 
 
 def plain(value: bytes, head: Head | None = None) -> Mutation | None:
-    """The mutation without its id and the values of its cells, if it is one statement without a time to live that says
-    nothing beside its cells; None where it is not, or decoding must tell. ``head``: its head, if that is known.
+    """Return the mutation without its id and the values of its cells, or None if only full decoding can read it.
 
-    It is what the decoder accepts, byte for byte: texts are texts, and the record ends where the value does.
+    Supports a single statement without a time to live that consists of cells only. Accepts only records that the full
+    decoder accepts: texts are valid UTF-8, and the record ends with the value.
+
+    Args:
+        head: The result of ``head_of``, if it is known.
     """
     head = head or head_of(value)
     if head is None:
@@ -98,7 +108,7 @@ def plain(value: bytes, head: Head | None = None) -> Mutation | None:
 
 
 def _part(value: bytes, at: int) -> tuple[bytes, int]:
-    """Bytes behind their length; where they would go beyond the end, so does the position."""
+    """Return the bytes after a length, and the offset behind them. The offset may exceed the end of ``value``."""
     size = value[at]
     if size < 0x80 and not size & 1:
         end = at + 1 + (size >> 1)
@@ -110,7 +120,7 @@ def _part(value: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _parts(value: bytes, at: int) -> tuple[tuple[bytes | None, ...], int]:
-    """The components of a key."""
+    """Return the components of a key, and the offset behind them."""
     count, at = number_at(value, at)
     if count == 1 and _branch(value, at):
         part, at = _part(value, at + 1)
@@ -127,7 +137,7 @@ def _parts(value: bytes, at: int) -> tuple[tuple[bytes | None, ...], int]:
 
 
 def _cells(value: bytes, at: int) -> tuple[tuple[Cell, ...], int]:
-    """The cells, all without a value."""
+    """Return the cells without their values, and the offset behind them."""
     count, at = number_at(value, at)
     cells = []
     for _ in range(count):
@@ -143,14 +153,14 @@ def _bare(name: bytes) -> Cell:
 
 
 def _past_items(value: bytes, at: int, count: int) -> int:
-    """Behind an array of one block, or of none."""
+    """Return the offset behind an array of at most one block."""
     if count < 0 or (count and value[at] != 0):
         raise ValueError("another encoding")
     return at + 1 if count else at
 
 
 def _branch(value: bytes, at: int) -> int:
-    """0 for null, 1 for a value."""
+    """Return the branch of a union: 0 for null, 1 for a value."""
     byte = value[at]
     if byte not in (0, 2):
         raise ValueError("no such branch")

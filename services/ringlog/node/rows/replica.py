@@ -1,23 +1,24 @@
-"""The rows of a data node, apart from any process: which writes it keeps, which reads it answers, what it must fetch.
+"""The rows of a data node, independent of any process: the writes that it keeps, the reads and streams that it serves.
 
-A node reads the mutations topic in order and judges every record once what it has adopted is settled for it
-(``kernel.generations.verdicts``), one at a time; until then it holds the record and all behind it. Hence, when it
-adopts epoch e, every write that it admitted below e is applied: it may acknowledge (applied, drained) = (e, e) at once.
+A node reads the mutations topic in order. It validates one record at a time, once the validation watermark of its
+adopted state allows that (``kernel.generations.verdicts``). Until then the record and all later ones of its partition
+wait. So when the node adopts epoch e, every write that it admitted below e is applied. It may acknowledge (applied,
+drained) = (e, e) immediately.
 
-Streaming (CEP-21: bootstrap between steps 2 and 3): when a gaining node adopts the epoch that makes it a write
-replica, it notes its position in each partition of the mutations topic. From there on it keeps the rows itself;
-everything below comes from the sources that the operation's plan names, each of which takes its snapshot only after its
-own positions have passed the noted ones. No row falls in between. Rows that come both ways, or from several sources,
-are one version in the store. A rebuild streams the same way, into ranges that the node has already.
+Streaming (CEP-21: bootstrap between steps 2 and 3): a gaining node adopts the epoch that makes it a write replica, and
+notes its position in each partition of the mutations topic. From there on, it keeps the rows itself. Everything below
+comes from the sources in the operation's plan. A source takes its snapshot only after its own positions have passed the
+noted ones, so no row is missed. Rows that arrive twice become one version in the store. A rebuild streams in the same
+way, into ranges that the node already has.
 
-Rows of ranges that the node no longer writes are dropped when the epoch that says so is adopted; a cancelled
-operation thereby drops what was streamed for it, and a stream that ends late is refused. Reads are answered under the
-same lock, so none is still in hand when rows go.
+When the node adopts an epoch, it drops the rows of ranges that it no longer writes. This also drops the streamed rows
+of a cancelled operation; a stream that completes late is refused. Reads hold the same lock, so no read is in progress
+when rows are dropped.
 
-A restarted node begins with the rows of one commit and the positions that it had then (``ringlog.node.rows.store``), as
-one does that was there all the time and adopts the newest epoch only now: what it lost meanwhile goes, what it gains is
-streamed, and everything above the positions it reads by itself. Before it acknowledges anything the rows are synced, so
-what it said that it has it has for good.
+A restarted node begins with the rows and the positions of one commit (``ringlog.node.rows.store``). It then behaves
+like a node that was running and adopts the newest epoch late. It drops lost ranges and streams gained ones, and it
+reads everything above its positions from the topic. Rows are synced before an epoch is acknowledged, so everything
+acknowledged is durable.
 """
 
 from __future__ import annotations
@@ -57,22 +58,24 @@ Range = tuple[int, int]
 Place = tuple[bytes, Token]
 """A composed partition key, and its token."""
 PORTION = 5_000
-"""Tokens that are weighed at once, while nobody is answered."""
+"""The number of tokens that are measured while the lock is held."""
 KEPT, NOT_OWNED, DROPPED = "kept", "not_mine", "dropped"
-"""What is said of writes that no rule refuses; those of a table that was dropped meanwhile are rows of nobody."""
+"""Verdicts on valid writes. ``DROPPED``: the table was dropped in the meantime, so the row has no owner."""
 HELD = "held"
-"""It is too early to judge the write: with a later settled time it is to be judged again."""
+"""The verdict on a write that needs a later validation watermark."""
 UNREADABLE = "unreadable"
-"""The verdict on bytes that are no write."""
+"""The verdict on bytes that are not a mutation."""
 _version_of = maker_of(RowVersion)
 
 
 @dataclass(frozen=True, slots=True)
 class RowFetch:
-    """One stream that a gaining node needs: rows of ``ranges`` under ``replication``, from ``source``.
+    """A stream that a gaining node needs: rows of ``ranges`` under ``replication`` from ``source``.
 
-    ``operation``: the name of the work, an operation's id or that of a session; ``epoch``: that of the stage.
-    ``positions``: partition of the mutations topic to the first offset that the node keeps by itself.
+    Attributes:
+        operation: The name of the work: the id of an operation, or the name of a session.
+        epoch: The epoch of the stage.
+        positions: Partition of the mutations topic to the first offset that the node reads itself.
     """
 
     operation: str
@@ -84,25 +87,31 @@ class RowFetch:
 
 
 class NotReady(Exception):
-    """This node may not answer yet; the text says what it waits for."""
+    """The node cannot answer yet. The message states the reason."""
 
 
 class SourceBehind(NotReady):
-    """This node, as the source of a stream, has not adopted an epoch that the receiver has."""
+    """The source of a stream has not adopted an epoch that the receiver has."""
 
 
 class NotServed(Exception):
-    """This node does not answer that at all at its epoch; the text says why."""
+    """The node does not serve the request at its epoch. The message states the reason."""
 
 
 class RowReplica:
-    """The rows of one node and the epoch it has adopted. Thread-safe.
+    """The rows of one node and its adopted epoch. Thread-safe.
 
-    ``changed`` is notified with each epoch and with what a turn has judged.
+    Args:
+        store: The rows on disk.
+        compacted_after: See ``Compactor``.
 
-    ``caught_up`` is for the process to set, once the node knows again what it knew before a restart: until then it
-    answers no reads and acknowledges nothing. ``store``: the rows that it begins with, of mutations topic ``topic_id``.
-    ``compacted_after``: see ``Compactor``.
+    Attributes:
+        changed: Notified after each adopted epoch and each turn.
+        caught_up: Set by the process when the node has recovered its earlier state. Before that it answers no reads and
+            acknowledges nothing.
+        topic_id: The id of the mutations topic.
+        positions: Offsets by partition of the topic: all records below are validated.
+        reports: Reports of completed streams.
     """
 
     def __init__(self, node: str, store: RowStore | None = None, compacted_after: int = COMPACTED_AFTER) -> None:
@@ -129,7 +138,7 @@ class RowReplica:
     # -------------------------------------------------------------------------------------------- epochs
 
     def adopt(self, state: ClusterState) -> list[RowFetch]:
-        """Serve under a newer state from now on; returns the streams that this epoch makes necessary."""
+        """Serve under ``state`` if it is newer. Return the streams that it makes necessary."""
         with self.lock:
             if state.epoch <= self.state.epoch or state.epoch < self.store.mark.epoch:
                 return []
@@ -147,9 +156,9 @@ class RowReplica:
             return [fetch for name in sorted(current) for fetch in self._begin(current[name])]
 
     def _owned_under(self, state: ClusterState) -> dict[str, Owned | OwnedTablets]:
-        """What the node serves of each table. Worked out once for each placement, and only where that has changed."""
+        """Return the ranges that the node serves of each table. Computes each changed placement once."""
         served: dict[str, Served] = {}
-        under: dict[str, Owned] = {}  # a keyspace
+        under: dict[str, Owned] = {}  # keyspace to its ranges
         owned: dict[str, Owned | OwnedTablets] = {}
         for name, table in state.tables.items():
             tablets = map_of(state, table)
@@ -163,7 +172,7 @@ class RowReplica:
         return owned
 
     def _owned_in(self, state: ClusterState, keyspace: str, served: dict[str, Served]) -> Owned:
-        """What the node serves under the placement of a keyspace, which ``served`` has then."""
+        """Return the ranges that the node serves under the placement of a keyspace, and add them to ``served``."""
         placement = placement_of_keyspace(state, keyspace)
         if placement is None:
             return NOTHING
@@ -172,15 +181,17 @@ class RowReplica:
         return served[placement.key][1]
 
     def _forget(self, before: dict[str, Owned | OwnedTablets]) -> None:
-        """Drop the rows that are not the node's any more. Only tables of which it has lost a range are looked at; in
-        the first epoch of a life, all.
+        """Drop the rows that no longer belong to the node.
+
+        Only tables with lost ranges are examined; in the first epoch after a start, all tables.
         """
-        found: dict[tuple[int, int], list[Range]] = {}  # tables of one keyspace lose the same
+        found: dict[tuple[int, int], list[Range]] = {}  # Tables of one keyspace lose the same ranges.
         for table in self.store.tables():
             present = self.state.tables.get(table)
             owned, owner = self._owned.get(table, NOTHING), before.get(table)
             if present is None or present.id != self.store.ids.get(table):
-                owned, owner = NOTHING, None  # another table of that name, or none: these rows are none of it
+                # The table was dropped, or replaced by one of the same name: drop all of its rows.
+                owned, owner = NOTHING, None
             pair = id(owner), id(owned)
             if pair not in found:
                 found[pair] = lost(owner, owned)
@@ -190,12 +201,12 @@ class RowReplica:
                 self._is_dirty = True
 
     def serves(self) -> bool:
-        """True if the node replicates any range of any table."""
+        """Return True if the node replicates any range of any table."""
         with self.lock:
             return any(owned.some() for owned in self._owned.values())
 
     def _begin(self, work: StreamingWork) -> list[RowFetch]:
-        """The streams of a work that is new; or of all of it again, where one of its sources is another."""
+        """Return the streams of new work. If a source was replaced, return all streams of the work again."""
         waiting = self._fetching.get(work.name)
         if work.name in self.reports or (waiting is not None and _serve(work, self.node, waiting)):
             return []
@@ -217,11 +228,12 @@ class RowReplica:
         return owned is not None and not owned.takes(place[1])
 
     def judge(self, value: bytes, append_time_us: int) -> str:
-        """Judge one record of the mutations topic: a verdict of ``admit``, or ``unreadable``."""
+        """Validate one record of the mutations topic. Return a verdict of ``admit``, or ``unreadable``."""
         head = head_of(value)
         place = None
         if head is not None and (found := partition_of(head)) is not None:
             place = _place(found[1])
+            # Most records belong to other nodes. Skip them after decoding only the head.
             if self._is_of_others(found[0], place):
                 return NOT_OWNED
         try:
@@ -230,7 +242,7 @@ class RowReplica:
             return UNREADABLE
 
     def _seen(self, value: bytes, head: Head | None) -> Mutation:
-        """As much of a write as ``admit`` looks at: values only where the table has a rule for them."""
+        """Decode as much of a write as ``admit`` needs: values only if the table has a rule for them."""
         found = plain(value, head)
         if found is not None:
             name = f"{found.keyspace}.{found.table}"
@@ -240,18 +252,23 @@ class RowReplica:
         return decode_mutation(value)
 
     def needed(self, value: bytes, append_time_us: int) -> int:
-        """The time above which the settled time must be before a record that is held can be judged."""
+        """Return the time that the watermark must exceed before a waiting record can be validated."""
         try:
             return used(self._rules, decode_mutation(value), append_time_us)
         except WireError:
             return append_time_us
 
     def admit(self, mutation: Mutation, append_time_us: int, value: bytes, place: Place | None = None) -> str:
-        """Judge one write: ``kept``, ``not_mine``, ``dropped``, the code of the rule that refuses it, or ``held``.
-        ``place``: where its partition is, if that is known.
+        """Validate one write, and keep it if it is accepted and owned.
 
-        The rules are those of the CDC pipeline (same order, same clock: the broker's append time), so that a row
-        and its CDC record are refused together.
+        The rules, their order and their clock (the broker's append time) are those of the CDC pipeline, so a row and
+        its CDC record are always rejected together.
+
+        Args:
+            place: The place of the partition, if it is known.
+
+        Returns:
+            ``kept``, ``not_mine``, ``dropped``, ``held``, or the code of the rule that rejects the write.
         """
         with self.lock:
             found = verdict(self._rules, mutation, append_time_us)
@@ -284,20 +301,24 @@ class RowReplica:
                 scan.add(version)
 
     def remove(self, versions: Sequence[RowVersion]) -> None:
-        """Forget versions that are redundant (``ringlog.node.rows.compaction``)."""
+        """Remove redundant versions (``ringlog.node.rows.compaction``)."""
         if versions:
             self.store.remove(versions)
             self._is_dirty = True
 
     def passed(self, partition: int, position: int) -> None:
-        """All records of ``partition`` below ``position`` are judged."""
+        """Record that all records of ``partition`` below ``position`` are validated."""
         with self.lock:
             if position > self.positions.get(partition, -1):
                 self.positions[partition] = position
                 self._is_dirty = True
 
     def commit(self, sync: bool = False) -> None:
-        """Have the rows last, with how far they go, in one transaction. ``sync``: on the disk, news or not."""
+        """Make rows and positions durable in one transaction.
+
+        Args:
+            sync: True to sync the disk, even without changes.
+        """
         with self.lock:
             state = self.state
             self.changed.notify_all()
@@ -308,11 +329,14 @@ class RowReplica:
             self._is_dirty = False
 
     def compact(self) -> None:
-        """Remove some of the redundant versions of partitions that are written often. For one thread."""
+        """Remove some redundant versions of partitions with many writes. Call from one thread only."""
         self._compactor.step(self)
 
     def sizes(self, table: str) -> Iterator[tuple[Token, int]]:
-        """Each token of a table that has rows, with the bytes of its writes; requests are answered between portions."""
+        """Yield each token of a table that has rows, with the bytes of its writes.
+
+        Releases the lock between portions, so that requests are answered in the meantime.
+        """
         after: Token | None = None
         while True:
             with self.lock:
@@ -325,7 +349,7 @@ class RowReplica:
     # ---------------------------------------------------------------------------------------------- reads
 
     def read(self, table: str, partition_key: bytes) -> tuple[int, list[RowVersion]]:
-        """(epoch, versions of a partition); raises NotReady, or NotServed where this node is no read replica."""
+        """Return the epoch and the versions of a partition. Raises NotReady or NotServed."""
         with self.lock:
             self._check_read(table, partition_key)
         with partition_read(self, (table, partition_key), None) as versions:
@@ -343,12 +367,12 @@ class RowReplica:
             raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
 
     def has(self, table: str, token: Token, is_write: bool) -> bool:
-        """True if the node is a replica of a key: one that takes its writes, or one that answers its reads."""
+        """Return True if the node is a write replica (``is_write``) or a read replica of a key."""
         owned = self._owned.get(table, NOTHING)
         return owned.takes(token) if is_write else owned.answers(token)
 
     def partition(self, table: str, partition_key: bytes, bytes_max: int | None = None) -> list[RowVersion] | None:
-        """The versions of a partition; None if they have more than ``bytes_max`` bytes."""
+        """Return the versions of a partition, or None if they exceed ``bytes_max`` bytes."""
         return self.store.partition(table, token_of_partition(partition_key), partition_key, bytes_max)
 
     def count_read(self, table: str, partition_key: bytes) -> None:
@@ -356,11 +380,11 @@ class RowReplica:
         self.served.count_request(READS, self.state, table, token_of_partition(partition_key))
 
     def has_table(self, table: str) -> bool:
-        """True if the adopted epoch has a table of that name."""
+        """Return True if the adopted epoch has a table of that name."""
         return table in self._rules.tables
 
     def shape(self, table: str) -> TableShape:
-        """The shape of a table of the adopted epoch; raises NotServed if there is none."""
+        """Return the shape of a table at the adopted epoch. Raises NotServed if it does not exist."""
         if table not in self._rules.tables:
             raise NotServed(f"epoch {self.state.epoch} has no table {table}")
         return self._rules.tables[table]
@@ -368,11 +392,14 @@ class RowReplica:
     # ----------------------------------------------------------------------------------------- streaming
 
     def page(self, fetch: RowFetch, newest: Epoch, after: RowVersion | None, page_bytes: int) -> Rows:
-        """The next rows for a gaining node, those after ``after``, up to a size; none at the end. Raises NotReady until
-        this source may answer, or NotServed.
+        """Return the next rows of a stream after ``after``, or none at its end.
 
-        It answers after it has adopted the stage that streams and ``newest``, the receiver's newest epoch, and has
-        applied the writes below the receiver's positions.
+        The source answers after it has adopted the streaming stage and ``newest``, the newest epoch of the receiver. It
+        must also have applied all writes below the receiver's positions.
+
+        Raises:
+            NotReady: The source cannot answer yet.
+            NotServed: The node is not the source of these rows.
         """
         with self.lock:
             if self.state.epoch < newest:
@@ -391,10 +418,11 @@ class RowReplica:
             return Rows(rows, tuple((name, self.store.ids[name]) for name in sorted({one.table for one in rows})))
 
     def take_in(self, fetch: RowFetch, page: Rows) -> bool:
-        """Keep rows of a stream, if the operation still wants them. If it ends early, they are as good as any.
+        """Keep rows of a stream. Return False if the operation no longer wants them.
 
-        Rows of another table of the same name are skipped. A source that is behind sends rows of a dropped table. One
-        that is ahead sends rows of the next table, and this node reads all writes to that from the topic.
+        Rows of an incomplete stream are valid. Rows of a different table with the same name are skipped: a source that
+        is behind sends rows of the dropped table. A source that is ahead sends rows of the next table, and this node
+        reads all writes to that table from the topic.
         """
         with self.lock:
             if not self.wants(fetch):
@@ -408,7 +436,7 @@ class RowReplica:
             return True
 
     def complete(self, fetch: RowFetch, rows: int, digest: str) -> bool:
-        """All rows of a stream were taken in: their number and checksum. False refuses a late stream."""
+        """Complete a stream with its number of rows and their checksum. Return False if it is late."""
         with self.lock:
             if not self.wants(fetch):
                 return False
@@ -416,6 +444,7 @@ class RowReplica:
             waiting.remove(fetch)
             received = self._received.setdefault(fetch.operation, [])
             received.append((rows, digest))
+            # The report combines all sources. Sorting makes the digest independent of their order.
             if not waiting:
                 digests = "".join(sorted(one for _, one in received))
                 total = sum(count for count, _ in received)
@@ -425,11 +454,11 @@ class RowReplica:
 
     @property
     def streams(self) -> int:
-        """How many streams of rows the node waits for; takes no lock."""
+        """The number of incomplete streams of rows. Takes no lock."""
         return sum(len(waiting) for waiting in tuple(self._fetching.values()))
 
     def wants(self, fetch: RowFetch) -> bool:
-        """True while the rows of ``fetch`` are waited for."""
+        """Return True while the rows of ``fetch`` are needed."""
         with self.lock:
             return fetch in self._fetching.get(fetch.operation, ())
 
@@ -443,6 +472,6 @@ def _place(components: Sequence[bytes]) -> Place:
 
 
 def _serve(work: StreamingWork, node: str, waiting: Sequence[RowFetch]) -> bool:
-    """True if the streams that are waited for are still among those of the work."""
+    """Return True if the streams in progress still match those of the work."""
     wanted = work.taken(node)
     return all(wanted.get((fetch.source, fetch.replication)) == fetch.ranges for fetch in waiting)

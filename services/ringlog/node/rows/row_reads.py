@@ -1,14 +1,14 @@
-"""A replica's answer to a read of rows: ``ringlog.client.data.row_reads`` is the other half.
+"""A replica's answer to a read of rows. ``ringlog.client.data.row_reads`` is the client's side.
 
-It is given under the node's lock: the epoch, the positions and the rows of one answer belong together. A large
-partition is read before that, page by page (``ringlog.node.rows.compaction``). Who is behind, in epochs or positions,
-is given a moment first (``ringlog.node.protocol.requests``).
+The answer is composed under the node's lock, so its epoch, positions and rows belong together. A large partition is
+read page by page before that (``ringlog.node.rows.compaction``). A node that is behind waits a limited time first
+(``ringlog.node.protocol.requests``).
 
-=============  =====================================================================================
-``not_ready``  the node was started again and does not know yet what it knew before
-``behind``     it has not adopted the epoch that mattered last, or not judged what is below a position asked for
-``not_member`` at its epoch it is no replica of the key, or the table of that id is gone
-=============  =====================================================================================
+==============  ====================================================================================
+``not_ready``   The node has restarted and has not recovered its earlier state.
+``behind``      The node has not adopted the epoch, or not validated the records below a position.
+``not_member``  The node is not a replica of the key at its epoch, or the table of this id is gone.
+==============  ====================================================================================
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from ringlog.wire.data import (
 
 
 def is_behind(row_replica: RowReplica, request: ReadRowsRequest) -> bool:
-    """True if the node lacks an epoch or a position that the request names."""
+    """Return True if the node lacks an epoch or a position that the request names."""
     return _refusal(row_replica, request) == BEHIND
 
 
 def answered(row_replica: RowReplica, request: ReadRowsRequest) -> ReadRowsReply:
-    """The answer, as things are, to a request that is sound as such."""
+    """Return the answer to a well-formed request under the present state."""
     with row_replica.lock:
         if request.position or _refusal(row_replica, request):
             return _reply(row_replica, request, [])
@@ -47,7 +47,7 @@ def answered(row_replica: RowReplica, request: ReadRowsRequest) -> ReadRowsReply
 
 
 def _reply(row_replica: RowReplica, request: ReadRowsRequest, versions: list[RowVersion] | None) -> ReadRowsReply:
-    """The answer with these versions; the node's lock is held. None: they are too many."""
+    """Return the answer with these versions, or a refusal if they are None. The caller holds the node's lock."""
     state, positions = row_replica.state, tuple(sorted(row_replica.positions.items()))
     refused = _refusal(row_replica, request) or (TOO_LARGE if versions is None else "")
     head = row_replica.node, state.epoch
@@ -60,7 +60,7 @@ def _reply(row_replica: RowReplica, request: ReadRowsRequest, versions: list[Row
 
 
 def _refusal(row_replica: RowReplica, request: ReadRowsRequest) -> str:
-    """Why the request is not answered as things are; empty if it is."""
+    """Return the code that refuses the request under the present state, or an empty string."""
     state = row_replica.state
     if not row_replica.caught_up:
         return NOT_READY

@@ -1,21 +1,21 @@
-"""Rows of a node, by table, token, partition key and clustering key: what a store of them promises.
+"""The port of a node's row storage: rows by table, token, partition key and clustering key.
 
-A row is the set of its versions, each (write timestamp, encoded mutation). Adding a version that is already there
-changes nothing, so rows that reach a node twice (streamed from another node, and read from the mutations topic) merge
-without a rule of their own. Deletes are versions like all others, and so is a write of several statements, which stands
-whole at the row of its first one: what they do is decided on reading (``ringlog.client.data.row_merge``). A write to a
-table of which columns were dropped or renamed is kept in stored names (``kernel.schema.stored``). Nothing here knows
-about epochs or ownership: the caller says which tokens to list or to drop.
+A row is the set of its versions: pairs of write timestamp and encoded mutation. Adding an existing version changes
+nothing. So rows that reach a node twice, by a stream and by the mutations topic, need no rule for merging. Deletes are
+versions as well. A write of several statements is stored as a whole at the row of its first statement, and readers
+resolve its effect (``ringlog.client.data.row_merge``). A write to a table with dropped or renamed columns is stored
+with the stored names (``kernel.schema.stored``). The store knows neither epochs nor ownership: the caller selects the
+tokens to list or to drop.
 
-**One transaction.** What is changed is seen at once, and lasts with the next ``commit``, which writes down with it what
-the rows are as of: the *mark*, with the position in each partition of the mutations topic. After a crash the rows are
-those of one commit, with the mark of that one: of the last that was synced, or of a later one. So a restarted node
-reads on at the mark's positions. What a crash took from the end is read, or streamed, again; nothing is judged anew.
+Transactions: a change is visible immediately and durable with the next ``commit``. The commit also stores a *mark*: the
+epoch of the rows and the position in each partition of the mutations topic. After a crash, the store has the rows and
+the mark of one commit, the last synced one or a later one. A restarted node reads the topic from the positions of the
+mark, so it receives again all writes that the crash removed. No record below those positions is validated twice.
 
-**Compaction.** A version is removed if others have its effect, too (``ringlog.node.rows.compaction``).
+Compaction removes a version if others together have its effect (``ringlog.node.rows.compaction``).
 
-Invariants: what ``versions`` and ``checksum`` give depends only on the set of versions, not on the order of arrival;
-rows and mark are of one commit.
+Invariants: the results of ``versions`` and ``checksum`` depend on the set of versions, not on the order of arrival.
+Rows and mark belong to the same commit.
 """
 
 from __future__ import annotations
@@ -32,8 +32,12 @@ from ringlog.wire.data import RowVersion
 
 @dataclass(frozen=True, slots=True)
 class RowsMark:
-    """What rows are as of. ``positions``: partition of the mutations topic ``topic_id`` to the offset below which it is
-    judged; ``epoch``, made by ``state_id``: whose ranges the rows are.
+    """The point in time that the rows of a commit reflect.
+
+    Attributes:
+        epoch: The adopted epoch that determines which ranges the rows belong to. It created the state ``state_id``.
+        topic_id: The id of the mutations topic.
+        positions: Offsets by partition of the topic: all records below are validated.
     """
 
     cluster_id: str = ""
@@ -44,51 +48,56 @@ class RowsMark:
 
 
 class RowStore(ABC):
-    """The rows of one node. Not thread-safe: the node holds its lock around every call, and takes what it wants of an
-    iterator before the next change.
+    """The rows of one node. Not thread-safe.
 
-    Every call of one on a disk raises RowsDamaged where that fails.
+    The node holds its lock during every call, and consumes an iterator before the next change. A store on disk raises
+    RowsDamaged from any call if the disk fails.
     """
 
     mark: RowsMark
-    """Of the last commit."""
+    """The mark of the last commit."""
     ids: Mapping[str, str]
-    """Of which table the rows of a name are, by its id: what ``identify`` said last."""
+    """The table id of the rows under each table name, as set by ``identify``."""
 
     @abstractmethod
     def __len__(self) -> int:
-        """Number of row versions."""
+        """Return the number of row versions."""
 
     @abstractmethod
     def identify(self, table: str, table_id: str) -> None:
-        """The rows that are added under this name are of that table; it lasts as they do."""
+        """Set the id of the table that the following rows of this name belong to. It becomes durable with the rows."""
 
     @abstractmethod
     def add(self, version: RowVersion) -> None:
-        """Keep a version; nothing changes if it was there already."""
+        """Add a version. Has no effect if it exists."""
 
     @abstractmethod
     def drop(self, table: str, ranges: Iterable[Range]) -> int:
-        """Forget the rows of ``table`` whose token lies in one of ``ranges``; the number of versions dropped."""
+        """Remove the rows of ``table`` with a token in one of ``ranges``. Return the number of removed versions."""
 
     @abstractmethod
     def listed(
         self, ranges: Iterable[Range], tables: Iterable[str] | None = None, after: RowVersion | None = None
     ) -> Iterator[RowVersion]:
-        """The versions whose token lies in one of ``ranges``, in ``order``, from the one after ``after`` on; costs what
-        is taken.
+        """Yield the versions with a token in one of ``ranges``, in ``order``, starting after ``after``.
+
+        The cost is that of the versions that the caller consumes.
         """
 
     @abstractmethod
     def remove(self, versions: Iterable[RowVersion]) -> None:
-        """Forget these versions; nothing changes for one that is not there."""
+        """Remove these versions. Has no effect for a version that does not exist."""
 
     @abstractmethod
     def partition(
         self, table: str, token: Token, partition_key: bytes, bytes_max: int | None = None
     ) -> list[RowVersion] | None:
-        """The versions of one partition, in ``order``; ``token``: that of its key. None if their writes have more than
-        ``bytes_max`` bytes; no more than that is read.
+        """Return the versions of one partition in ``order``.
+
+        Return None if their writes exceed ``bytes_max`` bytes. The store reads no more than that.
+
+        Args:
+            token: The token of the partition key.
         """
 
     @abstractmethod
@@ -102,47 +111,55 @@ class RowStore(ABC):
         count: int,
         bytes_max: int,
     ) -> list[RowVersion]:
-        """The next versions of one partition in descending ``order``, those below ``below``: of its rows, or those with
-        an empty clustering key. At most ``count``, and none after ``bytes_max`` bytes are reached.
+        """Return the next versions of one partition below ``below``, in descending ``order``.
+
+        Args:
+            in_rows: True for the versions of rows, False for those with an empty clustering key.
+            count: The limit of versions.
+            bytes_max: The page ends when it reaches this size.
         """
 
     @abstractmethod
     def sizes(self, table: str, after: Token | None = None) -> Iterator[tuple[Token, int]]:
-        """Each token above ``after`` that has rows, with the bytes of its encoded writes, ascending."""
+        """Yield each token above ``after`` that has rows, ascending, with the size of its encoded writes in bytes."""
 
     @abstractmethod
     def tables(self) -> list[str]:
-        """Names of the tables that hold rows, ascending."""
+        """Return the names of the tables that have rows, ascending."""
 
     @abstractmethod
     def commit(self, mark: RowsMark, sync: bool = False) -> None:
-        """What was changed lasts from now on, as of ``mark``. ``sync``: that, and all before it, is on the disk."""
+        """Make all changes durable, together with ``mark``.
+
+        Args:
+            sync: True if this commit and all earlier ones must be on disk on return.
+        """
 
     @abstractmethod
     def close(self) -> None:
-        """Let go of the disk; what was not committed is lost."""
+        """Close the store. Uncommitted changes are lost."""
 
     def versions(self, ranges: Iterable[Range], tables: Iterable[str] | None = None) -> list[RowVersion]:
-        """All that ``listed`` gives."""
+        """Return everything that ``listed`` yields."""
         return list(self.listed(ranges, tables))
 
 
 def reads_from(begin: Mapping[int, int], positions: Mapping[int, int]) -> dict[int, int]:
-    """Where reading the mutations topic goes on, by partition: where the rows end, or later, where the topic begins.
+    """Return the offsets at the end of the rows, or at a later begin of the topic: reading continues there.
 
-    Whether what lies between is missed is not decided here: see ``ringlog.node.protocol.turn``.
+    A gap between the two may mean lost writes: ``ringlog.node.protocol.turn`` decides that.
     """
     return {partition: max(first, positions.get(partition, 0)) for partition, first in begin.items()}
 
 
 class VersionsSum:
-    """The checksum of versions, one after the other: SHA-256 over every field of each."""
+    """An incremental checksum of versions: SHA-256 over all fields of each."""
 
     def __init__(self) -> None:
         self._total = hashlib.sha256()
 
     def add(self, versions: Iterable[RowVersion]) -> None:
-        """These follow."""
+        """Add the next versions."""
         total = self._total
         for version in versions:
             clustering = [b"\0" if part is None else b"\1" + part for part in version.clustering_key]
@@ -153,19 +170,19 @@ class VersionsSum:
                 total.update(number.to_bytes(8, "big", signed=True))
 
     def hex(self) -> str:
-        """The sum of what has come."""
+        """Return the checksum of all versions so far."""
         return self._total.hexdigest()
 
 
 def checksum(versions: Iterable[RowVersion]) -> str:
-    """``VersionsSum`` of versions in the fixed order that ``RowStore.versions`` gives."""
+    """Return the ``VersionsSum`` of versions in the order of ``RowStore.versions``."""
     total = VersionsSum()
     total.add(versions)
     return total.hex()
 
 
 def bounded(versions: Iterable[RowVersion], bytes_max: int | None) -> list[RowVersion] | None:
-    """The versions as a list; None if their writes have more than ``bytes_max`` bytes."""
+    """Return the versions as a list, or None if their writes exceed ``bytes_max`` bytes."""
     found, size = [], 0
     for version in versions:
         size += len(version.value)
@@ -176,23 +193,23 @@ def bounded(versions: Iterable[RowVersion], bytes_max: int | None) -> list[RowVe
 
 
 def inside(token: Token, ranges: Sequence[Range]) -> bool:
-    """True if ``token`` lies in one of ``ranges``."""
+    """Return True if one of ``ranges`` contains ``token``."""
     return any(in_range(token, start, end) for start, end in ranges)
 
 
 def order(version: RowVersion) -> tuple[str, Token, bytes, bytes, int, bytes]:
-    """By this versions ascend wherever they are listed."""
+    """Return the sort key of versions in every listing."""
     clustering = packed_clustering(version.clustering_key)
     return (version.table, version.token, version.partition_key, clustering, version.timestamp, version.value)
 
 
 def packed_clustering(key: Sequence[bytes | None]) -> bytes:
-    """A clustering key as one byte string, another one for each key: the length of each part, and the part."""
+    """Encode a clustering key as a unique byte string: the length and the bytes of each part."""
     return b"".join([_NULL if part is None else len(part).to_bytes(4, "big") + part for part in key])
 
 
 def unpacked_clustering(data: bytes) -> tuple[bytes | None, ...]:
-    """The key of ``packed_clustering``; of other bytes some key, or ValueError."""
+    """Decode the result of ``packed_clustering``. Other bytes give an arbitrary key or ValueError."""
     found: list[bytes | None] = []
     at = 0
     while at < len(data):

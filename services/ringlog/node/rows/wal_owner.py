@@ -1,8 +1,8 @@
-"""Which file of rows a write-ahead log of SQLite belongs to: a random id, in the file and in each commit of the log.
+"""The owner of a SQLite write-ahead log: a random id, stored in the file of rows and in each commit of its log.
 
-A file that is restored from a backup beside the log of a later run would get the later pages and lack the earlier
-ones, without an error. So each start writes a new id into the file, and all commits of its log carry it. Both are read
-here without SQLite, which would join them as soon as it opens the file.
+A file may be restored from a backup next to a log from a later time. SQLite would apply the later pages to it without
+an error, and the pages in between would be missing. To detect this, each start writes a new id into the file, and all
+commits of its log contain the id. Both are read here without SQLite, which would merge them when it opens the file.
 
 Source: https://www.sqlite.org/fileformat2.html, sections 1.6 (b-tree pages) and 4 (the write-ahead log).
 """
@@ -21,20 +21,20 @@ MAGICS: Final = (0x377F0682, 0x377F0683)
 PAGE_BYTES_MIN, PAGE_BYTES_MAX = 512, 65_536
 _LEAF: Final = 0x0D
 _CELL_HEAD_BYTES: Final = 64
-"""The lengths and types in front of a text are shorter."""
+"""An upper bound of the lengths and types that precede a text in a cell."""
 _IDS = re.compile(rb'\{"log": "([0-9a-f]*)", "was": "([0-9a-f]*)"')
 
 LogIds = tuple[str, str]
-"""The id of a log, and that of the log before it in the one commit that begins it."""
+"""The id of a log. The commit that begins a log also has the id of the log before it; otherwise the second is empty."""
 
 
 def ids_text(ids: LogIds) -> str:
-    """The beginning of a mark, as it is looked for in pages."""
+    """Return the prefix of a mark that contains the ids, which is searched for in pages."""
     return f'"log": "{ids[0]}", "was": "{ids[1]}"'
 
 
 def ids_in_file(path: Path) -> LogIds | None:
-    """Return the ids in the file alone, without its log; None if it has none, or cannot be read."""
+    """Return the ids in the file without its log, or None if it has none or cannot be read."""
     if not path.exists():
         return None
     try:
@@ -49,7 +49,7 @@ def ids_in_file(path: Path) -> LogIds | None:
 
 
 def ids_in_log(path: Path) -> LogIds | None:
-    """Return the ids in the first commit of the log beside the file ``path``; None if it has no commit."""
+    """Return the ids in the first commit of the log of ``path``, or None if the log has no commit."""
     log = path.with_name(path.name + "-wal")
     if not log.exists():
         return None
@@ -58,7 +58,7 @@ def ids_in_log(path: Path) -> LogIds | None:
         if len(head) < HEADER_BYTES:
             return None
         magic, page_bytes = struct.unpack_from(">I4xI", head)
-        # After a power cut the file may have its length, and zeros in place of its bytes: SQLite ignores such a log.
+        # After a power cut the file may have its length but contain zeros. SQLite ignores such a log.
         if magic not in MAGICS or not PAGE_BYTES_MIN <= page_bytes <= PAGE_BYTES_MAX:
             return None
         salts = head[16:24]
@@ -69,13 +69,13 @@ def ids_in_log(path: Path) -> LogIds | None:
 
 
 def belong_together(path: Path) -> bool:
-    """True unless the log beside the file is certainly that of another file."""
+    """Return False only if the log certainly belongs to another file."""
     kept, logged = ids_in_file(path), ids_in_log(path)
     return kept is None or logged is None or kept[0] in logged
 
 
 def _ids_in_page(page: bytes) -> LogIds | None:
-    """The ids, if this is the page of the mark: a leaf with one cell."""
+    """Return the ids if this is the page of the mark: a leaf with one cell."""
     kind, cells, begin = struct.unpack_from(">BxxHxxxH", page)
     if kind != _LEAF or cells != 1:
         return None

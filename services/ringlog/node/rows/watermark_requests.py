@@ -1,12 +1,12 @@
-"""Writes that wait until they can be judged, and the settled time that a node asks for.
+"""Records that wait for validation, and requests for a later validation watermark (``settled``).
 
-Records of a partition are judged in their order: behind one that is held all others wait, too. Nothing is judged before
-the log promises any settled time. The time is raised a lead ahead while records come, so that none waits; an idle node
-lets it lie, and then a schema change counts at once.
+Records of a partition are validated in order, so a record that has to wait blocks all later ones of its partition.
+Nothing is validated before the log has a watermark. While records arrive, nodes keep the watermark ahead of them by a
+lead, so that none has to wait. An idle node stops raising it, so that a schema change takes effect immediately.
 
-The first to ask is enough, so what all nodes ask for costs about two entries for each lead, however many they are: each
-begins at a moment of its own, by its id, and those that ask before they hear of the first ask for the same time. That
-time is a multiple of a step of the lead; of equal ones the fold takes one.
+The first request serves all nodes. Two rules keep the cost at about two entries for each lead, for any number of nodes.
+Each node asks at a different moment, derived from its id. Nodes that ask before they see the first request ask for the
+same time, a multiple of a fraction of the lead. The fold applies only one of equal requests.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros, NodeId
 
 STEPS = 8
-"""Of a lead: nodes that ask within one ask for one time, and begin to ask within one."""
+"""The fractions of a lead. Nodes that ask within one of them ask for the same time, and all begin to ask within one."""
 WAITING_MAX = 20_000
-"""Records that may wait before a node stops reading more."""
+"""The limit of waiting records. Beyond it a node reads no further records."""
 
 T = TypeVar("T")
 
 
 class UnsettledRecords(Generic[T]):
-    """Records by partition, in their order."""
+    """Waiting records by partition, in order."""
 
     def __init__(self) -> None:
         self._queues: dict[int, deque[T]] = {}
@@ -39,12 +39,16 @@ class UnsettledRecords(Generic[T]):
         return sum(map(len, self._queues.values()))
 
     def add(self, items: Iterable[tuple[int, T]]) -> None:
-        """More records: of a partition each."""
+        """Append records, each with its partition."""
         for partition, item in items:
             self._queues.setdefault(partition, deque()).append(item)
 
     def work_off(self, carry_out: Callable[[int, T], bool]) -> list[T]:
-        """Carry out what can be; the first one of each partition that cannot, for which ``carry_out`` says False."""
+        """Process records in order until one has to wait. Return the first waiting record of each partition.
+
+        Args:
+            carry_out: Processes a record, or returns False if it has to wait.
+        """
         held = []
         for partition, queue in sorted(self._queues.items()):
             while queue:
@@ -58,9 +62,11 @@ class UnsettledRecords(Generic[T]):
 def next_settled(
     state: ClusterState, now: Micros, needed: Micros | None, is_active: bool, node: NodeId
 ) -> SettleVerdicts | None:
-    """What ``node`` asks for now, or None if the settled time serves.
+    """Return the watermark request that ``node`` should send now, or None.
 
-    ``needed``: the time above which a record that is held wants it; ``is_active``: records have come lately.
+    Args:
+        needed: The watermark must be above this time to validate a waiting record.
+        is_active: True if records have arrived recently.
     """
     settled, lead = state.settled.until, setting(state, "verdicts_lead_us")
     step = lead // STEPS
