@@ -1,19 +1,22 @@
-"""Detection of a second process with the identity of a node, whose folder was copied, by the node's acknowledgements.
+"""Detection of a second process with the identity of a node, after its folder was copied.
 
-What a node acknowledges it has on its disk first, and it counts its starts there. So if the acks topic has an epoch or
-a start of this node that its folder does not know, the folder is an older copy: what was acknowledged since is missing
-in it, and the node ends before it serves anything. And if, while it runs, an acknowledgement of a later incarnation
-comes, another process has become this node: this one ends.
+A node writes each epoch to its folder before it acknowledges it, and the folder counts its starts. Two checks follow:
 
-Anybody who may acknowledge for some node can write such a record, too. So a node whose acknowledgements have a code
-(``wire.acks``) hears only those that have one, once all that were said in its name, whatever code they have, had
-nothing against its folder; the folder notes by which keys codes were made then. If none of these has been taken out
-since, what the node itself has said since has a code by a key that is there. Otherwise the next start looks at all
-again: words by a key that is gone look like anybody's. A node that runs notes its keys when they change, once it has
-read all that there is. A key that was taken out must not come back: what the node said in between has no code by it.
+- At the start: if the acks topic has an epoch or a start of this node that the folder does not contain, the folder is
+  an older copy. The node ends before it serves anything.
+- While the node runs: an acknowledgement of a later incarnation means that another process has become this node. This
+  process ends.
 
-That leaves a moment in which both serve. Where nodes are distinguished by their addresses it cannot be used: requests
-and streams go to the registered address, and who starts elsewhere is refused.
+Forged records: any client that may write to the acks topic could imitate these records. So a node with MAC keys
+(``wire.acks``) accepts only acknowledgements with a valid MAC. This is safe once all records in its name, valid or not,
+have been checked without a finding. The folder then notes the keys of that time. If none of the noted keys has been
+removed, all later records of the node have a MAC by a present key. If one was removed, the next start checks all
+records again, because records by a removed key cannot be verified. A running node notes changed keys after it has read
+the topic to its end. A removed key must not be added again: records from the time in between have no MAC by it.
+
+For a short time, both processes may serve. This is harmless if nodes are identified by their addresses. Requests and
+streams go to the registered address, and a process at another address cannot register.
+
 """
 
 from __future__ import annotations
@@ -41,10 +44,17 @@ log = get_logger("ringlog.node")
 
 
 class DuplicateCheck:
-    """Reads what node ``node`` acknowledged; this process is its incarnation ``name``. Closes ``acks`` at its end.
+    """Reads the acknowledgements of one node, and closes ``acks`` at the end.
 
-    ``keys``: those that codes of its acknowledgements are made with; empty: what has no code counts, too. So it does
-    in ``check``, unless all keys that were ``noted`` in the folder are there still. ``keep`` notes others.
+    Args:
+        name: The incarnation of this process.
+        keys: Returns the present MAC keys. Without any, records without a MAC count.
+        noted: The digests of the keys in the folder. ``check`` ignores records without a MAC only if all of these keys
+            are still present.
+
+    Attributes:
+        keep: Writes the digests of the present keys to the folder.
+        failure: Set when another process has become this node.
     """
 
     def __init__(
@@ -68,10 +78,15 @@ class DuplicateCheck:
         self.failure: NodeFailed | None = None
 
     def check(self, cluster_id: str, acknowledged: int) -> None:
-        """Read the topic before anything is acknowledged; may be called again.
+        """Read the topic before anything is acknowledged. May be called again.
 
-        ``acknowledged``: the newest epoch that the folder knows. Raises NodeFailed for an older copy of the folder,
-        LogUnavailable, TopicMissing.
+        Args:
+            acknowledged: The newest acknowledged epoch in the folder.
+
+        Raises:
+            NodeFailed: The folder is an older copy.
+            LogUnavailable: The broker does not answer.
+            TopicMissing: The topic does not exist.
         """
         self._close_tail()
         tail = self._tail = self._acks.tail(self._acks.begin_offset())
@@ -89,13 +104,13 @@ class DuplicateCheck:
         self._keep_digests(digests)
 
     def start(self) -> None:
-        """Go on reading, in a thread: ``failure`` is set when another process has become this node."""
+        """Continue to read in a thread, which sets ``failure`` if another process becomes this node."""
         self._is_starting = False
         self._thread = threading.Thread(target=self._run, name="rivals", daemon=True)
         self._thread.start()
 
     def stop(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         self._stopping.set()
         if self._thread is not None:
             self._thread.join()
@@ -111,14 +126,16 @@ class DuplicateCheck:
                 records = self._tail.poll(POLL_S)
                 for _, ack, _ in self._own_acks(records):
                     self._check_ack(ack)
+                # Note the keys only at the end of the topic, and only if they did not change while the records were
+                # read.
                 if not records and self.failure is None and digests == self._digests():
                     self._keep_digests(digests)
             except LogTruncated:
-                self._close_tail()  # the topic was made again: what comes counts
+                self._close_tail()  # The topic was created again: read it from its beginning.
             except LogError as error:
                 log.debug("acks not read", why=error.message)
                 self._stopping.wait(POLL_S)
-            except OSError as error:  # of the folder: tried again
+            except OSError as error:  # The folder could not be written: retry.
                 log.warning("keys not noted", why=error.strerror)
                 self._stopping.wait(POLL_S)
 
@@ -139,13 +156,13 @@ class DuplicateCheck:
             self._noted = digests
 
     def _own_acks(self, records: Iterable[LogRecord]) -> Iterable[tuple[int, NodeAck, bool]]:
-        """Yield (offset, acknowledgement, True if it has a code by one of the keys) of this node's acknowledgements."""
+        """Yield (offset, acknowledgement, True if it has a valid MAC) of the relevant acknowledgements of this node."""
         name, keys = self._node.encode(), self._keys()
         digests = set(map(digest_of_key, keys))
         counts_all = not keys or (self._is_starting and not (self._noted and digests.issuperset(self._noted)))
         for record in records:
             if name not in record.data:
-                continue  # of another node: not even decoded
+                continue  # Another node's record: skip it without decoding.
             try:
                 ack = decode_node_ack(record.data)
                 has_code = has_code_of(record.data, keys)

@@ -1,15 +1,15 @@
-"""What a node keeps on disk: who it is, in which cluster, and the newest epoch that it acknowledged.
+"""The identity of a node on disk: its id, its cluster, and the newest epoch that it acknowledged.
 
-Beside these files are its rows (see ``ringlog.node.rows.disk_rows``) and the cells of its registers (see
-``ringlog.node.registers.journal``). A folder belongs to one process at a time (a lock that the kernel of
-the machine drops with the process, also with a killed one), so two processes of one machine never act as the same node;
-of processes on copies of a folder only the latest counts (``wire.acks``, ``node.duplicate_identity``).
+The same folder contains the node's rows (``ringlog.node.rows.disk_rows``) and its registers
+(``ringlog.node.registers.journal``). A lock on the folder admits one process at a time; the operating system releases
+it when the process ends in any way. So two processes on one machine never act as the same node. Of processes with
+copies of a folder, only the latest counts (``wire.acks``, ``node.duplicate_identity``).
 
-Invariant: the epoch is on the disk, with the id of its state, before an acknowledgement of it leaves the node, and
-never goes back; a restarted node that cannot get there again (another log, a log cut short, one that was cut and has
-grown again) ends instead of serving.
+Invariant: an epoch and the id of its state are on disk before an acknowledgement of it leaves the node. The stored
+epoch never decreases. A restarted node ends instead of serving if the log does not contain that epoch: the log is
+different, was truncated, or was truncated and has grown again.
 
-A folder is one node of one *cluster*, which is its id: the same names in another cluster are another folder.
+A folder belongs to one node of one cluster id. The same names in another cluster use another folder.
 """
 
 from __future__ import annotations
@@ -43,10 +43,15 @@ EPOCH_MAX = 2**63 - 1
 
 @dataclass(frozen=True, slots=True)
 class NodeOptions:
-    """Who this node is. ``folder`` keeps its id and ports over restarts; ``port`` 0: the kept one, or a free one.
+    """The configuration of a node.
 
-    It listens at ``host``. ``advertise``: the host that others reach it by, empty: the same; ``data_port``: of its data
-    side, as ``port``; ``certified``: the id that its certificate names, empty: it has no certificate.
+    Attributes:
+        host: The address that the node listens on.
+        port: 0 selects the port used before, or a free one.
+        folder: Keeps the id and the ports of the node across restarts.
+        advertise: The host that others use to reach the node; empty selects ``host``.
+        data_port: The port of the gRPC server; 0 has the same meaning as for ``port``.
+        certified: The node id in the certificate; empty without a certificate.
     """
 
     name: str
@@ -62,27 +67,34 @@ class NodeOptions:
 
     @property
     def hosts(self) -> tuple[str, ...]:
-        """The names that it answers under."""
+        """The names that the node answers to."""
         return tuple(filter(None, (self.host, self.advertise)))
 
     def address(self, port: int) -> str:
-        """Where others find the node."""
+        """Return the address that others use to reach the node."""
         return with_port(self.advertise or self.host, port)
 
 
 def folder_of(nodes: Path, cluster: str, cluster_id: str, name: str) -> Path:
-    """Return where node ``name`` of a cluster is kept under ``nodes``."""
+    """Return the folder of node ``name`` of a cluster, below the folder ``nodes``."""
     return nodes / f"{cluster}.{cluster_id}" / name
 
 
 class NodeFolder:
-    """The folder of one node, locked until ``close``; ``socket`` listens on the node's port. ``cluster_id``: the
-    cluster that it is opened for; empty: whichever it is of. ``incarnation``: this start of the node. ``ack_keys``:
-    digests of the keys that its acknowledgements had a code by when all that had been said in its name was looked at,
-    and nothing was found against the folder.
+    """The folder of one node, locked until ``close``.
 
-    Raises NodeFailed where another process has it, a file is not readable, or the port is taken; and
-    CertificateOfAnotherNode, before anything is changed.
+    Args:
+        cluster_id: The cluster that the folder must belong to; empty accepts any.
+
+    Attributes:
+        socket: Listens on the port of the node.
+        incarnation: Identifies this start of the node.
+        ack_keys: Digests of the MAC keys that were valid when all acknowledgements in the node's name had been checked,
+            without a finding against the folder.
+
+    Raises:
+        NodeFailed: Another process has the folder, a file is not readable, or the port is in use.
+        CertificateOfAnotherNode: The certificate names another node. Nothing was changed.
     """
 
     def __init__(self, options: NodeOptions, cluster_id: str = "") -> None:
@@ -109,12 +121,12 @@ class NodeFolder:
             raise
 
     def close(self) -> None:
-        """Let others have the folder."""
+        """Close the socket and release the lock."""
         self.socket.close()
         os.close(self._lock)
 
     def check(self, state: ClusterState) -> None:
-        """Raise NodeFailed unless ``state``, everything that the log has, is a later one of what was acknowledged."""
+        """Raise NodeFailed unless ``state``, which is everything in the log, has reached the acknowledged epoch."""
         self._check_cluster(state.cluster_id)
         if state.epoch < self.acknowledged:
             raise NodeFailed(
@@ -129,23 +141,23 @@ class NodeFolder:
             )
 
     def seen(self) -> tuple[Seen, ...]:
-        """What was acknowledged: the log must have it."""
+        """Return the acknowledged epoch, which the log must have."""
         return seen_in(self._folder)
 
     def keep(self, cluster_id: str, epoch: int, state_id: str) -> None:
-        """Have ``epoch`` and its state's id on the disk: it is about to be acknowledged."""
+        """Write ``epoch`` and the id of its state to disk, before it is acknowledged. A lower epoch changes nothing."""
         if epoch > self.acknowledged:
             self._write(ACKNOWLEDGED, {"cluster_id": cluster_id, "epoch": epoch, "state_id": state_id})
             self.cluster_id, self.acknowledged = cluster_id, epoch
 
     def keep_data_port(self, port: int) -> None:
-        """Have the port of the node's data side on the disk; it says, too, that the folder has cells."""
+        """Write the port of the gRPC server to disk."""
         if port != self.data_port:
             self.data_port = port
             self._keep_identity()
 
     def keep_ack_keys(self, digests: tuple[str, ...]) -> None:
-        """Have on the disk by which keys acknowledgements have a code from here on: those before were looked at."""
+        """Write the digests of the present MAC keys to disk, after all earlier acknowledgements were checked."""
         if digests != self.ack_keys:
             self.ack_keys = digests
             self._keep_identity()
@@ -156,27 +168,27 @@ class NodeFolder:
             self._write(IDENTITY, kept | {"ack_keys": list(self.ack_keys)})
 
     def kept_ack_keys(self) -> tuple[str, ...]:
-        """See ``ack_keys``. Raises NodeFailed."""
+        """Return the digests on disk; see ``ack_keys``. Raises NodeFailed."""
         kept = self._read(IDENTITY).get("ack_keys", [])
         if not isinstance(kept, list) or not all(isinstance(one, str) for one in kept):
             raise _wrong("ack_keys", kept)
         return tuple(kept)
 
     def kept_data_port(self) -> int:
-        """Port of the data side on the disk; 0 where the node never had one. Raises NodeFailed."""
+        """Return the port of the gRPC server on disk, or 0 if there was none. Raises NodeFailed."""
         return _integer(self._read(IDENTITY), "data_port", PORT_MAX)
 
     def kept_start(self) -> int:
-        """How many times the node was started from this folder. Raises NodeFailed."""
+        """Return the number of starts from this folder. Raises NodeFailed."""
         return _integer(self._read(IDENTITY), "start", EPOCH_MAX)
 
     def kept_identity(self) -> tuple[str, int]:
-        """(node id, port) on the disk; empty and 0 where nothing is kept yet. Raises NodeFailed."""
+        """Return (node id, port) on disk, or an empty id and 0 in a new folder. Raises NodeFailed."""
         kept = self._read(IDENTITY)
         return _uuid(kept, "id"), _integer(kept, "port", PORT_MAX)
 
     def kept_acknowledgement(self) -> tuple[str, int]:
-        """(cluster id, epoch) on the disk; empty and 0 where nothing is kept yet. Raises NodeFailed."""
+        """Return (cluster id, epoch) on disk, or an empty id and 0 if nothing was acknowledged. Raises NodeFailed."""
         kept = self._read(ACKNOWLEDGED)
         return _uuid(kept, "cluster_id"), _integer(kept, "epoch", EPOCH_MAX)
 
@@ -189,7 +201,7 @@ class NodeFolder:
 
 
 def seen_in(folder: Path) -> tuple[Seen, ...]:
-    """What the node of a folder acknowledged: see ``NodeFolder.seen``. Raises NodeFailed."""
+    """Return the acknowledged epoch of the node in a folder; see ``NodeFolder.seen``. Raises NodeFailed."""
     kept = _read(folder / ACKNOWLEDGED)
     state_id = _uuid(kept, "state_id")
     return (Seen(_integer(kept, "epoch", EPOCH_MAX), state_id, str(folder / ACKNOWLEDGED)),) if state_id else ()
@@ -197,7 +209,7 @@ def seen_in(folder: Path) -> tuple[Seen, ...]:
 
 @contextmanager
 def exclusive_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, so that no node runs from it. Raises CopyInUse."""
+    """Hold the lock of a folder, so that no node runs from it. Raises CopyInUse."""
     try:
         lock = _locked(folder)
     except NodeFailed as failed:
@@ -209,7 +221,7 @@ def exclusive_folder(folder: Path) -> Iterator[None]:
 
 
 def _locked(folder: Path) -> int:
-    """The lock of a folder, until it is closed. Raises NodeFailed."""
+    """Lock a folder until the returned descriptor is closed. Raises NodeFailed."""
     lock = os.open(folder / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -250,7 +262,7 @@ def _wrong(name: str, value: object) -> NodeFailed:
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """A listening socket; ``port`` 0: any free one."""
+    """Return a listening socket; ``port`` 0 selects a free port."""
     found = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
         found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

@@ -1,10 +1,12 @@
-"""One reference node as a process: performs the steps of ``ringlog.node.protocol`` on Kafka, gRPC and its disk.
+"""A reference node as a process: performs ``ringlog.node.protocol`` on Kafka, gRPC and disk.
 
-One thread takes turns, one acknowledges, one adopts epochs for the registers; each stream, the way into the cluster and
-a request for a later settled time have a thread of their own. What ends one of them ends the node.
+The main thread runs turns. Separate threads acknowledge epochs, adopt epochs for the registers, report loads, ask peers
+and copy the log. Joining the cluster, each request for a later validation watermark and each stream also have a thread.
+An error in any thread ends the node.
 
-If the mutations topic does not go back to where the node's rows end any more, the node ends: it would serve less than
-it acknowledged. A broker that does not answer is waited for; a log or a topic that is not what it was ends the node.
+The node waits for an unavailable broker. It ends if the log or the mutations topic has been replaced. It also ends if
+the mutations topic no longer reaches back to the end of the node's rows, because it would serve less than it
+acknowledged.
 """
 
 from __future__ import annotations
@@ -81,18 +83,20 @@ log = get_logger("ringlog.node")
 BARRIER_S = 10.0
 POLL_INTERVAL_S = 1.0
 ANSWER_S = 3.0
-"""How long to wait for an answer before looking whether the node is to stop."""
+"""The wait for an answer, in seconds, between checks whether the node is to stop."""
 LAST_ACK_S = 5.0
-"""How long a node whose disk fails tries to say so."""
+"""How long, in seconds, a node with a failed disk tries to report that."""
 IGNORE_MSB = 12
 
 Handlers = dict[type, Callable[[Any], Any]]
 
 
 class NodeProcess:
-    """Runs until ``stopping`` is set; ``client`` has not begun yet: first the disk says what the log must have.
+    """A node that runs until ``stopping`` is set. Raises NodeFailed if another process has its folder or port.
 
-    Raises NodeFailed if the folder or the port belongs to another process.
+    Args:
+        client: A client that does not follow the log yet. The node first reads from disk which epochs the log must
+            have.
     """
 
     def __init__(
@@ -152,15 +156,19 @@ class NodeProcess:
 
     @property
     def node(self) -> str:
-        """This node's id."""
+        """The id of this node."""
         return self._row_replica.node
 
     # --------------------------------------------------------------------------------------- main loop
 
     def run(self, release: str, features: Sequence[str], join_tokens: int | None) -> None:
-        """Register, join with that many tokens if asked, and serve until stopped.
+        """Register, join if requested, and serve until stopped.
 
-        Raises NodeFailed when the node is refused or loses the log, the topic or its own server.
+        Args:
+            join_tokens: The number of tokens to join with, or None to only register.
+
+        Raises:
+            NodeFailed: The node was rejected, or it has lost the log, the topic or its server.
         """
         api = make_api(
             self._row_replica, self._options.name, self._clock, self._data, self._options.hosts, self._watched
@@ -229,7 +237,7 @@ class NodeProcess:
     # ------------------------------------------------------------------------------------------- effects
 
     def _carry_out(self, steps: Steps[None], handlers: Handlers | None = None) -> None:
-        """Perform steps in the thread that asks, until they end or the node is to stop."""
+        """Perform steps in the calling thread, until they end or the node is to stop."""
         broker_retry = BrokerRetry("the metadata log", self._stopping)
         every: Handlers = {
             **LogDriver(self._client.replica.log, self._client.replica, self._clock).handlers,
@@ -264,6 +272,7 @@ class NodeProcess:
         }
 
     def _follow(self) -> ClusterState:
+        # Everything on disk was adopted or acknowledged under these epochs, so a log without them has lost entries.
         self._client.replica.expect((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
         if retry_until_answered(self._client.follow, self._stopping) is None:
             raise Stopped
@@ -272,14 +281,14 @@ class NodeProcess:
         return self._client.state
 
     def _compare_disk(self, state: ClusterState) -> None:
-        """Raises NodeFailed, also where the folder is not the node's newest one."""
+        """Raise NodeFailed if the disk does not match the log, or if the folder is an older copy."""
         self._folder.check(state)
         self._rows.check(state.cluster_id, self._folder.acknowledged)
         try:
             retry_until_answered(
                 lambda _: self._duplicate_check.check(state.cluster_id, self._folder.acknowledged), self._stopping
             )
-        except TopicMissing as missing:  # acks that are missing have nothing against the folder
+        except TopicMissing as missing:  # Without acknowledgements there is no evidence against the folder.
             log.warning("no acknowledgements to compare with", why=missing.message)
         self._duplicate_check.start()
 
@@ -307,7 +316,7 @@ class NodeProcess:
         return taken
 
     def _caught_up(self, broker_retry: BrokerRetry) -> ClusterState:
-        """Everything that is in the log, however long the broker takes."""
+        """Return a state that contains everything in the log. Waits for an unavailable broker."""
         found = broker_retry.until_answered(lambda: self._client.catch_up(BARRIER_S))
         if found is None:
             raise Stopped
@@ -327,7 +336,7 @@ class NodeProcess:
             return None
 
     def _wait_for_last_ack(self, damaged: RowsDamaged) -> None:
-        """Wait for the last acknowledgement: it lets operators cancel steps that wait for this node."""
+        """Wait for the last acknowledgement, which lets operators cancel steps that wait for this node."""
         self._replicas.fail(damaged.code)
         self._acks.news.set()
         for thread in self._threads:
@@ -360,7 +369,7 @@ class NodeProcess:
         log.info("caught up", node=self._options.name, epoch=row_replica.state.epoch, rows=len(row_replica.store))
 
     def _begin(self, name: str, work: Callable[[], None]) -> None:
-        """Run ``work`` in a thread of its own; what it raises ends the node."""
+        """Run ``work`` in a new thread. An error in it ends the node."""
 
         def guarded() -> None:
             try:
@@ -380,5 +389,5 @@ class NodeProcess:
         self._failure = effect.why
 
     def _topic_lost(self, lost: Lost) -> None:
-        """Nothing would come from it any more, or from its beginning what is not its beginning."""
+        """End the node: a replaced topic would deliver nothing, or records that do not continue the node's rows."""
         self._failure = NodeFailed(f"the mutations topic is not what it was: {lost}: replace the node by a new one")

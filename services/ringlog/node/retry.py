@@ -1,7 +1,7 @@
-"""Retries while a node's broker does not answer, with one log line at the begin and one at the end.
+"""Retries while the broker does not answer, with one log line at the beginning and one at the end.
 
-A topic that seems to be missing may be known again soon to a broker that has just come back. Who follows the log halts
-once it is certain that it is gone, and ends the wait by that; before anybody follows it, the wait itself is bounded.
+A broker that has just restarted may report an existing topic as missing. A process that follows the log halts once the
+topic is certainly gone, which ends the wait. Before it follows the log, the wait itself has a limit.
 """
 
 from __future__ import annotations
@@ -22,7 +22,12 @@ log = get_logger("ringlog.node")
 
 
 class BrokerRetry:
-    """Repeats what the broker did not answer; for use by one thread. ``stopping``: ends every wait."""
+    """Repeats calls that the broker did not answer. Not thread-safe.
+
+    Args:
+        waits_for: The name of the missing thing in log messages.
+        stopping: Ends every wait.
+    """
 
     def __init__(self, waits_for: str, stopping: threading.Event) -> None:
         self._waits_for = waits_for
@@ -30,9 +35,9 @@ class BrokerRetry:
         self._since: float | None = None
 
     def until_answered(self, step: Callable[[], T]) -> T | None:
-        """Return the result of ``step``, however long the broker takes; None once the process is to stop.
+        """Return the result of ``step``, or None once the process is to stop.
 
-        Other errors than LogUnavailable and TopicMissing pass.
+        Retries LogUnavailable and TopicMissing without a limit. Other errors are raised.
         """
         while not self._stopping.is_set():
             try:
@@ -57,11 +62,16 @@ class BrokerRetry:
 
 
 def retry_until_answered(step: Callable[[Callable[[], None]], T], stopping: threading.Event) -> T | None:
-    """Return the result of the first step on the metadata log; None once the process is to stop.
+    """Return the result of the first access to the metadata log, or None once the process is to stop.
 
-    A broker that is away is waited for, and then for ``MISSING_S`` to find the topic again. The step is given a
-    function to call now and then while it gets on, and keeps what it has from one try to the next. Raises TopicMissing
-    from a broker that was there all the time; other errors pass.
+    Waits for an unavailable broker. After it is back, the topic may be missing for up to ``MISSING_S``.
+
+    Args:
+        step: Receives a function to call periodically, which ends the step if the process is to stop. Keeps its
+            progress between attempts.
+
+    Raises:
+        TopicMissing: A broker that was available all the time has no such topic. Other errors are raised as well.
     """
     missing_until = 0.0
 
@@ -94,7 +104,7 @@ class Stopped(Exception):
 
 
 class NotRetried(Exception):
-    """Carries an error out of the retry loop, which would retry it otherwise."""
+    """Carries an error out of the retry loop, which would otherwise retry it."""
 
     def __init__(self, error: TopicMissing) -> None:
         super().__init__(str(error))

@@ -1,11 +1,11 @@
 """The number of failed attempts of each stream: bounded, and reported with every acknowledgement.
 
-A gaining node asks a source again and again, less and less often. The cluster's setting ``stream_tries_max`` bounds how
-often; then the node stops. An operation waits for an operator then: the coordinator puts the count into the log; a
-tablet is turned back. A salvage has no way back, so its streams are tried without an end.
+A gaining node retries a stream with growing pauses. After ``stream_tries_max`` failures, a setting of the cluster, the
+node stops. An operation then waits for an operator: the coordinator writes the number of attempts to the log. A tablet
+migration is reverted. A partition recovery cannot be reverted, so its streams are retried without a limit.
 
-The count of an operation begins with its present stage and with each retry by an operator. The count of a tablet begins
-with its session. A restarted node counts anew.
+The count of an operation begins with its present stage and again with each retry by an operator. The count of a tablet
+begins with its session. A restarted node starts counting at zero.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ AGAIN_S = 0.2
 AGAIN_MOST_S = 3.0
 REASON_LENGTH_MAX = 300
 TRIES_REPORTED_MAX = 300
-"""Streams of which one acknowledgement tells."""
+"""The limit of streams reported in one acknowledgement."""
 
 
 class StreamAttempts:
-    """Counts failed attempts, by stream. Safe from threads."""
+    """Counts failed attempts by stream. Thread-safe."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._failed: dict[Hashable, FailedTries] = {}
 
     def may_try(self, stream: Hashable, operation: OperationId, state: ClusterState) -> bool:
-        """Return False if the stream failed as often as it may and its operation can wait or turn back."""
+        """Return False if the limit is reached and the operation can wait or be reverted."""
         found = self._failed.get(stream)
         if found is None or found.since != _counts_from(operation, state):
             return True
@@ -47,7 +47,7 @@ class StreamAttempts:
     def failed(
         self, stream: Hashable, operation: OperationId, source: NodeId, state: ClusterState, why: str, now: Micros
     ) -> float:
-        """Count one more; seconds after which to look again."""
+        """Count one more failure. Return the pause before the next check, in seconds."""
         since = _counts_from(operation, state)
         with self._lock:
             found = self._failed.get(stream)
@@ -58,7 +58,7 @@ class StreamAttempts:
         return float(min(AGAIN_MOST_S, AGAIN_S * 2 ** min(found.count - 1, 10)))
 
     def over(self, stream: Hashable) -> None:
-        """The stream is here, or nobody wants it any more."""
+        """Forget a stream that is complete or no longer wanted."""
         with self._lock:
             self._failed.pop(stream, None)
 
@@ -72,13 +72,13 @@ class StreamAttempts:
 
 
 def _counts_from(operation: OperationId, state: ClusterState) -> Epoch:
-    """The epoch from which tries count; 0 of a session, which is of one stage."""
+    """Return the epoch at the beginning of the count. It is 0 for a session, which has one stage only."""
     present = state.operations.get(operation)
     return 0 if present is None else counts_from(present)
 
 
 def _has_no_way_back(operation: OperationId, state: ClusterState) -> bool:
-    """Return whether ``operation`` is the session of a tablet without a way back, as in a salvage."""
+    """Return True if ``operation`` is the session of a tablet that cannot be reverted, as in a partition recovery."""
     for tablets, transition in transitions(state):
         if session(tablets.table, transition.tablet, transition) == operation:
             return not STAGES[transition.stage].back
@@ -86,7 +86,7 @@ def _has_no_way_back(operation: OperationId, state: ClusterState) -> bool:
 
 
 def newsworthy_counts(tries: tuple[FailedTries, ...], most: int) -> tuple[tuple[str, str, int, int], ...]:
-    """Return the counts that deserve an acknowledgement of their own: each doubling, and the last one."""
+    """Return counts that change only when an acknowledgement is worthwhile: at each doubling, and at the limit."""
     return tuple((one.operation, one.source, one.since, min(one.count, most).bit_length()) for one in tries) + tuple(
         (one.operation, one.source, one.since, -1) for one in tries if one.count >= most
     )

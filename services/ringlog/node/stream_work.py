@@ -1,18 +1,18 @@
-"""What a node streams, for an operation or a tablet: an operation in a stage that streams, or the session of a tablet.
+"""Streaming work of a node: an operation in a streaming stage, or the session of a tablet.
 
-A *work* has a name, under which the node reports it, and is open as long as the state says so. A name is never used
-again: that of a session has the epoch with which its stage began. So what comes late names a work that is closed,
-and is dropped by both sides.
+A *work* has a name, which the node uses in its reports, and is open as long as the state contains it. Names are unique:
+the name of a session contains the epoch of its stage. So a late message names closed work, and both sides drop it.
 
 ===================  =================================================================================================
-operation            its plan names the sources, and the setting whose ranges they give
-stream               of a tablet: from the replica whose place is taken, or a quorum (``tablets.groups.streams_of``)
-repair               each living replica takes what the others have
-clean, resize        nothing is streamed: cells and rows go with the epoch that says so, halves are served as wholes are
+Operation            Its plan lists the sources, and the replication setting of their ranges.
+Tablet: stream       From the replica that is replaced, or from a quorum (``tablets.groups.streams_of``).
+Tablet: repair       Each live replica receives the rows of the others.
+Tablet: clean        Nothing is streamed. Rows and cells are dropped with the epoch that requires it.
+Table: resize        Nothing is streamed. A half is served like a whole tablet.
 ===================  =================================================================================================
 
-A *space* is what registers are named in: a keyspace, or ``keyspace.table`` where the keyspace is in tablets. What is
-streamed belongs to a *replication*: a setting of the token ring, or the table whose tablets they are.
+A *space* is the namespace of registers: a keyspace, or ``keyspace.table`` if the table has tablets. Streams belong to a
+*replication*: a setting of the token ring, or the table of the tablets.
 
 Source: ScyllaDB, ``docs/dev/topology-over-raft.md``, "Topology guards", and ``session_manager``.
 """
@@ -42,18 +42,23 @@ from ringlog.kernel.values import Epoch, NodeId, Token
 
 @dataclass(frozen=True, slots=True)
 class StreamingWork:
-    """``epoch``: that with which its stage began; ``sources``: who gives what to whom, for every node."""
+    """A piece of streaming work.
+
+    Attributes:
+        epoch: The epoch of its stage.
+        sources: The sources and targets of all ranges, for all nodes.
+    """
 
     name: str
     epoch: Epoch
     sources: tuple[Source, ...]
 
     def given(self, source: NodeId, replication: str) -> set[Range]:
-        """The ranges of a replication that ``source`` has to give."""
+        """Return the ranges of a replication that ``source`` sends."""
         return {(one.start, one.end) for one in self.sources if (one.source, one.replication) == (source, replication)}
 
     def taken(self, target: NodeId) -> dict[tuple[NodeId, str], tuple[Range, ...]]:
-        """(source, replication) to the ranges that ``target`` takes, in order."""
+        """Return the ranges that ``target`` receives, in order, by (source, replication)."""
         wanted: dict[tuple[NodeId, str], list[Range]] = {}
         for one in self.sources:
             if one.target == target:
@@ -62,14 +67,14 @@ class StreamingWork:
 
 
 def works_of(state: ClusterState, node: NodeId) -> dict[str, StreamingWork]:
-    """The works that a node takes part in as one who reports, by name; not those whose rows nobody knows for sure."""
+    """Return the work that ``node`` has to report on, by name. Excludes tablets without a known source."""
     streaming = (one for one in state.operations.values() if one.stage in REPORTED_STAGES)
     found = [*(_of_operation(one) for one in streaming if node in gaining_nodes(one)), *_of_tablets(state, node)]
     return {work.name: work for work in sorted(found, key=lambda work: work.name)}
 
 
 def work_of(state: ClusterState, name: str) -> StreamingWork | None:
-    """The open work of that name, for one of its sources; None if there is none."""
+    """Return the open work of that name, for one of its sources, or None."""
     operation = state.operations.get(name)
     if operation is not None:
         return _of_operation(operation) if operation.stage in REPORTED_STAGES else None
@@ -123,7 +128,7 @@ def _of_session(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> Stre
 
 
 def placed(state: ClusterState, space: str) -> Placement | TabletMap | None:
-    """By what a space is placed; None if there is no such space."""
+    """Return the placement of a space, or None if the space does not exist."""
     keyspace, _, table = space.partition(".")
     if not table:
         return placement_of_keyspace(state, keyspace)
@@ -132,43 +137,44 @@ def placed(state: ClusterState, space: str) -> Placement | TabletMap | None:
 
 
 def made_at(state: ClusterState, space: str) -> Epoch:
-    """The epoch that created a space: its keyspace or, in tablets, its table; 0: it does not exist.
+    """Return the epoch that created a space: its keyspace or, with tablets, its table. 0: it does not exist.
 
-    A space of the same name that was dropped before has an earlier epoch.
+    A dropped space of the same name has an earlier epoch.
     """
     keyspace, table = state.keyspaces.get(space.partition(".")[0]), state.tables.get(space)
     return max(0 if keyspace is None else keyspace.made, 0 if table is None else table.made)
 
 
 def joined_at(state: ClusterState, space: str) -> Epoch:
-    """The epoch that last joined the placement of a space's keyspace with another; 0: none. Members had its data before
-    that, whatever their ``since`` says.
+    """Return the epoch that last merged the placement of a space's keyspace with another, or 0.
+
+    Members had the data before that epoch, regardless of their ``since``.
     """
     found = state.keyspaces.get(space.partition(".")[0])
     return 0 if found is None else found.joined
 
 
 def group_in(found: Placement | TabletMap | None, token: Token) -> RangeGroup | None:
-    """Who serves a token; None if nobody does. O(log n)."""
+    """Return the replicas of a token, or None if it has none. O(log n)."""
     if isinstance(found, TabletMap):
         return group_of(found.tablet(found.index_of(token)))
     return group_at(found, token) if found is not None and found.ends else None
 
 
 def spaces(state: ClusterState) -> list[str]:
-    """All spaces, sorted."""
+    """Return all spaces, sorted."""
     return sorted((*state.keyspaces, *(name for name, table in state.tables.items() if table.tablets is not None)))
 
 
 def spaces_under(state: ClusterState, replication: str) -> tuple[str, ...]:
-    """The spaces whose registers are streamed under a replication."""
+    """Return the spaces with registers that are streamed under a replication."""
     if replication in state.tablets:
         return tables_under(state, replication)
     return tuple(one.name for one in state.keyspaces.values() if placement_key(one) == replication)
 
 
 def tables_under(state: ClusterState, replication: str) -> tuple[str, ...]:
-    """The tables whose rows are streamed under a replication."""
+    """Return the tables with rows that are streamed under a replication."""
     if replication in state.tablets:
         tablets = state.tablets[replication]
         return tuple(name for name, table in state.tables.items() if map_of(state, table) is tablets)
@@ -177,7 +183,7 @@ def tables_under(state: ClusterState, replication: str) -> tuple[str, ...]:
 
 
 def changed_ranges(was: Placement | TabletMap | None, now: Placement | TabletMap) -> Iterator[tuple[Range, RangeGroup]]:
-    """The ranges, with their groups, that are not in ``was`` what they are in ``now``."""
+    """Yield the ranges of ``now``, with their groups, that differ from ``was``."""
     if isinstance(now, TabletMap):
         tablets = was if isinstance(was, TabletMap) else None
         for index in sorted(changed_tablets(tablets, now)):

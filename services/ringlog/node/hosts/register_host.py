@@ -1,10 +1,10 @@
-"""The registers of a node as a running thing: ``ringlog.node.protocol.registers`` on threads and a journal.
+"""The registers of a running node: ``ringlog.node.protocol.registers`` on threads and a journal.
 
-Threads that carry requests, one that adopts epochs and those that fetch streams share one immutable value under one
-lock; the journal's thread takes the step that makes a record visible under it, too. Epochs and pages of streams go one
-after the other, each to its end, under a lock of their own.
+Threads that handle requests, adopt epochs and fetch streams share one immutable value under one lock. The journal's
+thread takes the same lock when it makes a record visible. Epochs and pages of streams run one after the other, each to
+its end, under a second lock.
 
-``hold`` performs ``ringlog.node.protocol.requests`` in the thread of a request; its waits release the lock.
+``hold`` performs ``ringlog.node.protocol.requests`` in the thread of a request. Its waits release the lock.
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ POLL_INTERVAL_S = 0.2
 
 
 def hold(changed: threading.Condition, steps: Steps[T], check: Callable[[], object] = lambda: None) -> T:
-    """Perform steps in the thread that asks. ``changed`` is notified when a wait may be over; ``check`` is called now
-    and then during one, and may raise.
+    """Perform the steps of a request in the calling thread.
+
+    Args:
+        changed: Notified when a wait may be over. The steps run under its lock.
+        check: Called periodically during a wait, and may raise.
     """
 
     def wait(effect: Hold) -> None:
@@ -52,10 +55,15 @@ def hold(changed: threading.Condition, steps: Steps[T], check: Callable[[], obje
 
 
 class RegisterHost:
-    """One node's registers, kept in ``folder``. Safe from threads. Raises JournalDamaged, RegistersForeign,
-    OSError.
+    """The registers of one node, stored in ``folder``. Thread-safe.
 
-    ``served`` counts the requests that it admits.
+    Args:
+        served: Counts the admitted requests.
+
+    Raises:
+        JournalDamaged: The folder lacks acknowledged data.
+        RegistersForeign: The folder belongs to another node.
+        OSError: The disk failed.
     """
 
     def __init__(
@@ -77,32 +85,32 @@ class RegisterHost:
             self._take_step(self._registers.begin)
 
     def close(self) -> None:
-        """Write what is under way, and end."""
+        """Write pending records and close the journal."""
         self._journal.close()
 
     @property
     def adopted(self) -> tuple[Epoch, str]:
-        """The newest epoch that the disk says was adopted, and the id of its state."""
+        """The newest adopted epoch on disk, and the id of its state."""
         durable = self.value.durable
         return durable.epoch, durable.state_id
 
     @property
     def value(self) -> RegisterReplica:
-        """The registers as they are now."""
+        """The present registers."""
         return self._registers.value
 
     def check(self) -> None:
-        """Raise NodeFailed if the disk has failed: nothing may be answered any more."""
+        """Raise NodeFailed if the disk has failed. Nothing may be answered after that."""
         if self._journal.failure is not None:
             raise NodeFailed(f"the journal cannot be written: {self._journal.failure}")
 
     # ---------------------------------------------------------------------------------------------- epochs
 
     def adopt(self, state: ClusterState) -> None:
-        """Serve under ``state`` from now on, if it is newer; returns once that is on disk.
+        """Serve under ``state`` if it is newer. Returns when that is on disk.
 
-        ``state`` is what this node's own replica of the log has folded, nobody else's word. Raises NodeFailed, also
-        where it does not descend from the state that was adopted last.
+        ``state`` must come from this node's own replica of the log. Raises NodeFailed if the disk fails, or if
+        ``state`` does not descend from the last adopted one.
         """
         with self._steps:
             lost = self._registers.lost_under(state)
@@ -110,18 +118,22 @@ class RegisterHost:
                 self._take_step(lambda done: self._registers.adopt(state, lost, done))
 
     def acknowledgeable(self) -> Epoch:
-        """The newest epoch that the node may acknowledge as far as its registers go."""
+        """Return the newest epoch that the registers allow the node to acknowledge."""
         return self._registers.acknowledgeable()
 
     def received(self, operation: OperationId) -> bool:
-        """True if everything that was to be streamed for the operation is here."""
+        """Return True if the node has received all registers that the operation streams to it."""
         return self._registers.received(operation)
 
     # ------------------------------------------------------------------------------------- reads and writes
 
     def answered(self, request: WriteRequest | ReadRequest, may_wait: bool = True) -> Reply | Behind:
-        """What there is to say to a request; to a write once it is on disk, or refused. Raises NodeFailed: nobody knows
-        whether it is. ``may_wait``: for an epoch that is not adopted yet.
+        """Return the answer to a request. A write is answered when it is on disk or refused.
+
+        Raises NodeFailed if the disk fails; the outcome of a write is then unknown.
+
+        Args:
+            may_wait: True if the request may wait for an epoch that is not adopted yet.
         """
         with self._changed:
             found = hold(self._changed, take(self._registers, request, may_wait), self.check)
@@ -131,6 +143,7 @@ class RegisterHost:
             self._served.count_request(kind, self.value.state, request.key.keyspace, request.key.token)
             if isinstance(found, Reply):
                 return found
+            # Still under the lock, so the journal's thread cannot answer before the future is registered.
             future = self._open[found] = Future()
         while True:
             try:
@@ -144,27 +157,27 @@ class RegisterHost:
     # ------------------------------------------------------------------------------------------- streaming
 
     def snapshot(self, fetch: RegisterFetch, newest: Epoch) -> Excerpt | Behind | str:
-        """As a source: the cells as they are now, Behind until they may be given, or the code of a refusal."""
+        """Return the cells of a stream as a source, Behind until they are available, or the code of a refusal."""
         return registers.snapshot(self.value, fetch, newest)
 
     def mark(self, fetch: RegisterFetch) -> Key | None:
-        """Where a stream goes on: everything up to this key is here."""
+        """Return the last key of a stream that is on disk, or None."""
         return self._registers.mark(fetch)
 
     def receive_page(self, fetch: RegisterFetch, page: Cells) -> bool:
-        """Keep a page; returns once it is on disk, or False."""
+        """Keep a page of a stream. Returns True when it is on disk, or False if it is not wanted."""
         with self._steps:
             return self._take_step(lambda done: self._registers.receive_page(fetch, page, done))
 
     def receive_end(self, fetch: RegisterFetch) -> bool:
-        """All pages are here; False refuses a stream that nobody wants any more."""
+        """Complete a stream. Return False if it is no longer wanted."""
         with self._steps, self._changed:
             return self._registers.receive_end(fetch)
 
     # --------------------------------------------------------------------------------------------- the disk
 
     def append(self, record: JournalRecord, done: Done) -> None:
-        """The journal, for ``DurableRegisters``: what it calls holds the lock."""
+        """Write a record to the journal, for ``DurableRegisters``. ``done`` runs under the lock."""
 
         def on_disk() -> None:
             with self._changed:
@@ -173,7 +186,7 @@ class RegisterHost:
         self._journal.append(record, on_disk)
 
     def _take_step(self, begin: Callable[[Done], bool | None]) -> bool:
-        """Begin something that is done when it is on the disk, and wait for that; False if it was refused."""
+        """Begin a step and wait until it is on disk. Return False if it was refused."""
         over = threading.Event()
 
         def done() -> None:
@@ -192,7 +205,7 @@ class RegisterHost:
             return self._registers.image()
 
     def status(self) -> StatusReply:
-        """How the registers are."""
+        """Return the state of the registers."""
         value = self.value
         return StatusReply(
             self.node,

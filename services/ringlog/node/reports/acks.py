@@ -1,5 +1,6 @@
-"""Publishes acknowledgements of a node: performs ``ringlog.node.protocol.acks`` on Kafka. They have a code by the
-node's key, where its file of trust has one.
+"""Publication of a node's acknowledgements: performs ``ringlog.node.protocol.acks`` on Kafka.
+
+Records carry a MAC (``coded``) if the node's trust file has a key.
 """
 
 from __future__ import annotations
@@ -33,10 +34,16 @@ log = get_logger("ringlog.node")
 
 
 class Acks:
-    """Publishes to the cluster's acks, for the one thread that performs the steps; ``news`` wakes it, ``keep`` has on
-    disk what is about to be acknowledged, ``ends`` says where the mutations end.
+    """Publishes to the acks topic of the cluster, for the one thread that performs the steps.
 
-    Raises Stopped where that thread waits once ``stopping`` is set.
+    Waits of that thread raise Stopped once ``stopping`` is set.
+
+    Args:
+        keep: Writes an epoch to disk before it is acknowledged.
+        ends: Returns the end offsets of the mutations topic.
+
+    Attributes:
+        news: Wakes the thread.
     """
 
     def __init__(
@@ -73,7 +80,7 @@ class Acks:
             raise Stopped
 
     def _kept(self, keep: Callable[[], None]) -> None:
-        """Write to the disk; while it is full or the process has no free descriptors, wait: nothing is acknowledged."""
+        """Write an acknowledged epoch to disk. Retry while the disk is full or no file descriptor is free."""
         is_reported = False
         while True:
             try:
@@ -88,8 +95,9 @@ class Acks:
             self._raise_if_stopped()
 
     def _publish(self, ack: NodeAck) -> bool:
-        """Whether it is there for certain. A topic that is missing for now is tried again: it may be made again while
-        the node works. Raises NodeFailed.
+        """Publish an acknowledgement and return True if the broker confirmed it. Raises NodeFailed.
+
+        A missing topic is not an error, because it may be created again while the node runs.
         """
         value, keys, delivered = encode_node_ack(ack), current().ack_keys, list[KafkaError | None]()
         if keys:
@@ -101,7 +109,7 @@ class Acks:
         try:
             self._producer.produce(self._topic, value, key=ack.node.encode(), on_delivery=on_delivery)
         except KafkaException as error:
-            # A client that has once learned that a topic is missing may believe it for minutes: begin with a new one.
+            # A producer may cache for minutes that a topic is missing, so create a new one.
             self._say(error.args[0], len(value))
             self._producer = self._connected()
             self._stopping.wait(AGAIN_S)
@@ -117,7 +125,10 @@ class Acks:
         return failed is None
 
     def _say(self, error: KafkaError, size: int) -> None:
-        """Of one that is too large: the node goes on to serve at its epoch, and no gate passes for it."""
+        """Log a failed publication.
+
+        After an oversized record, the node continues to serve its epoch, but no barrier passes for it.
+        """
         if error.code() in TOO_LARGE:
             refused = too_large(self._topic, None, size)
             log.error("record_too_large", topic=self._topic, bytes=size, why=refused.message, ends=refused.hint)
@@ -125,5 +136,5 @@ class Acks:
             log.warning("acknowledgement waits", topic=self._topic, why=error.str())
 
     def close(self) -> None:
-        """Give what is under way a moment."""
+        """Wait briefly for records in flight."""
         self._producer.flush(END_S)

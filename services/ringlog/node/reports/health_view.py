@@ -3,13 +3,16 @@
 ================  =====  ==============================================================================================
 state             ready  when
 ================  =====  ==============================================================================================
-``starting``      no     it has not read the log to its end yet, or is not registered
-``catching_up``   no     after a restart: it does not hold again what it had, so it answers no reads of rows
-``ready``         yes    it answers, at its epoch; also while the broker is away, and if an operator declared it down
-``left``          no     it is no node of the cluster any more
-``halted``        no     it cannot go on: the log, its disk or another process of the same node
-``stopping``      no     it was asked to stop
+``halted``        no     The node cannot continue: the log, its disk, or another process with the same identity.
+``stopping``      no     The process was asked to stop.
+``starting``      no     The node has not read the log to its end, or is not registered.
+``left``          no     The node is no longer part of the cluster.
+``catching_up``   no     After a restart: the node has not recovered its rows or registers, so it does not serve them.
+``ready``         yes    The node answers at its epoch. The broker may be unavailable, and an operator may have
+                         declared the node down.
 ================  =====  ==============================================================================================
+
+The first row that applies is the state.
 """
 
 from __future__ import annotations
@@ -34,9 +37,15 @@ SAMPLES_KEPT: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """A sample of a node. ``state``: the adopted one; ``failure``: why it cannot go on; ``registers``: None before they
-    are served; ``copied``: of a member's copy of the log; ``newest_epoch``: the newest epoch that the node has heard of
-    from anybody; ``clock_ahead``: see ``BrokerClock``.
+    """A sample of a node.
+
+    Attributes:
+        state: The adopted state.
+        failure: The reason why the node cannot continue, or an empty string.
+        registers: None before the registers are served.
+        copied: The newest epoch of a member's copy of the log.
+        newest_epoch: The newest epoch that the log or a peer has shown.
+        clock_ahead: See ``BrokerClock``, in microseconds.
     """
 
     node: NodeId
@@ -60,7 +69,7 @@ class NodeView:
 
 
 def health_of(view: NodeView) -> Health:
-    """Is the node ready, and what is wrong with it or around it?"""
+    """Return the health of a node: its state, and the reason if it is not ready."""
 
     def is_in(state: str, why: str, is_ready: bool = False) -> Health:
         return Health(state, is_ready, why, view.state.epoch, view.log.behind)
@@ -90,7 +99,7 @@ def _catches_up(view: NodeView) -> str:
 
 
 def samples_of(view: NodeView) -> Iterator[Sample]:
-    """The node's figures."""
+    """Yield the metrics of a node."""
     yield from process_samples(view.now)
     yield from log_samples(view.log)
     yield Sample("ringlog_node_ready", health_of(view).is_ready)
@@ -118,10 +127,11 @@ def samples_of(view: NodeView) -> Iterator[Sample]:
 
 
 class BrokerClock:
-    """How far a node's clock is ahead of the broker's, from writes that came as soon as they were appended.
+    """An estimate of how far a node's clock is ahead of the broker's clock.
 
-    That is known of the first record after a moment in which nothing came to a node that was behind nothing. Its way is
-    a part of what is found, so the least of the last few counts. ``ahead``: microseconds, None while nothing is known.
+    It compares append times with the arrival of writes that were delivered immediately. These are the first records
+    after an idle moment of a node that had read everything. Each estimate includes the delivery time, so the minimum of
+    the last few is used.
     """
 
     def __init__(self) -> None:
@@ -130,11 +140,15 @@ class BrokerClock:
 
     @property
     def ahead(self) -> Micros | None:
-        """See above."""
+        """The estimate in microseconds, or None before the first one."""
         return min(tuple(self._found), default=None)
 
     def took(self, taken: Sequence[Tailed], is_current: bool, now: Micros) -> None:
-        """What has come of the mutations topic just now; ``is_current``: the node is behind nothing before it."""
+        """Add the items that the mutations topic delivered just now.
+
+        Args:
+            is_current: True if the node has read everything before them.
+        """
         if self._was_idle and taken and taken[0].value is not None and taken[0].time_ms > 0:
             self._found.append(now - taken[0].time_ms * 1_000)
         self._was_idle = is_current and not taken

@@ -1,8 +1,8 @@
-"""Measures and publishes a node's reports of its tablets' load: performs ``ringlog.node.protocol.lifecycle`` on Kafka.
+"""Load reports of a node's tablets: performs ``ringlog.node.protocol.lifecycle`` on Kafka.
 
-What a tablet holds is what the node has of its tokens: bytes of encoded writes of rows, and of registers. How often it
-is read and written is what the node served (``served``). Reports have a code by the node's key, where its file of trust
-has one.
+The size of a tablet is the number of bytes that the node stores for its tokens: encoded writes of rows, and registers.
+Its rates count the requests that the node served (``served``). Records carry a MAC (``coded_load``) if the node's trust
+file has a key.
 """
 
 from __future__ import annotations
@@ -30,15 +30,18 @@ from ringlog.wire.acks import coded_load
 from ringlog.wire.records import NodeLoad, encode_node_load
 
 LOADS_S = 1.0
-"""How often it is looked whether a report of load is due."""
+"""The interval, in seconds, between checks of the schedule."""
 
 log = get_logger("ringlog.node")
 
 
 class Loads:
-    """Measures and publishes reports of ``row_replica``'s node, for the one thread that performs the steps.
+    """Measures and publishes load reports of one node, for the one thread that performs the steps.
 
-    ``cells``: the registers that the node has. Raises Stopped where that thread waits once ``stopping`` is set.
+    Waits of that thread raise Stopped once ``stopping`` is set.
+
+    Args:
+        cells: Returns the registers of the node.
     """
 
     def __init__(
@@ -70,7 +73,7 @@ class Loads:
         return {table: sizes_of(effect.state, table, chain(rows(table), cells(table))) for table in effect.own}
 
     def _publish(self, load: NodeLoad) -> None:
-        """What does not get there is said, and tried again with the next report."""
+        """Publish a report. A failure is logged, and the next report replaces this one."""
         value, keys = encode_node_load(load), current().ack_keys
         if keys:
             value = coded_load(value, keys[0])
@@ -84,19 +87,23 @@ class Loads:
             sent.add_done_callback(_say)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._producer is not None:
             self._producer.close()
 
 
 def _say(sent: Future[Delivered]) -> None:
-    """Nobody waits for the answer: the balancer would only miss the report."""
+    """Log a failed delivery. Nothing waits for it: the balancer only misses one report."""
     if (error := sent.exception()) is not None:
         log.warning("load_not_reported", why=str(error))
 
 
 def sizes_of(state: ClusterState, table: str, held: Iterable[tuple[Token, int]]) -> dict[int, int]:
-    """Bytes of each tablet of a table of whose tokens the node holds some. ``held``: token, bytes."""
+    """Return the bytes of each tablet of a table.
+
+    Args:
+        held: Token and bytes of everything that the node stores for the table.
+    """
     tablets = map_of(state, state.tables[table])
     assert tablets is not None, "a table that is reported is in tablets"
     found: dict[int, int] = {}

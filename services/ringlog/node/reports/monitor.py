@@ -1,4 +1,4 @@
-"""Samples a running node for ``/metrics`` and ``/health``: sends no request and never waits."""
+"""Sampling of a running node for ``/metrics`` and ``/health``. It sends no request and never waits."""
 
 from __future__ import annotations
 
@@ -24,12 +24,18 @@ from ringlog.runtime.monitoring.health import Health, Since
 from ringlog.runtime.monitoring.metrics import Sample
 
 FILES = {"rows": f"{ROWS}*", "registers": f"{CELLS}/*", "log_copy": f"{COPY}*"}
-"""What a node has on its disk, by the names of its files in its folder."""
+"""The files of a node by metric label, as patterns in its folder."""
 
 
 class NodeWatch:
-    """One node's. ``copy``: the member's copy of the log, once there is one; ``failure``: why the node cannot go on;
-    ``is_stopping``: it was asked to stop.
+    """Samples one node.
+
+    Args:
+        failure: Returns the reason why the node cannot continue, or None.
+        is_stopping: Returns True if the process was asked to stop.
+
+    Attributes:
+        copy: The member's copy of the log, once it exists.
     """
 
     def __init__(
@@ -61,12 +67,12 @@ class NodeWatch:
         self._since = Since(clock.now_us)
 
     def health(self) -> tuple[Health, Micros]:
-        """See ``WatchedProcess``."""
+        """Return the health and its start time. See ``WatchedProcess``."""
         found = health_of(self._view())
         return found, self._since.of(found.state)
 
     def samples(self) -> Iterator[Sample]:
-        """See ``WatchedProcess``."""
+        """Return the metrics. See ``WatchedProcess``."""
         return samples_of(self._view())
 
     def _view(self) -> NodeView:
@@ -101,6 +107,6 @@ class NodeWatch:
 def _size(folder: Path, pattern: str) -> int:
     total = 0
     for path in folder.glob(pattern):
-        with suppress(OSError):  # a file that was replaced since it was listed
+        with suppress(OSError):  # The file was replaced since it was listed.
             total += path.stat().st_size
     return total

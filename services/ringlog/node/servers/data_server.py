@@ -1,15 +1,15 @@
-"""The node's gRPC side: reads, writes, repairs, streams and status of its registers, and entries of the log for peers.
+"""The gRPC server of a node: registers, rows, streams, status, and log entries for peers.
 
-The methods carry our own Avro records as bytes (``ringlog.wire.data``); gRPC brings connections, deadlines, flow
-control and streams. A refusal is an answer with a code. A status other than OK means: the bytes are no message
-(INVALID_ARGUMENT), or the node cannot say what became of a write (ABORTED).
+The methods carry Avro records as bytes (``ringlog.wire.data``); gRPC provides connections, deadlines, flow control and
+streams. A refusal is an answer with a code. A status other than OK means that the bytes are not a valid message
+(INVALID_ARGUMENT), or that the outcome of a write is unknown (ABORTED).
 
-Where the process has certificates (``ringlog.runtime.trust``), only who shows one of the cluster's is heard at all;
-entries go to nodes only, and a stream to the node that its certificate names.
+If the process has certificates (``ringlog.runtime.trust``), only clients with a certificate of the cluster are served.
+Log entries are sent to nodes only, and a stream only to the node that its certificate names.
 
-A streaming call is cancelled if its client takes no message for a while, or if it lasts too long. Each call holds a
-thread of the server and one of the few places for streams, and a client without a deadline that does not read would
-hold both for its lifetime. A client that was cut off may ask again, from its last position.
+A streaming call is cancelled if its client reads no message for a while, or if the call lasts too long. Each call
+occupies a thread and one of the few stream slots. A client without a deadline that stops reading would occupy both for
+its lifetime. A cancelled client may call again from its last position.
 """
 
 from __future__ import annotations
@@ -72,13 +72,18 @@ from ringlog.wire.data import (
 from ringlog.wire.errors import WireError
 
 SILENCE_S = 20.0
-"""So long may one message wait to be taken."""
+"""The longest time, in seconds, that one message may wait for the client."""
 STREAM_S = 300.0
-"""So long may one call last; those of our own nodes are shorter."""
+"""The longest duration of one call, in seconds. Calls of nodes are shorter."""
 
 
 class SlowConsumerGuard:
-    """Cancels one streaming call whose client stops reading. ``cancel`` ends the call. ``close`` the guard."""
+    """Cancels one streaming call whose client stops reading.
+
+    Args:
+        cancel: Ends the call.
+        most_s: The longest duration of the call, in seconds.
+    """
 
     def __init__(self, cancel: Callable[[], object], silence_s: float = SILENCE_S, most_s: float = STREAM_S) -> None:
         self._cancel = cancel
@@ -90,14 +95,14 @@ class SlowConsumerGuard:
         self._arm(min(silence_s, most_s))
 
     def taken(self, messages: Iterator[bytes]) -> Iterator[bytes]:
-        """The messages, each of which is waited for until it is taken."""
+        """Yield the messages and note since when each of them waits for the client."""
         for message in messages:
             self._waits_since = time.monotonic()
             yield message
             self._waits_since = None
 
     def close(self) -> None:
-        """The call is over."""
+        """Stop watching: the call is over."""
         with self._lock:
             self._is_closed = True
             self._timer.cancel()
@@ -122,22 +127,23 @@ class SlowConsumerGuard:
 T = TypeVar("T")
 WORKERS = 48
 CALLS_MAX = 1_024
-"""Calls in hand and waiting; one more is refused as one too many."""
+"""The limit of running and queued calls. Further calls are rejected."""
 STREAMS_MAX = 4
 WAITING_MAX = WORKERS // 2
-"""Requests that wait for an epoch or a position at once. One more is answered as things are."""
+"""The limit of requests that wait for an epoch or a position. Further requests are answered without a wait."""
 STOP_S = 2.0
 OPTIONS = (("grpc.so_reuseport", 0), *MESSAGE_BOUNDS)
 
 
 class DataServer:
-    """Serves ``host``'s registers, and streams of ``row_replica``'s rows.
+    """Serves the registers of ``host`` and the rows of ``row_replica``.
 
-    ``entries`` answers peers that are behind; ``named`` hears of epochs that are not here yet, and during ``urgent`` a
-    request waits for one: the node's own reader of the log, which may rest, goes on.
-
-    ``port`` 0, or one that is taken: any free one of ``address``. ``cluster_id`` gives the cluster that the node is in,
-    empty while it does not know.
+    Args:
+        cluster_id: Returns the cluster of the node, or an empty string while it is unknown.
+        port: 0 selects a free port, as does a port that is in use.
+        entries: Answers requests for log entries.
+        named: Receives epochs that requests name and the node does not have.
+        urgent: A context for requests that wait for an epoch. The reader of the log polls without pauses inside it.
     """
 
     def __init__(
@@ -189,7 +195,7 @@ class DataServer:
         self._server.start()
 
     def stop(self, grace_s: float = STOP_S) -> None:
-        """Take nothing new, and wait a moment for what is in hand."""
+        """Reject new calls and wait for running ones."""
         self._server.stop(grace_s).wait()
 
     def _bind(self, address: str, port: int) -> int:
@@ -258,7 +264,10 @@ class DataServer:
 
     @contextmanager
     def _may_wait(self, epoch: Epoch, is_behind: bool) -> Iterator[bool]:
-        """While a request may wait, for ``epoch`` or a position; False if as many as may wait do."""
+        """Provide True while a request may wait for ``epoch`` or a position.
+
+        Provide False if too many requests wait already, or True without a slot if the request does not need to wait.
+        """
         if not is_behind:
             yield True
         elif not self._waiting.acquire(blocking=False):
@@ -271,15 +280,18 @@ class DataServer:
                 self._waiting.release()
 
     def _recipient_refusal(self, cluster_id: str, node: str) -> str:
-        """Return the code that rejects a message for another node, or the empty text."""
+        """Return the code that rejects a message for another node or cluster, or an empty string."""
         own_cluster = self._cluster_id()
         if own_cluster and cluster_id != own_cluster:
             return FOREIGN_CLUSTER
         return "" if node == self._host.node else WRONG_NODE
 
     def _certificate_refusal(self, shown: NodeId | None, asks: NodeId | None = None) -> str:
-        """Return the code that rejects a client with a certificate of node ``shown`` that asks for node ``asks`` (None:
-        any).
+        """Return the code that rejects a client, or an empty string.
+
+        Args:
+            shown: The node that the client's certificate names.
+            asks: The node that the request names as its sender, or None for any.
         """
         if shown is None:
             return ""
@@ -300,7 +312,7 @@ class DataServer:
         yield from self._guarded_call(context, self._guarded(request, shown_node(context), lambda: self._rows(request)))
 
     def _guarded_call(self, context: grpc.ServicerContext, messages: Iterator[bytes]) -> Iterator[bytes]:
-        """The messages of a stream, as long as somebody takes them."""
+        """Yield the messages of a stream while the client reads them."""
         guard = SlowConsumerGuard(context.cancel, self._silence_s)
         try:
             yield from guard.taken(messages)
@@ -310,7 +322,7 @@ class DataServer:
     def _guarded(
         self, request: StreamRequest | RowsRequest, shown: NodeId | None, pages: Callable[[], Iterator[StreamPage]]
     ) -> Iterator[bytes]:
-        """The messages of a stream, of which there are not too many at once."""
+        """Yield the messages of a stream, or one refusal. Limits the number of concurrent streams."""
         refused = (
             self._recipient_refusal(request.cluster_id, request.node)
             or self._certificate_refusal(shown, request.target)
@@ -358,7 +370,7 @@ class DataServer:
 
 
 def bodies(found: Excerpt, after: Key | None, page_bytes: int) -> Iterator[Body]:
-    """The bodies of the cells that follow ``after``."""
+    """Yield page bodies of the cells that follow ``after``."""
     sizes = ((one, len(one[0].name) + len(one[1].value)) for one in found.after(after))
     for group in grouped(sizes, page_bytes):
         yield pack(found.page(group)), len(group)
@@ -369,4 +381,4 @@ def _unpacked(record: type[T], data: bytes, context: grpc.ServicerContext) -> T:
         return unpack(record, data)
     except WireError as error:
         context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        raise  # abort has raised already; this is for the type checker
+        raise  # abort has raised; for the type checker

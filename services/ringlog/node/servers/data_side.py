@@ -1,9 +1,9 @@
-"""Everything of a node that reads and writes of registers need, in one piece for the process: disk, server, streams.
+"""The register side of a node's process: disk, server, streams, and the thread that adopts epochs.
 
-A thread adopts epochs as they come, beside the node's main loop: the registers follow the log at a pace of their own,
-and the node acknowledges what both have. In a stream of epochs that change nothing it rests
-(``ringlog.log.replicas.poll_policy``) until there is one that changes something, or a request names one that is not
-adopted yet.
+The thread runs concurrently with the node's main loop. Registers follow the log independently of rows, and the node
+acknowledges an epoch that both have adopted. While epochs change nothing, the thread pauses
+(``ringlog.log.replicas.poll_policy``). It resumes when an epoch changes something, or when a request names an epoch
+that is not adopted yet.
 """
 
 from __future__ import annotations
@@ -46,17 +46,25 @@ log = get_logger("ringlog.node")
 CELLS = "cells"
 POLL_INTERVAL_S = 0.5
 ADOPT_PAUSE: Final[Micros] = 200_000
-"""In a stream of epochs that change nothing one is adopted in this time: each costs the disk a sync."""
+"""The pause, in microseconds, between epochs that change nothing: adopting one costs a disk sync."""
 RESTORE = "restore the folder, or replace this node by a new one"
 
 
 class DataSide:
-    """The registers of the node of ``folder``. ``port``: where they are served; the last one, if it is free.
-    ``tries``: streams of registers or rows that were asked for in vain. ``asking``: what peers are asked of the log
-    that ``replica`` follows; they are answered from ``copy``, where the node has one, and from what it applied last.
-    ``stopping``: set when the node is to end; no stream goes on then.
+    """The registers of one node, and the server for registers and rows.
 
-    Raises NodeFailed where the disk does not hold what the node has acknowledged.
+    Args:
+        replica: The node's replica of the log.
+        copy: Returns the copy of the log that serves peers, or None.
+        stopping: Ends all streams when the node stops.
+
+    Attributes:
+        port: The port of the server: the previous one if it is free.
+        tries: Failed attempts of streams.
+        asking: Requests to peers for log entries.
+
+    Raises:
+        NodeFailed: The disk lacks data that the node has acknowledged.
     """
 
     def __init__(
@@ -105,19 +113,23 @@ class DataSide:
         self._thread: threading.Thread | None = None
 
     def seen(self) -> tuple[Seen, ...]:
-        """What the registers were adopted under: the log must have it."""
+        """Return the last epoch of the registers, which the log must have."""
         epoch, state_id = self._host.adopted
         return (Seen(epoch, state_id, str(self._cells)),) if state_id else ()
 
     def start(self, news: threading.Event) -> None:
-        """Follow the log and answer; ``news`` is set when there may be more to acknowledge."""
+        """Follow the log and serve requests.
+
+        Args:
+            news: Set when there may be more to acknowledge.
+        """
         rarely_collect()
         self._thread = threading.Thread(target=self._follow, args=(news,), name="registers", daemon=True)
         self._thread.start()
         self._server.start()
 
     def stop(self) -> None:
-        """End; what was admitted is written."""
+        """Stop serving. Admitted writes are still written."""
         self._stopping.set()
         self._goes_on.set()
         self._server.stop()
@@ -128,34 +140,34 @@ class DataSide:
 
     @property
     def is_served(self) -> bool:
-        """True once registers are answered for."""
+        """True once registers are served."""
         return self._thread is not None
 
     def check(self) -> None:
-        """Raise NodeFailed if the registers cannot go on."""
+        """Raise NodeFailed if the registers cannot continue."""
         self._host.check()
         if self._failure is not None:
             raise NodeFailed(f"registers: {type(self._failure).__name__}: {self._failure}")
 
     def acknowledgeable(self) -> Epoch:
-        """The newest epoch that the node may acknowledge as far as its registers go."""
+        """Return the newest epoch that the registers allow the node to acknowledge."""
         return self._host.acknowledgeable()
 
     def received(self, operation: OperationId) -> bool:
-        """True if everything that was to be streamed for the operation is here."""
+        """Return True if the node has received all registers that the operation streams to it."""
         return self._host.received(operation)
 
     def status(self) -> StatusReply:
-        """How the registers are."""
+        """Return the state of the registers."""
         return self._host.status()
 
     @property
     def cells(self) -> CellMap:
-        """The registers that the node has."""
+        """The registers that the node stores."""
         return self._host.value.durable.cells
 
     def pull_rows(self, fetch: RowFetch) -> None:
-        """Stream what the node gains, in the thread that asks, until it is here or nobody wants it any more."""
+        """Fetch a stream of rows in the calling thread, until it is complete or no longer wanted."""
         row_replica, state = self._row_replica, self._row_replica.state
         pull = RowPull(self._peers, self._host.node, state, GainedRows(row_replica, fetch))
         source = state.nodes[fetch.source].name
@@ -163,7 +175,7 @@ class DataSide:
 
     @contextlib.contextmanager
     def _poll_urgently(self) -> Iterator[None]:
-        """As long as this lasts a request waits for an epoch."""
+        """A context for requests that wait for an epoch: no pauses inside it."""
         with self._replica.pace.hurry():
             self._goes_on.set()
             yield
@@ -179,6 +191,7 @@ class DataSide:
         subscription = self._replica.subscribe(self._folded, self._replica.halt_on_defect)
         try:
             while not self._stopping.is_set():
+                # Clear before reading the state: an epoch that is folded afterwards sets it again.
                 self._goes_on.clear()
                 with contextlib.suppress(WaitTimedOut):
                     self._state = self._replica.wait_for(self._newer, POLL_INTERVAL_S, "a newer epoch")
@@ -195,7 +208,10 @@ class DataSide:
             subscription.close()
 
     def _rest(self, poll_pauses: LooksToSpare) -> None:
-        """An epoch was adopted, or none came. What has come since, and changes something, is folded already."""
+        """Pause after an epoch was adopted or none arrived.
+
+        The pause ends at once if a relevant epoch has arrived since, because ``_goes_on`` is set then.
+        """
         pace = self._replica.pace
         pause = poll_pauses.rest(time.monotonic_ns() // 1_000) if pace.is_at_ease else 0
         if pause and not pace.is_in_hurry and not self._stopping.is_set():

@@ -1,7 +1,7 @@
-"""The node's HTTP side: its status, the rows of a partition, its figures and its health.
+"""The HTTP server of a node: status, rows of a partition, metrics and health.
 
-``AuthMiddleware`` rejects requests that are addressed to other host names (``ringlog.runtime.monitoring.scrape``) or
-show no token (``ringlog.runtime.monitoring.scrape``).
+``AuthMiddleware`` rejects requests for other host names, and requests without a valid token
+(``ringlog.runtime.monitoring.scrape``).
 """
 
 from __future__ import annotations
@@ -33,12 +33,17 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Asgi = Callable[[Message, Receive, Send], Awaitable[None]]
 ADMITTED = "ringlog.admitted"
-"""In the scope of a request: whether it shows a token."""
+"""The key in a request's scope that says whether it has a valid token."""
 
 
 class AuthMiddleware:
-    """Passes on to ``app`` what is addressed to one of ``hosts`` or a name of the loopback, and shows one of the
-    ``tokens`` of that moment; 403 and 401 for the rest, but for ``/health``, which is passed on without a token, too.
+    """Forwards admitted requests to ``app``. A wrong host name gives status 403, a missing or invalid token 401.
+
+    ``/health`` needs no token.
+
+    Args:
+        hosts: The names that the node answers to, besides those of the loopback interface.
+        tokens: Returns the tokens that are valid now.
     """
 
     def __init__(self, app: Asgi, hosts: Sequence[str], tokens: Callable[[], Sequence[str]] = tuple) -> None:
@@ -47,7 +52,7 @@ class AuthMiddleware:
         self._tokens = tokens
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
-        """Answer, or pass on."""
+        """Reject or forward a request."""
         if scope["type"] not in ("http", "websocket"):
             await self._app(scope, receive, send)
             return
@@ -75,7 +80,7 @@ async def _refuse(scope: Message, send: Send, status: int, body: bytes, *headers
 
 @contextlib.contextmanager
 def _refusals() -> Iterator[None]:
-    """503: later; 421: ask another node."""
+    """Convert errors to status 503 (retry later) or 421 (ask another node)."""
     try:
         yield
     except NotReady as waiting:
@@ -85,7 +90,7 @@ def _refusals() -> Iterator[None]:
 
 
 def _sayable(why: Exception) -> str:
-    """The text of an error; it may quote what was asked, and JSON can ask in text that UTF-8 cannot hold."""
+    """Return an error's message in valid UTF-8. It may quote the request, and JSON can contain unpaired surrogates."""
     return str(why).encode("utf-8", "backslashreplace").decode()
 
 
@@ -98,15 +103,21 @@ def make_api(
     watched: WatchedProcess | None = None,
     trust: Callable[[], Trust] = current,
 ) -> FastAPI:
-    """The routes of one node. ``clock`` says which cells' time to live is over; ``data``: its registers; ``hosts``: the
-    names that it answers under; ``watched``: shows its figures, and whether it is ready; ``trust``: has the tokens.
+    """Return the HTTP API of one node.
+
+    Args:
+        clock: Decides which cells have expired.
+        data: The registers of the node.
+        hosts: The names that the node answers to.
+        watched: Provides metrics and health.
+        trust: Returns the valid tokens.
     """
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
     api.add_middleware(AuthMiddleware, hosts=hosts, tokens=lambda: trust().tokens)
 
     @api.exception_handler(RequestValidationError)
     def malformed(_request: Request, broken: RequestValidationError) -> Response:
-        # Without the input itself: what JSON cannot hold again (NaN, half a surrogate pair) would fail the answer.
+        # Omit the input itself: it may contain values that JSON cannot represent (NaN, unpaired surrogates).
         detail = [{"loc": list(one["loc"]), "msg": one["msg"]} for one in broken.errors()]
         return Response(json.dumps({"detail": detail}), 422, media_type="application/json")
 
@@ -132,7 +143,7 @@ def make_api(
             raise HTTPException(422, "the partition key must be hex") from None
         return _partition(row_replica, table, key, clock.now_us())
 
-    # A key may be empty, or longer than a URL may be: then it comes as the body.
+    # A key may be empty or longer than a URL allows. Then it is sent as the body.
     def rows_by_body(table: str, key: Annotated[bytes, Body(media_type="application/octet-stream")] = b"") -> Any:
         return _partition(row_replica, table, key, clock.now_us())
 
@@ -150,7 +161,7 @@ def make_api(
 
 
 def _partition(row_replica: RowReplica, table: str, key: bytes, now: Micros) -> dict[str, Any]:
-    """The rows of a partition at ``now``, with the epoch of the answer and the number of writes behind it."""
+    """Return a partition: its epoch, its number of versions and its live rows at ``now``."""
     with _refusals():
         epoch, versions = row_replica.read(table, key)
         shape = row_replica.shape(table)
@@ -159,7 +170,7 @@ def _partition(row_replica: RowReplica, table: str, key: bytes, now: Micros) -> 
 
 
 def shown(live: LivePartition) -> dict[str, Any]:
-    """The rows of a partition, as an answer has them."""
+    """Return the rows of a partition in the format of an answer."""
     return {"static": _shown_cells(live.static), "rows": [_shown(row) for row in live.rows]}
 
 
@@ -187,16 +198,17 @@ def _about(data: DataSide) -> dict[str, Any]:
 
 
 BACKLOG: Final = 64
-"""Connections accepted in one turn of the event loop, and log lines of one turn without free descriptors."""
+"""The limit of connections accepted in one turn of the event loop, and of log lines in a turn without descriptors."""
 
 
 BODY_BYTES_MAX: Final = 1024 * 1024
-"""A body is a partition key, which is part of a record of the mutations topic."""
+"""The limit of a request body. It contains a partition key, which is part of a record of the mutations topic."""
 
 
 def _counted(api: Asgi, connections: OpenConnections) -> Asgi:
-    """Return the application, wrapped to report the begin and end of each request to ``connections``, and to reject
-    large bodies. A request begins when its body is here, so a peer that sends one slowly is treated as idle.
+    """Wrap an application to limit request bodies and to report running requests to ``connections``.
+
+    A request counts as running when its body is complete, so a client that sends a body slowly counts as idle.
     """
 
     async def app(scope: Message, receive: Receive, send: Send) -> None:
@@ -228,9 +240,10 @@ def _has_body(scope: Message) -> bool:
 
 
 class HttpServer:
-    """uvicorn in its own thread, on a listening socket; the process keeps its signal handlers.
+    """uvicorn in a thread, on a listening socket. The process keeps its signal handlers.
 
-    ``connections`` bounds what peers keep open, from before the TLS handshake on.
+    Args:
+        connections: Limits open connections, including those in a TLS handshake.
     """
 
     def __init__(
@@ -252,7 +265,8 @@ class HttpServer:
             callback_notify=self._close_overdue,
             timeout_notify=1,
         )
-        # asyncio does so only for sockets that name their protocol; an answer would wait for an acknowledgement else.
+        # asyncio sets this only for sockets that name their protocol. Otherwise an answer could wait for a delayed TCP
+        # acknowledgement.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config.load()
         config.ssl = serving(trust)
@@ -271,14 +285,14 @@ class HttpServer:
             self.failure = failure
 
     def start(self) -> None:
-        """Begin to listen."""
+        """Begin to serve."""
         self._thread.start()
 
     def alive(self) -> bool:
-        """False once the server has ended."""
+        """Return False once the server has ended."""
         return self._thread.is_alive()
 
     def stop(self) -> None:
-        """Stop listening and wait for requests in hand."""
+        """Stop listening and wait for running requests."""
         self._server.should_exit = True
         self._thread.join(timeout=10)

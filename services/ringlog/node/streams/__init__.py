@@ -1,1 +1,1 @@
-"""Streams of data between nodes."""
+"""Streams of rows and registers between nodes, and the mutations topic."""

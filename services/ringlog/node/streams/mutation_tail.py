@@ -1,10 +1,10 @@
-"""The mutations topic as a node reads it: all partitions, from where its rows end, in order.
+"""A node's reader of the mutations topic: all partitions in order, from the end of the node's rows.
 
-A position is the offset below which a partition has been read; the end of a partition counts as read too, so that
-offsets which hold no record (markers of transactions) are no gap.
+All records below a position have been read. The end of a partition is also an item, so offsets without a record
+(transaction markers) leave no gap.
 
-An operator may add partitions to the topic, and producers use them at once. The node looks for them every ``COUNT_S``
-and reads each from its beginning, so that all nodes have the same rows.
+An operator may add partitions to the topic, and producers use them immediately. The node checks for new partitions
+every ``COUNT_S`` and reads each from its beginning, so that all nodes have the same rows.
 """
 
 from __future__ import annotations
@@ -38,9 +38,12 @@ _LOST = (KafkaError.OFFSET_OUT_OF_RANGE, KafkaError.UNKNOWN_TOPIC_OR_PART, Kafka
 
 
 class MutationsTail:
-    """One consumer without a group's coordination; ``begin`` and ``ends`` are offsets by partition, at the start.
+    """A consumer of all partitions, without group coordination.
 
-    ``ids``: the topic's name and id then.
+    Attributes:
+        ids: The name and the id of the topic when reading began.
+        begin: Begin offsets by partition when reading began.
+        ends: End offsets by partition when reading began.
     """
 
     def __init__(self, bootstrap: str, cluster: str, node: str) -> None:
@@ -66,8 +69,12 @@ class MutationsTail:
         self._admin: AdminClient | None = None
 
     def assign(self, kept: RowsMark) -> None:
-        """Begin to read where the rows of ``kept`` end. Raises LogUnavailable (it may be called again), NodeFailed if a
-        broker knows no such topic, RowsForeign if it is not the one that they are from.
+        """Begin to read at the end of the rows of ``kept``.
+
+        Raises:
+            LogUnavailable: The broker does not answer. The call may be repeated.
+            NodeFailed: The topic does not exist.
+            RowsForeign: The rows come from another topic, or the topic has lost records.
         """
         try:
             self.ids[self._topic] = describe(admin_client(self._bootstrap), [self._topic], METADATA_TIMEOUT_S)[
@@ -91,7 +98,7 @@ class MutationsTail:
             raise LogUnavailable(f"topic {self._topic}: {error.args[0].str()}", "is the broker up?") from error
 
     def _check(self, kept: RowsMark) -> None:
-        """Is this the topic that was read, and does it hold what was read?"""
+        """Check that this is the topic of the rows and that it still contains all records up to their positions."""
         if kept.topic_id and kept.topic_id != self.topic_id:
             raise RowsForeign(
                 f"the rows are of topic {kept.topic_id}, {self._topic} is {self.topic_id} now: it was made anew; "
@@ -106,11 +113,14 @@ class MutationsTail:
 
     @property
     def topic_id(self) -> str:
-        """The id that the topic had when reading began."""
+        """The id of the topic when reading began."""
         return self.ids.get(self._topic, "")
 
     def take(self) -> list[Tailed]:
-        """What has come, within a moment: nothing from a broker that is away. Raises NodeFailed if records are lost."""
+        """Return new items after a short wait. Raises NodeFailed if records are lost.
+
+        Returns nothing while the broker is unavailable.
+        """
         found = self._added()
         for message in self._consumer.consume(RECORDS_PER_POLL, POLL_S):
             error = message.error()
@@ -127,11 +137,11 @@ class MutationsTail:
         return found
 
     def _added(self) -> list[Tailed]:
-        """Begin to read the partitions that were added since the last look; a position for each."""
+        """Begin to read partitions that were added since the last check. Return a position for each."""
         if time.monotonic() < self._counted_at + COUNT_S:
             return []
         self._counted_at = time.monotonic()
-        with suppress(KafkaException):  # the broker is away: at the next look
+        with suppress(KafkaException):  # The broker is unavailable: check again next time.
             found = self._consumer.list_topics(self._topic, timeout=COUNT_TIMEOUT_S).topics[self._topic].partitions
             added = sorted(found.keys() - self.ends.keys())
             places = [TopicPartition(self._topic, partition, 0) for partition in added]
@@ -150,7 +160,7 @@ class MutationsTail:
         return []
 
     def ends_now(self) -> dict[int, int] | None:
-        """Where the partitions end, asked by a client of its own, from any thread; None without an answer."""
+        """Return the end offsets of the partitions, or None without an answer. Thread-safe: uses a separate client."""
         try:
             self._admin = self._admin or admin_client(self._bootstrap)
             return ends_of(self._admin, self._topic, ASK_S)
@@ -159,24 +169,22 @@ class MutationsTail:
             return None
 
     def _update_ends(self) -> None:
-        """Store at times where the client's cached watermarks end the partitions; sends no request.
+        """Cache the end offsets that the consumer knows. Sends no request.
 
-        In the thread that reads: while one consumes, such a call of another stops both for ever.
+        Must run in the reading thread: a call from another thread while ``consume`` runs blocks both permanently.
         """
         if time.monotonic() < self._client_ends_at + ENDS_CHECK_S:
             return
         self._client_ends_at = time.monotonic()
         ends = {}
         for partition in self.ends:
-            with suppress(KafkaException):  # nothing was fetched of it yet
+            with suppress(KafkaException):  # No record of the partition was fetched yet.
                 place = TopicPartition(self._topic, partition)
                 ends[partition] = self._consumer.get_watermark_offsets(place, cached=True)[1]
         self._client_ends = ends
 
     def behind(self, positions: Mapping[int, int]) -> int | None:
-        """How many offsets lie between these positions and the ends that the client had heard of by the last ``take``;
-        None before it has. From any thread.
-        """
+        """Return the number of offsets between ``positions`` and the cached ends, or None without any. Thread-safe."""
         ends = {partition: end for partition, end in self._client_ends.items() if end >= 0 and partition in positions}
         return sum(max(0, end - positions[partition]) for partition, end in ends.items()) if ends else None
 

@@ -1,7 +1,7 @@
-"""The gaining node's side of a stream, over gRPC: ``ringlog.node.protocol.stream`` in a thread for each.
+"""The gaining side of streams over gRPC: ``ringlog.node.protocol.stream`` in a thread for each stream.
 
-Every page is checked before it is kept: its sum and count, ascending registers above what is here already, all of them
-of the ranges that were asked for; at the end the sum and count over the whole call.
+Every page is verified before it is kept: its checksum and count, and the ranges and order of its registers. At the end,
+the checksum and the count of the whole call are verified.
 """
 
 from __future__ import annotations
@@ -37,15 +37,18 @@ log = get_logger("ringlog.node")
 
 RETRY_S = 0.2
 CALL_S = 30.0
-"""One call's time. What has come by then is kept, and the next call goes on from there; only a call that brings nothing
-was in vain."""
+"""The deadline of one call, in seconds. Pages received by then are kept, and the next call continues after them.
+Only a call without any page counts as failed.
+"""
 STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError)
-"""Why a stream has to be asked for again; a channel that is closed raises a ValueError."""
+"""Errors after which a stream is requested again. A closed channel raises ValueError."""
 
 
 class Pull(Protocol):
-    """One stream as it is pulled. ``pages``: those behind what was kept, by one call, which raises one of
-    ``STREAM_ERRORS`` if another one is needed; ``keep``, ``end``: of ``KeepPage`` and ``EndPages``.
+    """The content-specific part of a stream.
+
+    ``pages`` performs one call and yields the pages after those that were kept. It raises one of ``STREAM_ERRORS`` if
+    another call is needed. ``keep`` and ``end`` perform ``KeepPage`` and ``EndPages``.
     """
 
     def pages(self) -> Iterator[Sized]: ...
@@ -54,8 +57,9 @@ class Pull(Protocol):
 
 
 class Puller:
-    """Performs ``stream``, and fetches what a node's registers wait for, one thread for each stream. ``start`` when
-    there may be new ones. All end when the node is ``stopping``.
+    """Performs ``stream`` for all streams of registers that a node waits for, in a thread for each.
+
+    All threads end when ``stopping`` is set.
     """
 
     def __init__(
@@ -70,7 +74,7 @@ class Puller:
         self._threads: dict[RegisterFetch, threading.Thread] = {}
 
     def start(self) -> None:
-        """Begin with the streams that are waited for and not under way."""
+        """Start the streams that are needed and not running. Call it after each adopted epoch."""
         with self._lock:
             self._threads = {fetch: thread for fetch, thread in self._threads.items() if thread.is_alive()}
             for fetch in self._host.value.fetching:
@@ -80,7 +84,7 @@ class Puller:
                     thread.start()
 
     def stop(self) -> None:
-        """End all streams, and the connections."""
+        """End all streams and connections."""
         self._stopping.set()
         self._peers.close()
         with self._lock:
@@ -91,7 +95,7 @@ class Puller:
     def _pull(self, fetch: RegisterFetch) -> None:
         host = self._host
         pull = _CellPull(host, self._peers, fetch)
-        with suppress(NodeFailed):  # the node's main loop says why
+        with suppress(NodeFailed):  # the node's main loop reports it
             self.carry_out(fetch, pull, lambda: fetch in host.value.fetching, lambda: host.value.state, fetch.source)
 
     def carry_out(
@@ -102,7 +106,11 @@ class Puller:
         state: Callable[[], ClusterState],
         source: str,
     ) -> None:
-        """Perform ``stream`` in the thread that asks. ``source``: what it is called in the log."""
+        """Perform ``stream`` in the calling thread.
+
+        Args:
+            source: The name of the source in log messages.
+        """
         stopping, about = self._stopping, {"source": source, "operation": fetch.operation}
         reported = ""
         pages: Iterator[Sized] = iter(())
@@ -115,6 +123,7 @@ class Puller:
                 return next(pages, ())
             except STREAM_ERRORS as error:
                 if isinstance(error, StreamBroken) and error.code == WRONG_NODE:
+                    # Another node answers at this address: the connection is stale.
                     self._peers.forget(fetch.source)
                 is_late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
                 return AskAgain(str(error.details() if isinstance(error, grpc.Call) else error), is_late)
@@ -152,7 +161,10 @@ class _CellPull:
         self.end = partial(host.receive_end, fetch)
 
     def keep(self, page: Cells) -> bool:
-        """For ``KeepPage``. After a page that is not kept the source must be as far as this node is now."""
+        """Keep a page, for ``KeepPage``.
+
+        If the page is rejected, the next call requires the source to have this node's present epoch.
+        """
         if self._host.receive_page(self._fetch, page):
             return True
         self._newest = self._named()
@@ -182,7 +194,7 @@ class _CellPull:
 
 
 def cells_of(body: Body, after: Key | None) -> Cells:
-    """The cells of a page that follows ``after``; raises StreamBroken, WireError."""
+    """Decode and verify the cells of a page that follows ``after``. Raises StreamBroken, WireError."""
     data, count = body
     found = unpack(Cells, data)
     cells = found.cells

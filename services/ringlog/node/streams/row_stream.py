@@ -1,9 +1,9 @@
-"""Rows on their way from one node to another, page by page; the gaining node keeps each as it comes.
+"""Streams of rows between nodes, page by page. The gaining node keeps each page on arrival.
 
-A source looks for each page anew, so it holds nothing for a stream, and one that may not go on says so. A source that
-is killed and restarted goes on after the last page that has arrived: it holds again whatever lies below the positions
-that the gaining node noted, and what it holds above them the gaining node has by itself. A gaining node that is killed
-begins anew: what it got before is there already.
+The source holds no resources between pages: it looks up each page separately, and refuses if it must not continue. If
+the source restarts, the stream continues after the last page. The source then has all rows below the positions that the
+gaining node noted, and the gaining node reads the others from the topic. If the gaining node restarts, it begins the
+stream again; rows that it already has do not change.
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ CALL_S = 60.0
 
 
 def bodies(page: Callable[[RowVersion | None], Rows], after: RowVersion | None) -> Iterator[Body]:
-    """The bodies of a source's rows from the one after ``after`` on; ``page`` gives the next ones, none at the end."""
+    """Yield page bodies of a source's rows after ``after``.
+
+    Args:
+        page: Returns the next rows, or none at the end.
+    """
     while found := page(after):
         yield pack(found), len(found)
         after = found.rows[-1]
 
 
 def rows_of(body: Body, after: RowVersion | None, fetch: RowFetch) -> Rows:
-    """The rows of a page that follows ``after``; raises StreamBroken, WireError."""
+    """Decode and verify the rows of a page that follows ``after``. Raises StreamBroken, WireError."""
     data, count = body
     found = unpack(Rows, data)
     rows = found.rows
@@ -51,7 +55,7 @@ def rows_of(body: Body, after: RowVersion | None, fetch: RowFetch) -> Rows:
 
 
 class RowPull:
-    """A stream of rows that ``gained`` keeps, under ``state``: a ``Pull``."""
+    """A ``Pull`` of rows into ``gained``, requested under ``state``."""
 
     def __init__(self, peers: Peers, node: NodeId, state: ClusterState, gained: GainedRows) -> None:
         self._peers = peers
@@ -64,12 +68,12 @@ class RowPull:
         self.end = gained.end
 
     def pages(self) -> Iterator[Rows]:
-        """One call. Raises StreamBroken, Unreachable, WireError, grpc.RpcError where there are more to come."""
+        """Perform one call. Raises StreamBroken, Unreachable, WireError or grpc.RpcError if another call is needed."""
         for body in received(self.messages(), self._gained.fetch.source):
             yield rows_of(body, self._gained.last, self._gained.fetch)
 
     def messages(self) -> Iterator[StreamPage]:
-        """What the source sends."""
+        """Yield the messages of the source."""
         fetch = self._gained.fetch
         request = RowsRequest(
             self._cluster_id,
