@@ -16,7 +16,6 @@ the topic to its end. A removed key must not be added again: records from the ti
 
 For a short time, both processes may serve. This is harmless if nodes are identified by their addresses. Requests and
 streams go to the registered address, and a process at another address cannot register.
-
 """
 
 from __future__ import annotations

@@ -113,6 +113,8 @@ class NodeFolder:
             self._start = self.kept_start() + 1
             self.ack_keys = self.kept_ack_keys()
             self.incarnation = incarnation(self._start, str(uuid.uuid4()))
+            # The number of this start must be on disk before an acknowledgement contains it
+            # (``node.duplicate_identity``).
             self._keep_identity()
             self.cluster_id, self.acknowledged = self.kept_acknowledgement()
             self._check_cluster(cluster_id)

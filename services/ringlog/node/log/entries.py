@@ -28,9 +28,7 @@ from ringlog.wire.data import BEHIND, BUSY, GAP, OTHER_HISTORY, PAGE_BYTES_MAX, 
 from ringlog.wire.records import encode_snapshot_record
 
 PEERS_AT_ONCE = 2
-"""Requests answered concurrently. Further requests are refused with ``BUSY``, and the peer retries or asks another
-node.
-"""
+"""The limit of requests answered concurrently. Further requests are refused with ``BUSY``."""
 
 
 class LogOnDisk(Protocol):

@@ -1,5 +1,4 @@
-"""The copy of the log that a member of the metadata service keeps: ``ringlog.node.protocol.copying`` on a thread and a
-file.
+"""A member's copy of the log: performs ``ringlog.node.protocol.copying`` on a thread and a file.
 
 While the node belongs to a group of the metadata service, a thread writes every log record to
 ``ringlog.node.log.log_copy``. The node acknowledges an epoch only after the copy contains it. So the acknowledgement
@@ -79,9 +78,7 @@ class MemberCopy(CopySide):
 
     @property
     def entries(self) -> CopyFile | None:
-        """The copy that serves peers, or None while the node is not a member. It stays available while the broker is
-        not.
-        """
+        """The copy that serves peers, even without a broker. None while the node is not a member."""
         return self._copy
 
     def run(self) -> None:

@@ -163,7 +163,7 @@ def _drafted(
     schedule: AckSchedule,
     now: Micros,
 ) -> AcknowledgementDraft | None:
-    """Return the acknowledgement that is due, or None."""
+    """Return the acknowledgement to send now, or None."""
     with row_replica.lock:
         state = row_replica.state
         # A new member of the metadata service may have less of the log than it acknowledged before. An acknowledged

@@ -46,9 +46,7 @@ UNANSWERED: Final = "unanswered"
 
 @dataclass(frozen=True, slots=True)
 class AwaitBehind:
-    """Wait until a message names an epoch that the node does not have. Outcome: the greatest one, or 0 after
-    ``timeout``.
-    """
+    """Wait until a message names an epoch that the node does not have. Outcome: the greatest one, or 0 if none came."""
 
     timeout: Micros
 
@@ -134,7 +132,8 @@ def _round(
             code = UNANSWERED if reply is None else claims.take(peer, reply)
             yield PeerAnswered(request, reply, code, claims.newest_epoch)
             if code == OTHER_HISTORY and request.epoch > state.epoch:
-                claims.forget()  # Two peers disagree. Start again from the node's own log, which decides between them.
+                # Two peers disagree. Drop the claims and ask this peer for everything after the node's own log.
+                claims.forget()
                 continue
             if code or reply is None or claims.newest(own()).epoch >= reply.epoch:
                 break

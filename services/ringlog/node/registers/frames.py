@@ -107,8 +107,9 @@ class Sealer:
         return found if len(found) == length and zlib.crc32(found) == total else None
 
     def read(self, file: int, at: int) -> bytes | None:
-        """Read the payload of the frame at a position of an open file, or None if the frame is invalid. Raises
-        OSError.
+        """Read the payload of the frame at a position of an open file. Raises OSError.
+
+        Returns None if the frame is invalid.
         """
         head = os.pread(file, _HEAD.size, at)
         if len(head) < _HEAD.size:
@@ -182,7 +183,7 @@ Pause = Callable[[float], object]
 
 
 def write_frames(path: Path, payloads: Iterable[bytes], pause: Pause = lambda _: None) -> int:
-    """Write a file of these payloads, which gets its name once it is complete and synced. Return its size. Raises
+    """Write a file of these payloads and return its size. It gets its name once it is complete and synced. Raises
     OSError.
 
     Args:

@@ -40,8 +40,9 @@ PAGE_BYTES: Final = 1024 * 1024
 SMALL_BYTES: Final = 256 * 1024
 """A partition of at most this size is read at once and without compaction."""
 COMPACTED_AFTER: Final = 2_000
-"""The number of writes after which a partition is compacted. A later compaction needs as many additional writes as
-the last one read versions.
+"""The number of writes after which a partition is compacted.
+
+A later compaction needs this number of writes plus the number of versions that the last one read.
 """
 COUNTED_MAX: Final = 50_000
 """The limit of partitions with a write count. Beyond it all counts are reset."""

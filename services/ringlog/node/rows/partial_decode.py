@@ -42,9 +42,7 @@ _OPERATIONS = {2 * index: symbol for index, symbol in enumerate(_symbols()) if s
 
 
 Head = tuple[str, str, tuple[bytes | None, ...], int, int, int]
-"""Keyspace, table and partition key, then the offsets of the cluster id, of the timestamp, and of the end of the
-key.
-"""
+"""Keyspace, table and partition key; the offsets of the cluster id, of the timestamp, and of the end of the key."""
 _mutation = maker_of(Mutation)
 
 

@@ -147,6 +147,8 @@ class RowReplica:
                 self._rules = rules_of(state, (old, self._rules))
             if any(getattr(state, part) is not getattr(old, part) for part in PLACED_BY):
                 self._owned = self._owned_under(state)
+                # Drop lost rows under the same lock as the change of the state, so no read returns them under the new
+                # epoch.
                 self._forget(before)
             self.changed.notify_all()
             current = works_of(state, self.node)
@@ -210,6 +212,7 @@ class RowReplica:
         waiting = self._fetching.get(work.name)
         if work.name in self.reports or (waiting is not None and _serve(work, self.node, waiting)):
             return []
+        # The node keeps every write from these positions on itself. The sources must have applied everything below.
         positions = tuple(sorted(self.positions.items()))
         fetches = [
             RowFetch(work.name, work.epoch, source, replication, ranges, positions)

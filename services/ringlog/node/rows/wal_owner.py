@@ -58,7 +58,7 @@ def ids_in_log(path: Path) -> LogIds | None:
         if len(head) < HEADER_BYTES:
             return None
         magic, page_bytes = struct.unpack_from(">I4xI", head)
-        # After a power cut the file may have its length but contain zeros. SQLite ignores such a log.
+        # After a power cut the log may have its full length but contain zeros. SQLite ignores such a log.
         if magic not in MAGICS or not PAGE_BYTES_MIN <= page_bytes <= PAGE_BYTES_MAX:
             return None
         salts = head[16:24]

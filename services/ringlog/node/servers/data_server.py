@@ -227,6 +227,7 @@ class DataServer:
         except NodeFailed as failed:
             unknown = "nobody knows whether it was written: " if isinstance(request, WriteRequest) else ""
             context.abort(grpc.StatusCode.ABORTED, f"{unknown}{failed}")
+        # Pass on only plausible epochs: a forged one must not make this node ask its peers.
         if isinstance(found, Behind) and requests.is_within_reach(self._epoch(), request.epoch):
             self._named(request.epoch)
         return found

@@ -259,7 +259,7 @@ class HttpServer:
             log_config=None,
             access_log=False,
             lifespan="off",
-            proxy_headers=False,  # a peer must not choose the address that its connection counts for
+            proxy_headers=False,  # a client must not choose the address that its connection counts for
             loop="asyncio",  # accepts by the socket's own method
             backlog=BACKLOG,
             callback_notify=self._close_overdue,
@@ -281,7 +281,7 @@ class HttpServer:
     def _run(self) -> None:
         try:
             self._server.run(sockets=[BoundedListener.of(self._listening, self._open)])
-        except BaseException as failure:  # uvicorn ends with SystemExit where it cannot start
+        except BaseException as failure:  # uvicorn raises SystemExit if it cannot start
             self.failure = failure
 
     def start(self) -> None:

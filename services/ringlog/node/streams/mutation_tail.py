@@ -53,6 +53,7 @@ class MutationsTail:
                 **connection(bootstrap),
                 "group.id": f"{cluster}.node.{node}",
                 "enable.auto.commit": False,
+                # Deleted records must end the node. Resetting the offset would skip them silently.
                 "auto.offset.reset": "error",
                 "isolation.level": "read_committed",
                 "enable.partition.eof": True,

@@ -37,8 +37,9 @@ log = get_logger("ringlog.node")
 
 RETRY_S = 0.2
 CALL_S = 30.0
-"""The deadline of one call, in seconds. Pages received by then are kept, and the next call continues after them.
-Only a call without any page counts as failed.
+"""The deadline of one call, in seconds.
+
+Pages received by then are kept, and the next call continues after them. Only a call without any page counts as failed.
 """
 STREAM_ERRORS = (StreamBroken, Unreachable, WireError, grpc.RpcError, ValueError)
 """Errors after which a stream is requested again. A closed channel raises ValueError."""
