@@ -94,6 +94,8 @@ class DuplicateCheck:
             if ack.cluster_id != cluster_id:
                 continue
             start, _ = order_of(ack.incarnation)
+            # The folder counts a start before it is used. An equal or greater start was therefore made from another
+            # copy.
             if start >= self._order[0] or ack.applied > acknowledged:
                 raise NodeFailed(
                     f"this node acknowledged epoch {ack.applied} in its start {start}, and this folder knows of epoch "

@@ -1,4 +1,4 @@
-"""Errors that end a node. Each has a stable code. Their docstrings are published in ``docs/reference/codes.md``."""
+"""Errors that end a node. Each class has a stable code, and ``docs/reference/codes.md`` shows its docstring."""
 
 from __future__ import annotations
 

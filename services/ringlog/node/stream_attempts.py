@@ -1,7 +1,7 @@
 """The number of failed attempts of each stream: bounded, and reported with every acknowledgement.
 
-A gaining node retries a stream with growing pauses. After ``stream_tries_max`` failures, a setting of the cluster, the
-node stops. An operation then waits for an operator: the coordinator writes the number of attempts to the log. A tablet
+A gaining node retries a stream with growing pauses. It gives up after ``stream_tries_max`` failures, a setting of the
+cluster. An operation then waits for an operator: the coordinator writes the number of attempts to the log. A tablet
 migration is reverted. A partition recovery cannot be reverted, so its streams are retried without a limit.
 
 The count of an operation begins with its present stage and again with each retry by an operator. The count of a tablet

@@ -1,1 +1,1 @@
-"""The metadata log on a node: the copy that a log replica keeps, and the entries that peers send."""
+"""The metadata log on a node: the copy that a member keeps, and the entries that nodes exchange."""

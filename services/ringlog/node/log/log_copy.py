@@ -213,6 +213,7 @@ class CopyFile:
     def _write(self, records: Iterable[LogRecord]) -> None:
         places = array("q")
         self._size = write_frames(self._path, self._placed(_whole(self.held, records), places))
+        # Readers must never use positions of the old file with the new one.
         with self._reading:
             self._let_go()
             self._file = os.open(self._path, os.O_RDWR | os.O_APPEND)

@@ -192,6 +192,8 @@ class Turns:
         acknowledged: Epoch = yield Acknowledged()
         if row_replica.state.epoch < max(acknowledged, 1):
             return False
+        # The node would serve less than it acknowledged: the writes in the gap are neither in its rows nor in the
+        # topic.
         if acknowledged and self._gaps and row_replica.serves():
             raise NodeFailed(
                 f"the mutations topic begins at {self._gaps}, this node has not read so far: writes are not in it any "

@@ -183,8 +183,9 @@ Pause = Callable[[float], object]
 
 
 def write_frames(path: Path, payloads: Iterable[bytes], pause: Pause = lambda _: None) -> int:
-    """Write a file of these payloads and return its size. It gets its name once it is complete and synced. Raises
-    OSError.
+    """Write a file of these payloads and return its size. Raises OSError.
+
+    The file gets its name once it is complete and synced.
 
     Args:
         pause: Called between slices with the duration of the last one, so that other writers get the disk.

@@ -135,6 +135,7 @@ class Journal:
                 if self._has_grown() and (self._compaction is None or not self._compaction.is_alive()):
                     self._compact()
         except BaseException as failure:
+            # Final: no further ``done`` is called, so nothing that may be missing on disk is acknowledged.
             log.exception("the journal has ended", folder=str(self._folder))
             self.failure = failure
 

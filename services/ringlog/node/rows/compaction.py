@@ -213,6 +213,7 @@ class PartitionScan:
         elif self._in_rows:
             self.is_done = True
         else:
+            # The versions with the empty clustering key come first: their tombstones make versions of rows redundant.
             self._in_rows, self._below = True, None
 
 

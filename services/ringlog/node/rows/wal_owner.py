@@ -71,6 +71,7 @@ def ids_in_log(path: Path) -> LogIds | None:
 def belong_together(path: Path) -> bool:
     """Return False only if the log certainly belongs to another file."""
     kept, logged = ids_in_file(path), ids_in_log(path)
+    # The commit that begins a log names two ids, because a crash may leave the file with the earlier one.
     return kept is None or logged is None or kept[0] in logged
 
 

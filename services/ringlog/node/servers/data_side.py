@@ -87,6 +87,8 @@ class DataSide:
         except (JournalDamaged, OSError) as damaged:
             raise NodeFailed(f"{cells}: {damaged}: {RESTORE}") from damaged
         epoch = self._host.value.durable.epoch
+        # Registers adopt an epoch on disk before the node acknowledges it, so a lower epoch means that the folder was
+        # replaced.
         if epoch < folder.acknowledged:
             self._host.close()
             raise NodeFailed(f"this node acknowledged epoch {folder.acknowledged}, {cells} ends at {epoch}: {RESTORE}")
