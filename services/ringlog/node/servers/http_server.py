@@ -105,12 +105,7 @@ def make_api(
 ) -> FastAPI:
     """Return the HTTP API of one node.
 
-    Args:
-        clock: Decides which cells have expired.
-        data: The registers of the node.
-        hosts: The names that the node answers to.
-        watched: Provides metrics and health.
-        trust: Returns the valid tokens.
+    ``clock`` decides which cells have expired; ``watched`` provides metrics and health.
     """
     api = FastAPI(title=f"ringlog node {name}", docs_url=None, redoc_url=None)
     api.add_middleware(AuthMiddleware, hosts=hosts, tokens=lambda: trust().tokens)
