@@ -1,1 +1,1 @@
-"""What other programs import: submit commands, read the state behind a barrier, watch it change."""
+"""The client library: submit commands, read the state behind a barrier, watch it change."""

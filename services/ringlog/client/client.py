@@ -1,11 +1,11 @@
-"""The client: submits commands through the validator, or directly, and reads the state behind barriers.
+"""The client: submit commands through the validator or directly, and read the state behind barriers.
 
     with Client("127.0.0.1:9092", "orders", "deploy-tool") as client:
         answer = client.submit(CreateKeyspace("shop", Replication("simple", 2)))
 
-A request goes one way. ``direct_after_s`` lets a submission change the way when no validator answers in that time;
-then *applied* may be reported as it is, but *rejected* only after the request was withdrawn, since the validator may
-still hold it.
+A request goes to the validator, or this process decides it itself (direct submission). ``direct_after_s`` switches a
+submission to direct if no validator answers in that time. After the switch, *applied* is reported as it is. *Rejected*
+is reported only after the request was withdrawn, because the validator may still hold it.
 """
 
 from __future__ import annotations
@@ -42,12 +42,12 @@ from ringlog.wire.errors import WireError
 
 TIMEOUT_S = 30.0
 ENVELOPE_BYTES_MAX = 4 * 1024
-"""Room for the envelope beside the command: a request whose entry would be too large is refused before it is sent."""
+"""Space reserved for the envelope. A request is refused before it is sent if its entry would be too large."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logs:
-    """The three logs that a client uses."""
+    """The topics that a client uses: metadata log, requests, results."""
 
     metadata: MetadataLog
     requests: MetadataLog
@@ -61,8 +61,10 @@ class Logs:
         metadata: MetadataLog | None = None,
         is_at_ease: bool = False,
     ) -> Logs:
-        """The cluster's topics. ``submitter``: whose logs these are, for rules that delay them. ``metadata``: if it is
-        open already.
+        """Open the topics of a cluster.
+
+        ``submitter``: the owner of the logs; rules that delay a log refer to it. ``metadata``: a metadata log that is
+        already open. ``is_at_ease``: poll the log at the relaxed pace.
         """
         return Logs(
             metadata or open_metadata(bootstrap_servers, cluster, submitter, is_at_ease=is_at_ease),
@@ -71,18 +73,21 @@ class Logs:
         )
 
     def close(self) -> None:
-        """Close all three."""
         for each in (self.requests, self.results, self.metadata):
             each.close()
 
 
 class Client:
-    """One submitter's connection to a cluster. Safe from threads; use it as a context, or ``start`` and ``close`` it.
+    """A connection of one submitter to a cluster. Thread-safe. Use it as a context manager, or call ``start`` and
+    ``close``.
 
-    ``record``, ``seen``, ``beginning``: see ``LogReplica``; on Kafka it begins with the newest snapshot. ``tell``:
-    hears of a long replay. ``is_at_ease``: its replica has no hurry but for what is submitted. ``logs``: other adapters
-    than Kafka's, which the client then closes as its own. ``replica``: one that the caller runs; it stays the caller's,
-    with its log.
+    On Kafka, the client starts from the newest snapshot. Arguments that are not listed are those of ``LogReplica``.
+
+    Args:
+        tell: Callback for progress messages during a long replay.
+        is_at_ease: Whether the replica polls at the relaxed pace while no request is pending.
+        logs: Adapters to use instead of Kafka's. The client closes them.
+        replica: A replica that the caller runs. The caller remains responsible for it and its log.
     """
 
     def __init__(
@@ -121,9 +126,10 @@ class Client:
         self._engine = Engine(self.replica, self._logs.requests, self._logs.results, resend_s=resend_s)
 
     def start(self, silence_s: float = SILENCE_S) -> Client:
-        """Replay the log, however long that takes, and stand at the end of the results; closed again where it raises.
+        """Replay the log and position the reader at the end of the results. The duration is not bounded.
 
-        Raises LogUnavailable when nothing comes for ``silence_s``, NotFounded, TopicMissing, other LogErrors.
+        The client is closed if this raises. Raises LogUnavailable if nothing arrives for ``silence_s``, NotFounded,
+        TopicMissing, other LogErrors.
         """
         try:
             return self.follow(silence_s=silence_s)
@@ -132,9 +138,10 @@ class Client:
             raise
 
     def follow(self, look: Callable[[], None] = lambda: None, silence_s: float = SILENCE_S) -> Client:
-        """As ``start``; where it raises LogUnavailable or TopicMissing it may be called again, and goes on from there.
+        """Replay the log like ``start``, but leave the client open on an error.
 
-        ``look``: called now and then while it replays; may raise.
+        After LogUnavailable or TopicMissing, call it again to continue. ``look``: called periodically during the
+        replay; may raise.
         """
         if not self.replica.has_begun:
             self.replica.start()
@@ -144,7 +151,7 @@ class Client:
         return self
 
     def close(self) -> None:
-        """Stop; submissions without an answer end with SubmissionTimedOut."""
+        """Stop. Unanswered submissions end with SubmissionTimedOut."""
         self._engine.stop()
         if self._is_guest:
             self._logs.requests.close()
@@ -167,15 +174,15 @@ class Client:
         return self.replica.state
 
     def catch_up(self, silence_s: float = SILENCE_S) -> ClusterState:
-        """As ``read_barrier``, without a deadline while the replica gets on: see ``ringlog.log.replicas.replay``."""
+        """Return a state like ``read_barrier``, without a deadline while the replica makes progress."""
         return catch_up(self.replica, silence_s=silence_s, tell=self._tell)
 
     def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
-        """A state with everything that was in the log when this was called."""
+        """Return a state that includes every entry that was in the log when this was called."""
         return self.replica.read_barrier(timeout_s)
 
     def strict_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
-        """A linearizable read: the state at or after a Noop that was applied after this was called."""
+        """Return a linearizable state: one that includes a Noop applied after the call."""
         deadline = time.monotonic() + timeout_s
         while True:
             answer = self.submit(Noop(), timeout_s=max(deadline - time.monotonic(), 0.0))
@@ -197,9 +204,13 @@ class Client:
     ) -> Submitted:
         """Submit through the validator and wait for the final answer.
 
-        ``request_id`` and ``since_epoch``: those of an earlier try of the same command; both or none.
-        ``direct_after_s``: decide here if the validator has not answered by then. Raises SubmissionTimedOut (the fate
-        is open), InvalidSubmission, WireError (a value that does not fit its field), ReplicaHalted.
+        Args:
+            request_id: Id of an earlier attempt with the same command. Requires ``since_epoch``.
+            since_epoch: Epoch of that earlier attempt. Requires ``request_id``.
+            direct_after_s: Decide in this process if the validator has not answered by then.
+
+        Raises SubmissionTimedOut (outcome unknown), InvalidSubmission, WireError (a value does not fit its field),
+        ReplicaHalted.
         """
         started = time.monotonic()
         wait_s = timeout_s if direct_after_s is None else min(direct_after_s, timeout_s)
@@ -221,14 +232,14 @@ class Client:
         request_id: str | None = None,
         since_epoch: Epoch | None = None,
     ) -> Future[Submitted]:
-        """As ``submit``, without waiting. The future's callbacks run in threads of the client: they must be quick."""
+        """Submit without waiting. Callbacks of the future run in threads of the client and must not block."""
         return self._engine.submit(self._question(command, request_id, since_epoch), timeout_s)
 
     def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
-        """Submit commands that do not build on one another.
+        """Submit independent commands together and return their answers in order.
 
-        They travel together. Answers in the order of the commands. Raises as ``submit``, for the first of them that has
-        no answer; a command that cannot be sent keeps no other one back.
+        A command that cannot be sent does not delay the others. Raises as ``submit``, for the first command without an
+        answer.
         """
         return self._engine.submit_together(map(self._asked, commands), timeout_s)
 
@@ -241,7 +252,7 @@ class Client:
     def withdraw(
         self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S
     ) -> WithdrawnResult | AppliedResult | ExpiredResult:
-        """End a request whose fate is open. AppliedResult if it was applied after all."""
+        """End a request with an unknown outcome. Return AppliedResult if it was applied after all."""
         return self.direct.withdraw(request_id, since_epoch, timeout_s=timeout_s)
 
     def _question(self, command: Command, request_id: str | None, since_epoch: Epoch | None) -> Question:

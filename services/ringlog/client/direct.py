@@ -1,6 +1,4 @@
-"""Submission without a validator, in the thread that asks: ``ringlog.protocol.submission.direct`` on a log, with its
-time-outs.
-"""
+"""Submission without a validator: runs ``ringlog.protocol.submission.direct`` on a log, in the calling thread."""
 
 from __future__ import annotations
 
@@ -27,9 +25,9 @@ TIMEOUT_S = 30.0
 
 
 class DirectAuthor:
-    """Decides and appends by itself. Safe from threads: they wait for one another.
+    """An author that decides and appends entries itself. Thread-safe; concurrent calls run one at a time.
 
-    ``protocol``, ``driver``: what it does, and on what, for protocols that build on it.
+    ``protocol`` and ``driver`` are public for protocols that build on this class.
     """
 
     def __init__(
@@ -53,15 +51,15 @@ class DirectAuthor:
         request_id: str | None = None,
         since_epoch: Epoch | None = None,
     ) -> Submitted:
-        """Apply the command or say why not.
+        """Decide the command, append it and return the final answer.
 
-        Raises SubmissionTimedOut (fate open), NotFounded, InvalidSubmission, LogError.
+        Raises SubmissionTimedOut (outcome unknown), NotFounded, InvalidSubmission, LogError.
         """
         with self.translated():
             return self.driver.carry_out(self.protocol.submit(command, request_id, since_epoch, micros(timeout_s)))
 
     def instead(self, command: Command, request_id: str, since_epoch: Epoch, *, timeout_s: float) -> Submitted:
-        """Decide here a request that went to the validator and has no answer. Raises as ``submit``."""
+        """Decide a request that was sent to the validator and has no answer. Raises as ``submit``."""
         with self.translated():
             steps = change_way(self.protocol, command, request_id, since_epoch, micros(timeout_s))
             return self.driver.carry_out(steps)
@@ -69,24 +67,24 @@ class DirectAuthor:
     def withdraw(
         self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S
     ) -> WithdrawnResult | AppliedResult | ExpiredResult:
-        """End a request: a Noop under its id makes everything else that carries it a duplicate.
+        """End a request by applying a Noop under its id. Every other entry with that id is then a duplicate.
 
-        AppliedResult if its command got there first. Raises SubmissionTimedOut (still open), LogError.
+        Returns AppliedResult if the command was applied first. Raises SubmissionTimedOut (still unknown), LogError.
         """
         with self.translated():
             return self.driver.carry_out(self.protocol.withdraw(request_id, since_epoch, micros(timeout_s)))
 
     def take_over(self, role: str, instance: str, *, timeout_s: float = TIMEOUT_S) -> Term:
-        """Become the instance that acts in ``role``: TakeOver with a higher term, again until applied.
+        """Become the active instance of ``role``: submit TakeOver with a higher term until it is applied.
 
-        Raises TakeOverRefused where a rule other than the term's is broken, SubmissionTimedOut, LogError.
+        Raises TakeOverRefused if a rule other than the term's is broken, SubmissionTimedOut, LogError.
         """
         with self.translated():
             return self.driver.carry_out(self.protocol.take_over(role, instance, micros(timeout_s)))
 
     @contextmanager
     def translated(self) -> Iterator[None]:
-        """What the protocol raises, as errors for callers."""
+        """Convert exceptions of the protocol to errors of the client."""
         started = time.monotonic()
         try:
             yield

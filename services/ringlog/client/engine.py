@@ -1,15 +1,14 @@
-"""The part of a client that keeps at it: performs ``ringlog.protocol.submission.submission`` for all requests that are
-under way.
+"""The request engine of a client: runs ``ringlog.protocol.submission.submission`` for all pending requests.
 
-Each request is a protocol of its own that stands at one of its waits. It is taken on, one step at a time and by one
-thread at a time, by whatever ends that wait:
+Each request is a protocol instance suspended at one of its waits. One thread at a time advances it when its wait ends:
 
-- the *follower*, in the replica's thread, at an applied entry of the request;
-- the *listener*, a thread that reads the results from their end at the start, makes one read barrier for all requests
-  whose results are to be judged, and looks at the times.
+- The *follower* runs in the replica's thread. It advances a request when one of its entries is applied.
 
-What is to be sent goes out when the ``Outbox`` says so, in one record as far as that is allowed, by the thread that put
-the last of it there or that brings the answer to what was under way: no thread is woken for it.
+- The *listener* is a separate thread. It reads the results topic from the end that the topic had at the start, runs one
+  read barrier for all requests whose results need validation, and checks deadlines.
+
+The ``Outbox`` decides when waiting requests are sent; they share a record if their size allows it. The send runs in the
+thread that added the last request or received the answer that made the outbox ready. So no thread has to be woken.
 """
 
 from __future__ import annotations
@@ -63,19 +62,23 @@ from ringlog.wire.records import Result, decode_result
 RESEND_S = RESEND / 1e6
 LISTEN_S = 0.1
 GROUP_MAX = 4 * GROUP
-"""Of many at once the first group is soon decided; each record costs as much as some requests in it, so few follow."""
+"""The largest group of a bulk submission. The first group is small so that its decision starts early. Later groups
+grow, because each record costs as much as about ten requests.
+"""
 BARRIER_S = 5.0
 
 RefusedHere = InvalidSubmission | WireError
-"""Why a command is not sent: its values do not fit, or it is too large."""
+"""The reason why a command is not sent: a value does not fit its field, or the command is too large."""
 
 log = get_logger(__name__)
 
 
 class _Pending:
-    """A question without an answer. ``waits``: the effect that it stands at; ``until``: when that ends by itself.
+    """A request without an answer.
 
-    ``results_seen``: results that came in; ``noted``: an entry of it was applied; ``place``: where the answer goes.
+    ``waits``: the effect it is suspended at. ``until``: the time when that wait ends without an event.
+    ``results_seen``: results that arrived. ``noted``: whether an entry of the request was applied. ``place``: the
+    future or slot that gets the answer.
     """
 
     __slots__ = ("noted", "place", "question", "results_seen", "started", "steps", "until", "waits")
@@ -94,7 +97,9 @@ class _Pending:
 
 
 class Engine:
-    """Carries requests to an answer. Safe from threads; ``start`` once, ``stop`` once."""
+    """The set of pending requests and the threads that advance them. Thread-safe; call ``start`` once and ``stop``
+    once.
+    """
 
     def __init__(
         self, replica: LogReplica, requests: MetadataLog, results: MetadataLog, *, resend_s: float = RESEND_S
@@ -113,7 +118,7 @@ class Engine:
         self._broken: ClientBroken | None = None
 
     def start(self) -> None:
-        """Place the reader at the end of the results, then begin. Raises LogUnavailable, TopicMissing."""
+        """Position the reader at the end of the results and start. Raises LogUnavailable, TopicMissing."""
         tail = self._results.tail(self._results.end_offset())
         self._unsubscribe = self._replica.subscribe(self._follow, self._replica.halt_on_defect).close
         self._listener = threading.Thread(
@@ -122,7 +127,7 @@ class Engine:
         self._listener.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Stop; requests without an answer end with SubmissionTimedOut: their fate is open."""
+        """Stop. Unanswered requests end with SubmissionTimedOut: their outcome is unknown."""
         self._stopping.set()
         if self._listener is not None:
             self._listener.join(timeout_s)
@@ -132,10 +137,10 @@ class Engine:
             self._fail(pending, _timed_out(pending, "an answer, until the client was closed"))
 
     def submit(self, question: Question, timeout_s: float) -> Future[Submitted]:
-        """Ask; the future gives the answer or raises SubmissionTimedOut, ReplicaHalted.
+        """Send a request. The future returns the answer or raises SubmissionTimedOut, ReplicaHalted.
 
-        The same request twice is one request. Raises InvalidSubmission if its id is busy with another command,
-        ClientBroken if a thread of the client has failed.
+        A second submission of the same pending request returns the same future. Raises InvalidSubmission if the id is
+        in use by another command, ClientBroken if a thread of the client failed.
         """
         asked = question.asked
         with self._lock:
@@ -151,10 +156,10 @@ class Engine:
         return future
 
     def submit_together(self, questions: Iterable[Question | RefusedHere], timeout_s: float) -> tuple[Submitted, ...]:
-        """Ask them all, under fresh request ids, and wait for all answers. Raises as ``submit`` does, and its future;
-        and what is in the place of a question, once the others have their answers.
+        """Send requests with new ids and wait for all answers. Raises as ``submit`` and its future.
 
-        They go out in groups that double, the first ones while the last are still made; and the rest at the end.
+        A refused command in ``questions`` is raised after the others have their answers. Requests are created in groups
+        that double in size, so that the validator starts on the first while the last are still created.
         """
         together: ResultBatch[Submitted] = ResultBatch()
         timeout, coming, size = micros(timeout_s), iter(questions), GROUP
@@ -179,7 +184,7 @@ class Engine:
     def _begin_in_slot(
         self, question: Question | RefusedHere, timeout: Micros, slot: ResultSlot[Submitted]
     ) -> Callable[[], None]:
-        """As ``_begin``; what cannot be asked has that for its answer."""
+        """Begin a request, or return a callback that sets the refusal as its answer."""
         if isinstance(question, Question):
             return self._begin(question, timeout, slot)
         return partial(slot.set_exception, question)
@@ -187,14 +192,18 @@ class Engine:
     def _begin(
         self, question: Question, timeout: Micros, place: Future[Submitted] | ResultSlot[Submitted]
     ) -> Callable[[], None]:
-        """Take on a question, under the lock; as ``_advance``. Raises ClientBroken."""
+        """Add a request and advance it to its first wait. The caller holds the lock; see ``_advance``. Raises
+        ClientBroken.
+        """
         if self._broken is not None:
             raise self._broken
         pending = _Pending(question, timeout, self._resend, place)
-        if self._stopping.is_set():  # nobody looks at the times any more
+        # The listener has stopped, so no deadline would end this request.
+        if self._stopping.is_set():
             error = _timed_out(pending, "an answer, of a client that is closed")
             return lambda: place.set_exception(error)
         if not self._pending:
+            # A pending request needs the replica to poll without delay.
             self._replica.pace.begin_hurry()
         self._pending[question.asked.request_id] = pending
         return self._advance(pending, None)
@@ -202,9 +211,10 @@ class Engine:
     # -------------------------------------------------------------------------------------- one question
 
     def _advance(self, pending: _Pending, outcome: Any) -> Callable[[], None]:
-        """Perform the protocol up to its next wait, or its end, under the lock; returns what is to be done without it.
+        """Run the protocol to its next wait or its end. The caller holds the lock.
 
-        The holder of the future may do anything in its callbacks.
+        Returns the action to run after the lock is released: it sets the answer, and callbacks of the future may run
+        any code.
         """
         pending.waits = None
         try:
@@ -234,7 +244,7 @@ class Engine:
             return lambda: pending.place.set_exception(error)
 
     def _forget(self, pending: _Pending) -> None:
-        """It has its end."""
+        """Remove a request that has ended."""
         request_id = pending.question.asked.request_id
         del self._pending[request_id]
         if not self._pending:
@@ -247,7 +257,7 @@ class Engine:
         return results_seen
 
     def _wake(self, pending: _Pending) -> None:
-        """Something has come in for the question, or its time has come."""
+        """Advance a request after an event or at its deadline."""
         with self._lock:
             if pending.waits is None:
                 return
@@ -256,7 +266,7 @@ class Engine:
         self._end(settle)
 
     def _end(self, settle: Callable[[], None]) -> None:
-        """What a step leaves to be done without the lock."""
+        """Run the action of ``_advance`` without the lock, then send if the outbox is ready."""
         settle()
         if self._outbox.is_ready():
             self._guard(self._send)
@@ -277,7 +287,9 @@ class Engine:
     # ------------------------------------------------------------------------------------------- threads
 
     def _guard(self, work: Callable[..., None], *arguments: object) -> None:
-        """A thread that fails leaves nobody waiting: there would be no answers and no deadlines any more."""
+        """Run ``work`` and fail all pending requests if it raises: after that no thread would answer them or check
+        deadlines.
+        """
         try:
             work(*arguments)
         except Exception as error:
@@ -299,7 +311,7 @@ class Engine:
     # ----------------------------------------------------------------------------------------------- sending
 
     def _send(self) -> None:
-        """Hand over what waits, if it is time for that."""
+        """Send the waiting requests if they are ready or overdue."""
         with self._lock:
             is_time = self._outbox.is_ready() or self._outbox.is_overdue(_now())
             waiting = self._outbox.take() if is_time and not self._stopping.is_set() else []
@@ -310,10 +322,11 @@ class Engine:
             sent.add_done_callback(lambda answer: self._guard(self._sent, made, answer))
 
     def _sent(self, made: Sequence[Parcel], answer: Future[None]) -> None:
-        """The requests' topic has answered."""
+        """Handle the acknowledgement or the error of a send."""
         error = answer.exception()
         if isinstance(error, RecordTooLarge):
             self._split([parcel for parcel in made if len(parcel.data) >= error.size], error)
+        # No request fails here: its protocol sends it again, and its deadline ends the attempts.
         elif isinstance(error, LogUnavailable):
             count = sum(len(parcel.sent) for parcel in made)
             self._seldom.warn("requests_unanswered", requests=count, error=error.message)
@@ -321,7 +334,7 @@ class Engine:
             raise error
 
     def _split(self, refused: Sequence[Parcel], error: RecordTooLarge) -> None:
-        """What the topic does not take in one record goes out in several; what is alone already never gets there."""
+        """Send the requests of a record that was too large one by one. Fail a request that is too large alone."""
         for parcel in refused:
             if len(parcel.sent) > 1:
                 with self._lock:
@@ -348,7 +361,10 @@ class Engine:
         tail.close()
 
     def _from_the_end(self, tail: LogTail) -> LogTail:
-        """A new reader at the results' present end; the old one, to be tried again, if nobody knows where that is."""
+        """Return a new reader at the current end of the results, or the old one if the end is unknown.
+
+        Results may be lost in between. Each request is sent again, and the validator repeats a rejection.
+        """
         try:
             fresh = self._results.tail(self._results.end_offset())
         except (LogUnavailable, TopicMissing):
@@ -374,7 +390,7 @@ class Engine:
                 self._end(settle)
 
     def _judge(self) -> None:
-        """One read barrier for all questions that ask for one."""
+        """Run one read barrier for all requests that wait for a fresh state."""
         with self._lock:
             asking = [pending for pending in self._pending.values() if isinstance(pending.waits, Fresh)]
             nearest = min((pending.until for pending in self._pending.values()), default=0)
@@ -392,7 +408,7 @@ class Engine:
             self._end(settle)
 
     def _barrier(self, wait_s: float) -> ClusterState:
-        """As ``LogReplica.read_barrier``; while the replica is behind, what has waited for long enough goes out."""
+        """Wait like ``LogReplica.read_barrier``, and send overdue requests meanwhile."""
         until = time.monotonic() + wait_s
         replica, end = self._replica, self._replica.end_offset(wait_s)
         while True:
@@ -428,7 +444,7 @@ def _now() -> Micros:
 
 
 def _nothing() -> None:
-    """The question goes on waiting."""
+    """The request stays suspended."""
 
 
 def _timed_out(pending: _Pending, waited_for: str) -> SubmissionTimedOut:

@@ -1,17 +1,18 @@
-"""Errors of the client: they say for what it waited, since when, and how to end it.
+"""Errors of the client. Each message names the awaited party, the time waited and the next step.
 
 ClientError
-├── SubmissionTimedOut   the fate of a request is open
-├── InvalidSubmission    it could not be sent as asked for
-├── ClientBroken         a thread of the client has failed; fates of requests are open
-├── NotFounded           the log has no founding entry
-├── DiscoveryImpossible  a process cannot be asked, or what it keeps of a discovery is not its own
-├── SchemasIncompatible  a release may not write beside what is there
-├── TakeOverRefused      the rules refuse the take-over itself
-├── WriteUnanswered      nobody knows whether a row's write is in the topic
-├── RequestTimedOut      a read, or a write of a register, had too few answers in time
-├── RequestImpossible    no plan serves it at its consistency level
-└── TooLarge             a key or value that no replica takes
+├── SubmissionTimedOut   the outcome of a request is unknown
+├── InvalidSubmission    the request cannot be sent with these arguments
+├── ClientBroken         a thread of the client failed; outcomes of pending requests are unknown
+├── NotFounded           the log has no initial entry
+├── DiscoveryImpossible  a process cannot be reached, or its stored view belongs to another process
+├── LeftoversFound       a cluster of that name lost its log
+├── SchemasIncompatible  a schema of this release conflicts with a registered one
+├── TakeOverRefused      the take-over breaks a rule
+├── WriteUnanswered      the broker did not acknowledge a row's write
+├── RequestTimedOut      a read, or a write of a register, got too few answers in time
+├── RequestImpossible    no plan can meet the consistency level
+└── TooLarge             a key or value exceeds the limit of the replicas
 """
 
 from __future__ import annotations

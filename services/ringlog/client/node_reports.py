@@ -1,13 +1,13 @@
-"""Reports of nodes: acknowledgements, load, and the rows that they streamed.
+"""Reports of nodes: acknowledgements, load, and checksums of streamed rows.
 
-The readers follow the topics ``acks`` and ``load`` from their beginning, with the broker's times. A reader that has the
-master of the nodes' codes (``ack.master``) drops reports without the right code, as the coordinator does. Others take
-all of them.
+The readers follow the topics ``acks`` and ``load`` from their beginning and use the broker's timestamps. A reader that
+has the master key of the nodes' authentication codes (``ack.master``) drops reports with a missing or wrong code, as
+the coordinator does. Without that key it accepts all reports.
 
-``RowsSum`` is for stores of other authors. A source sums up the rows that it sends, a gaining node those that it gets.
-When the two sums agree, the gaining node puts the report into its acknowledgement. The sum is that of the rows'
-SHA-256 as numbers, modulo 2**256. Order and pages make no difference; a row that arrives twice counts twice. Both sides
-must use the same bytes for a row.
+``RowsSum`` is for stores of other authors. A source sums the rows that it sends, a gaining node the rows that it
+receives. If the two sums agree, the gaining node adds the report to its acknowledgement. The sum adds the SHA-256
+hashes of the rows as numbers, modulo 2**256. It does not depend on the order of the rows or on pages; a row that
+arrives twice counts twice. Both sides must encode a row as the same bytes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class LoadsReader:
-    """Reads ``load`` from its beginning. For use by one thread; ``close`` it. ``look``: called now and then while it
+    """A reader of ``load`` from its beginning. Not thread-safe; ``close`` it. ``look``: called periodically while it
     waits; may raise.
     """
 
@@ -43,21 +43,21 @@ class LoadsReader:
         self._tail = self._log.tail(self._log.begin_offset())
 
     def at_end(self) -> tuple[Heard, ...]:
-        """All that is there when this is called and was not given yet. Raises LogUnavailable."""
+        """Return the unread reports up to the end that the topic has when this is called. Raises LogUnavailable."""
         return load_reports(read_to_end(self._log, self._tail, look=self._look), self._seldom)
 
     def new(self) -> tuple[Heard, ...]:
-        """What has come. Does not wait."""
+        """Return the reports that have arrived. Does not wait."""
         return load_reports(self._tail.poll(0.0), self._seldom)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._tail.close()
         self._log.close()
 
 
 def load_reports(records: Iterable[LogRecord], seldom: Seldom) -> tuple[Heard, ...]:
-    """What records of the topic say. ``seldom``: hears of those that say nothing, or are not believed."""
+    """Decode reports of the topic. ``seldom`` logs reports that are unreadable or rejected."""
     found, masters = [], current().ack_masters
     for record in records:
         if not record.data:
@@ -73,7 +73,7 @@ def load_reports(records: Iterable[LogRecord], seldom: Seldom) -> tuple[Heard, .
 
 
 class AcksReader:
-    """Follows the acks topic from its beginning. For one thread; ``close`` it."""
+    """A reader of ``acks`` from its beginning. Not thread-safe; ``close`` it."""
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
         self._log = KafkaLog(bootstrap_servers, cluster, ACKS)
@@ -84,9 +84,11 @@ class AcksReader:
         """Node id to its newest acknowledgement read so far."""
 
     def refresh(self) -> dict[str, NodeAck]:
-        """Read to the end that the topic has now; returns ``latest``. Raises LogUnavailable."""
+        """Read to the current end of the topic and return ``latest``. Raises LogUnavailable."""
         masters = current().ack_masters
-        if masters != self._masters and self._newest:  # what was believed before counts no more
+        # Acknowledgements were verified with the old keys. Read the topic again and verify all of them with the new
+        # ones.
+        if masters != self._masters and self._newest:
             self._newest, self.latest = {}, {}
             self._tail.close()
             self._tail = self._log.tail(self._log.begin_offset())
@@ -104,7 +106,7 @@ class AcksReader:
         self.latest[ack.node] = self._newest[ack.node][1]
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._tail.close()
         self._log.close()
 
@@ -114,29 +116,32 @@ _DIGITS = 64
 
 
 class RowsSum:
-    """Counts rows and sums them up. Not for several threads at once."""
+    """A counter and an order-independent checksum of rows. Not thread-safe."""
 
     def __init__(self) -> None:
         self.rows = 0
         self._sum = 0
 
     def add(self, row: bytes) -> None:
-        """One row, as the bytes that both sides make of it."""
+        """Add one row, encoded as both sides encode it."""
         self.rows += 1
         self._sum = (self._sum + int.from_bytes(hashlib.sha256(row).digest(), "big")) % _MODULUS
 
     @property
     def checksum(self) -> str:
-        """The sum so far: 64 hex digits, all zero without rows."""
+        """The current sum: 64 hex digits, all zero without rows."""
         return f"{self._sum:0{_DIGITS}x}"
 
     def report(self, node_id: str, operation: str) -> StreamReport:
-        """The report of the node with this id (not its name) on an operation."""
+        """Return the report of a node (by id, not name) on an operation."""
         return checked(StreamReport(node_id, operation, self.rows, self.checksum))
 
 
 def checked(report: StreamReport) -> StreamReport:
-    """The report, if the log takes it; for a store with a sum of its own. Raises ValueError, naming field and rule."""
+    """Return the report if it satisfies the rules of the log; for stores that compute their own checksum.
+
+    Raises ValueError with the field and the rule.
+    """
     broken = broken_report(report)
     if broken is not None:
         raise ValueError(f"report of {report.node} on {report.operation}: {broken}")

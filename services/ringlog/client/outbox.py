@@ -1,19 +1,22 @@
-"""What a client has to send to the validator, and when it goes out: a value's worth of rule, without threads.
+"""Batching of requests to the validator: a set of rules without threads that decides when waiting requests are sent.
 
-Each record of the requests topic, and each batch of entries that it leads to, costs broker, validator and client about
-as much as ten requests in it. So requests travel together, as far as nobody waits for that:
+Each record of the requests topic, and each batch of entries that results from it, costs broker, validator and client
+about as much as ten requests. So requests share a record if that does not delay a caller:
 
-- A request goes out at once if at least as many wait as are *under way* (sent, and without an answer). A lone request
-  never waits, nor does a second one. Many of them fall into two groups that take turns: while one is decided, the
-  answers of the other are read and what follows on them is made.
-- ``GROUP`` are enough whatever is under way: who submits hundreds at once has the first ones decided while the last
-  ones are still made. Nothing less goes out before that where it is known that more follow at once; and when the last
-  one of them is there, the rest goes out: it would wait for answers to nearly all others.
-- What has waited for ``HOLD`` goes out when the listener looks next, in any case: the validator may be away, and what
-  is under way lost. It looks ten times a second, but for the patience of a read barrier (5 s) while the broker does not
-  say where the log ends.
+- Requests are sent at once if the number of waiting requests is at least the number *under way* (sent, without an
+  answer). So a single request never waits, and neither does a second one. Under load, requests form two groups that
+  alternate. The validator decides one group while the client reads the answers of the other and creates the next
+  requests.
 
-Not safe from threads: its owner has a lock.
+- ``GROUP`` waiting requests are always sent. A caller that submits hundreds of requests has the first ones decided
+  while it still creates the last ones. While such a caller is active, smaller groups wait. After its last request all
+  waiting requests are sent. They would otherwise wait for the answers to almost all others.
+
+- Requests that have waited for ``HOLD`` are sent at the next check of the listener. This covers an absent validator and
+  lost requests. The listener checks ten times a second. It checks less often only while a read barrier waits up to 5 s
+  for the broker to report the end of the log.
+
+Not thread-safe; the owner holds a lock.
 """
 
 from __future__ import annotations
@@ -26,7 +29,7 @@ HOLD: Micros = 100_000
 
 
 class Outbox:
-    """Requests that wait, in order, each once; and the ids of those under way."""
+    """Waiting requests in order, without duplicates, and the ids of requests under way."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, Send] = {}
@@ -36,38 +39,38 @@ class Outbox:
         self._is_whole = False
 
     def put(self, send: Send, now: Micros) -> None:
-        """A request is to be sent, perhaps again."""
+        """Add a request, or replace it if it is sent again."""
         if not self._waiting:
             self._since, self._is_whole = now, False
         self._waiting[send.question.asked.request_id] = send
 
     def ended(self, request_id: str) -> None:
-        """The request has its answer, or nobody waits for one any more."""
+        """Remove a request that was answered or given up."""
         self._under_way.discard(request_id)
         self._waiting.pop(request_id, None)
 
     def more_follow(self) -> None:
-        """Somebody begins to make several requests."""
+        """Announce a caller that is about to add several requests."""
         self._more_follow += 1
 
     def no_more(self) -> None:
-        """Those of one who made several are all here: what waits goes out, unless another one goes on."""
+        """End one announcement of ``more_follow``. If no other is active, all waiting requests are ready."""
         self._more_follow -= 1
         self._is_whole = not self._more_follow
 
     def is_ready(self) -> bool:
-        """May what waits go out now?"""
+        """Return whether the waiting requests may be sent now."""
         if not self._waiting:
             return False
         enough = GROUP if self._more_follow else min(len(self._under_way), GROUP)
         return self._is_whole or len(self._waiting) >= enough
 
     def is_overdue(self, now: Micros) -> bool:
-        """Has something waited for long enough, whatever is under way?"""
+        """Return whether the oldest waiting request has waited for ``HOLD``."""
         return bool(self._waiting) and now >= self._since + HOLD
 
     def take(self) -> list[Send]:
-        """All that waits, in order; it is under way from now on."""
+        """Remove and return all waiting requests in order; they are now under way."""
         waiting, self._waiting, self._is_whole = list(self._waiting.values()), {}, False
         self._under_way.update(send.question.asked.request_id for send in waiting)
         return waiting

@@ -1,7 +1,7 @@
-"""The answers to requests that are submitted together: one wait for all of them.
+"""Answers to requests that are submitted together: one wait for all of them.
 
-A future for each would cost as much as to decide the request, and who asked waits for all in any case. Answers come in
-whichever of the client's threads found them.
+One future per request would cost as much as deciding the request, and the caller waits for all answers anyway. Each
+answer is set by the thread of the client that received it.
 """
 
 from __future__ import annotations
@@ -13,16 +13,18 @@ T = TypeVar("T")
 
 
 class ResultBatch(Generic[T]):
-    """Seats for answers, in their order. ``slot`` and ``results``: for one thread; the seats are filled by any."""
+    """Result slots in order. One thread calls ``slot`` and ``results``; any thread may fill a slot."""
 
     def __init__(self) -> None:
         self._seats: list[ResultSlot[T]] = []
         self._lock = threading.Lock()
+        # The extra count keeps the batch incomplete until ``results`` is called, so that an early answer does not end
+        # the wait.
         self._open = 1
         self._whole = threading.Event()
 
     def slot(self) -> ResultSlot[T]:
-        """A place for one more answer."""
+        """Add a slot for one more answer."""
         with self._lock:
             self._open += 1
         slot = ResultSlot(self)
@@ -30,13 +32,13 @@ class ResultBatch(Generic[T]):
         return slot
 
     def results(self) -> tuple[T, ...]:
-        """All answers, once they are there; there are no more seats. Raises the first error, in the order of seats."""
+        """Wait for all answers and return them in slot order. No slot can follow. Raises the first error."""
         self.filled()
         self._whole.wait()
         return tuple([slot.result() for slot in self._seats])
 
     def filled(self) -> None:
-        """One seat has what it was for."""
+        """Count one slot as filled."""
         with self._lock:
             self._open -= 1
             if self._open:
@@ -45,7 +47,7 @@ class ResultBatch(Generic[T]):
 
 
 class ResultSlot(Generic[T]):
-    """The place of one answer; it is filled once, as a future is."""
+    """The slot of one answer. Like a future, it is filled once."""
 
     __slots__ = ("_answer", "_error", "_together")
 
@@ -55,17 +57,15 @@ class ResultSlot(Generic[T]):
         self._error: BaseException | None = None
 
     def set_result(self, answer: T) -> None:
-        """There it is."""
         self._answer = answer
         self._together.filled()
 
     def set_exception(self, error: BaseException) -> None:
-        """There will be none."""
         self._error = error
         self._together.filled()
 
     def result(self) -> T:
-        """What it was filled with; raises the error."""
+        """Return the answer, or raise the error."""
         if self._error is not None:
             raise self._error
         assert self._answer is not None, "it was filled"

@@ -1,7 +1,7 @@
-"""Watching a cluster: the folded state, barriers on it, and every change as it happens; nothing is ever written.
+"""Read-only access to a cluster: the current state, barriers, and a subscription to every change.
 
-The part of the client for programs that only follow, such as a stream job: its driver needs complete knowledge up to
-a point, which a read barrier on the log gives and a change topic cannot.
+This is the part of the client for programs that only follow the log, such as the driver of a stream job. A driver must
+know that it has seen everything up to a point. A read barrier on the log guarantees that; a change topic cannot.
 """
 
 from __future__ import annotations
@@ -26,10 +26,13 @@ T = TypeVar("T")
 
 
 class MetadataWatch:
-    """Follows one cluster's metadata. Safe from threads; use it as a context, or ``start`` and ``close`` it.
+    """A follower of one cluster's metadata. Thread-safe. Use it as a context manager, or call ``start`` and ``close``.
 
-    ``cluster_id`` and ``record``: see ``LogReplica``. ``tell``: hears of a long replay. ``metadata``: another log than
-    Kafka's, which the watch then closes. ``beginning``: where it begins; on Kafka, with the newest snapshot.
+    On Kafka, it starts from the newest snapshot. Arguments that are not listed are those of ``LogReplica``.
+
+    Args:
+        tell: Callback for progress messages during a long replay.
+        metadata: A log to use instead of Kafka's. The watch closes it.
     """
 
     def __init__(
@@ -50,10 +53,10 @@ class MetadataWatch:
         self.replica = LogReplica(self._log, cluster_id=cluster_id, record=record, beginning=beginning)
 
     def start(self, silence_s: float = SILENCE_S) -> MetadataWatch:
-        """Begin, and replay the log to its present end, however long that takes.
+        """Start the replica and replay the log to its current end. The duration is not bounded.
 
-        Raises LogUnavailable when nothing comes for ``silence_s``, NotFounded, TopicMissing, TopicMisconfigured, other
-        LogErrors.
+        The watch is closed if this raises. Raises LogUnavailable if nothing arrives for ``silence_s``, NotFounded,
+        TopicMissing, TopicMisconfigured, other LogErrors.
         """
         try:
             self.replica.start()
@@ -65,7 +68,6 @@ class MetadataWatch:
         return self
 
     def close(self) -> None:
-        """Stop following."""
         self.replica.stop()
         self._log.close()
 
@@ -82,17 +84,17 @@ class MetadataWatch:
 
     @property
     def halted(self) -> Halt | None:
-        """Why it follows no more, if it halted."""
+        """The reason why the replica halted, if it did."""
         return self.replica.halted
 
     def read_barrier(self, timeout_s: float = TIMEOUT_S) -> ClusterState:
-        """A state with everything that was in the log when this was called."""
+        """Return a state that includes every entry that was in the log when this was called."""
         return self.replica.read_barrier(timeout_s)
 
     def wait_for(self, predicate: Callable[[ClusterState], T | None], timeout_s: float, awaited: str) -> T:
-        """See ``Replica.wait_for``."""
+        """Wait for a state; see ``LogReplica.wait_for``."""
         return self.replica.wait_for(predicate, timeout_s, awaited)
 
     def subscribe(self, follower: Follower, on_failure: Callable[[Exception], None] | None = None) -> Subscription:
-        """See ``LogReplica.subscribe``."""
+        """Register a follower; see ``LogReplica.subscribe``."""
         return self.replica.subscribe(follower, on_failure)

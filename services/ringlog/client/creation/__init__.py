@@ -1,1 +1,1 @@
-"""Creation, discovery and recovery of a cluster."""
+"""Creation of a cluster, discovery of its nodes, recovery of its log."""

@@ -1,7 +1,8 @@
-"""Founding: the first entry of a log gives the cluster its id, its name and its settings.
+"""Creation of a cluster: the initial entry of a log gives the cluster its id, name and settings.
 
-Any number of processes may try at once. The cluster is that of the first valid founding entry; the others read who it
-was. Making the topics can be repeated until it succeeds: nothing counts before that entry is folded.
+Invariant: a log has one cluster, that of its first valid initial entry. Any number of processes may try to create it at
+the same time; all of them read the same result from the log. The creation of topics can be repeated until it succeeds,
+because nothing takes effect before the initial entry is applied.
 """
 
 from __future__ import annotations
@@ -47,9 +48,9 @@ from ringlog.runtime.clock import Clock
 class Founding:
     """The cluster of a log.
 
-    ``here``: this call founded it. ``submitter`` and ``at``: who did, and when by its clock; empty and 0 where that
-    entry was not read. ``copies``: of each entry; 0: not looked up. ``ignored``: settings that were given and that the
-    cluster does not have, since it was there already.
+    ``here``: whether this call created it. ``submitter``, ``at``: author and timestamp of the initial entry; empty and
+    0 if that entry was not read. ``copies``: replication of the topics, 0 if unknown. ``ignored``: given settings that
+    an existing cluster does not have.
     """
 
     cluster_id: str
@@ -62,7 +63,7 @@ class Founding:
 
 
 class FoundingRefused(ClientError):
-    """The founding command breaks a rule. ``code`` and ``detail`` are those of the rule."""
+    """The initial command breaks a rule. ``code`` and ``detail`` are those of the rule."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"the cluster cannot be founded: {code}: {detail}", "correct the name or the settings")
@@ -82,7 +83,8 @@ def found(
     draw: Draw | None = None,
     tell: Tell = say,
 ) -> Founding:
-    """Found the cluster on a log that ``replica`` folds, or learn who did; read back in both cases.
+    """Create the cluster on the log that ``replica`` follows, or return the existing one. Both are read back from the
+    log.
 
     Raises FoundingRefused, SubmissionTimedOut (call it again), LogError.
     """
@@ -96,7 +98,8 @@ def found(
         here = isinstance(answer, AppliedResult)
     founder, state = replica.founder, replica.state
     ignored = () if here else tuple(sorted(key for key, value in (settings or {}).items() if _has(state, key) != value))
-    if founder is None:  # the replica began with a snapshot
+    # A replica that starts from a snapshot has not read the initial entry.
+    if founder is None:
         return Founding(state.cluster_id, state.name, "", 0, here, ignored=ignored)
     return Founding(founder.cluster_id, state.name, founder.submitter, founder.at, here, ignored=ignored)
 
@@ -108,10 +111,10 @@ def _has(state: ClusterState, name: str) -> int | None:
 def founded_as(
     metadata: MetadataLog, look: Callable[[], None] = lambda: None, beginning: Beginning | None = None
 ) -> str:
-    """The id of the log's cluster, which is that of its first valid founding entry; nothing after it is read.
+    """Return the cluster id of the first valid initial entry. Later entries are not read.
 
-    ``look``: called before each wait; may raise. ``beginning``: finds a snapshot that says it where the founding entry
-    was let go. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
+    ``look``: called before each wait; may raise. ``beginning``: source of a snapshot that contains the id if the
+    initial entry was truncated. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
     """
     begin = metadata.begin_offset()
     if begin > 0:
@@ -140,14 +143,18 @@ def found_cluster(
     anew: bool = False,
     tell: Tell = say,
 ) -> Founding:
-    """Make the cluster's topics where they are missing, check their settings, publish the schemas, and found it.
+    """Create missing topics, check topic settings, publish the schemas and create the cluster.
 
-    ``replication``: copies of each record; None: three on three brokers, one on a single one. Raises CopiesUndecided
-    where it is neither, TopicMisconfigured, SchemasIncompatible, LogUnavailable, and what ``found`` raises. Calling it
-    again goes on where it stopped.
+    Call it again to continue after an error.
 
-    ``stored_id``: of a cluster that was known at this place. Raises RemainsFound if the log has no record, and the
-    cluster is known or other topics of that name have records; unless ``anew``.
+    Args:
+        replication: Copies of each record. Default: three on three brokers, one on a single broker.
+        stored_id: Id of a cluster of this name that this machine knows.
+        anew: Skip the check for the remains of an earlier cluster.
+
+    Raises CopiesUndecided if the default does not apply, TopicMisconfigured, SchemasIncompatible, LogUnavailable, the
+    errors of ``found``. Raises LeftoversFound if the log has no records, but ``stored_id`` is given or other topics of
+    the cluster have records.
     """
     if not anew:
         reject_leftovers(bootstrap_servers, cluster, stored_id)
@@ -162,7 +169,7 @@ def found_cluster(
 
 
 def reject_leftovers(bootstrap_servers: str, cluster: str, stored_id: str = "") -> None:
-    """Raise RemainsFound if a cluster of that name lost its log; LogUnavailable."""
+    """Check that no cluster of that name lost its log. Raises LeftoversFound, LogUnavailable."""
     admin = admin_client(bootstrap_servers)
     left = remains(admin, cluster)
     if left or (stored_id and not has_log(admin, cluster)):
@@ -170,7 +177,7 @@ def reject_leftovers(bootstrap_servers: str, cluster: str, stored_id: str = "") 
 
 
 def create_cluster_topics(bootstrap_servers: str, cluster: str, replication: int | None) -> AdminClient:
-    """Make what is missing, check all, publish the schemas. Arguments and errors are those of ``found_cluster``."""
+    """Create missing topics, check all topics and publish the schemas. Arguments and errors as in ``found_cluster``."""
     admin = admin_client(bootstrap_servers)
     create_topics(admin, cluster, plan_replication(admin, bootstrap_servers, cluster, replication))
     verify_topics(admin, cluster, bootstrap_servers, tend=True)
@@ -179,15 +186,16 @@ def create_cluster_topics(bootstrap_servers: str, cluster: str, replication: int
 
 
 def plan_replication(admin: AdminClient, bootstrap_servers: str, cluster: str, replication: int | None) -> TopicProfile:
-    """How many copies the topics that are missing would get. Raises CopiesUndecided, LogUnavailable."""
+    """Return the profile that missing topics would get. Raises CopiesUndecided, LogUnavailable."""
     named = len({one.strip() for one in bootstrap_servers.split(",") if one.strip()})
     return profile_of(admin, cluster, replication, named)
 
 
 def repaired(bootstrap_servers: str, cluster: str, replication: int | None = None) -> dict[str, str]:
-    """Repair the topics of a cluster and publish the schemas; return each topic that was changed, and how.
+    """Repair the topics of a cluster and publish the schemas. Return each changed topic with a description of the
+    change.
 
-    Raises TopicMissing if its log is lost, CopiesUndecided, TopicMisconfigured, SchemasIncompatible, LogUnavailable.
+    Raises TopicMissing if the log is lost, CopiesUndecided, TopicMisconfigured, SchemasIncompatible, LogUnavailable.
     """
     admin = admin_client(bootstrap_servers)
     if not has_log(admin, cluster):

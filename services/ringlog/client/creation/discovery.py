@@ -1,11 +1,16 @@
-"""Processes that find each other before there is a cluster: ``ringlog.protocol.discovery`` over gRPC, with a file.
+"""Discovery of processes before there is a cluster: ``ringlog.protocol.discovery`` over gRPC, with state in a file.
 
-``Discovery`` answers others from its start to its end, and ``settle`` asks them until the log shows a cluster, which
-this process founds if the steps say so. What others say of a cluster makes nobody found another one, and is never
-taken for the cluster: that is the log's first valid founding entry.
+``Discovery`` answers other processes while its context is open. ``settle`` asks them until the log shows a cluster.
+This process creates the cluster if the protocol selects it.
 
-Where this process has certificates (``ringlog.runtime.trust``), only nodes of its authority are asked and answered.
-Which node listens where nobody knows yet, so what is looked for is a name that all of them have.
+Invariants:
+
+- A process never creates a second cluster because of a claim of another process.
+
+- Claims of other processes never decide which cluster it is. The first valid initial entry of the log decides.
+
+With certificates (``ringlog.runtime.trust``), a process communicates only with nodes of its authority. The node at an
+address is not known yet. So a connection is verified against a name that all node certificates share.
 """
 
 from __future__ import annotations
@@ -34,7 +39,7 @@ FILE: Final = "discovery"
 MEET: Final = f"/{DISCOVERY}/Meet"
 ANSWER_S: Final = 1.0
 ROUND_S: Final = 0.5
-"""Between two rounds of questions; who hears something new asks at once."""
+"""The pause between two rounds of questions. A change of the view ends it early."""
 WORKERS: Final = 8
 CALLS_MAX: Final = 64
 SHOWN_MAX: Final = 10
@@ -44,10 +49,16 @@ KEPT_HINT: Final = (
 
 
 class Discovery:
-    """One process that looks for the cluster of this name; empty: that of the others. ``folder`` keeps its view.
+    """A process that searches for the cluster of a name.
 
-    ``address``: host:port, where others ask it, and where it listens; ``seeds``: addresses of some others. Raises
-    DiscoveryImpossible, OSError.
+    Its view is stored in ``folder``.
+
+    Args:
+        cluster: Name of the cluster. Empty: the name that the other processes report.
+        address: host:port where this process listens and other processes reach it.
+        seeds: Addresses of some other processes.
+
+    Raises DiscoveryImpossible, OSError.
     """
 
     def __init__(
@@ -77,7 +88,7 @@ class Discovery:
             raise DiscoveryImpossible(f"cannot listen on {address}", "name an address of this machine, and a free port")
 
     def __enter__(self) -> Discovery:
-        """Answer from now on."""
+        """Start to answer other processes."""
         self._server.start()
         return self
 
@@ -86,7 +97,7 @@ class Discovery:
 
     @property
     def view(self) -> DiscoveryView:
-        """What it knows, which is on its disk."""
+        """The current view, as it is stored on disk."""
         return self._view
 
     def settle(
@@ -96,11 +107,15 @@ class Discovery:
         stopping: threading.Event,
         tell: Callable[[str], object] = lambda _: None,
     ) -> tuple[str, str]:
-        """Name and id of the cluster, once the log shows one, however long that takes; empty once ``stopping`` is set.
+        """Return name and id of the cluster when the log shows it; two empty strings if ``stopping`` is set. Not
+        bounded in time.
 
-        ``existing``: the id of the cluster of that name, empty if its log shows none yet; ``found``: founds one of
-        that name on the log, or learns that somebody else did; what they raise passes. ``tell`` hears what is waited
-        for, each time that changes.
+        Args:
+            existing: Returns the id of the cluster of a name, or an empty string if its log shows none yet.
+            found: Creates the cluster of a name on the log, or finds that another process created it.
+            tell: Callback for the reason of the wait, called when the reason changes.
+
+        Errors of ``existing`` and ``found`` propagate.
         """
         channels: dict[str, grpc.Channel] = {}
         reported = ""
@@ -110,7 +125,8 @@ class Discovery:
                 if (name := self._view.cluster) and (cluster_id := existing(name)):
                     with self._lock:
                         self._save(settled(self._view, cluster_id))
-                    self._ask(channels)  # who waits for this one need not ask
+                    # Push the result to the others, so that they need not ask for it.
+                    self._ask(channels)
                     return name, cluster_id
                 if founds(self._view):
                     found(name)
@@ -126,14 +142,15 @@ class Discovery:
                 channel.close()
 
     def _ask(self, channels: dict[str, grpc.Channel]) -> None:
-        """Ask all that are known, at once."""
+        """Exchange views with all known processes in parallel."""
         asked = []
         for address in others(self._view):
             if address not in channels:
                 channels[address] = channel_to(address, ANY_NODE, self._trust(), OPTIONS)
             asked.append((address, channels[address].unary_unary(MEET).future(pack(self._view), timeout=ANSWER_S)))
         for address, answer in asked:
-            with suppress(grpc.RpcError, WireError):  # it is asked again in the next round
+            # The next round asks this process again.
+            with suppress(grpc.RpcError, WireError):
                 self._merge(unpack(DiscoveryView, answer.result()), address)
 
     def _meet(self, data: bytes, context: Any) -> bytes:
@@ -143,7 +160,8 @@ class Discovery:
             answered = self._merge(unpack(DiscoveryView, data))
         except WireError as error:
             context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-            raise  # abort has raised already; this is for the type checker
+            # ``abort`` always raises. This line is for the type checker.
+            raise
         if answered is None:
             context.abort(grpc.StatusCode.FAILED_PRECONDITION, "another cluster, or more than a view may have")
         return pack(answered)
@@ -156,7 +174,7 @@ class Discovery:
             return answered
 
     def _save(self, view: DiscoveryView) -> None:
-        """On the disk first: what others hear must be known after a crash, too."""
+        """Store a view on disk, then publish it. A view that other processes have seen must survive a crash."""
         replace_durably(self._path, pack(view), self._path.with_suffix(".new"))
         self._view = view
         self._news.set()
@@ -179,7 +197,7 @@ def _fresh(cluster: str, address: str, seeds: Iterable[str], draw: Draw | None) 
 
 
 def waits_for(view: DiscoveryView) -> str:
-    """What a process waits for, and what an operator can do."""
+    """Return the reason of the wait and the next step for the operator."""
     if not view.cluster:
         return "no seed has said which cluster it is: start one of the nodes with --cluster"
     if view.cluster_id:

@@ -1,20 +1,28 @@
-"""Recovery of a lost log: a copy of it becomes the log again, with the mark of a recovery at its end.
+"""Recovery of a lost log: a copy becomes the log again, and a recovery entry marks its end.
 
-First all of it is decided in memory (``planned``): the copy is folded to its end, and behind it come entries that this
-call authors: ``EnterRecovery``, unless one goes on; ``RecordArchive`` with epoch 0 where the log knows of an archive,
-since an archive is of one topic; ``TruncateLog`` where the copy begins with a snapshot above what the log allows; and
-``ForceState`` with what an operator composed. The fold judges each as every reader will, and the state at the end holds
-every invariant. The snapshot is stored and read back in memory. Then the place checks that it can make the topics and
-the note (``RecoveryPlace.check``). Only then is anything changed (``rebuild``), and a log that has records only if that
-is asked for.
+``planned`` decides everything in memory. It folds the copy to its end and appends new entries:
 
-**Records keep their offsets**, since snapshots, archive and bounds of the log in the state name them: what is missing
-before the first is filled, and deleted once the snapshot is stored again, under the id of the new topic. The witnesses
-of that snapshot are those that the log names. If the log does not name them yet, a ``ConfirmSnapshot`` of this call
-names the member and this command: an operator vouches for the copy.
+- ``EnterRecovery``, unless a recovery is already active.
 
-Nothing else may run meanwhile. A rebuild that was broken off, at whatever moment, is begun again by the same call
-(``ringlog.client.creation.recovery_place`` says how that is known).
+- ``RecordArchive`` with epoch 0 if the log refers to an archive, because an archive belongs to one topic.
+
+- ``ConfirmSnapshot`` if the copy begins with a snapshot whose witnesses the log does not name yet. It names the member
+  and this command: the operator vouches for the copy.
+
+- ``TruncateLog`` if the copy begins with a snapshot above the position that the log allows.
+
+- ``ForceState`` with the state sections that an operator provides.
+
+Each entry is checked by the fold, exactly as every reader will check it. The final state must satisfy all invariants.
+The snapshot is stored and read back in memory. Then ``RecoveryPlace.check`` verifies that topics and note can be
+written. Only then does ``rebuild`` change anything. It replaces a log that has records only on request.
+
+Invariant: records keep their offsets, because snapshots, archive and log bounds in the state refer to them. Fillers
+take the offsets of missing records. They are deleted after the snapshot is stored under the id of the new topic,
+confirmed by the witnesses that the log names.
+
+No other process of the cluster may run during a recovery. An interrupted rebuild is restarted by the same call
+(``ringlog.client.creation.recovery_place`` describes how that is detected).
 
 Source: CEP-21, "Failure Recovery"; decision 81.
 """
@@ -59,7 +67,7 @@ BATCH_BYTES: Final = 16 << 20
 
 
 class RecoveryRefused(ClientError):
-    """The copy, or what is to follow on it, breaks a rule. ``code`` and ``detail`` are those of the rule."""
+    """The copy, or an entry to append, breaks a rule. ``code`` and ``detail`` are those of the rule."""
 
     def __init__(self, code: str, detail: str, hint: str = "") -> None:
         super().__init__(detail, hint)
@@ -68,9 +76,9 @@ class RecoveryRefused(ClientError):
 
 @dataclass(frozen=True, slots=True)
 class RecoveryPlan:
-    """A copy, where it ends, the entries that follow on it, and the state behind them.
+    """A copy, its end, the entries to append and the resulting state.
 
-    ``fillers``: empty records that keep the offsets of the others, one for each offset without a record.
+    ``fillers``: number of empty records, one for each offset without a record.
     """
 
     copy: LogCopy
@@ -81,7 +89,7 @@ class RecoveryPlan:
 
     @property
     def commands(self) -> tuple[str, ...]:
-        """The kinds of the entries that follow."""
+        """The kinds of the entries to append."""
         return tuple(one.entry.kind for one in self.entries)
 
 
@@ -94,7 +102,7 @@ def planned(
     clock: Clock | None = None,
     draw: Draw | None = None,
 ) -> RecoveryPlan:
-    """What the log is to be; nothing is touched. ``forced``: the parts to replace of the state at the copy's end.
+    """Plan the content of the new log in memory. ``forced``: returns the state sections to replace at the copy's end.
 
     Raises RecoveryRefused, LogForked, CopyRefused, ArchiveRefused, ReplicaHalted.
     """
@@ -121,7 +129,7 @@ def planned(
 
 
 def _rehearse_snapshot(plan: RecoveryPlan, now: int) -> None:
-    """Store the snapshot in memory and read it back: after the old log is gone it is too late for that to fail."""
+    """Store the snapshot in memory and read it back. A failure after the old log is deleted would be too late."""
     topic = SnapshotTopic(MemoryKeyed())
     store_again(topic, "rehearsed", plan, now, "rehearsed")
     found = next(topic.newest(), None)
@@ -133,6 +141,7 @@ def _rehearse_snapshot(plan: RecoveryPlan, now: int) -> None:
 def _commands(
     state: ClusterState, copy: LogCopy, operator: str, reason: str, forced: tuple[ForcedPart, ...]
 ) -> Iterator[Command]:
+    # The order matters: outside a recovery, the rules would refuse some of the later commands.
     if in_recovery(state) is None:
         yield EnterRecovery(reason, operator)
     if ARCHIVED in state.log_bounds:
@@ -159,11 +168,11 @@ def rebuild(
     clock: Clock | None = None,
     draw: Draw | None = None,
 ) -> str:
-    """Make the log what the plan says, and read it back; gives the id of its topic.
+    """Write the planned log, read it back and return the id of its topic.
 
-    ``replace``: also where a log with records is there, which is gone then; one that a rebuild has begun, and nobody
-    has gone on with, needs no such word. Raises LogNotEmpty, RecoveryRefused (then nothing was changed), LogForked if
-    it reads back as something else, OSError, and what making topics raises.
+    ``replace``: also delete a log that has records. An unfinished rebuild of the same copy is replaced without it.
+    Raises LogNotEmpty or RecoveryRefused (nothing was changed), LogForked if the log reads back as another state,
+    OSError, and the errors of topic creation.
     """
     if plan.after.name != place.name:
         raise RecoveryRefused(
@@ -172,17 +181,20 @@ def rebuild(
     there = place.found()
     if there is not None and there.records and not (replace or _is_begun(place, plan, there)):
         raise LogNotEmpty(place.log.name, there.records, there.cluster_id)
+    # The last step without side effects. After it, the old log may be deleted.
     place.check()
     if there is not None and there.end:
         place.make_room()
     place.make()
     topic_id = place.log.identity()
+    # The note precedes the first record, so an interrupted rebuild is recognised (``_is_begun``).
     place.note(topic_id)
     fill(place.log, plan)
     if plan.copy.begin:
         with closing(place.snapshots()) as topic:
             now = (clock or SystemClock()).now_us()
             store_again(topic, topic_id, plan, now, draw_uuid(draw or SystemDraw()))
+        # Readers need the snapshot before the fillers are gone.
         place.delete_before(plan.copy.begin)
     read_back(place.log, plan, Beginning(place.snapshots, warns=False))
     place.note("")
@@ -190,12 +202,12 @@ def rebuild(
 
 
 def _is_begun(place: RecoveryPlace, plan: RecoveryPlan, there: FoundLog) -> bool:
-    """Whether a rebuild of this copy has written what is there, and nobody else has."""
+    """Return whether the existing records come from an interrupted rebuild, without additions of another process."""
     return there.topic_id == place.unfinished() and there.end <= plan.end.at.position + len(plan.entries)
 
 
 def fill(log: MetadataLog, plan: RecoveryPlan) -> None:
-    """Append the plan's records to an empty log, each at its offset. Raises LogUnavailable."""
+    """Append the planned records to an empty log, each at its offset. Raises LogUnavailable."""
     batch, size = list[bytes](), 0
     for data in _data(plan):
         batch.append(data)
@@ -207,7 +219,10 @@ def fill(log: MetadataLog, plan: RecoveryPlan) -> None:
 
 
 def _data(plan: RecoveryPlan) -> Iterator[bytes]:
-    """The copy up to its last entry that applies: what follows has no effect, and may be of another history."""
+    """The copy up to its last applied entry, then the new entries.
+
+    Records after the last applied entry have no effect and may belong to another history.
+    """
     at = 0
     for record in _kept(plan.copy, plan.end):
         yield from _fillers(record.offset - at)
@@ -226,7 +241,7 @@ def _fillers(count: int) -> Iterable[bytes]:
 
 
 def store_again(topic: SnapshotTopic, topic_id: str, plan: RecoveryPlan, now: int, snapshot_id: str) -> None:
-    """Store the snapshot that the copy begins with for the new topic.
+    """Store the snapshot at the beginning of the copy for the new topic.
 
     Raises RecoveryRefused, LogUnavailable, RecordTooLarge.
     """
@@ -242,7 +257,7 @@ def store_again(topic: SnapshotTopic, topic_id: str, plan: RecoveryPlan, now: in
 
 
 def read_back(log: MetadataLog, plan: RecoveryPlan, beginning: Beginning) -> None:
-    """Raises LogForked unless a reader comes to the state that the plan ends with."""
+    """Check that a reader reaches the final state of the plan. Raises LogForked."""
     with LogReplica(log, beginning=beginning) as replica:
         found = replica.read_barrier()
     if digest(found) != digest(plan.after):

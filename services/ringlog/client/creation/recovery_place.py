@@ -1,7 +1,7 @@
-"""The place where a lost log is rebuilt: a broker's topics, and a note on this machine that a rebuild is unfinished.
+"""The place of a recovery: the topics of a broker, and a note on this machine that marks an unfinished rebuild.
 
-Invariant: the note is on the disk before the first record is written, and goes only when the log reads back as planned.
-So a log whose topic it names is a rebuild that was broken off, and may be made anew without being asked for twice.
+Invariant: the note is on disk before the first record is written. It is removed only after the log reads back as
+planned. So a log whose topic the note names is an interrupted rebuild, and it may be replaced without ``--replace``.
 """
 
 from __future__ import annotations
@@ -35,15 +35,16 @@ from ringlog.wire.entries import decode_entry
 
 NOTES: Final = "recovering"
 LOOKED_AT_MAX: Final = 100
-"""Records in which the id of the cluster is looked for that a log belongs to."""
+"""The number of records that are searched for a cluster id."""
 GONE_S: Final = 30.0
 LOOK_AGAIN_S: Final = 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class FoundLog:
-    """What is there under the log's name. ``records``: how many at most; ``cluster_id``: whose, empty: who knows;
-    ``topic_id``: of the topic.
+    """The existing log of that name.
+
+    ``records``: upper bound of their number. ``cluster_id``: empty if unknown.
     """
 
     end: int
@@ -53,39 +54,39 @@ class FoundLog:
 
 
 class RecoveryPlace(Protocol):
-    """What a rebuild does outside: each call has done it durably when it returns, and may be repeated."""
+    """The side effects of a rebuild. Each call is durable when it returns, and may be repeated."""
 
     name: str
-    """Of the cluster."""
+    """Name of the cluster."""
     log: MetadataLog
 
     def found(self) -> FoundLog | None:
-        """The log that is there; None if there is none. Raises LogUnavailable."""
+        """Return the existing log, or None. Raises LogUnavailable."""
 
     def check(self) -> None:
-        """Check that ``note`` and ``make`` can succeed once the log is gone. Raises as they do, and changes nothing."""
+        """Check that ``note`` and ``make`` can succeed after the log is deleted. Changes nothing. Raises as they do."""
 
     def make_room(self) -> None:
-        """Have no log there. Raises LogUnavailable."""
+        """Delete the log if it exists. Raises LogUnavailable."""
 
     def make(self) -> None:
-        """Have all topics, the log's among them. Raises what making topics raises."""
+        """Create all missing topics, including the log's. Raises the errors of topic creation."""
 
     def snapshots(self) -> SnapshotTopic:
-        """The topic of snapshots; the caller closes it."""
+        """Open the snapshot topic; the caller closes it."""
 
     def delete_before(self, offset: int) -> None:
-        """Have the log begin there. Raises LogUnavailable."""
+        """Delete the records of the log below ``offset``. Raises LogUnavailable."""
 
     def unfinished(self) -> str:
-        """Id of the topic that the note names; empty: there is none."""
+        """Return the topic id in the note, or an empty string."""
 
     def note(self, topic_id: str) -> None:
-        """Note that the rebuild in that topic is unfinished; empty: there is none any more. Raises OSError."""
+        """Mark the rebuild in that topic as unfinished; an empty id removes the mark. Raises OSError."""
 
 
 class KafkaPlace:
-    """A cluster's topics at a broker. ``replication``: see ``found_cluster``; ``notes``: the folder of notes."""
+    """The topics of a cluster on a broker. ``replication``: see ``found_cluster``; ``notes``: the folder of notes."""
 
     def __init__(
         self, bootstrap_servers: str, cluster: str, replication: int | None = None, notes: Path | None = None
@@ -97,11 +98,10 @@ class KafkaPlace:
         self.log: MetadataLog = KafkaLog(*self._place)
 
     def close(self) -> None:
-        """Let go of connections."""
+        """Close the connections."""
         self.log.close()
 
     def found(self) -> FoundLog | None:
-        """See RecoveryPlace."""
         with closing(KafkaLog(*self._place)) as log:
             try:
                 topic_id = log.identity()
@@ -111,7 +111,7 @@ class KafkaPlace:
             return FoundLog(end, end - begin, whose(log, begin), topic_id)
 
     def check(self) -> None:
-        """See RecoveryPlace. How many copies there are is asked now: the log that says it may be gone afterwards."""
+        """Check topics and note. Fix the replication now: the log that determines it may be deleted later."""
         self.note(self.unfinished())
         admin = admin_client(self._place[0])
         self._replication = plan_replication(admin, *self._place, self._replication).replication
@@ -119,7 +119,7 @@ class KafkaPlace:
         verify_topics(admin, self.name, self._place[0], existing_topics(admin, self.name, others))
 
     def make_room(self) -> None:
-        """See RecoveryPlace."""
+        """Delete the log's topic and wait until the broker no longer reports it."""
         topic = topic_name(self.name, METADATA.suffix)
         delete_topic(admin_client(self._place[0]), topic)
         deadline = time.monotonic() + GONE_S
@@ -129,28 +129,25 @@ class KafkaPlace:
             time.sleep(LOOK_AGAIN_S)
 
     def make(self) -> None:
-        """See RecoveryPlace."""
+        """Create the topics and reopen the log."""
         create_cluster_topics(*self._place, self._replication)
-        self.log.close()  # it may know the topic that is gone
+        # The old connection may refer to the deleted topic.
+        self.log.close()
         self.log = KafkaLog(*self._place)
 
     def snapshots(self) -> SnapshotTopic:
-        """See RecoveryPlace."""
         return open_snapshots(*self._place)
 
     def delete_before(self, offset: int) -> None:
-        """See RecoveryPlace."""
         delete_entries(*self._place, offset)
 
     def unfinished(self) -> str:
-        """See RecoveryPlace."""
         try:
             return self._note.read_text("utf-8")
         except FileNotFoundError:
             return ""
 
     def note(self, topic_id: str) -> None:
-        """See RecoveryPlace."""
         folder = private_folder(self._note.parent)
         if topic_id:
             replace_durably(self._note, topic_id.encode(), folder / f".{self._note.name}.new")
@@ -160,7 +157,7 @@ class KafkaPlace:
 
 
 def whose(log: MetadataLog, begin: int) -> str:
-    """The id of the cluster that entries at the log's beginning name; empty: none of the first ones names one."""
+    """Return the cluster id that the first entries of the log name, or an empty string if none names one."""
     with closing(log.tail(begin)) as tail:
         found = (decode_entry(record.data) for record in islice(read_to_end(log, tail), LOOKED_AT_MAX))
         return next((one.cluster_id for one in found if isinstance(one, Entry)), "")

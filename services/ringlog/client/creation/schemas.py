@@ -1,11 +1,11 @@
-"""The schemas in a running cluster: a release publishes its own, if they fit those that are there.
+"""Schemas of a running cluster: a release publishes its schemas if they are compatible with the published ones.
 
-The compacted topic ``schemas`` has every schema that a release ever published, by fingerprint, so it knows what may
-stand in any topic of the cluster. A schema that is new there must be readable by those who have the earlier one of its
-name, and read what that wrote (``ringlog_schemas.compatibility``, which asks the library ``avro``). That is looked at
-before the first record is written with it: afterwards no consumer could be helped.
+The compacted topic ``schemas`` contains every schema that any release has published, by fingerprint. So it covers all
+records in the topics of the cluster. A new schema must be compatible in both directions with each earlier schema of the
+same name (``ringlog_schemas.compatibility``, which uses the library ``avro``). The check runs before the first record
+is written with the new schema, because incompatible records cannot be removed from their topics.
 
-Nothing is sent that is there already, and then nothing is compared.
+If all schemas are already published, nothing is compared or sent.
 """
 
 from __future__ import annotations
@@ -34,10 +34,15 @@ def publish_schemas(
     own: Mapping[str, CatalogueSchema] | None = None,
     texts: Sequence[tuple[str, str]] | None = None,
 ) -> int:
-    """Write each schema that it lacks to the topic ``schemas``; key: fingerprint in hex, value: the schema's JSON.
+    """Publish the missing schemas to the topic ``schemas`` and return their number. Key: fingerprint in hex, value:
+    JSON.
 
-    ``producer``: None: one of its own. ``own``, ``texts``: another release's (default: this one's). Returns how many
-    were lacking. Raises SchemasIncompatible (nothing is written then), LogUnavailable, and what ``look`` raises.
+    Args:
+        producer: Producer to use. Default: a new one, which is closed afterwards.
+        own: Schemas by name. Default: those of this release.
+        texts: Pairs of fingerprint and JSON. Default: those of this release.
+
+    Raises SchemasIncompatible (nothing was written), LogUnavailable, and the errors of ``look``.
     """
     topic = topic_name(cluster, SCHEMAS.suffix)
     there = held(bootstrap_servers, topic, bytes.decode, look)
@@ -56,14 +61,14 @@ def publish_schemas(
 
 
 def incompatibilities(there: Mapping[str, str], own: Mapping[str, CatalogueSchema]) -> tuple[str, ...]:
-    """What speaks against those of ``own`` that are new, in view of those that are ``there`` by fingerprint.
+    """Return the problems of new schemas in ``own`` with the published schemas ``there`` (fingerprint to JSON).
 
-    What is there and is no schema with that fingerprint is passed over: nobody has read or written a record with it.
+    An entry that is not a schema with its fingerprint is skipped: no record can have been written with it.
     """
     new = {name: schema for name, schema in own.items() if schema.hex not in there}
     if not new or not there:
         return ()
-    # What loads avro, which only a new release needs.
+    # These imports load ``avro``, which only a new release needs.
     from fastavro.schema import SchemaParseException
 
     from ringlog_schemas.compatibility import successor_problems
