@@ -141,7 +141,7 @@ def _rehearse_snapshot(plan: RecoveryPlan, now: int) -> None:
 def _commands(
     state: ClusterState, copy: LogCopy, operator: str, reason: str, forced: tuple[ForcedPart, ...]
 ) -> Iterator[Command]:
-    # The order matters: outside a recovery, the rules would refuse some of the later commands.
+    # The rules accept ``ForceState`` only in a recovery, so ``EnterRecovery`` comes first.
     if in_recovery(state) is None:
         yield EnterRecovery(reason, operator)
     if ARCHIVED in state.log_bounds:

@@ -1,1 +1,1 @@
-"""Reads and writes on nodes: plans, coordinators, connections."""
+"""Reads and writes on data nodes: plans, coordinators, connections."""

@@ -1,15 +1,17 @@
-"""Reads and writes on the reference nodes: every program can be its own coordinator.
+"""The request coordinator of a program: reads and writes of registers, and reads of rows, on the data nodes.
 
     with Client("127.0.0.1:9092", "shop") as client, Coordinator(client.replica) as coordinator:
         coordinator.write("ks", b"seat-12A", b"taken", timestamp=1_700_000_000_000_000)
         print(coordinator.read("ks", b"seat-12A").cell)
 
-Rows are written to the mutations topic (``ringlog.client.data.row_writer``) and read here, as of a position of it.
+Rows are written to the mutations topic (``ringlog.client.data.row_writer``) and read here, optionally at a position of
+that topic.
 
-A keyspace in tablets has registers in each of its tables: there ``keyspace`` is the full name of the table, ``"ks.t"``.
+A keyspace with tablets has registers in each of its tables. ``keyspace`` is then the full name of the table,
+``"ks.t"``.
 
-In which order things are done is in ``ringlog.client.data.registers``; here it is performed, in the thread that asks.
-Answers come in the threads of the connections, newer states in that of the replica.
+``ringlog.client.data.registers`` defines the protocol. This module runs it in the calling thread. Answers arrive in
+threads of the connections, newer states in the thread of the replica.
 """
 
 from __future__ import annotations
@@ -64,7 +66,7 @@ log = get_logger("ringlog.client")
 
 
 class _Mailbox:
-    """What has come in for one request: replies, and whether there is a newer state. Safe from threads."""
+    """Events of one request: replies, and whether there is a newer state. Thread-safe."""
 
     def __init__(self) -> None:
         self._replies: list[ReceivedReply] = []
@@ -89,11 +91,14 @@ class _Mailbox:
 
 
 class Coordinator:
-    """Coordinates requests of one program. Safe from threads.
+    """A coordinator for the requests of one program. Thread-safe.
 
-    ``replica`` has been started. ``datacenter``: the program's own, for LOCAL_QUORUM. ``find``: where a node's data
-    side listens, if not as its status page says. ``ends``: where the mutations topic ends, by partition, within some
-    seconds; without it replicas that have lost rows are not found.
+    Args:
+        replica: A started replica.
+        datacenter: The program's own datacenter, for LOCAL_QUORUM.
+        find: Returns the data port of a node. Default: the node's status page.
+        ends: Returns the end offsets of the mutations topic by partition, within a number of seconds. Without it,
+            replicas that have lost rows are not detected.
     """
 
     def __init__(
@@ -112,7 +117,7 @@ class Coordinator:
         self._unsubscribe = replica.subscribe(self._on_state, replica.halt_on_defect).close
 
     def close(self) -> None:
-        """End; requests under way time out. What is still on its way to replicas that nobody waits for stops there."""
+        """Close the connections. Pending requests time out, and requests that were not delivered yet are dropped."""
         self._unsubscribe()
         self._peers.close()
 
@@ -134,9 +139,10 @@ class Coordinator:
         level: Level = Level.QUORUM,
         timeout_s: float = TIMEOUT_S,
     ) -> RegisterResult:
-        """Write a value, or None for a delete. ``timestamp``: microseconds; the greatest one wins, in any order.
+        """Write a value; None deletes.
 
-        Raises RequestTimedOut (nobody knows whether it will be seen), RequestImpossible, TooLarge, ReplicaHalted.
+        ``timestamp``: microseconds. The write with the greatest timestamp wins, in any order of arrival. Raises
+        RequestTimedOut (a later read may or may not return the value), RequestImpossible, TooLarge, ReplicaHalted.
         """
         if len(name) > KEY_BYTES_MAX or len(value or b"") > VALUE_BYTES_MAX:
             rule = f"a key has up to {KEY_BYTES_MAX} bytes, a value up to {VALUE_BYTES_MAX}"
@@ -161,11 +167,14 @@ class Coordinator:
         level: Level | None = None,
         timeout_s: float = TIMEOUT_S,
     ) -> FoundPartition:
-        """Read the partition of a composed key (``kernel.ring.murmur3``) of ``table``, which is
-        ``keyspace.table``; ``ringlog.client.data.row_merge`` makes rows of what is found.
+        """Read a partition of ``table`` (``keyspace.table``) by its composed key (``kernel.ring.murmur3``).
 
-        ``at``: positions that a write's acknowledgement gave, which each answer must have reached; one replica is
-        enough then. Without it, a quorum: what a read has found later ones find. ``level``: another one.
+        ``ringlog.client.data.row_merge`` merges the result to rows.
+
+        Args:
+            at: Positions of acknowledged writes. Each answer must have reached them, and one replica is enough.
+            level: Consistency level. Default: ONE with ``at``, else QUORUM. At QUORUM, later reads find all writes that
+                this read found.
 
         Raises RequestTimedOut, RequestImpossible, TooLarge, ReplicaHalted.
         """
@@ -219,13 +228,14 @@ class Coordinator:
         self._peers.call(effect.node, effect.request.method, pack(message_of(effect)), effect.timeout / 1e6, answered)
 
     def _found(self, effect: AskReplica, data: bytes) -> FoundAnswer | None:
-        """The reply; None if it is none, or of another node than that which was asked."""
+        """Decode a reply. Return None for an invalid reply and for a reply of another node."""
         reply: WriteReply | ReadReply | ReadRowsReply
         try:
             reply = unpack(_REPLIES[effect.request.method], data)
         except WireError:
             return None
         if reply.refused in (WRONG_NODE, FOREIGN_CLUSTER) or reply.node != effect.node:
+            # Another node listens at this address. Look up the right one before the next call.
             self._peers.forget(effect.node)
             return None
         return found_rows(reply) if isinstance(reply, ReadRowsReply) else found_in(reply)
@@ -247,4 +257,4 @@ _REPLIES: dict[str, type[Any]] = {
     "Read": ReadReply,
     "ReadRows": ReadRowsReply,
 }
-"""By the method of a request."""
+"""The type of the reply to each method."""

@@ -1,11 +1,12 @@
-"""gRPC connections to reference nodes: addresses, one channel for each node, and calls that never block their caller.
+"""gRPC connections to data nodes: addresses, one channel for each node, and calls that never block the caller.
 
 A node that does not answer, or answers for another node, is looked up again before the next call, because it may have
-been restarted elsewhere. With certificates (``ringlog.runtime.trust``) this process talks to a node only after the node
-has shown a certificate with the expected id. Without them all traffic is plain text, and peers have no identity.
+been restarted elsewhere. With certificates (``ringlog.runtime.trust``), this process sends requests to a node only
+after the node has shown a certificate with the expected id. Without certificates all traffic is plain text, and peers
+have no identity.
 
-The directory has the addresses that nodes registered, and another program may listen there by now. So a look-up has one
-deadline in total, reads a bounded answer, and accepts it only from the expected node.
+The directory contains the addresses that nodes registered. Another program may listen there now. So a lookup has one
+deadline in total, reads a bounded response, and accepts it only from the expected node.
 """
 
 from __future__ import annotations
@@ -26,9 +27,9 @@ from ringlog.wire.data import MESSAGE_BYTES_MAX, SERVICE
 
 
 def listening(server: grpc.Server, place: str, trust: Callable[[], Trust]) -> int:
-    """Have a server listen at ``host:port`` for those with a certificate of the cluster; the port, 0: it cannot.
+    """Open a port of a server at ``host:port``, for clients with a certificate of the cluster.
 
-    Each connection gets the certificate of its moment.
+    Returns the port, or 0 if it cannot be opened. Each new connection uses the current certificate.
     """
     try:
         if not trust().encrypts:
@@ -44,7 +45,7 @@ def _shown(trust: Trust) -> grpc.ServerCertificateConfiguration:
 
 
 def channel_to(target: str, name: str, trust: Trust, options: tuple[tuple[str, Any], ...]) -> grpc.Channel:
-    """To what listens at ``host:port``, if its certificate has this dNSName."""
+    """Return a channel to ``host:port`` that requires a server certificate with this dNSName."""
     if not trust.encrypts:
         return grpc.insecure_channel(target, options=options)
     credentials = grpc.ssl_channel_credentials(trust.ca, trust.key, trust.certificate)
@@ -52,7 +53,7 @@ def channel_to(target: str, name: str, trust: Trust, options: tuple[tuple[str, A
 
 
 def shown_node(context: grpc.ServicerContext) -> NodeId | None:
-    """The node that the certificate of who asks names; empty: it names none, None: there is no TLS."""
+    """Return the node named by the client's certificate: an empty string if it names none, None without TLS."""
     shown = context.auth_context()
     if shown.get("transport_security_type", [b""])[0] not in (b"ssl", b"tls"):
         return None
@@ -70,7 +71,7 @@ MESSAGE_BOUNDS = (
     ("grpc.max_receive_message_length", MESSAGE_BYTES_MAX),
     ("grpc.max_send_message_length", MESSAGE_BYTES_MAX),
 )
-"""Of both sides of a call."""
+"""Message size limits of both sides of a call."""
 OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -80,31 +81,32 @@ OPTIONS = (
 )
 
 Answered = Callable[[bytes | None], None]
-"""Called with the answer, or with None where there is none and nobody knows what became of the request."""
+"""Called with the answer, or with None if none arrived. The outcome of the request is then unknown."""
 
 
 class Unreachable(Exception):
-    """The node cannot be asked now; the text says why."""
+    """The node cannot be reached now; the text contains the reason."""
 
 
 Find = Callable[[NodeId], str]
-"""Gives host:port of a node's data side; raises Unreachable. May take a moment."""
+"""Returns host:port of a node's data port. May block. Raises Unreachable."""
 
 
 class StatusPages:
-    """Finds nodes: the directory has the address of a node's status page, which tells the port of its data side."""
+    """Lookup of data ports. The directory has the address of a node's status page; the page contains the data port."""
 
     def __init__(self, state: Callable[[], ClusterState], trust: Callable[[], Trust] = current) -> None:
         self._state = state
         self._trust = trust
 
     def __call__(self, node: NodeId) -> str:
-        """Where the node's data side listens; raises Unreachable."""
+        """Return host:port of the node's data port. Raises Unreachable."""
         state = self._state()
         found = state.nodes.get(node)
         if found is None:
             raise Unreachable(f"the directory has no node {node}")
-        import httpx  # slow to load, and many who have peers never look one up
+        # This import is slow, and many processes with peers never look up a node.
+        import httpx
 
         try:
             page = asyncio.run(_status_page(found.address, node, self._trust()))
@@ -120,7 +122,7 @@ class StatusPages:
 
 
 def decode_status(page: bytes, node: NodeId, cluster_id: str) -> int:
-    """The data port that a status page tells, if it is that of ``node``. Raises ValueError.
+    """Return the data port in the status page of ``node``. Raises ValueError.
 
     A node that has not read the log yet does not know its cluster.
     """
@@ -137,7 +139,7 @@ def decode_status(page: bytes, node: NodeId, cluster_id: str) -> int:
 
 
 async def _status_page(address: str, node: NodeId, trust: Trust) -> bytes:
-    """The body of a node's status page. Raises TimeoutError, httpx.HTTPError, OSError, ValueError."""
+    """Fetch the body of a node's status page. Raises TimeoutError, httpx.HTTPError, OSError, ValueError."""
     import httpx
 
     url, headers = trust.url(f"{address}/v1/status"), {"Accept-Encoding": "identity"} | trust.headers()
@@ -156,7 +158,7 @@ async def _status_page(address: str, node: NodeId, trust: Trust) -> bytes:
 
 
 class Peers:
-    """Channels to nodes. Safe from threads. ``trust``: as it is by now; a channel is made anew when it changes."""
+    """Channels to nodes. Thread-safe. ``trust``: returns the current certificates; a change replaces the channels."""
 
     def __init__(self, find: Find, trust: Callable[[], Trust] = current) -> None:
         self._find = find
@@ -169,7 +171,7 @@ class Peers:
         self._closed = False
 
     def close(self) -> None:
-        """End all calls; their answers are None."""
+        """Cancel all calls; their answers are None."""
         with self._lock:
             self._closed = True
             channels, self._channels = self._channels, {}
@@ -178,7 +180,7 @@ class Peers:
         self._looking.shutdown(wait=True, cancel_futures=True)
 
     def call(self, node: NodeId, method: str, data: bytes, timeout_s: float, answered: Answered) -> None:
-        """Send a request; ``answered`` is called once, in a thread of this class or in the caller's."""
+        """Send a request. ``answered`` is called once, in a thread of this class or of the caller."""
         channel = self._cached_channel(node)
         if channel is not None:
             self._send(node, channel, method, data, timeout_s, answered)
@@ -192,22 +194,23 @@ class Peers:
 
         try:
             self._looking.submit(self.channel, node).add_done_callback(looked_up)
-        except RuntimeError:  # closed
+        # The executor was shut down by ``close``.
+        except RuntimeError:
             answered(None)
 
     def stream(self, node: NodeId, method: str, data: bytes, timeout_s: float) -> Iterator[bytes]:
-        """The messages of a stream; raises Unreachable, grpc.RpcError."""
+        """Return the messages of a stream. Raises Unreachable, grpc.RpcError."""
         channel = self._cached_channel(node) or self.channel(node)
         messages: Iterator[bytes] = channel.unary_stream(f"/{SERVICE}/{method}")(data, timeout=timeout_s)
         return messages
 
     def forget(self, node: NodeId) -> None:
-        """Look the node up again before the next call."""
+        """Look up the node again before the next call."""
         with self._lock:
             self._doubted.add(node)
 
     def channel(self, node: NodeId) -> grpc.Channel:
-        """The channel to a node, looked up if need be; blocks for that. Raises Unreachable."""
+        """Return the channel to a node, after a lookup if necessary; the lookup blocks. Raises Unreachable."""
         target = self._find(node), self._trust()
         with self._lock:
             if self._closed:
@@ -219,7 +222,8 @@ class Peers:
             channel = channel_to(target[0], name_of_node(node), target[1], OPTIONS)
             self._channels[node] = (target, channel)
         if have is not None:
-            have[1].close()  # never in a thread of a channel's own: it waits for that one
+            # Never close a channel in one of its own threads: ``close`` waits for that thread.
+            have[1].close()
         return channel
 
     def _cached_channel(self, node: NodeId) -> grpc.Channel | None:
@@ -233,11 +237,13 @@ class Peers:
     ) -> None:
         try:
             call = channel.unary_unary(f"/{SERVICE}/{method}").future(data, timeout=timeout_s)
-        except ValueError:  # the channel was closed meanwhile
+        # The channel was closed after it was returned from the cache.
+        except ValueError:
             answered(None)
             return
         with self._lock:
-            self._calls.add(call)  # a call that nobody holds is cancelled
+            # gRPC cancels a call that is garbage collected, so keep a reference until it ends.
+            self._calls.add(call)
 
         def ended(done: Any) -> None:
             with self._lock:

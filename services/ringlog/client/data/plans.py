@@ -1,33 +1,42 @@
-"""Replica plans: whom a read or a write of one key asks, and which answers make it a success.
+"""Request plans: the replicas that a read or write of one key asks, and the answers that make it a success.
 
-A plan is made on one state. It names the replicas to ask and its *needs*: a number of answers of this group. ``count``
-judges the answers; it is to be asked again after each answer and after each new state.
+A plan is made on one state. It names the replicas to ask and the answers that it *needs* from each group. ``count``
+judges the answers. Call it after each answer and after each new state.
 
-- **Write quorum.** While a range moves, a write needs a quorum of the group as it was *and* of the group as it will be
-  (``kernel.operations.moving``). Where one replica takes the place of another this is the same as counting both as one
-  slot that votes when both have answered.
-- **Re-check.** With K the newest state that the coordinator knows, an answer counts only if its node has been a
-  member of the group at *every* epoch from the answer's to K's: ``since <= answer.epoch <= K.epoch``. What counts must
-  meet K's needs, not the plan's. To compare the final groups is not enough: a node may have left, lost its rows and
-  come back.
-- **Reads of another time.** What a read got before the range last changed hands counts no more: it is asked again.
-  Membership alone would not do. Where a group shrinks, a member that stays is given what a quorum of the others knew;
-  alone it is a quorum from then on, and an answer that it gave before may miss a write that was done.
-- **Another keyspace of that name.** Keyspaces with one replication share a placement, so membership says nothing of
-  when the keyspace was made: an answer from before that is of its namesake.
-- **What a replica must have reached.** A request names the last epoch that mattered for it (``RequestPlan.mattered``):
-  the groups of its range are since then what they are now, so is its keyspace, and its table. A replica that has
-  folded that far gives an answer that counts, whatever else it has not heard of; one that has not waits for its log,
-  instead of an answer in vain. Safety rests on the re-check alone.
-- **Answers from the future.** An answer of an epoch above K's counts when that epoch is known, not before.
-- **Answers of another history.** An epoch does not name a state, its id does: an answer whose state was not the one of
-  that epoch in the log that the coordinator knows is no answer (``is_of_this_log``).
+Invariants:
 
-A read needs its quorum of the read group alone. What it found must then be as safe as a write before it is given away,
-or a later read could miss it: ``repair`` says whether those who had it already meet a *write's* needs, which during a
-movement is more than a read quorum.
+- **Write quorum.** While a range moves, a write needs a quorum of the old group *and* of the new group
+  (``kernel.operations.moving``). If one replica replaces another, this equals one shared slot that votes when both have
+  answered.
 
-Source: CEP-21, the sections on the coordination of reads and writes, and CASSANDRA-21200 for the slots.
+- **Re-check.** Let K be the newest state that the coordinator knows. An answer counts only if its node was a member of
+  the group at *every* epoch from the answer's to K's: ``since <= answer.epoch <= K.epoch``. The counted answers must
+  meet K's needs, not the plan's. It is not enough to compare the final groups: a node may have left, lost its rows and
+  returned.
+
+- **Reads before a change of the range.** An answer from before the last change of the range's replicas does not count,
+  and the read is repeated. Membership alone is not safe here. If a group shrinks, a remaining member receives the
+  writes that a quorum of the others had. From then on it is a quorum alone, but its earlier answer may lack an
+  acknowledged write.
+
+- **Recreated keyspaces and tables.** An answer from before the creation of the keyspace or table belongs to an earlier
+  one of that name. Membership does not show this, because keyspaces with the same replication share a placement.
+
+- **Required epoch of a replica.** A request names the last epoch that mattered for it (``RequestPlan.mattered``). Since
+  then the groups of its range, its keyspace and its table have not changed. The answer of a replica that has applied
+  this epoch counts, even if the replica does not know newer epochs. Any other replica waits for its log before it
+  answers. This only avoids answers that would not count: safety depends on the re-check alone.
+
+- **Answers from a newer epoch.** An answer with an epoch above K's counts when the coordinator knows that epoch.
+
+- **Answers of another history.** A state id identifies a state; an epoch does not. If the answer's state id differs
+  from the id of that epoch in the coordinator's log, the answer is ignored (``is_of_this_log``).
+
+A read needs only its quorum of the read group. Before it returns a value, the value must be stored as safely as a
+write, or a later read could miss it. ``repair`` checks whether the replicas that have the value meet a *write's* needs.
+During a range movement these are more than a read quorum.
+
+Source: CEP-21, the sections on the coordination of reads and writes; CASSANDRA-21200 for the slots.
 """
 
 from __future__ import annotations
@@ -47,7 +56,7 @@ from ringlog.wire.data import Key
 
 
 class Level(StrEnum):
-    """Consistency level: how many replicas must have answered."""
+    """Consistency level: the number of replicas that must answer."""
 
     ONE = "ONE"
     TWO = "TWO"
@@ -59,7 +68,7 @@ class Level(StrEnum):
 
 
 class Access(StrEnum):
-    """What is done to a key."""
+    """The kind of access to a key."""
 
     READ = "read"
     WRITE = "write"
@@ -70,9 +79,10 @@ _NUMBER = {Level.ONE: 1, Level.TWO: 2, Level.THREE: 3}
 
 @dataclass(frozen=True, slots=True)
 class ClientRequest:
-    """What a client wants. ``datacenter``: the coordinator's own, which LOCAL_QUORUM is about.
+    """A request of a client.
 
-    ``table``: its bare name; it says who serves the token where the keyspace is in tablets.
+    ``datacenter``: the coordinator's own; LOCAL_QUORUM refers to it. ``table``: name without keyspace. With tablets, it
+    determines the replicas of the token.
     """
 
     keyspace: str
@@ -84,14 +94,16 @@ class ClientRequest:
 
 
 def request_of(key: Key, access: Access, level: Level, datacenter: str) -> ClientRequest:
-    """The request of a register: where it is in tablets its keyspace names the table, too (``keyspace.table``)."""
+    """Return the request for a register. With tablets, the keyspace of the key also names the table
+    (``keyspace.table``).
+    """
     keyspace, _, table = key.keyspace.partition(".")
     return ClientRequest(keyspace, key.token, access, level, datacenter, table)
 
 
 @dataclass(frozen=True, slots=True)
 class AnswersNeeded:
-    """``count`` of ``members`` must have answered. ``datacenter``: empty where the group counts as a whole."""
+    """``count`` of ``members`` must answer. ``datacenter``: empty if the group counts as a whole."""
 
     group: str
     datacenter: str
@@ -101,12 +113,12 @@ class AnswersNeeded:
 
 @dataclass(frozen=True, slots=True)
 class RequestPlan:
-    """Whom to ask, in the order of the ring, and what must be met.
+    """The replicas to ask, in ring order, and the answers that are needed.
 
-    ``epoch``: of the state it was made on. ``changed``: the epoch that last changed who serves the range. ``replicas``:
-    everyone whose answer may count, with the epoch since which he has been a member. ``state_id``: of the state it was
-    made on. ``mattered``: the epoch that each of them must have reached to answer. ``made``: the epoch that made the
-    keyspace.
+    ``epoch``, ``state_id``: of the state that the plan was made on. ``changed``: the epoch that last changed the
+    replicas of the range. ``replicas``: all replicas whose answers may count, each with the epoch since which it has
+    been a member. ``mattered``: the epoch that a replica must have applied to answer. ``made``: the epoch that created
+    the table or keyspace.
     """
 
     request: ClientRequest
@@ -122,9 +134,10 @@ class RequestPlan:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a replica said. ``epoch``: that at which it admitted the request, or refused it; ``refused``: why, if so.
+    """The answer of a replica.
 
-    ``state_id``: of the state at that epoch, in the replica's log; empty if it does not say.
+    ``epoch``: the epoch at which the replica admitted or refused the request. ``refused``: code of the refusal, or
+    empty. ``state_id``: id of the state of that epoch in the replica's log; empty if not named.
     """
 
     node: NodeId
@@ -135,7 +148,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Satisfied:
-    """Success, as of ``epoch``; ``counted``: the nodes whose answers count."""
+    """Success as of ``epoch``; ``counted``: the nodes whose answers count."""
 
     epoch: Epoch
     counted: tuple[NodeId, ...]
@@ -143,7 +156,7 @@ class Satisfied:
 
 @dataclass(frozen=True, slots=True)
 class AwaitedAnswers:
-    """For answers of ``nodes`` and, if ``epoch`` is above the newest state known, for that state."""
+    """More answers are needed: those of ``nodes``, and the state of ``epoch`` if it is above the newest known state."""
 
     nodes: tuple[NodeId, ...]
     epoch: Epoch
@@ -151,7 +164,7 @@ class AwaitedAnswers:
 
 @dataclass(frozen=True, slots=True)
 class Replan:
-    """The plan cannot succeed any more, a new one may: the answers of ``kept`` count for it."""
+    """The plan can no longer succeed, but a new plan may. Answers in ``kept`` count for the new plan."""
 
     kept: tuple[Answer, ...]
 
@@ -174,7 +187,7 @@ Outcome = Satisfied | AwaitedAnswers | Replan | Failed
 
 
 def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
-    """The plan of a request on ``state``."""
+    """Plan a request on ``state``."""
     if request.keyspace not in state.keyspaces:
         return Failed("unknown_keyspace", f"epoch {state.epoch} has no keyspace {request.keyspace}")
     served = serving(state, request.keyspace, request.table, request.token)
@@ -196,6 +209,7 @@ def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
             needs += found
     if not needs:
         return Failed("no_replicas", f"nobody may be asked for token {request.token} at epoch {state.epoch}")
+    # A LOCAL_QUORUM read asks only the local replicas. A LOCAL_QUORUM write still goes to all replicas.
     useful = {node for need in needs for node in need.members}
     local = request.level is Level.LOCAL_QUORUM and request.access is Access.READ
     asked = tuple(replica.node for replica in replicas if replica.node in useful or not local)
@@ -206,9 +220,9 @@ def plan(state: ClusterState, request: ClientRequest) -> RequestPlan | Failed:
 
 
 def _mattered(state: ClusterState, request: ClientRequest, found: Epoch) -> Epoch:
-    """The last epoch that mattered for a request; ``found``: for its keyspace and its range.
+    """Return the last epoch that mattered for a request; ``found``: the one for its keyspace and range.
 
-    Not below what the history remembers: the id of that epoch's state goes with the request.
+    The result is not below the first epoch in the history, because the request also carries that epoch's state id.
     """
     table = state.tables.get(f"{request.keyspace}.{request.table}") if request.table else None
     found = max(found, table.changed if table is not None else 0)
@@ -224,7 +238,7 @@ def _made(state: ClusterState, request: ClientRequest) -> Epoch:
 def _needs(
     state: ClusterState, request: ClientRequest, group: str, members: tuple[NodeId, ...]
 ) -> tuple[AnswersNeeded, ...] | Failed:
-    """What the level asks of one group."""
+    """Return the answers that the consistency level needs from one group."""
     level = request.level
     if level in _NUMBER:
         if len(members) < _NUMBER[level]:
@@ -248,9 +262,9 @@ def _needs(
 
 
 def count(made: RequestPlan, answers: Iterable[Answer], newest: ClusterState) -> Outcome:
-    """What the answers to ``made`` are worth; ``newest``: the newest state that the coordinator knows.
+    """Judge the answers to ``made`` on ``newest``, the newest state that the coordinator knows.
 
-    Several answers of one node may be given. Those of an earlier plan that are kept are given again.
+    A node may have several answers. Include the kept answers of an earlier plan.
     """
     answers = tuple(answers)
     now = as_of(made, newest)
@@ -261,6 +275,7 @@ def count(made: RequestPlan, answers: Iterable[Answer], newest: ClusterState) ->
     if met(now.needs, counted):
         return Satisfied(newest.epoch, tuple(sorted(counted)))
     ahead = max((answer.epoch for answer in answers), default=0)
+    # Nodes of the plan that have not answered. ``Replan`` follows if even their answers could not meet the needs.
     silent = set(made.asked).difference(answer.node for answer in answers)
     if ahead > newest.epoch:
         return AwaitedAnswers(tuple(sorted(silent)), ahead)
@@ -270,22 +285,22 @@ def count(made: RequestPlan, answers: Iterable[Answer], newest: ClusterState) ->
 
 
 def as_of(made: RequestPlan, newest: ClusterState) -> RequestPlan | Failed:
-    """The plan of the same request on ``newest``."""
+    """Plan the same request on ``newest``."""
     return made if (made.epoch, made.state_id) == (newest.epoch, newest.state_id) else plan(newest, made.request)
 
 
 def is_of_this_log(answer: Answer, newest: ClusterState) -> bool:
-    """False if the answer's epoch was another state in the log that the coordinator knows: then it is no answer.
+    """Return whether the answer's state id matches the log that the coordinator knows.
 
-    A refusal counts for nothing, and says why, whatever log it is of.
+    Refusals always pass: they never count as answers, and their code is reported.
     """
     return bool(answer.refused) or not contradicts(newest, answer.epoch, answer.state_id)
 
 
 def counts(now: RequestPlan, answer: Answer) -> bool:
-    """True if the answer's node has been a member at every epoch from the answer's to the plan's.
+    """Return whether the answer's node was a member at every epoch from the answer's to the plan's.
 
-    What a read got must be of the group as it is now.
+    An answer to a read must also not be older than the last change of the group.
     """
     if answer.refused or answer.epoch > now.epoch:
         return False
@@ -297,7 +312,7 @@ def counts(now: RequestPlan, answer: Answer) -> bool:
 
 
 def met(needs: Iterable[AnswersNeeded], nodes: set[NodeId]) -> bool:
-    """True if the nodes are enough for every need."""
+    """Return whether ``nodes`` meet every need."""
     return all(len(nodes.intersection(need.members)) >= need.count for need in needs)
 
 
@@ -307,12 +322,13 @@ _REPAIRED: Mapping[Level, Level] = {
     Level.LOCAL_QUORUM: Level.LOCAL_QUORUM,
     Level.EACH_QUORUM: Level.EACH_QUORUM,
 }
+"""The level of a read to the level of its repair. A read at ALL needs no more than a quorum to be safe."""
 
 
 def repair(read: RequestPlan, holders: Iterable[Answer], newest: ClusterState) -> RequestPlan | Failed | None:
-    """The write that must succeed before the newest cell of a read is given away; None if none is needed.
+    """Return the write that must succeed before a read may return its newest cell, or None.
 
-    ``holders``: the counted answers of those who had that cell. Levels below a quorum repair nothing.
+    ``holders``: counted answers of the replicas that had the cell. Reads below a quorum level are not repaired.
     """
     level = _REPAIRED.get(read.request.level)
     if level is None:

@@ -1,15 +1,18 @@
-"""Reads and writes of registers: in which order a program plans, asks, judges, plans again and repairs.
+"""Reads and writes of registers: the protocol of a request coordinator, as steps that yield effects.
 
-Each request is planned on the newest state (``ringlog.client.data.plans``), carried out, and judged again on the newest
-state before it counts as a success; where the plan cannot succeed any more, a new one is made, within the deadline. A
-node that gave no answer is asked again after a while, one that is behind at once: it has held the request for a moment
-before it says so, and what it waits for is its own log.
+Each request is planned on the newest state (``ringlog.client.data.plans``) and sent to replicas. Its answers are judged
+on the newest state before it counts as a success. If the plan can no longer succeed, a new plan is made, until the
+deadline. A node without an answer is asked again after ``RESEND``. A node that refuses because it is behind is asked
+again at once: it has already waited for its log before it refused.
 
-A read asks one replica for the cell and the others for digests; if they differ, all are asked for their cells. A read
-at a quorum level makes sure, before it answers, that what it found is where a write at that level would be: where it
-is not, it is written there first. So reads never go back (Attiya, Bar-Noy, Dolev).
+A read asks one replica for the cell and the others for digests. If the digests differ, it asks all replicas for cells.
 
-``ringlog.client.data.coordinator`` performs these steps with threads, the simulator's applications on virtual time.
+Invariant: reads at a quorum level are monotonic. Before such a read returns a cell, it ensures that the replicas of a
+write at that level have the cell, and writes the cell to them if necessary.
+
+``ringlog.client.data.coordinator`` runs these steps with threads, the simulator runs them in virtual time.
+
+Source: Attiya, Bar-Noy, Dolev, "Sharing Memory Robustly in Message-Passing Systems" (the write-back of reads).
 """
 
 from __future__ import annotations
@@ -40,7 +43,7 @@ from ringlog.wire.data import BEHIND, Key, ReadReply, RegisterCell, WriteReply, 
 RESEND: Micros = 300_000
 CALL: Micros = 3_000_000
 HELD: Micros = 100_000
-"""A replica that is behind and has held the request this long is asked again at once: it sets the pace."""
+"""A replica that is behind and held the request at least this long is asked again without a pause."""
 BACKOFF: Micros = 50_000
 BARRIER_LEAST: Micros = 100_000
 WAIT_LEAST: Micros = 1_000
@@ -48,10 +51,10 @@ WAIT_LEAST: Micros = 1_000
 
 @dataclass(frozen=True, slots=True)
 class RegisterRequest:
-    """What is asked of each replica. ``method``: Write, Repair or Read; ``cell``: what to write; ``is_lean``: digests
-    will do, but for one replica.
+    """The request to each replica.
 
-    ``timeout``: what its client gave it, ``deadline``: when that is over.
+    ``method``: Write, Repair or Read. ``timeout``: the time limit that the client gave. ``deadline``: the time at which
+    it ends. ``cell``: the cell to write. ``is_lean``: one replica returns the cell, the others may return digests.
     """
 
     wanted: plans.ClientRequest
@@ -63,7 +66,7 @@ class RegisterRequest:
     is_lean: bool = False
 
     def planned(self, state: ClusterState) -> RequestPlan | Failed:
-        """The plan; registers are those of a table just where the table is in tablets."""
+        """Plan the request on ``state``. A register belongs to a table if and only if its keyspace uses tablets."""
         keyspace = self.key.keyspace
         table = state.tables.get(keyspace)
         if self.wanted.table and table is None:
@@ -77,7 +80,7 @@ class RegisterRequest:
 
 
 class ReplicaRequest(Protocol):
-    """What ``succeed`` knows of a request: one of a register, or of rows (``ringlog.client.data.row_reads``)."""
+    """The part of a request that ``succeed`` needs, for registers and for rows (``ringlog.client.data.row_reads``)."""
 
     @property
     def method(self) -> str: ...
@@ -92,14 +95,14 @@ class ReplicaRequest(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FoundAnswer:
-    """What a replica replied."""
+    """A decoded reply of a replica."""
 
     answer: Answer
 
 
 @dataclass(frozen=True, slots=True)
 class FoundCell(FoundAnswer):
-    """An answer, and what it says of the register. ``digest``: in place of the cell's value, if not empty."""
+    """An answer with the state of the register. ``digest``: replaces the cell's value if not empty."""
 
     cell: RegisterCell | None = None
     digest: bytes = b""
@@ -107,9 +110,10 @@ class FoundCell(FoundAnswer):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class AskReplica:
-    """Send ``request``, planned on ``planned``, to ``node``, once; ``is_digest``: the value may stay away. No outcome:
-    ``AwaitReplies`` has the reply, or None where there will be none, after ``timeout`` at the latest. ``mattered``: as
-    the plan says.
+    """Effect: send ``request``, planned on ``planned``, to ``node`` once. Has no outcome.
+
+    ``AwaitReplies`` returns the reply, or None if there is none within ``timeout``. ``is_digest``: the reply may omit
+    the value. ``mattered``: see ``RequestPlan``.
     """
 
     node: NodeId
@@ -121,20 +125,21 @@ class AskReplica:
 
     @property
     def head(self) -> tuple[str, NodeId, Epoch, str]:
-        """How its message begins: cluster, replica, the epoch that this one must have reached, the id of its state."""
+        """The first fields of the message: cluster, replica, the epoch that it must have applied, that state's id."""
         planned = self.planned
         return planned.cluster_id, self.node, self.mattered, state_id_at(planned, self.mattered)
 
     @property
     def newest(self) -> tuple[Epoch, str]:
-        """How it ends: the newest epoch that the coordinator knows, and the id of its state."""
+        """The last fields of the message: the newest epoch that the coordinator knows, and the id of its state."""
         return self.planned.epoch, self.planned.state_id
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitReplies:
-    """Wait for replies or a newer state, at most ``timeout``; outcome: the replies since the last time, each with what
-    it replies to.
+    """Effect: wait for replies or a newer state, at most ``timeout``.
+
+    Outcome: the replies since the last wait, each with its request.
     """
 
     timeout: Micros
@@ -145,7 +150,7 @@ F = TypeVar("F", bound=FoundAnswer)
 
 @dataclass(frozen=True, slots=True)
 class ReadNewest:
-    """A read barrier; outcome: False if there was none within ``timeout``."""
+    """Effect: a read barrier. Outcome: False if it did not succeed within ``timeout``."""
 
     timeout: Micros
 
@@ -155,10 +160,11 @@ ReceivedReply = tuple[AskReplica, FoundAnswer | None]
 
 @dataclass(frozen=True, slots=True)
 class RegisterResult:
-    """A success. ``cell``: what was written, or found (None: nothing is there; one that is ``deleted``: a tombstone).
+    """A successful request.
 
-    ``plan``: the one that succeeded; ``epoch``: at which its answers were judged; ``answers``: those that counted;
-    ``attempts``: plans that were tried; ``repair``: the plan of the write that a read did before it answered.
+    ``cell``: the written or found cell. None: the register is empty. A cell with ``deleted`` is a tombstone. ``plan``:
+    the plan that succeeded. ``epoch``: the epoch at which its answers were judged. ``answers``: the answers that
+    counted. ``attempts``: number of plans. ``repair``: the plan of the write that a read made before it returned.
     """
 
     key: Key
@@ -172,7 +178,7 @@ class RegisterResult:
 
 @dataclass(frozen=True, slots=True)
 class JudgedAttempt(Generic[F]):
-    """The verdict on an attempt, the answers that it was made on, and the state that they were judged on."""
+    """The outcome of an attempt, with its answers and the state on which they were judged."""
 
     made: RequestPlan
     outcome: Outcome
@@ -182,7 +188,7 @@ class JudgedAttempt(Generic[F]):
 
 @dataclass(frozen=True, slots=True)
 class Success(Generic[F]):
-    """``good``: the answers that count, as of ``state``; ``attempts``: plans that were tried."""
+    """A successful plan. ``good``: the answers that count as of ``state``; ``attempts``: number of plans."""
 
     made: RequestPlan
     state: ClusterState
@@ -194,7 +200,7 @@ class Success(Generic[F]):
 
 
 def write(key: Key, cell: RegisterCell, level: Level, datacenter: str, timeout: Micros) -> Steps[RegisterResult]:
-    """Write ``cell``. Raises RequestTimedOut (nobody knows whether it will be seen), RequestImpossible."""
+    """Write ``cell``. Raises RequestTimedOut (a later read may or may not return it), RequestImpossible."""
     wanted = plans.request_of(key, Access.WRITE, level, datacenter)
     deadline = (yield Now()) + timeout
     done: Success[FoundCell] = yield from succeed(RegisterRequest(wanted, key, "Write", timeout, deadline, cell))
@@ -214,6 +220,7 @@ def read(key: Key, level: Level, datacenter: str, timeout: Micros) -> Steps[Regi
     best = max(cells, key=rank, default=None)
     if best is None:
         return _result(done, key, None)
+    # The write-back: without it, a later read could miss the cell and return an older one.
     holders = [found.answer for found in done.good if _digest(found) == digest_of(best)]
     repair = plans.repair(done.made, holders, done.state)
     if isinstance(repair, Failed):
@@ -232,13 +239,13 @@ def _result(
 
 
 def found_in(reply: WriteReply | ReadReply) -> FoundCell:
-    """What a replica replied, as it is judged."""
+    """Convert a reply to an answer."""
     answer = Answer(reply.node, reply.epoch, reply.refused, reply.state_id)
     return FoundCell(answer, reply.cell, reply.digest) if isinstance(reply, ReadReply) else FoundCell(answer)
 
 
 def _differ(good: Sequence[FoundCell]) -> bool:
-    """True unless all answers have the same cell, and one of them the whole of it."""
+    """Return whether the answers differ, or none of them contains the whole cell."""
     return len({_digest(found) for found in good}) > 1 or all(found.digest for found in good)
 
 
@@ -250,7 +257,7 @@ def _digest(found: FoundCell) -> bytes:
 
 
 def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Steps[Success[F]]:
-    """Plan and ask until it is a success, or the deadline comes. ``kept``: answers that count already."""
+    """Plan and ask until a plan succeeds or the deadline passes. ``kept``: answers that already count."""
     attempts, has_looked = 0, False
     waited_for: tuple[str, ...] = ()
     refused: tuple[str, ...] = ()
@@ -267,6 +274,7 @@ def succeed(request: ReplicaRequest, kept: Sequence[F] = ()) -> Steps[Success[F]
                 kept = [found for found in judged.found if found.answer in outcome.kept]
             if isinstance(outcome, AwaitedAnswers):
                 waited_for = tuple(_name(judged.state, node) for node in outcome.nodes)
+        # A read barrier came before this plan, so the failure does not come from a stale state.
         elif has_looked:
             raise RequestImpossible(str(request), made.code, made.detail)
         else:
@@ -290,7 +298,7 @@ def _later_than(seen: ClusterState) -> Callable[[ClusterState], bool | None]:
 
 
 def _refusals(judged: JudgedAttempt[F]) -> tuple[str, ...]:
-    """Who refused, and with which code."""
+    """Return the refusing nodes with their codes."""
     answers = [found.answer for found in judged.found if found.answer.refused]
     return tuple(sorted({f"{_name(judged.state, answer.node)} {answer.refused}" for answer in answers}))
 
@@ -304,7 +312,7 @@ def _name(state: ClusterState, node: NodeId) -> str:
 
 
 class _Attempt(Generic[F]):
-    """Carries out one plan, ``made`` on ``planned``. ``kept``: answers of an earlier plan that count for this one."""
+    """One plan, ``made`` on ``planned``, and its answers. ``kept``: answers of an earlier plan that count for it."""
 
     def __init__(self, request: ReplicaRequest, planned: ClusterState, made: RequestPlan, kept: Sequence[F]) -> None:
         self._request = request
@@ -315,12 +323,12 @@ class _Attempt(Generic[F]):
         self._asked: set[NodeId] = set()
 
     def run(self) -> Steps[JudgedAttempt[F]]:
-        """Ask until the answers decide, or the deadline comes: then the outcome is AwaitedAnswers."""
+        """Ask replicas until the answers decide or the deadline passes. The outcome is then AwaitedAnswers."""
         deadline = self._request.deadline
         again: Micros = yield Now()
         while True:
             state: ClusterState = yield Newest()
-            # An answer of another history is none: its node is asked again.
+            # Drop answers of another history, so that their nodes are asked again.
             self._found = [found for found in self._found if plans.is_of_this_log(found.answer, state)]
             outcome = plans.count(self._made, [found.answer for found in self._found], state)
             now: Micros = yield Now()
@@ -344,12 +352,12 @@ class _Attempt(Generic[F]):
                     yield self._ask(asked.node, now)
 
     def _silent(self) -> list[NodeId]:
-        """The nodes that are to answer, have not, and are not being asked."""
+        """Return the nodes of the plan that have not answered and are not being asked."""
         answered = {found.answer.node for found in self._found} | {asked.node for asked in self._asking}
         return [node for node in self._made.asked if node not in answered]
 
     def _ask(self, node: NodeId, now: Micros) -> AskReplica:
-        """The whole cell comes from one replica, and from any that must be asked twice."""
+        """Ask a node. The first replica returns the whole cell, and so does each replica that is asked again."""
         request = self._request
         is_digest = request.is_lean and node != self._made.asked[0] and node not in self._asked
         asked = AskReplica(

@@ -1,7 +1,7 @@
-"""One partition as a reader sees it: the writes that a node keeps of it, joined.
+"""The rows of one partition, merged from the writes that a node keeps of it.
 
-How writes are joined stands in ``ringlog.kernel.rows``; the order in which they are given, and how often, does not
-matter. Writes have columns under their stored names (``kernel.schema.stored``), readers see the names of today.
+``ringlog.kernel.rows`` defines the merge. It does not depend on the order or number of copies of the writes. Writes use
+the stored names of columns (``kernel.schema.stored``), results use the current names.
 """
 
 from __future__ import annotations
@@ -21,8 +21,9 @@ from ringlog.wire.records import Mutation
 
 @dataclass(frozen=True, slots=True)
 class LiveCell:
-    """The live value of a column, in CQL serialisation, and the timestamp of its write (microseconds). A collection
-    that is not frozen is whole, as the log of changes has it, with the timestamp of its newest element.
+    """The live value of a column in CQL serialisation, and the timestamp of its write in microseconds.
+
+    A non-frozen collection is complete, as in the CDC log, with the timestamp of its newest element.
     """
 
     column: str
@@ -32,7 +33,10 @@ class LiveCell:
 
 @dataclass(frozen=True, slots=True)
 class LiveRow:
-    """A live row. ``inserted``: timestamp of the insert that keeps it alive without cells; None: only its cells do."""
+    """A live row.
+
+    ``inserted``: timestamp of the insert that keeps it alive without cells. None: only its cells keep it alive.
+    """
 
     clustering_key: Key
     inserted: Micros | None
@@ -41,14 +45,14 @@ class LiveRow:
 
 @dataclass(frozen=True, slots=True)
 class LivePartition:
-    """Rows in the order of the clustering key, cells in that of their columns' names."""
+    """Live rows in the order of the clustering key, each with its cells in the order of column names."""
 
     static: tuple[LiveCell, ...]
     rows: tuple[LiveRow, ...]
 
 
 def merged(writes: Iterable[Mutation], shape: TableShape, now: Micros) -> LivePartition:
-    """What is live of one partition at ``now``; no rule of the table refuses the writes."""
+    """Merge writes of one partition and return its live rows at ``now``. The table's rules must accept all writes."""
     state, names = partition_of(writes, shape), {place: name for name, place in shape.stored}
     columns = columns_of(stored_shape(shape))
     static, rows = live_rows(state, columns, now)
@@ -62,7 +66,7 @@ def merged(writes: Iterable[Mutation], shape: TableShape, now: Micros) -> LivePa
 
 
 def partition_of(writes: Iterable[Mutation], shape: TableShape) -> PartitionState:
-    """The state that writes lead to, with the columns of ``shape`` under their stored names."""
+    """Return the state of a partition after ``writes``, with the columns of ``shape`` under their stored names."""
     inner = stored_shape(shape)
     columns = columns_of(inner)
     effects = (effect_of(write, inner, columns) for write in writes)

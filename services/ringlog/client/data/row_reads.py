@@ -1,25 +1,25 @@
-"""Reads of rows: in which order a program plans, asks, judges again and waits for replicas that are behind.
+"""Reads of rows: the protocol of a request coordinator for partitions, as steps that yield effects.
 
-Nobody coordinates the writes of rows: each replica reads the mutations topic, and all come to the same verdicts. So a
-replica that has judged a partition of the topic up to a position has every accepted write of its ranges below it, and
-what two replicas have differs only by how far they are. A read is one of two:
+Writes of rows have no coordinator. Each replica reads the mutations topic, and all replicas make the same decisions. So
+a replica that has processed a partition of the topic up to a position has every accepted write of its ranges below that
+position. Two replicas differ only in their positions. There are two kinds of reads:
 
-==================  ================================================================================================
-at a position       ``at``: positions that each answer must have reached. One replica is enough: it has all that was
-                    accepted below them, its author's own writes (a write's acknowledgement gives its position) too
-at a quorum level   what a read found a later one finds, too. The versions of all answers together are what was found;
-                    where those who had all of them are less than a *write's* needs (``plans.repair``), others are
-                    waited for until they have reached what was found
-==================  ================================================================================================
+- **At a position.** ``at`` contains positions that each answer must have reached. One replica is enough, because it has
+  every write that was accepted below them. The acknowledgement of a write returns its position, so programs can read
+  their own writes.
 
-Plans, answers and the re-check are those of registers (``ringlog.client.data.registers``). A read is one of a table, by
-its id: what was made anew under the name is another one.
+- **At a quorum level.** Later reads find everything that this read found. The result is the union of the versions of
+  all answers. The replicas that have all of them may not meet a *write's* needs (``plans.repair``). The read then waits
+  until enough other replicas have reached the positions of the result.
 
-**Replicas that disagree.** Two at the same positions have the same state of the partition, but for versions that
-streams brought from above. They may have different versions of it: each removes redundant ones at its own pace. So
-where two states differ all are asked again, at the ends that the topic has by then: whatever one of them had is below
-these, and each must have it. Who has not has lost it, and the read says so. What it gives is right all the same, since
-every version that anybody has was accepted.
+Plans, answers and the re-check are those of registers (``ringlog.client.data.registers``). A read identifies its table
+by id, because a table that was recreated under the same name is another table.
+
+**Disagreeing replicas.** Replicas at the same positions have the same state of the partition, except for newer versions
+that streams delivered. They may keep different versions, because each removes redundant ones at its own pace. So the
+read compares states. If two states differ, it asks all replicas again, at the current ends of the topic. Every version
+found before is below these ends, so each replica must have it. A replica without it has lost data, and the result names
+it. The result is correct anyway, because every version on any replica was accepted.
 """
 
 from __future__ import annotations
@@ -50,14 +50,15 @@ from ringlog.wire.data import ReadRequest, ReadRowsReply, ReadRowsRequest, Write
 from ringlog.wire.records import decode_mutation
 
 Positions = Mapping[int, int]
-"""Partition of the mutations topic to the offset below which everything is judged."""
+"""Partition of the mutations topic to the offset below which every record is processed."""
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionRequest:
-    """What is asked of each replica: the rows of a partition. ``wanted`` and so on: as in ``RegisterRequest``.
+    """The request to each replica: the rows of a partition. Shared fields: see ``RegisterRequest``.
 
-    ``at``: what must be reached; ``is_position``: nothing but that is asked, of write replicas.
+    ``at``: positions that the answer must have reached. ``is_position``: ask write replicas for these positions only,
+    without rows.
     """
 
     wanted: ClientRequest
@@ -73,11 +74,11 @@ class PartitionRequest:
 
     @property
     def table(self) -> str:
-        """Its full name."""
+        """The full name of the table."""
         return f"{self.wanted.keyspace}.{self.wanted.table}"
 
     def planned(self, state: ClusterState) -> RequestPlan | Failed:
-        """The plan, for the table that is meant."""
+        """Plan the request. Fails if the name now belongs to another table."""
         found = state.tables.get(self.table)
         if found is None or found.id != self.table_id:
             return _no_table(state, self.table)
@@ -89,9 +90,7 @@ class PartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class FoundRows(FoundAnswer):
-    """What a replica has of the partition: encoded writes, ascending, or their ``digest`` in their place; and how far
-    it is.
-    """
+    """The partition on one replica: encoded writes in ascending order or their ``digest``, and its positions."""
 
     writes: tuple[bytes, ...] = ()
     digest: bytes = b""
@@ -100,18 +99,18 @@ class FoundRows(FoundAnswer):
 
 @dataclass(frozen=True, slots=True)
 class ReadEnds:
-    """Where the partitions of the mutations topic end; outcome: Positions, None if nobody says within ``timeout``."""
+    """Effect: read the ends of the mutations topic. Outcome: Positions, or None if unknown within ``timeout``."""
 
     timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
 class FoundPartition:
-    """A success. ``writes``: encoded; every accepted one of the partition below ``positions`` is among them, unless
-    others overwrite it.
+    """A successful read.
 
-    ``plan``, ``epoch``, ``answers``, ``attempts``: as of a register; ``repair``: the plan by which others were waited
-    for; ``lacking``: replicas that have lost some of the writes, a defect.
+    ``writes``: encoded. They include every accepted write of the partition below ``positions``, except overwritten
+    ones. ``plan``, ``epoch``, ``answers``, ``attempts``: as in ``RegisterResult``. ``repair``: the plan by which other
+    replicas were awaited. ``lacking``: replicas that have lost some of the writes, which indicates a defect.
     """
 
     table: str
@@ -139,12 +138,16 @@ def read(
     attempts, lacking, writes = done.attempts, tuple[NodeId, ...](), _union(done.good)
     states = _States(done.state, table)
     if _differ(done.good, states):
+        # Distinguish a replica that is behind from one that has lost writes: ask all at positions above every found
+        # write.
         again = yield from _found_at_ends(request)
         if again is not None:
             states = _States(again.state, table)
             lacking = tuple(sorted(one.answer.node for one in again.good if not states.has_all(one, writes)))
             done, attempts, writes = again, attempts + again.attempts, writes | _union(again.good)
     reached = _together(found.positions for found in done.good)
+    # The counterpart of a write-back. Writes reach replicas through the topic only, so the read waits instead of
+    # writing.
     holders = [found for found in done.good if states.has_all(found, writes)]
     repair = plans.repair(done.made, [found.answer for found in holders], done.state)
     if isinstance(repair, Failed):
@@ -160,7 +163,7 @@ def read(
 
 
 def message_of(effect: AskReplica) -> WriteRequest | ReadRequest | ReadRowsRequest:
-    """What goes to the replica."""
+    """Return the message to the replica."""
     request = effect.request
     if isinstance(request, PartitionRequest):
         about = request.table, request.table_id, request.partition_key, request.at
@@ -172,7 +175,7 @@ def message_of(effect: AskReplica) -> WriteRequest | ReadRequest | ReadRowsReque
 
 
 def found_rows(reply: ReadRowsReply) -> FoundRows:
-    """What a replica replied, as it is judged."""
+    """Convert a reply to an answer."""
     answer = Answer(reply.node, reply.epoch, reply.refused, reply.state_id)
     return FoundRows(answer, reply.writes, reply.digest, dict(reply.positions))
 
@@ -181,7 +184,7 @@ def found_rows(reply: ReadRowsReply) -> FoundRows:
 
 
 def _id_of(table: str, timeout: Micros) -> Steps[str]:
-    """The id of the table that has the name, as far as anybody knows."""
+    """Return the id of the table with this name. An unknown name is looked up again after a read barrier."""
     state: ClusterState = yield Newest()
     if table not in state.tables:
         yield ReadNewest(max(timeout, BARRIER_LEAST))
@@ -198,7 +201,7 @@ def _no_table(state: ClusterState, table: str) -> Failed:
 
 
 def _found(request: PartitionRequest) -> Steps[Success[FoundRows]]:
-    """The versions that replicas have: digests first, of all but one."""
+    """Read the versions of the replicas: digests first, from all but one replica."""
     lean: Success[FoundRows] = yield from succeed(replace(request, is_lean=True))
     if len({_digest(found) for found in lean.good}) == 1 and not all(found.digest for found in lean.good):
         return lean
@@ -207,7 +210,7 @@ def _found(request: PartitionRequest) -> Steps[Success[FoundRows]]:
 
 
 def _found_at_ends(request: PartitionRequest) -> Steps[Success[FoundRows] | None]:
-    """What replicas have at the ends of the topic, if they get there in time."""
+    """Read the versions at the current ends of the topic. Return None if the replicas do not reach them in time."""
     left = request.deadline - (yield Now())
     ends: Positions | None = yield ReadEnds(max(left, BARRIER_LEAST))
     if ends is None:
@@ -228,7 +231,7 @@ def _union(good: Sequence[FoundRows]) -> frozenset[bytes]:
 
 
 def _differ(good: Sequence[FoundRows], states: _States) -> bool:
-    """True if one has another state than another one at the same positions."""
+    """Return whether two replicas have different states at the same positions."""
     firsts: dict[tuple[tuple[int, int], ...], FoundRows] = {}
     pairs = ((firsts.setdefault(tuple(sorted(one.positions.items())), one), one) for one in good)
     return any(
@@ -237,9 +240,9 @@ def _differ(good: Sequence[FoundRows], states: _States) -> bool:
 
 
 class _States:
-    """States of a partition by the writes that lead to it, with the columns that ``table`` has in ``state``.
+    """States of a partition by the writes that produce them, with the columns of ``table`` in ``state``.
 
-    Replicas remove redundant writes at different times. So two of them have the same if their states are equal.
+    Replicas remove redundant writes at different times, so equality is defined on states, not on writes.
     """
 
     def __init__(self, state: ClusterState, table: str) -> None:
@@ -247,20 +250,20 @@ class _States:
         self._states_of: dict[Collection[bytes], PartitionState] = {}
 
     def of(self, writes: Collection[bytes]) -> PartitionState:
-        """The state that the writes lead to."""
+        """Return the state that the writes produce."""
         if writes not in self._states_of:
             self._states_of[writes] = partition_of(map(decode_mutation, writes), self._shape)
         return self._states_of[writes]
 
     def has_all(self, found: FoundRows, writes: frozenset[bytes]) -> bool:
-        """True if a replica lacks none of ``writes``."""
+        """Return whether a replica has all of ``writes``."""
         if _digest(found) == digest_of_writes(writes):
             return True
         return not found.digest and self.of(found.writes) == self.of(writes.union(found.writes))
 
 
 def _together(several: Iterable[Positions]) -> dict[int, int]:
-    """As far as the one that is farthest, in each partition."""
+    """Return the greatest position of each partition."""
     found: dict[int, int] = {}
     for positions in several:
         for partition, offset in positions.items():

@@ -1,17 +1,19 @@
-"""Writes of rows: a mutation that says what its author knew, its place in the topic, and the verdict on it.
+"""Writes of rows: send a mutation, learn its position in the topic, and learn the decision on it.
 
     with RowWriter(client.replica, "127.0.0.1:9092", "shop") as writer, Coordinator(client.replica) as coordinator:
         written = writer.write(mutation)  # acknowledged: the broker has it
         assert not writer.verdict(written).code  # judged: every reader keeps it, or none does
         coordinator.read_rows("ks.t", b"key", at=written.at)  # and this one has it
 
-**What the author knew** (``named``): the cluster, the table's id, and the epoch, by which the table is read as it was
-known then, once that counts: a version that is so new that it counts for no write yet would be refused by name.
+**Context of a write** (``named``). A mutation names the cluster, the id of its table, and the author's epoch. Readers
+use the table version of that epoch, if it is in effect. A mutation that names a table version too new to be in effect
+would be rejected.
 
-**The verdict** is a function of the write, its append time and the log (``kernel.generations.verdicts``), so its author
-works it out alone, on its own replica: nobody needs to send it. It is there when the log has a settled time above all
-that the write uses; nodes ask for that when they have read the write. If a CDC job runs, each refused write has a dead
-letter as well, whether its table keeps a CDC log or not. Without a job nodes only drop the write and count it.
+**Decision.** It is a function of the write, its append time and the log (``kernel.generations.verdicts``). So each
+author computes it on its own replica, and no message is needed. The decision is final when the log has a validation
+watermark above all inputs of the write. Nodes request a higher watermark when they have read the write. If a CDC job
+runs, each rejected write also has a dead letter, even if its table has no CDC log. Without a job, nodes only drop the
+write and count it.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ TIMEOUT_S = 10.0
 
 @dataclass(frozen=True, slots=True)
 class WrittenRow:
-    """A write that the broker has, at ``offset`` of a partition of the mutations topic; appended at ``appended``, by
-    the broker's clock.
+    """A write that the broker has stored, at ``offset`` of ``partition`` of the mutations topic.
+
+    ``appended``: the broker's append time.
     """
 
     mutation: Mutation
@@ -46,12 +49,12 @@ class WrittenRow:
 
     @property
     def at(self) -> dict[int, int]:
-        """The position above it: a read at it has the write, if it is accepted."""
+        """The position after the write: a read at this position includes the write if it was accepted."""
         return {self.partition: self.offset + 1}
 
 
 def named(state: ClusterState, mutation: Mutation) -> Mutation:
-    """The write with what its author knows by ``state``; what it names already stays."""
+    """Return the mutation with missing context filled in from ``state``."""
     table = state.tables.get(f"{mutation.keyspace}.{mutation.table}")
     return replace(
         mutation,
@@ -62,7 +65,7 @@ def named(state: ClusterState, mutation: Mutation) -> Mutation:
 
 
 class VerdictSearch:
-    """Looks for the verdict on a write in one state after the other."""
+    """A search for the decision on a write in successive states."""
 
     def __init__(self, mutation: Mutation, appended: Micros) -> None:
         self._mutation = mutation
@@ -70,9 +73,10 @@ class VerdictSearch:
         self._before: tuple[ClusterState, AdmissionRules] | None = None
 
     def found(self, state: ClusterState) -> tuple[WriteVerdict, Epoch] | None:
-        """The verdict, and the epoch that it is known at; None: it is too early to tell."""
+        """Return the decision and the epoch of ``state``, or None if the decision is not final yet."""
         if state.settled.until == 0:
-            return None  # nobody judges before a settled time was promised
+            # Without a validation watermark, no decision is final.
+            return None
         rules = rules_of(state, self._before)
         self._before = state, rules
         found = verdict(rules, self._mutation, self._appended)
@@ -80,7 +84,7 @@ class VerdictSearch:
 
 
 class RowWriter:
-    """Writes rows of the cluster that ``replica`` follows, which has been started. Safe from threads."""
+    """A writer of rows to the cluster that ``replica`` follows. The replica must be started. Thread-safe."""
 
     def __init__(self, replica: LogReplica, bootstrap: str, cluster: str) -> None:
         self._replica = replica
@@ -88,7 +92,7 @@ class RowWriter:
         self._producer = AckedProducer(bootstrap, "ringlog-rows")
 
     def close(self) -> None:
-        """Give what is under way a moment."""
+        """Close the producer after a short wait for pending writes."""
         self._producer.close()
 
     def __enter__(self) -> RowWriter:
@@ -98,11 +102,10 @@ class RowWriter:
         self.close()
 
     def write(self, mutation: Mutation, timeout_s: float = TIMEOUT_S) -> WrittenRow:
-        """Send a write, with what is known of its table now. Returns when the broker has it; whether it is accepted
-        ``verdict`` says.
+        """Send a mutation with the context of its table. Returns after the broker's acknowledgement.
 
-        Raises WriteUnanswered (nobody knows whether it is there: the same mutation may be sent again), RecordTooLarge,
-        WireError.
+        Acknowledged does not mean accepted: see ``verdict``. Raises WriteUnanswered (outcome unknown: the same mutation
+        may be sent again), RecordTooLarge, WireError.
         """
         mutation = named(self._replica.state, mutation)
         key = compose([part or b"" for part in mutation.partition_key])
@@ -117,10 +120,10 @@ class RowWriter:
         return WrittenRow(mutation, place.partition, place.offset, append_time_us(place.time_ms))
 
     def verdict(self, written: WrittenRow, timeout_s: float = TIMEOUT_S) -> WriteVerdict:
-        """What every reader finds of a write: an empty code, or that of the rule that refuses it.
+        """Return the decision of every reader on a write: an empty code, or the code of the rule that rejects it.
 
-        Raises WaitTimedOut while nobody can know (no node reads the topic, or the brokers' clocks are far ahead),
-        ReplicaHalted.
+        Raises WaitTimedOut if the decision is not final in time, ReplicaHalted. Causes of a time-out: no node reads the
+        topic, or the brokers' clocks are far ahead.
         """
         sought = VerdictSearch(written.mutation, written.appended)
         found, _ = self._replica.wait_for(sought.found, timeout_s, "a settled time above the write")
