@@ -1,4 +1,4 @@
-"""Consumers of the CDC log: the reading protocol, and a plain Python reader on a Kafka client."""
+"""Consumers of the CDC log: the reading protocol, and a Python reader on a Kafka client."""
 
 from ringlog.client.cdc.errors import CdcReadError
 from ringlog.client.cdc.reader import CdcReader

@@ -1,16 +1,17 @@
-"""Errors of consumers of the CDC log: each has a stable code and says what to do next.
+"""Errors of CDC consumers. Each has a stable code and names the next step.
 
 CdcReadError
-├── BadProgress          stored progress is damaged, or of a later release
-├── ProgressInUse        another consumer works with this progress
-├── BadStore             the file that keeps progress or tables cannot be used
-├── GenerationExpired    the generation that is to be read is no longer kept
-├── RowsLost             the topic no longer holds the rows that come next
-├── UnknownTable         the schema has no such table, or it keeps no CDC log
-├── TablesForgotten      the log begins behind the table that a row was written for
-├── BadStart             a start point that is none
-├── Unreadable           a record of the CDC topic is no CDC row, or does not fit its table
-└── UnreadableChange     a record of ``cdc-generations`` is no change
+├── BadProgress          stored progress is damaged or was written by a later release
+├── TablesForgotten      the log begins after the table version of a row
+├── TableReplaced        a streaming query read rows of a recreated table
+├── ProgressInUse        another consumer uses this progress
+├── BadStore             the file for progress or tables cannot be used
+├── GenerationExpired    the generation to read is no longer kept
+├── RowsLost             the topic no longer has the rows to read next
+├── UnknownTable         the schema has no such table, or the table has no CDC log
+├── BadStart             the start point is invalid
+├── UnreadableRecord     a record of the CDC topic is not a CDC row, or does not fit its table
+└── UnreadableChange     a record of ``cdc-generations`` is not a change
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""The generations of CDC streams, as the change topic ``cdc-generations`` tells them.
+"""CDC generations as the change topic ``cdc-generations`` describes them.
 
-A generation operates from its timestamp up to the next one's. Its life: committed (writers may add to it), closed (none
-does any more, and the record says how far the CDC topic must be read to have all of it), expired (its rows need no
-longer be kept), and perhaps its record is gone in the end. Nothing here looks at a clock: each step is a record.
+A generation is active from its timestamp to the timestamp of the next one. It is *committed* first: writers may add
+rows. Then it is *sealed* (``closed`` in its record): no writer adds rows, and the record contains the end offsets of
+its rows in the CDC topic. Finally it *expires*: its rows need no longer be kept. Its record may be deleted later. Each
+step is a record of the topic; this module uses no clock.
 """
 
 from __future__ import annotations
@@ -16,7 +17,10 @@ from ringlog.kernel.values import Micros
 
 @dataclass(frozen=True, slots=True)
 class GenerationRecord:
-    """What a consumer must know of a generation. ``ends``: (partition, offset) pairs of its close, None while open."""
+    """The fields of a generation that consumers use.
+
+    ``ends``: (partition, offset) pairs of its end; None while it is not sealed.
+    """
 
     id: str
     timestamp: Micros
@@ -25,7 +29,7 @@ class GenerationRecord:
 
 
 def generation_record(change: GenerationChange) -> GenerationRecord:
-    """The part of the record that counts here."""
+    """Extract the fields that consumers use."""
     ends = None
     if change.closed is not None:
         ends = tuple(sorted((place.partition, place.offset) for place in change.positions))
@@ -33,7 +37,7 @@ def generation_record(change: GenerationChange) -> GenerationRecord:
 
 
 class Generations:
-    """The newest record of every generation; feed it with ``apply`` in the order of the topic."""
+    """The newest record of every generation. Call ``apply`` in the order of the topic."""
 
     __slots__ = ("_by_id",)
 
@@ -41,32 +45,32 @@ class Generations:
         self._by_id = {item.id: item for item in records}
 
     def apply(self, key: str, change: GenerationChange | None) -> None:
-        """Take a record: key and value, None if the generation is gone."""
+        """Apply a record. ``change``: None if the generation was deleted."""
         if change is None:
             self._by_id.pop(key, None)
         else:
             self._by_id[change.id] = generation_record(change)
 
     def all(self) -> tuple[GenerationRecord, ...]:
-        """All that are known, by ascending timestamp."""
+        """Return all known generations by ascending timestamp."""
         return tuple(sorted(self._by_id.values(), key=lambda item: item.timestamp))
 
     def at(self, timestamp: Micros) -> GenerationRecord | None:
-        """The one that begins at ``timestamp``."""
+        """Return the generation that begins at ``timestamp``."""
         return next((item for item in self._by_id.values() if item.timestamp == timestamp), None)
 
     def after(self, timestamp: Micros) -> GenerationRecord | None:
-        """The next one behind ``timestamp``, expired or not."""
+        """Return the first generation after ``timestamp``, expired or not."""
         return next((item for item in self.all() if item.timestamp > timestamp), None)
 
     def first_kept(self) -> GenerationRecord | None:
-        """The first one that has not expired."""
+        """Return the first generation that has not expired."""
         return next((item for item in self.all() if not item.expired), None)
 
     def operating(self, timestamp: Micros) -> GenerationRecord | None:
-        """The one that operates at ``timestamp``, expired or not; None before the first that is known."""
+        """Return the generation that is active at ``timestamp``, expired or not. None before the first known one."""
         return next((item for item in reversed(self.all()) if item.timestamp <= timestamp), None)
 
     def oldest_open(self) -> GenerationRecord | None:
-        """The first one that is not closed: what is appended now belongs to it or to later ones."""
+        """Return the first generation that is not sealed. New rows belong to it or to a later one."""
         return next((item for item in self.all() if item.ends is None), None)

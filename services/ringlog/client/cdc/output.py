@@ -1,27 +1,28 @@
-"""Changes of the CDC log for others: plain JSON, Debezium's envelope, CloudEvents 1.0. Pure functions.
+"""Conversion of CDC changes to plain JSON, Debezium's envelope and CloudEvents 1.0. Pure functions.
 
-JSON has fewer types than CQL: bytes are ``0x`` and hex digits, a collection is an array (of pairs for a map or a list
-of the log), a tuple an array, a user type an object, NaN and the infinities are text.
+JSON has fewer types than CQL. Bytes become ``0x`` and hex digits, a tuple becomes an array, a user type becomes an
+object. A collection becomes an array; that of a map or list has pairs. NaN and the infinities become text.
 
 **Debezium.** The payload of a record as connectors write it without embedded schemas: before, after, source, op, ts_ms
-(and in µs, ns), transaction. Key: partition and clustering columns by name.
+(also in µs and ns), transaction. The key contains partition and clustering columns by name.
 
 =================  ====  ==========================================================================================
-effect             op    before, after
+Effect             op    before, after
 =================  ====  ==========================================================================================
-insert             c     preimage or null; postimage, else key and the columns written
-update             u     likewise; columns that the write did not touch are absent without a postimage
-row delete         d     preimage, else the key; null
-partition delete   d     the partition key alone is the key: all rows under it are gone
-range delete       m     no row has that key, and a sink that took it for one would delete too much: a message record,
-                         as connectors write them for logical messages, whose content (base64 of JSON) has the bounds
+Insert             c     Preimage or null; postimage, or else the key and the written columns.
+Update             u     As for an insert. Without a postimage, columns that the write did not change are absent.
+Row delete         d     Preimage, or else the key; null.
+Partition delete   d     The key is the partition key only: it deletes all rows of the partition.
+Range delete       m     A message record, because a range has no row key, and a sink would delete too much.
+                         It has the form of logical messages; the content (base64 of JSON) contains the bounds.
 =================  ====  ==========================================================================================
 
-What no column of the table can take is in ``source.undecoded``, name to hex digits (``ringlog.client.cdc.rows``).
+Values that do not fit a column of the table are in ``source.undecoded``, name to hex digits
+(``ringlog.client.cdc.rows``).
 
-**CloudEvents.** Structured JSON mode, one event for each effect. ``id`` is stream, time and row number of the write:
-with ``source`` it is unique, and a repeated delivery has the same. The extension ``partitionkey`` is the partition key.
-``data.undecoded`` as above.
+**CloudEvents.** Structured JSON mode, one event for each effect. ``id`` consists of stream, time and row number of the
+write. Together with ``source`` it is unique, and a repeated delivery has the same id. The extension ``partitionkey``
+contains the partition key. ``data.undecoded`` has the same content as in Debezium's envelope.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def json_value(value: Any) -> Any:
-    """A typed value as JSON has it."""
+    """Convert a typed value to JSON."""
     if isinstance(value, bytes):
         return "0x" + value.hex()
     if isinstance(value, tuple | list):
@@ -67,12 +68,12 @@ def json_value(value: Any) -> Any:
 
 
 def json_names(names: Mapping[str, Any]) -> Json:
-    """Columns by name."""
+    """Convert columns by name to JSON."""
     return {name: json_value(value) for name, value in names.items()}
 
 
 def change_json(change: CdcChange) -> Json:
-    """A change with all its rows of the log."""
+    """Convert a change with all its log rows to JSON."""
     return {
         "table": change.name,
         "table_id": change.table_id,
@@ -101,7 +102,7 @@ def change_json(change: CdcChange) -> Json:
 
 
 def debezium(change: CdcChange, cluster: str, now_us: Micros) -> list[tuple[Json, Json]]:
-    """(key, envelope) for each effect. ``now_us``: when the change is handed on."""
+    """Return (key, envelope) of each effect. ``now_us``: the time of publication."""
     return [(json_names(found.key), _envelope(change, found, cluster, now_us)) for found in effects(change)]
 
 
@@ -155,12 +156,12 @@ def _source(change: CdcChange, effect: Effect, cluster: str) -> Json:
 
 
 def _undecoded(effect: Effect) -> Json:
-    """Nothing where everything is decoded, as it nearly always is: the shape is others'."""
+    """Return the field for undecoded values, or nothing. Regular records keep exactly Debezium's shape."""
     return {"undecoded": json_names(effect.undecoded)} if effect.undecoded else {}
 
 
 def cloudevents(change: CdcChange, cluster: str) -> list[Json]:
-    """An event for each effect."""
+    """Return one event for each effect."""
     identity = f"{change.stream_id.hex()}/{uuid_text(change.time)}"
     key = json.dumps([part.hex() for part in change.raw[0].partition_key], separators=(",", ":"))
     return [
@@ -204,7 +205,7 @@ def _bound(bound: Bound) -> Json:
 
 
 def _instant(micros: Micros) -> str:
-    """RFC 3339; of a timestamp that no calendar has, the nearest that one has."""
+    """Format a timestamp as RFC 3339. A timestamp beyond the calendar becomes the last one."""
     try:
         return (_EPOCH + timedelta(microseconds=micros)).isoformat().replace("+00:00", "Z")
     except OverflowError:

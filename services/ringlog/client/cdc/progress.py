@@ -1,19 +1,23 @@
-"""How far a consumer of the CDC log is: a value, small, and enough to go on exactly where it stopped.
+"""Progress of a CDC consumer: a small value that is sufficient to continue exactly after the last delivered write.
 
-For each partition of the CDC topic:
+Each partition of the CDC topic has these fields:
 
-* ``position``: the offset to go on from. Rows below it are done with in this generation.
-* ``ahead``: where the first row of a later generation was passed; the next generation is read from there, so no row
-  has to be kept. None: no such row was seen.
-* ``left``: rows of earlier generations below this offset were read in their time; those behind it are repetitions.
-* ``marks``: for each partition of the mutations that rows came from, the greatest source offset delivered, and which
-  timestamps of it. A writer adds the rows of one source partition to a partition of the CDC topic in the order of
-  their source offsets, from the beginning of the batch when it has to repeat one; so whatever is at or below the mark
-  has been delivered, however long ago, and one number stands for all of them.
-* ``recent``: names of the last writes delivered, for a mutation that its *producer* sent twice under one id: its two
-  rows have two source offsets and one name.
+- ``position``: the offset to continue from. All rows of this generation below it are processed.
 
-The JSON form is stable: a later release reads what this one wrote.
+- ``ahead``: the offset of the first skipped row of a later generation, or None. The next generation is read from there,
+  so no row has to be stored.
+
+- ``left``: rows of earlier generations below this offset were processed. Those at or above it are repetitions.
+
+- ``marks``: for each source partition of mutations, the greatest delivered source offset, and which of its timestamps
+  were delivered. A writer adds the rows of one source partition in the order of their source offsets. It repeats a
+  batch from the beginning if necessary. So every row at or below the mark has been delivered, and one number covers all
+  of them.
+
+- ``recent``: names of the last delivered writes. They detect a mutation that its *producer* sent twice under one id.
+  Its two rows have different source offsets and the same name.
+
+Invariant: the JSON form is stable. A later release reads the progress of this one.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from ringlog.client.cdc.errors import BadProgress
 from ringlog.kernel.values import Micros
 
 RECENT_MAX = 512
-"""Names of delivered writes that are remembered for each partition."""
+"""The number of write names that are kept for each partition."""
 
 NAME_BYTES = 8
 FORM = 1
@@ -40,7 +44,7 @@ Source = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """The greatest source offset delivered, and the timestamps of its writes that were."""
+    """The greatest delivered source offset, and the timestamps of its delivered writes."""
 
     offset: int
     timestamps: tuple[Micros, ...]
@@ -48,8 +52,9 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class PartitionProgress:
-    """See the module; ``read``: up to where it was read, at or behind ``position`` (a write of several rows may be
-    incomplete there).
+    """The progress in one partition; fields as in the module description.
+
+    ``read``: the next offset to read. It exceeds ``position`` while a write of several rows is incomplete.
     """
 
     position: int
@@ -62,8 +67,10 @@ class PartitionProgress:
 
 @dataclass(frozen=True, slots=True)
 class ConsumerProgress:
-    """``generation``: timestamp of the one that is being read, -1 before the first; ``start``: earlier writes are left
-    out; ``entered``: (partition, offset) pairs at which reading this generation began.
+    """The progress of a consumer.
+
+    ``generation``: timestamp of the generation that is being read, -1 before the first. ``start``: earlier writes are
+    skipped. ``entered``: (partition, offset) pairs where the reading of this generation began.
     """
 
     generation: Micros
@@ -72,7 +79,7 @@ class ConsumerProgress:
     entered: tuple[tuple[int, int], ...] = ()
 
     def to_json(self) -> str:
-        """One line of JSON."""
+        """Return the progress as one line of JSON."""
         return json.dumps(
             {
                 "form": FORM,
@@ -86,7 +93,7 @@ class ConsumerProgress:
 
     @staticmethod
     def from_json(text: str | bytes) -> ConsumerProgress:
-        """Raises BadProgress for anything that ``to_json`` never gives."""
+        """Parse the output of ``to_json``. Raises BadProgress for any other text."""
         try:
             found = json.loads(text)
             if found["form"] != FORM:
@@ -102,7 +109,7 @@ class ConsumerProgress:
 
 
 def begin_at(positions: Mapping[int, int], start: Micros = 0) -> ConsumerProgress:
-    """A consumer that has read nothing: partition to first offset; writes before ``start`` are left out."""
+    """Return initial progress. ``positions``: partition to first offset. Writes before ``start`` are skipped."""
     parts = tuple((number, PartitionProgress(offset, offset)) for number, offset in sorted(positions.items()))
     return ConsumerProgress(NOT_ENTERED, parts, start)
 

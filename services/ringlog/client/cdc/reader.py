@@ -1,16 +1,18 @@
-"""A consumer of the CDC log in plain Python.
+"""A CDC consumer in plain Python.
 
     for change in CdcReader("127.0.0.1:9092", "shop", progress="orders.progress"):
         ...
 
-The loop hands out whole writes with typed values, in the order that the protocol promises (``reading``). A change
-counts as done when the loop asks for the next one; what is done is committed every ``commit_every`` changes, when
-nothing more comes, and by ``commit()``, which counts the change in hand as done, too. After a restart the first change
-is the one behind the last commit. A loop that is left by ``break`` or by an exception commits nothing by itself.
+The loop returns complete writes with typed values, in the order that the protocol guarantees (``reading``). A change
+counts as processed when the loop asks for the next one. Processed changes are committed every ``commit_every`` changes,
+every 5 s, and at the end. ``commit()`` also commits the current change. After a restart the first change is the one
+after the last commit. A loop that ends by ``break`` or an exception does not commit.
 
-Memory is bounded: a bounded queue of fetched records, one write in hand, and ``ConsumerProgress``; rows of later
-generations are not kept but read again. Two readers cannot share one progress; to share the work give each a ``share``.
-Then the order of one base partition's writes holds within a generation, and not between two, since its stream moves.
+Memory is bounded by a queue of fetched records, the incomplete writes, and ``ConsumerProgress``. Rows of later
+generations are read again instead of stored.
+
+Two readers cannot share one progress. To divide the work, give each reader a ``share``. The order of the writes to one
+base partition is then guaranteed within a generation only, because its stream moves between generations.
 """
 
 from __future__ import annotations
@@ -43,27 +45,32 @@ POLL_S = 0.2
 COMMIT_S = 5.0
 WHOLE = (0, 1)
 UNKNOWN = TableTypes(None)
-"""Of rows of which no table had the name."""
+"""The types for rows whose table did not exist."""
 
 
 class CdcReader:
-    """See the module. For one thread; ``close`` it, or use it as a context.
+    """A consumer of the CDC log; see the module description. Not thread-safe. Call ``close``, or use it as a context
+    manager.
 
-    ``tables``: names ``keyspace.table``, none: all. ``start``, of a reader without progress: ``earliest``, ``now``, or
-    a time (microseconds since 1970, ISO 8601, datetime): writes with an earlier timestamp are left out. ``progress``:
-    a file, a store, None: nothing is resumed. ``lost``: what to do about rows that are no longer kept: raise, or
-    ``skip`` them and count in ``lost_rows``. ``until_end``: stop at the end that the topic had at the start; what the
-    reader may not deliver before then is in ``not_shown``.
-    ``share``: (i, n): the i-th of n parts of the partitions.
+    A value has the type of the table version at the decision on its write. The reader gets these versions from the
+    metadata log. It starts from the newest snapshot and reads earlier entries once if it finds an older row.
+    ``CdcChange.table_id`` distinguishes recreated tables of the same name.
 
-    Values are typed by the table that had the name when the write was decided, with its columns of then, which the
-    metadata log tells: the reader folds it, from the newest snapshot on, and once from its beginning if it meets a row
-    from before what that keeps. ``Change.table_id`` tells a table from another one that was made under its name.
+    Args:
+        tables: Names as ``keyspace.table``. Default: all tables.
+        start: Start point of a reader without progress: ``earliest``, ``now``, or a time (microseconds since 1970, ISO
+            8601, datetime). Earlier writes are skipped.
+        progress: A file or a store. None: reading is not resumed.
+        commit_every: Number of changes between commits. None: only ``commit()`` commits.
+        lost: Reaction to rows that are no longer kept. ``error``: raise. ``skip``: continue and count in ``lost_rows``.
+        until_end: Stop at the end that the topic had at the start. ``not_shown`` then describes rows before that end
+            that cannot be delivered yet.
+        share: (i, n): read the i-th of n parts of the partitions.
+        log_record: File that records the seen metadata log, to detect another history. Default: next to a progress
+            file.
+        tell: Callback for progress messages of long reads of the metadata log.
 
-    ``log_record``: the file that remembers what was seen of the metadata log, so that another history of it is noticed;
-    beside a file of progress by itself. ``tell``: hears how far a long reading of that log is.
-
-    Raises, at once or in the loop: CdcReadError (see ``errors``), LogUnavailable, TopicMissing, other LogErrors.
+    Raises CdcReadError (see ``errors``), LogUnavailable, TopicMissing, other LogErrors, on creation or in the loop.
     """
 
     def __init__(
@@ -120,7 +127,9 @@ class CdcReader:
     # ------------------------------------------------------------------------------------------------ use
 
     def __iter__(self) -> Iterator[CdcChange]:
-        """Every change from the place on; without ``until_end`` it waits for more, for ever."""
+        """Return every change after the stored position. Without ``until_end``, the iteration waits for new changes
+        forever.
+        """
         committed = time.monotonic()
         while True:
             for record in self._poll(POLL_S):
@@ -142,19 +151,19 @@ class CdcReader:
                 return
 
     def commit(self) -> None:
-        """Store the place behind the last change that was handed out."""
+        """Store the position after the last returned change."""
         self._store.save(self.place())
         self._uncommitted = 0
 
     def place(self) -> str:
-        """The place behind the last change that was handed out, for callers that store it themselves."""
+        """Return the position after the last returned change, for callers that store it themselves."""
         progress = self._reading.progress()
         head = {"cluster": self._cluster, "topic": self._topic_id, "share": list(self._share)}
         return json.dumps(head | {"tables": sorted(self._wanted), "progress": progress.to_json()})
 
     @property
     def schema(self) -> Mapping[str, TableChange]:
-        """The tables that there are now, by ``keyspace.table``, as far as the metadata log is folded."""
+        """The current tables by ``keyspace.table``, as far as the metadata log is applied."""
         return self._schema.table_versions.current()
 
     @property
@@ -164,22 +173,22 @@ class CdcReader:
 
     @property
     def counts(self) -> Mapping[str, int]:
-        """What became of the rows read by this reader, by verdict; see ``reading``."""
+        """Number of read rows by verdict; see ``reading``."""
         return {verdict.value: count for verdict, count in self._reading.counts.items()}
 
     @property
     def not_shown(self) -> NotShown | None:
-        """What lies before the end at which this stops, and may not be delivered yet; None: nothing, or no end."""
+        """The rows before the end that cannot be delivered yet; None if there are none, or without ``until_end``."""
         return None if self._ends is None else self._reading.not_shown(self._ends)
 
     @property
     def lag(self) -> Mapping[int, int]:
-        """Partition to the number of offsets between what was read and the end of the topic; asks the broker."""
+        """Partition to the number of offsets between the read position and the end of the topic. Queries the broker."""
         bounds = self._topics.bounds()
         return {number: max(0, bounds[number][1] - read) for number, read in self._reading.positions().items()}
 
     def close(self) -> None:
-        """Let go of connections and progress; commits nothing."""
+        """Close connections and progress store. Does not commit."""
         self._topics.close()
         self._schema.close()
         self._store.close()
@@ -197,7 +206,9 @@ class CdcReader:
         return partition % count == index
 
     def _check_tables(self) -> None:
-        """Tables that were dropped, or have their log switched off, may be asked for: there may be rows of before."""
+        """Check that each requested table has or had a CDC log. Dropped tables are allowed: their rows may still be
+        kept.
+        """
         for name in sorted(self._wanted):
             versions = self._schema.table_versions.all_of(name)
             if not any(table.cdc.enabled for table in versions):
@@ -237,7 +248,7 @@ class CdcReader:
         )
 
     def _check_kept(self, bounds: Mapping[int, tuple[int, int]]) -> None:
-        """Rows that are gone are not passed in silence."""
+        """Raise RowsLost, or count the rows, if unread rows are no longer kept."""
         for number, position in self._reading.positions().items():
             self._lost(number, position, bounds[number][0])
 
@@ -283,7 +294,7 @@ class CdcReader:
         return resumed
 
     def _move_on(self) -> bool:
-        """Enter the next generation, as often as that is possible now."""
+        """Enter the next generation while that is possible. Return whether one was entered."""
         moved = False
         while self._reading.move_on(self._topics.generations, skip_expired=self._skip):
             moved = True
@@ -308,7 +319,7 @@ class CdcReader:
 
 
 def start_of(given: Start) -> str | Micros:
-    """``earliest``, ``now`` or microseconds. Raises BadStart."""
+    """Parse a start point to ``earliest``, ``now`` or microseconds. Raises BadStart."""
     if isinstance(given, str):
         if given in (EARLIEST, NOW):
             return given

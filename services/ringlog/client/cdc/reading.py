@@ -1,27 +1,31 @@
-"""The reading protocol of the CDC log: rows in, whole writes out; no input or output, no clock.
+"""The reading protocol of the CDC log: rows in, complete writes out. No input or output, no clock.
 
-A consumer is in one generation at a time. It delivers that generation's rows partition by partition, in the order of
-their offsets, and moves on when the generation is *closed* and every partition has been read up to the position that
-the close names. Then it reads the next one from where its first row was passed, so nothing is kept meanwhile.
+A consumer reads one generation at a time. It delivers the rows of each partition in the order of their offsets. It
+enters the next generation when the current one is *sealed* and every partition is read up to the offset in the seal. It
+then reads each partition again from the first skipped row of a later generation. So no row has to be stored.
 
 ==================================  =================================================================================
-row of                              verdict
+Row                                 Verdict
 ==================================  =================================================================================
-another table than asked for        ``FILTERED``
-an earlier generation               ``REPEATED`` behind what was read of it, else ``PASSED``
-a later generation                  ``AHEAD``: it is read again, later
-this generation, a write delivered  ``REPEATED``: a writer that was killed writes the batch in hand again
-a write before the start point      ``PASSED``
-a write of several rows, not whole  ``HELD`` until the row with ``end_of_batch``; dropped if the generation closes first
-this generation                     ``DELIVERED``, with all rows of the write
-a partition that is read to its end ``BEYOND``: left for the next generation
+Table was not requested             ``FILTERED``.
+Earlier generation                  ``PASSED`` if it was read in its time (below ``left``), otherwise ``REPEATED``.
+Later generation                    ``AHEAD``: it is read again later.
+This generation, delivered before   ``REPEATED``: a restarted writer repeats its last batch.
+Write before the start point        ``PASSED``.
+Incomplete write                    ``HELD`` until the row with ``end_of_batch``. Dropped at the generation's end.
+This generation                     ``DELIVERED``, with all rows of the write.
+Partition is read to its end        ``BEYOND``: left for the next generation.
 ==================================  =================================================================================
 
-Invariants: every row of every generation entered is delivered once or lies before the start; two writes of one base
-partition key are delivered in the order in which they were produced; ``progress`` taken at any time and given to a
-new ``CdcReading`` goes on with exactly the writes that were not delivered.
+Invariants:
 
-Source: section "Consumers" of the guide; the close replaces ScyllaDB's confidence window.
+- Every row of every entered generation is delivered once or lies before the start point.
+
+- Two writes of one base partition key are delivered in the order of their production.
+
+- ``progress`` may be taken at any time. A new ``CdcReading`` with it continues with exactly the undelivered writes.
+
+Source: section "Consumers" of the guide. The seal replaces ScyllaDB's confidence window.
 """
 
 from __future__ import annotations
@@ -47,7 +51,7 @@ from ringlog.kernel.values import Micros
 
 
 class RowSeen(Protocol):
-    """What the protocol looks at; see the schema ``ringlog.cdc.CdcRow``."""
+    """The fields that the protocol uses; see the schema ``ringlog.cdc.CdcRow``."""
 
     @property
     def stream_id(self) -> bytes: ...
@@ -78,12 +82,12 @@ R = TypeVar("R", bound=RowSeen)
 
 @dataclass(frozen=True, slots=True)
 class NotShown:
-    """What a reader that stopped at an end did not deliver of what lies before it.
+    """The rows before an end that a stopped reader did not deliver.
 
-    ``generation``: the one that it reads, which it cannot leave; -1: none is known. ``is_closed``: that one is, and the
-    next one is not known yet. ``places``: partition, and the offset of its first row that is of a later one or may be;
-    ``records``: from there on, of all partitions; repetitions, and rows of tables that nobody asked for, count.
-    ``writes``: of which some rows have come, and the last one has not.
+    ``generation``: the generation that it reads and cannot leave; -1: none is known. ``is_closed``: it is sealed, but
+    the next one is not known yet. ``places``: partition and offset of its first row that may belong to a later
+    generation. ``records``: number of records from these offsets to the end, including repetitions and rows of other
+    tables. ``writes``: number of incomplete writes.
     """
 
     generation: Micros
@@ -94,7 +98,7 @@ class NotShown:
 
 
 class RowVerdict(Enum):
-    """What became of a row."""
+    """The verdict on a row."""
 
     DELIVERED = "delivered"
     HELD = "held"
@@ -106,7 +110,7 @@ class RowVerdict(Enum):
 
 
 class _Pending(Generic[R]):
-    """A write whose last row has not come."""
+    """A write whose last row has not arrived."""
 
     __slots__ = ("first", "rows", "seen")
 
@@ -132,16 +136,17 @@ class _Partition(Generic[R]):
 
     @property
     def done(self) -> bool:
-        """True when the generation is closed and this partition has been read up to its end."""
+        """Whether the generation is sealed and this partition is read up to its end."""
         return self.end is not None and self.read >= self.end
 
     def progress(self) -> PartitionProgress:
+        # Incomplete writes must be read again from their first row.
         position = min((found.first for found in self.pending.values()), default=self.read)
         marks = tuple(sorted(self.marks.items()))
         return PartitionProgress(position, self.read, self.ahead, self.left, marks, tuple(self.recent))
 
     def enter_next(self) -> None:
-        """Begin the next generation: from its first row that was passed, without anything delivered."""
+        """Begin the next generation at its first skipped row."""
         self.left = max(self.read, self.left or 0)
         self.read = self.read if self.ahead is None else self.ahead
         self.ahead, self.end = None, None
@@ -154,7 +159,7 @@ class _Partition(Generic[R]):
         return row.source_offset < mark.offset or row.timestamp in mark.timestamps
 
     def deliver(self, row: R, source: Source, name: bytes) -> None:
-        """Note that the whole write of ``row`` is out."""
+        """Record that the write of ``row`` was delivered."""
         mark = self.marks.get(source)
         if mark is None or row.source_offset > mark.offset:
             self.marks[source] = Mark(row.source_offset, (row.timestamp,))
@@ -166,9 +171,9 @@ class _Partition(Generic[R]):
 
 
 class CdcReading(Generic[R]):
-    """A consumer's place in the CDC log. For one thread.
+    """The position of a consumer in the CDC log. Not thread-safe.
 
-    ``tables``: ``keyspace.table`` names whose rows are wanted; None: all.
+    ``tables``: requested tables as ``keyspace.table``; None: all.
     """
 
     def __init__(self, progress: ConsumerProgress, tables: frozenset[str] | None = None) -> None:
@@ -180,26 +185,26 @@ class CdcReading(Generic[R]):
         self._parts: dict[int, _Partition[R]] = {number: _Partition(part) for number, part in progress.partitions}
 
     def progress(self) -> ConsumerProgress:
-        """The place, all writes delivered so far done with."""
+        """Return the position after all writes delivered so far."""
         parts = tuple((number, part.progress()) for number, part in self._parts.items())
         return ConsumerProgress(self.generation, parts, self._start, self._entered)
 
     def positions(self) -> Mapping[int, int]:
-        """Partition to the offset that is to be read next, of those that are not done."""
+        """Return the next offset of each partition that is not read to its end."""
         return {number: part.read for number, part in self._parts.items() if not part.done}
 
     def wants(self, partition: int) -> bool:
-        """False for a partition that is read to the end of this generation."""
+        """Return whether the partition has more rows of this generation."""
         return not self._parts[partition].done
 
     def passed(self, partition: int, offset: int) -> None:
-        """The next record of the partition has ``offset`` or a later one: what lies before it are no records."""
+        """Skip a gap: the partition has no records between the last one and ``offset``."""
         part = self._parts[partition]
         if not part.done:
             part.read = max(part.read, offset)
 
     def not_shown(self, ends: Mapping[int, int]) -> NotShown | None:
-        """``ends``: partition to where the topic ended; None if everything before that was delivered."""
+        """Describe the undelivered rows before ``ends`` (partition to end of the topic); None if there are none."""
         places = []
         for number, part in self._parts.items():
             first = part.ahead if part.ahead is not None else part.read if part.done else None
@@ -213,7 +218,9 @@ class CdcReading(Generic[R]):
         return NotShown(self.generation, is_closed, tuple(places), records, writes)
 
     def take(self, partition: int, offset: int, row: R) -> tuple[RowVerdict, tuple[R, ...]]:
-        """The record at ``offset``, in ascending order; with ``DELIVERED`` the rows of the write, by number."""
+        """Process the record at ``offset``, in ascending order. ``DELIVERED`` comes with the rows of the write, by
+        number.
+        """
         part = self._parts[partition]
         verdict, rows = self._judge(part, offset, row)
         if verdict is not RowVerdict.BEYOND:
@@ -228,7 +235,7 @@ class CdcReading(Generic[R]):
                 part.ahead = offset
             return RowVerdict.BEYOND, ()
         if row.generation > self.generation:
-            # Of any table: a generation's first row is where the next one is read from, whatever is asked for.
+            # Before the table filter: the next generation is read from its first row, whatever its table.
             if part.ahead is None:
                 part.ahead = offset
             return RowVerdict.AHEAD, ()
@@ -245,6 +252,7 @@ class CdcReading(Generic[R]):
         source = (row.source_topic, row.source_partition)
         if part.was_delivered(row, source):
             return RowVerdict.REPEATED, ()
+        # A producer that sends a mutation twice creates two source offsets, so the marks do not detect the second one.
         name = blake2b(row.stream_id + row.time, digest_size=NAME_BYTES).digest()
         if name in part.recent:
             if row.end_of_batch:
@@ -267,10 +275,11 @@ class CdcReading(Generic[R]):
     # ------------------------------------------------------------------------------------------ generations
 
     def move_on(self, generations: Generations, *, skip_expired: bool = False) -> bool:
-        """Take what is known of the generations; True if the reading entered another one, and reads on elsewhere.
+        """Apply the known generations. Return True if the reading entered another one, at other positions.
 
-        Call it until it is False. A write whose last row is not there by the close is not delivered: its writer was
-        fenced in the middle of it, and it has a dead letter. Raises GenerationExpired unless ``skip_expired``.
+        Call it until it returns False. A write that is incomplete at the end of its generation is not delivered: its
+        writer was fenced during the write, and the write has a dead letter. Raises GenerationExpired unless
+        ``skip_expired``.
         """
         if self.generation == NOT_ENTERED:
             return self._enter_first(generations, skip_expired)
@@ -283,7 +292,8 @@ class CdcReading(Generic[R]):
         elif current.ends is None:
             return False
         else:
-            # An expired one, too, as long as the topic has its rows: a reader of the topic notices if it has not.
+            # An expired generation is still read to its end. If rows are already deleted, the reader of the topic
+            # detects it.
             ends = dict(current.ends)
             for number, part in self._parts.items():
                 part.end = ends.get(number, 0)
@@ -304,7 +314,7 @@ class CdcReading(Generic[R]):
         if first is None:
             return False
         self.generation = first.timestamp
-        # Rows were only passed so far; none of them was done with.
+        # No generation was entered yet, so no skipped row was processed. Read from the first skipped row.
         for part in self._parts.values():
             part.read = part.read if part.ahead is None else part.ahead
             part.ahead = None

@@ -1,8 +1,10 @@
-"""What a write did, row by row: the rows of the log that speak of the same row of the table, put together.
+"""Effects of a write: the log rows that refer to the same table row, combined.
 
-The log splits a write by time to live and operation, and puts images beside it. Here an ``Effect`` is one row of the
-table (or its static row, a range of rows, the partition) with what was set and deleted, and the images if the table
-keeps them. Nothing is left out: range and partition deletes are effects like others.
+The log splits a write by time to live and operation, and adds images as separate rows. An ``Effect`` describes one row
+of the table (or its static row, a range of rows, the partition). It contains the columns that were set and deleted, and
+the images if the table keeps them.
+
+Invariant: every row of the write is part of an effect. Range and partition deletes are separate effects.
 """
 
 from __future__ import annotations
@@ -36,10 +38,12 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """``operation``: insert, update, row_delete, partition_delete or range_delete. ``number``: of its first row in the
-    write. ``before`` and ``after``: the images, None without. ``start`` and ``end``: of a range delete. ``undecoded``:
-    what no column of the table can take (``ringlog.client.cdc.rows``), of its rows and, where these have none of that
-    name, its images.
+    """The effect of a write on one row, range or partition.
+
+    ``operation``: insert, update, row_delete, partition_delete or range_delete. ``number``: number of its first row in
+    the write. ``before``, ``after``: the images, or None. ``start``, ``end``: bounds of a range delete. ``undecoded``:
+    values that fit no column of the table (``ringlog.client.cdc.rows``). Those of its rows take precedence over those
+    of its images.
     """
 
     operation: str
@@ -56,7 +60,7 @@ class Effect:
 
 
 def effects(change: CdcChange) -> tuple[Effect, ...]:
-    """The effects of a write, in the order in which the log has them."""
+    """Return the effects of a write in the order of the log."""
     images: dict[int, dict[str, Names]] = {PREIMAGE: {}, POSTIMAGE: {}}
     undecoded: dict[str, dict[str, bytes]] = {}
     found: list[list[LogRow]] = []
@@ -86,7 +90,7 @@ def _undecoded(rows: list[LogRow], of_images: Mapping[str, bytes]) -> Mapping[st
 
 
 def _name(row: LogRow) -> str:
-    """Names the row of the table: the key's values in words, for that of a user type has no hash."""
+    """Return a name of the table row: the representation of its key, because a user type in it cannot be hashed."""
     return repr(dict(row.key))
 
 
@@ -99,7 +103,8 @@ def _effect(rows: list[LogRow], images: dict[int, dict[str, Names]], by_key: Map
         return Effect("range_delete", first.batch_seq_no, shared, start=start, end=end)
     before, after = images[PREIMAGE].get(_name(first)), images[POSTIMAGE].get(_name(first))
     if first.code in PARTITION_DELETES:
-        # Static columns have the partition's key, too: an image beside a change of them is theirs.
+        # The static row also has the key of the partition. An image beside a change of static columns belongs to that
+        # change.
         own = None if _name(first) in by_key else before
         return Effect("partition_delete", first.batch_seq_no, first.key, before=own)
     if first.code in ROW_DELETES:

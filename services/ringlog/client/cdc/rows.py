@@ -1,20 +1,22 @@
-"""Rows of the CDC log as typed values, by the schema of their table.
+"""Rows of the CDC log as typed values, according to the schema of their table.
 
-A ``CdcChange`` is one write at one timestamp: all rows up to the one with ``end_of_batch``, images included. A column's
-value has the Python type of its CQL type in the log (``ringlog.kernel.cql.types``): a collection is a tuple, a map
-one of pairs, a list one of pairs of a time UUID and a value; a user type is a dict.
+A ``CdcChange`` is one write at one timestamp: all rows up to the one with ``end_of_batch``, including images. A
+column's value has the Python type of its CQL type in the log (``ringlog.kernel.cql.types``). A collection is a tuple, a
+map a tuple of pairs, a list a tuple of pairs of a time UUID and a value. A user type is a dict.
 
-What the table has no column for, and what does not fit its column's type, is *undecoded*: it is shown by name, as its
-bytes. Every reader goes by ``TableTypes`` there, so none of them passes anything over in silence. Rows have columns
-under stored names, readers show those of the table (``ringlog.kernel.schema.stored``):
+Values without a matching column, and values that do not fit their column's type, are *undecoded*. They appear by name
+as raw bytes.
+
+Invariant: no reader drops a value silently, because all of them use ``TableTypes``. Rows use the stored names of
+columns, readers show the names of the table (``ringlog.kernel.schema.stored``).
 
 ==================================  =================================================================================
-undecoded                           its name
+Undecoded                           Its name
 ==================================  =================================================================================
-value of a column                   the column
-part of the key, of one too many    ``partition_<n>``, ``clustering_<n>``, from 0 on
-deletion of a column                ``cdc$deleted_<col>``: one byte, 1
-elements taken out of a collection  ``cdc$deleted_elements_<col>``: their keys in hex, by comma
+Value of a column                   The column.
+Surplus part of the key             ``partition_<n>``, ``clustering_<n>``, counted from 0.
+Deletion of a column                ``cdc$deleted_<col>``: one byte, 1.
+Elements removed from a collection  ``cdc$deleted_elements_<col>``: their keys in hex, separated by commas.
 ==================================  =================================================================================
 """
 
@@ -44,25 +46,27 @@ OPERATIONS: Mapping[int, str] = {
     -3: "service_row_delete",
     -4: "service_partition_delete",
 }
-"""Code of an operation to its name; a code of a later release is named by its number."""
+"""Operation code to name. An unknown code of a later release is named by its number."""
 
 PREIMAGE, UPDATE, INSERT, ROW_DELETE, PARTITION_DELETE, POSTIMAGE = 0, 1, 2, 3, 4, 9
 RANGE_STARTS: Mapping[int, bool] = {5: True, 6: False}
 RANGE_ENDS: Mapping[int, bool] = {7: True, 8: False}
-"""Code of a bound to whether it is inclusive."""
+"""Code of a range bound to whether the bound is inclusive."""
 
 ROW_DELETES, PARTITION_DELETES = frozenset({3, -3}), frozenset({4, -4})
 
 DELETED, ELEMENTS = "cdc$deleted_", "cdc$deleted_elements_"
-"""What stands before the column's name where its deletion, or that of some of its elements, is shown."""
+"""Prefixes of a column's name for its deletion and for removed elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """One row of the log. ``key``: partition and clustering columns that it names; ``values``: columns that it sets;
-    ``deleted``: columns set to null, or collections whose earlier elements are gone; ``deleted_elements``: column to
-    the keys of elements taken out; ``ttl`` in seconds, None: never; ``undecoded``: see the module. A key is whole in
-    any case, with bytes where a part of it is undecoded, and ``deleted`` has all names.
+    """One row of the log.
+
+    ``key``: partition and clustering columns. It is always complete, with raw bytes for an undecoded part. ``values``:
+    columns that the row sets. ``ttl``: in seconds, None: no expiry. ``deleted``: columns set to null, and collections
+    that lose their earlier elements; includes undecoded names. ``deleted_elements``: column to the keys of removed
+    elements. ``undecoded``: see the module description.
     """
 
     operation: str
@@ -78,9 +82,11 @@ class LogRow:
 
 @dataclass(frozen=True, slots=True)
 class CdcChange:
-    """One write at one timestamp (microseconds). ``stream_id`` and ``time``: 16 bytes each, together its name;
-    ``place``: partition and offset of its last row in the CDC topic; ``raw``: the rows as they are in the log.
-    ``schema``: the table as it was when the write was decided, by which its values are typed; None: there was none.
+    """One write at one timestamp in microseconds.
+
+    ``stream_id``, ``time``: 16 bytes each; together they identify the write. ``place``: partition and offset of its
+    last row in the CDC topic. ``raw``: the rows as stored in the log. ``schema``: the table version at the decision on
+    the write, which determines the types. None: the table did not exist.
     """
 
     keyspace: str
@@ -97,27 +103,29 @@ class CdcChange:
 
     @property
     def name(self) -> str:
-        """``keyspace.table``."""
+        """The full table name, ``keyspace.table``."""
         return f"{self.keyspace}.{self.table}"
 
     @property
     def table_id(self) -> str | None:
-        """Id of the table: another one when it was dropped and made anew. None: there was no such table."""
+        """Id of the table, which differs for a recreated table. None: the table did not exist."""
         return None if self.schema is None else self.schema.id
 
     @property
     def epoch(self) -> int:
-        """The metadata epoch by which the write was decided; 0: not said."""
+        """The metadata epoch of the decision on the write; 0 if not recorded."""
         return decided_by(self.raw)
 
 
 def decided_by(rows: Iterable[CdcRow]) -> int:
-    """The epoch by which a write was decided: of one that was left half written and finished later, the later one."""
+    """Return the epoch of the decision on a write. For a write that was interrupted and completed later, the later
+    epoch.
+    """
     return max(row.epoch for row in rows)
 
 
 def change_of(rows: tuple[CdcRow, ...], types: TableTypes, place: tuple[int, int]) -> CdcChange:
-    """The write of these rows."""
+    """Build the change from the rows of a write."""
     first = rows[0]
     return CdcChange(
         keyspace=first.keyspace,
@@ -135,7 +143,7 @@ def change_of(rows: tuple[CdcRow, ...], types: TableTypes, place: tuple[int, int
 
 
 class TableTypes:
-    """The columns of a table, for decoding; ``table`` None: it is unknown, and everything is undecoded."""
+    """Column types of a table, for decoding. If ``table`` is None, everything is undecoded."""
 
     def __init__(self, table: TableChange | None) -> None:
         self.table = table
@@ -151,7 +159,7 @@ class TableTypes:
         self._names = {} if table is None else names_of(table)
 
     def named(self, row: CdcRow) -> CdcRow:
-        """The row with columns under the names that the table has for them."""
+        """Return the row with the table's column names."""
         names = self._names
         if not names:
             return row
@@ -165,7 +173,7 @@ class TableTypes:
         )
 
     def row(self, row: CdcRow) -> LogRow:
-        """A row with typed values."""
+        """Return the row with typed values."""
         row = self.named(row)
         undecoded = dict(self.homeless(row))
         values: dict[str, Any] = {}
@@ -192,9 +200,9 @@ class TableTypes:
         )
 
     def homeless(self, row: CdcRow, out: frozenset[str] = frozenset()) -> Iterable[tuple[str, bytes]]:
-        """What of a row no column can take whatever its type; and elements taken out whose keys are not of their type.
+        """Return values of a row without a matching column, and removed elements whose keys do not fit their type.
 
-        ``row`` is ``named``. ``out``: columns that a reader leaves out, also by the names that their deletions have.
+        ``row``: output of ``named``. ``out``: columns that a reader excludes, also by the names of their deletions.
         """
         for names, prefix, parts in (
             (self.partition_key, "partition", row.partition_key),
@@ -216,8 +224,9 @@ class TableTypes:
                 yield ELEMENTS + taken.column, b",".join(key.hex().encode() for key in taken.keys)
 
     def _key(self, row: CdcRow) -> tuple[dict[str, Any], dict[str, bytes]]:
-        """(partition and clustering columns by name, in key order; those that are not of their type, which have their
-        bytes there). Without a table the names are ``partition_0``, ``clustering_0``.
+        """Return partition and clustering columns by name in key order, and those with undecoded bytes.
+
+        Without a table the names are ``partition_0``, ``clustering_0`` and so on.
         """
         found: dict[str, Any] = {}
         misfits: dict[str, bytes] = {}
@@ -238,12 +247,12 @@ class TableTypes:
         return found, misfits
 
     def value(self, column: str, data: bytes | None) -> Any:
-        """A column's value; its bytes where the type is unknown or does not fit."""
+        """Return a column's value, or its bytes if the type is unknown or does not fit."""
         return None if data is None else _typed(self.columns.get(column), data)
 
 
 def fits(kind: str, data: bytes) -> bool:
-    """Are the bytes a value of the type?"""
+    """Return whether the bytes are a value of the type."""
     try:
         deserialize(kind, data)
     except TypeMismatch:

@@ -1,12 +1,12 @@
-"""The tables that rows of the CDC log are of, from a replica of the metadata log.
+"""Tables of CDC rows, from a replica of the metadata log.
 
-A row may be decided by an epoch that this process has not folded yet: then it is folded first, and nothing is guessed.
-A change topic would not do: it has the newest version of a table and none of a dropped one, and lags behind the log
-that the writers of rows follow.
+Invariant: a row is interpreted only after the log is applied up to the epoch of the decision on it. A change topic
+would not be sufficient. It contains only the newest version of a table and nothing of a dropped table. It also lags
+behind the log that the writers of rows follow.
 
-It begins with the newest snapshot, whose state keeps the versions that may still count for a write. Where a row is from
-before those, it folds once what there is of the log before that snapshot: from the first entry, or from the oldest
-snapshot where that entry was let go.
+The replica starts from the newest snapshot. The snapshot's state contains the table versions that may still apply to a
+write. If a row is older than these versions, the log before the snapshot is read once. That begins at the first entry,
+or at the oldest snapshot if the first entry was truncated.
 """
 
 from __future__ import annotations
@@ -39,10 +39,14 @@ log = get_logger(__name__)
 
 
 class SchemaFollower:
-    """Follows one cluster's metadata log. For one thread; ``start`` it and ``close`` it.
+    """A follower of one cluster's metadata log. Not thread-safe. Call ``start`` and ``close``.
 
-    ``record``, ``metadata``, ``beginning``: see ``MetadataWatch``. ``past``: finds where the past begins that is looked
-    into when need be; on Kafka, as early as the log allows. ``tell``: hears how far a long reading is.
+    Arguments that are not listed are those of ``MetadataWatch``.
+
+    Args:
+        past: Source of the start point for reading the log before the snapshot. Default on Kafka: the earliest
+            possible.
+        tell: Callback for progress messages of long reads.
     """
 
     def __init__(
@@ -66,23 +70,27 @@ class SchemaFollower:
         self._watch.subscribe(self._record_step, self._watch.replica.halt_on_defect)
 
     def start(self) -> SchemaFollower:
-        """Fold the log to its present end. Raises NotFounded, TopicMissing, other LogErrors; is closed then: also
-        where the log is not the one that ``record`` was of, since rows would be read by the tables of another history.
+        """Replay the log to its current end.
+
+        Raises NotFounded, TopicMissing, other LogErrors; the follower is then closed. One of them is raised if the log
+        is not the one in ``record``: rows must not be interpreted with the tables of another history.
         """
         self._watch.start()
-        between = self._watch.subscribe(lambda *_: None)  # two records; what was noted before has begun it
+        # A subscription starts between two records and returns the state there. ``begin`` has no effect if a step was
+        # already recorded.
+        between = self._watch.subscribe(lambda *_: None)
         between.close()
         self.table_versions.begin(between.state)
         self._catch_up(self._watch.state.epoch)
         return self
 
     def at(self, name: str, epoch: Epoch) -> TableChange | None:
-        """``TableVersions.at`` once all of the log up to that epoch is folded. None, too, of an epoch that the log has
-        not.
+        """Return the table as in ``TableVersions.at``, after the log is applied up to that epoch.
 
-        Raises TablesForgotten, ReplicaHalted, LogUnavailable, WaitTimedOut.
+        Returns None for an epoch that the log does not contain. Raises TablesForgotten, ReplicaHalted, LogUnavailable,
+        WaitTimedOut.
         """
-        # The row's writer had folded that entry, so it is there: a barrier finds it, or there is none.
+        # The writer of the row had applied that entry. So a barrier reaches it, or it does not exist.
         if epoch > self.table_versions.epoch and epoch > self.newest().epoch:
             return None
         if not self.table_versions.knows(name, epoch) and not self.whole().knows(name, epoch):
@@ -90,12 +98,12 @@ class SchemaFollower:
         return self.table_versions.at(name, epoch)
 
     def newest(self) -> TableVersions:
-        """``table_versions`` with all that is in the log now. Raises ReplicaHalted, LogUnavailable, WaitTimedOut."""
+        """Return ``table_versions`` after a read barrier. Raises ReplicaHalted, LogUnavailable, WaitTimedOut."""
         self._catch_up(self._watch.read_barrier(ANSWER_S).epoch)
         return self.table_versions
 
     def whole(self) -> TableVersions:
-        """``table_versions`` with all that there is of the log: what was before the snapshot is folded, once.
+        """Return ``table_versions`` extended by the log before the snapshot, which is read at most once.
 
         Raises LogForked, LogTruncated, LogUnavailable.
         """
@@ -108,11 +116,10 @@ class SchemaFollower:
         return self.table_versions
 
     def close(self) -> None:
-        """Stop following."""
         self._watch.close()
 
     def _before(self, start: Start) -> TableVersions:
-        """From there to the state with which the replica began."""
+        """Read the versions from ``start`` to the initial state of the replica."""
         end, metadata = self._watch.replica.began, self._watch.replica.log
         found, state = TableVersions(), start.state
         found.begin(state)
@@ -128,6 +135,7 @@ class SchemaFollower:
                     break
         finally:
             tail.close()
+        # The snapshot and the log must describe the same history.
         if state.state_id != end.state_id:
             raise LogForked(f"epoch {end.epoch} is {end.state_id} in a snapshot, and {state.state_id} in the log")
         return found
@@ -144,5 +152,5 @@ class SchemaFollower:
         self.table_versions.record_step(before, after)
 
     def _catch_up(self, epoch: Epoch) -> None:
-        """A state is published before its followers hear of it."""
+        """Wait until the versions include ``epoch``. A state is published before its subscribers are called."""
         self._watch.wait_for(lambda _: self.table_versions.epoch >= epoch, ANSWER_S, f"epoch {epoch} to be noted")

@@ -1,7 +1,7 @@
-"""Where a consumer keeps its place: a text that ``CdcReader.place`` gives, stored whole or not at all.
+"""Storage of a consumer's progress: the text of ``CdcReader.place``, replaced atomically.
 
-Who keeps it in the same transaction as the effects of the changes has every change in effect exactly once; who keeps
-it elsewhere, at least once: what was handled after the last ``save`` comes again.
+A consumer that stores the progress in the same transaction as the effects of the changes gets exactly-once effects. Any
+other consumer gets at-least-once: changes after the last ``save`` are delivered again.
 """
 
 from __future__ import annotations
@@ -16,47 +16,46 @@ from ringlog.files import read_text, replace_durably
 
 
 class ProgressStore(Protocol):
-    """Keeps one text."""
+    """A store for one text."""
 
     def load(self) -> str | None:
-        """What was saved last, None if nothing was."""
+        """Return the last saved text, or None."""
         ...
 
     def save(self, text: str) -> None:
-        """Replace it; durable on return."""
+        """Replace the text. Durable when this returns."""
         ...
 
     def close(self) -> None:
-        """Let go of it."""
+        """Release the resources of the store."""
         ...
 
 
 class MemoryProgress:
-    """In this object only: for tests, and for reading that is not to be resumed."""
+    """A store in memory, for tests and for reading that is not resumed."""
 
     def __init__(self, text: str | None = None) -> None:
         self.text = text
 
     def load(self) -> str | None:
-        """What was saved last."""
         return self.text
 
     def save(self, text: str) -> None:
-        """Replace it."""
         self.text = text
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """No resources to release."""
 
 
 class FileLock:
-    """``<path>.lock``, held until ``close`` or the end of the process, however it ends.
+    """The lock file ``<path>.lock``, held until ``close`` or the end of the process, even after a crash.
 
     Raises ProgressInUse, BadStore.
     """
 
     def __init__(self, path: Path) -> None:
-        if path.exists() and not path.is_file():  # a device would be replaced by what is saved
+        # ``save`` replaces the file. A device such as /dev/null must not be replaced.
+        if path.exists() and not path.is_file():
             raise BadStore(path, "a folder" if path.is_dir() else "no plain file")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -70,19 +69,18 @@ class FileLock:
             raise ProgressInUse(str(path)) from error
 
     def close(self) -> None:
-        """Free it."""
+        """Release the lock."""
         os.close(self._file)
 
 
 class FileProgress:
-    """A file, replaced as a whole. One process at a time (``FileLock``). Raises ProgressInUse, BadStore."""
+    """A store in a file that is replaced atomically, locked for one process. Raises ProgressInUse, BadStore."""
 
     def __init__(self, path: Path) -> None:
         self._path = path.absolute()
         self._lock = FileLock(self._path)
 
     def load(self) -> str | None:
-        """What was saved last."""
         try:
             return read_text(self._path)
         except FileNotFoundError:
@@ -91,17 +89,16 @@ class FileProgress:
             raise BadStore(self._path, error) from error
 
     def save(self, text: str) -> None:
-        """Replace it; on the disk when this returns."""
         try:
             replace_durably(self._path, text.encode(), Path(f"{self._path}.new"))
         except OSError as error:
             raise BadStore(self._path, error.strerror) from error
 
     def close(self) -> None:
-        """Free the lock."""
+        """Release the lock."""
         self._lock.close()
 
 
 def log_record_of(path: Path) -> Path:
-    """Where it is remembered, beside a consumer's own file, what was seen of the metadata log."""
+    """Return the path of the file that records the seen metadata log of a consumer with progress in ``path``."""
     return path.with_name(f"{path.name}.log.json")

@@ -1,21 +1,23 @@
-"""Tables over their lives: which table had a name at an epoch, with which columns.
+"""Table versions: the table that had a name at an epoch, with its columns at that epoch.
 
-A name is no identity: a table can be dropped and another one made under its name, with other columns or with the same
-ones. A table is its *id*, which is never used again; while it lives, columns are added and user types grow, so a later
-version reads what an earlier one wrote. A row of the CDC log has the name, and the epoch by which it was decided: the
-table is the one that had the name at that epoch, and a column that it had not then is unknown in that row for ever,
-whatever is added later. So every reader comes to the same verdict, whenever it reads.
+A table name is not an identity, because a table can be dropped and recreated under its name, with the same or other
+columns. The table *id* is the identity; it is never reused. During the lifetime of a table, columns are added and user
+types grow. So a later version can read data that an earlier version wrote.
+
+A CDC row contains the table name and the epoch of the decision on it. Its table is the one that had the name at that
+epoch. A column that this table version did not have is unknown in the row, even if it is added later. So all readers
+interpret a row in the same way, whenever they read it.
 
 ==================  ==============================================================================================
-epoch of the row    its table
+Epoch of the row    Its table
 ==================  ==============================================================================================
-one of the log      the one that had the name at that epoch; None if there was none
-0: not said         the one that has the name, or else the last one that had it
+An epoch            The table that had the name at that epoch, or None.
+0 (not recorded)    The table that has the name, or else the last table that had it.
 ==================  ==============================================================================================
 
-Fed with every step of the fold, this knows all versions of all tables that ever were; nothing of it is forgotten. Who
-begins with a stored state knows the versions which that keeps (``ClusterState.table_lives``): of what lies before them
-it says that it does not know it, until somebody has folded that, too (``follow_on``).
+Invariant: an instance that is fed with every step of the fold knows all versions of all tables. An instance that begins
+with a stored state knows only the versions in that state (``ClusterState.table_lives``). It reports earlier epochs as
+unknown until the earlier part of the log is added (``follow_on``).
 """
 
 from __future__ import annotations
@@ -32,13 +34,15 @@ from ringlog.kernel.values import Epoch
 
 UNKNOWN_EPOCH: Epoch = 0
 Version = tuple[Epoch, TableChange | None]
-"""Since when; None: since then no table has the name."""
+"""The epoch of a version, and the table. None: from this epoch on, no table has the name."""
 
 
 @dataclass(frozen=True, slots=True)
 class NamePeriod:
-    """When a table had its name: from ``first`` on, and before ``end`` (None: it still has). ``is_last``: no other
-    table has had it since. ``known_from``: of earlier epochs it is not known whose the name was; 0: it is of all.
+    """How long a table has a name: from ``first`` to before ``end`` (None: still).
+
+    ``is_last``: no other table has had the name since. ``known_from``: the first epoch with a known owner of the name;
+    0: all are known.
     """
 
     first: Epoch
@@ -47,27 +51,27 @@ class NamePeriod:
     known_from: Epoch = 0
 
     def knows(self, epoch: Epoch) -> bool:
-        """False of a row from before what is known."""
+        """Return whether the table of a row with this epoch is known."""
         return epoch == UNKNOWN_EPOCH or epoch >= self.known_from
 
     def has(self, epoch: Epoch) -> bool:
-        """Is a row that was decided by that epoch, which it knows, one of this table's?"""
+        """Return whether a row with this (known) epoch belongs to this table."""
         if epoch == UNKNOWN_EPOCH:
             return self.is_last
         return self.first <= epoch and not self.is_over(epoch)
 
     def is_over(self, epoch: Epoch) -> bool:
-        """Is a row that was decided by that epoch one of a table that got the name after this one?"""
+        """Return whether a row with this epoch belongs to a later table of the same name."""
         if epoch == UNKNOWN_EPOCH:
             return not self.is_last
         return self.end is not None and epoch >= self.end
 
 
 class TableVersions:
-    """All versions of all tables. Safe from threads: one notes, others ask."""
+    """All versions of all tables. Thread-safe: one thread adds versions, others read."""
 
     def __init__(self, tables: Iterable[TableChange] = ()) -> None:
-        """``tables``: versions to begin with, by ascending epoch."""
+        """Create an instance. ``tables``: initial versions by ascending epoch."""
         self._lock = Lock()
         self._versions: dict[str, list[Version]] = {}
         self._epoch = self._began = 0
@@ -76,14 +80,11 @@ class TableVersions:
 
     @property
     def epoch(self) -> Epoch:
-        """Up to which it knows everything."""
+        """The newest epoch whose changes are included."""
         return self._epoch
 
     def begin(self, state: ClusterState) -> None:
-        """Nothing before this state is to be noted: what it keeps of the past is all that is known.
-
-        Without effect once anything is known.
-        """
+        """Begin with a stored state and the versions that it contains. Has no effect if any epoch is known."""
         with self._lock:
             if self._epoch or not state.epoch:
                 return
@@ -93,17 +94,18 @@ class TableVersions:
                 by_epoch: dict[Epoch, Table] = {one.changed: one for one in (*kept, *([] if now is None else [now]))}
                 for epoch, table in sorted(by_epoch.items()):
                     self._add(name, epoch, table_change(table, epoch))
-                if now is None and max(by_epoch) < state.epoch:  # it was dropped, at an epoch that is not kept
+                # The table was dropped. The epoch of the drop is not stored, so use the epoch of the state.
+                if now is None and max(by_epoch) < state.epoch:
                     self._add(name, state.epoch, None)
             self._epoch = self._began = state.epoch
 
     @property
     def began(self) -> Epoch:
-        """The epoch of the state that it began with; 0: it knows all."""
+        """The epoch of the initial state; 0 if all versions are known."""
         return self._began
 
     def knows(self, name: str, epoch: Epoch) -> bool:
-        """False of a row from before what is known."""
+        """Return whether the table of a row with this epoch is known."""
         with self._lock:
             return epoch == UNKNOWN_EPOCH or epoch >= self._known_from(name)
 
@@ -111,7 +113,7 @@ class TableVersions:
         return min([self._began, *(epoch for epoch, _ in self._versions.get(name, ())[:1])])
 
     def follow_on(self, earlier: TableVersions) -> None:
-        """Take over what ``earlier`` knows, which was fed up to the state with which this one began."""
+        """Add the versions of ``earlier``, which must end at the initial state of this instance."""
         with self._lock:
             assert earlier.epoch == self._began, "one goes on where the other one ends"
             later, self._versions = self._versions, dict(earlier._versions)
@@ -121,7 +123,7 @@ class TableVersions:
             self._began = earlier.began
 
     def record_step(self, before: ClusterState, after: ClusterState) -> None:
-        """One step of the fold, from ``before`` to ``after``."""
+        """Add the changes of one step of the fold."""
         with self._lock:
             if before.tables is not after.tables:
                 for name in {*before.tables, *after.tables}:
@@ -131,7 +133,7 @@ class TableVersions:
             self._epoch = after.epoch
 
     def at(self, name: str, epoch: Epoch) -> TableChange | None:
-        """The table that a row is of which was decided by ``epoch``."""
+        """Return the table of a row that was decided at ``epoch``."""
         with self._lock:
             versions = self._versions.get(name, ())
             if epoch != UNKNOWN_EPOCH:
@@ -140,18 +142,18 @@ class TableVersions:
             return next((table for _, table in reversed(versions) if table is not None), None)
 
     def current(self) -> Mapping[str, TableChange]:
-        """The tables that there are now, by ``keyspace.table``."""
+        """Return the current tables by ``keyspace.table``."""
         with self._lock:
             found = ((name, versions[-1][1]) for name, versions in sorted(self._versions.items()))
             return {name: table for name, table in found if table is not None}
 
     def all_of(self, name: str) -> tuple[TableChange, ...]:
-        """Every version of every table that ever had the name, the oldest first."""
+        """Return every version of every table that ever had the name, oldest first."""
         with self._lock:
             return tuple(table for _, table in self._versions.get(name, ()) if table is not None)
 
     def period(self, name: str, table_id: str) -> NamePeriod:
-        """When the table with that id had the name, which it did."""
+        """Return how long the table with that id had the name. The table must have had it."""
         with self._lock:
             versions = self._versions.get(name, [])
             own = [place for place, (_, table) in enumerate(versions) if table is not None and table.id == table_id]

@@ -1,11 +1,13 @@
-"""A Kafka consumer over the CDC topic and the change topics that a reader of it needs: positions, never groups.
+"""A Kafka consumer for the CDC topic and the change topics that a reader needs. It assigns positions and uses no
+groups.
 
-Committed records only; an offset that is gone is an error, never a jump. Change topics are read from their beginning:
-``cdc-generations`` tells what to read, ``schemas`` how records of later releases are written. What tables rows are of
-is in the metadata log (``ringlog.client.cdc.schema``).
+The consumer reads committed records only. A lost offset is an error; the consumer never skips it. The change topics are
+read from their beginning: ``cdc-generations`` lists the generations to read, ``schemas`` contains the schemas of later
+releases. Tables come from the metadata log (``ringlog.client.cdc.schema``).
 
-A change that cannot be read is kept until ``schemas`` is read to its end: its schema may be there. If it is not, that
-is an error, since a reader that passes a generation over skips its rows; unless the key has a later record by then.
+Invariant: no generation is skipped because its record is unreadable, since a reader would skip its rows. An unreadable
+change is kept until ``schemas`` is read to its end, because its schema may be there. If it is still unreadable and the
+key has no later record, that is an error.
 """
 
 from __future__ import annotations
@@ -31,12 +33,13 @@ ANSWER_S = 30.0
 POLL_S = 0.2
 RECORDS_MAX = 500
 QUEUED_KB = 16_384
-"""Fetched and not yet taken records, at most: what bounds the memory of a reader that is slower than the topic."""
+"""The limit of fetched but unprocessed records. It bounds the memory of a reader that is slower than the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class CdcRecord:
-    """A record of the CDC topic, or with ``value`` None the place up to which there are none."""
+    """A record of the CDC topic. If ``value`` is None, there is no record, and the partition is read up to ``offset``.
+    """
 
     partition: int
     offset: int
@@ -44,7 +47,7 @@ class CdcRecord:
 
 
 class Topics:
-    """For one thread. ``generations`` are as the change topic had them when it was last polled."""
+    """The consumer. Not thread-safe. ``generations`` reflects the change topic at the last poll."""
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
         self.generations = Generations()
@@ -60,7 +63,7 @@ class Topics:
         self._paused: list[TopicPartition] = []
 
     def start(self) -> None:
-        """Read the change topics to their present end. Raises LogUnavailable, TopicMissing, UnreadableChange."""
+        """Read the change topics to their current end. Raises LogUnavailable, TopicMissing, UnreadableChange."""
         places = []
         for topic in self._changes:
             self._partitions_of(topic)
@@ -74,39 +77,40 @@ class Topics:
         self._check_unread()
 
     def topic_id(self) -> str:
-        """Id of the CDC topic: another one means that it was made anew."""
+        """Return the id of the CDC topic. It changes when the topic is recreated."""
         return describe(admin_client(self._bootstrap), [self._cdc])[self._cdc].topic_id
 
     def partitions(self) -> tuple[int, ...]:
-        """Numbers of the CDC topic's partitions."""
+        """Return the partition numbers of the CDC topic."""
         return self._partitions_of(self._cdc)
 
     def bounds(self) -> Mapping[int, tuple[int, int]]:
-        """Partition to the offset of the first record kept, and the one behind the last committed record."""
+        """Return for each partition the first kept offset and the offset after the last committed record."""
         return {number: self.bounds_of(number) for number in self.partitions()}
 
     def bounds_of(self, partition: int) -> tuple[int, int]:
-        """The same of one partition."""
+        """Return the bounds of one partition; see ``bounds``."""
         return self._bounds(TopicPartition(self._cdc, partition))
 
     def read_from(self, positions: Mapping[int, int]) -> None:
-        """Read these partitions of the CDC topic from these offsets, and no others; what was fetched is dropped."""
+        """Read exactly these partitions of the CDC topic from these offsets. Fetched records are dropped."""
         if self._paused:
-            self._consumer.resume(self._paused)  # or they would stay so when they are assigned again
+            # A paused partition would remain paused after the new assignment.
+            self._consumer.resume(self._paused)
             self._paused = []
         self._consumer.assign(
             [TopicPartition(self._cdc, number, offset) for number, offset in sorted(positions.items())]
         )
 
     def pause(self, partitions: Iterable[int]) -> None:
-        """Fetch no more of these, until ``read_from``."""
+        """Stop fetching these partitions until the next ``read_from``."""
         places = [TopicPartition(self._cdc, number) for number in partitions]
         if places:
             self._consumer.pause(places)
             self._paused += places
 
     def poll(self, timeout_s: float, records_max: int = RECORDS_MAX) -> list[CdcRecord]:
-        """What has come of the CDC topic, in order within a partition.
+        """Return new records of the CDC topic, in order within a partition.
 
         Raises RowsLost, LogUnavailable, UnreadableChange.
         """
@@ -119,12 +123,12 @@ class Topics:
         return [record for record in found if record is not None]
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._news.close()
         self._consumer.close()
 
     def _read_changes(self, timeout_s: float) -> bool:
-        """Take what has come of the change topics; False if nothing has."""
+        """Apply new records of the change topics. Return False if there are none."""
         first = self._news.poll(timeout_s)
         if first is None:
             return False
@@ -180,12 +184,14 @@ class Topics:
         try:
             codec.learn(value.decode())
         except (WireError, UnicodeDecodeError):
-            return  # a kind of schema that later releases have; records written with it say so themselves
+            # Later releases may publish other kinds of schemas. Records that need such a schema are reported when they
+            # are read.
+            return
         for key, (offset, waiting, _) in list(self._unread.items()):
             self._apply_change(key, offset, waiting)
 
     def _check_unread(self) -> None:
-        """Raise UnreadableChange once both topics are read to their end, and something is unread still."""
+        """Raise UnreadableChange if both topics are read to their end and a change is still unreadable."""
         if not self._unread:
             return
         for topic in self._changes:

@@ -149,7 +149,7 @@ def found_cluster(
 
     Args:
         replication: Copies of each record. Default: three on three brokers, one on a single broker.
-        stored_id: Id of a cluster of this name that this machine knows.
+        stored_id: Id of a cluster of this name, as stored on this machine.
         anew: Skip the check for the remains of an earlier cluster.
 
     Raises CopiesUndecided if the default does not apply, TopicMisconfigured, SchemasIncompatible, LogUnavailable, the

@@ -109,8 +109,8 @@ class FoundPartition:
     """A successful read.
 
     ``writes``: encoded. They include every accepted write of the partition below ``positions``, except overwritten
-    ones. ``plan``, ``epoch``, ``answers``, ``attempts``: as in ``RegisterResult``. ``repair``: the plan by which other
-    replicas were awaited. ``lacking``: replicas that have lost some of the writes, which indicates a defect.
+    ones. ``plan``, ``epoch``, ``answers``, ``attempts``: as in ``RegisterResult``. ``repair``: the plan used to wait
+    for other replicas. ``lacking``: replicas that have lost some of the writes, which indicates a defect.
     """
 
     table: str

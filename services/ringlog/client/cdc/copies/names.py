@@ -1,9 +1,9 @@
-"""Names of the schema where a store does not tell upper from lower case: one rule for the SQLite copy and the lake.
+"""Names in stores that ignore case: one rule for the SQLite copy and the lake.
 
-``orders`` and ``Orders`` are two tables here, and two columns. SQLite and Delta take them for one. So of names that
-differ only in case the first to come keeps its own, and later ones do not have it: in the order of the
-schema, to which columns are only ever added, behind those that the store has already. What a store does for the others
-is its own matter: the SQLite copy gives them another name (``unique_names``), the lake leaves them out.
+In Ringlog, ``orders`` and ``Orders`` are two tables, or two columns. SQLite and Delta treat them as one. If names
+differ only in case, the first one keeps its name. The order is: names that the store already has, then the order of the
+schema, which only grows. Each store handles the other names in its own way: the SQLite copy renames them
+(``unique_names``), the lake excludes them.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ from collections.abc import Iterable
 
 
 def unique_names(names: Iterable[str], there: Iterable[str] = ()) -> dict[str, str]:
-    """Each of ``names`` to the one that it has in a store with these names ``there``: its own, or one with ``$2``,
-    ``$3``, … behind it. No name of the schema has a dollar sign, so these meet no other.
+    """Return for each of ``names`` its name in a store that already has the names ``there``.
+
+    It is the same name, or the name followed by ``$2``, ``$3`` and so on. Schema names have no dollar sign, so no other
+    name collides.
     """
     taken = {name.lower() for name in there}
     found: dict[str, str] = {}
@@ -28,7 +30,7 @@ def unique_names(names: Iterable[str], there: Iterable[str] = ()) -> dict[str, s
 
 
 def displaced_names(names: Iterable[str], there: Iterable[str] = ()) -> frozenset[str]:
-    """Those of ``names`` that another one has taken from them; what is ``there`` keeps its own."""
+    """Return those of ``names`` that another name displaces. Names in ``there`` keep theirs."""
     present = frozenset(there)
     own = unique_names((name for name in names if name not in present), present)
     return frozenset(name for name, given in own.items() if given != name)

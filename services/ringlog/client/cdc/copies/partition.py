@@ -1,21 +1,22 @@
-"""A base table rebuilt from its CDC log: each write's rows become what the write left, and that is joined.
+"""A partition of a base table, rebuilt from its CDC log.
 
-How writes are joined and read stands in ``ringlog.kernel.rows``; here is what the rows of the log mean there. The order
-in which changes arrive, and how often, makes no difference.
+``ringlog.kernel.rows`` defines how writes are merged and read. This module maps log rows to merge operations. The
+result does not depend on the order or the number of copies of the changes.
 
 =====================  ============================================================================================
-row of the log         what it leaves, at the row's timestamp *t*
+Log row                Its effect, at its timestamp *t*
 =====================  ============================================================================================
-insert                 as update, and the row's marker: the row is there though all its columns be null
-update                 cells; of a multi-cell column, one for each element that was added
-``deleted``            a dead cell; of a multi-cell column everything before *t* is gone
-``deleted_elements``   dead elements
-row, partition delete  everything up to and including *t* is gone
-two range bounds       likewise, for the rows between them
-images                 nothing
+Insert                 As for an update, and the row marker: the row exists even if all its columns are null.
+Update                 Cells; for a multi-cell column, one cell per added element.
+``deleted``            A dead cell; for a multi-cell column, everything before *t* is deleted.
+``deleted_elements``   Dead elements.
+Row or partition       Everything up to and including *t* is deleted.
+delete
+Two range bounds       As for a row delete, for all rows between them.
+Images                 None.
 =====================  ============================================================================================
 
-Rows that cannot be a write to the table are *misfits* (``fitting``): they are handed back, and change nothing.
+Rows that cannot be a write to the table are *misfits* (``fitting``). They are returned and have no effect.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ from ringlog.wire.records import CdcRow, Cell, DeletedElements
 
 
 class FoldedLogRow(Protocol):
-    """What the fold needs of a row of the log, or of what is going to be one."""
+    """The fields of a log row, or of a future log row, that the fold uses."""
 
     @property
     def operation(self) -> int: ...
@@ -63,7 +64,7 @@ class FoldedLogRow(Protocol):
 
 
 class FoldedShape:
-    """What the fold must know of a table."""
+    """The properties of a table that the fold uses."""
 
     def __init__(self, table: TableChange) -> None:
         self.types = TableTypes(table)
@@ -81,13 +82,15 @@ R = TypeVar("R", bound=FoldedLogRow)
 
 
 def fits_key(rows: Sequence[CdcRow], table: TableChange) -> bool:
-    """Have rows of the log the partition key of the table?"""
+    """Return whether the rows have the partition key of the table."""
     return all(len(row.partition_key) == len(table.partition_key) for row in rows)
 
 
 def fitting(rows: Sequence[R], shape: FoldedShape) -> tuple[list[R], list[R]]:
-    """(rows of a write that can be carried out, misfits): a row has the parts of the key that its operation wants, both
-    ends of a range are there, and the operation is one that is known.
+    """Separate the rows of a write into applicable rows and misfits.
+
+    A row is applicable if its operation is known, it has the key columns that its operation needs, and both bounds of a
+    range are present.
     """
     good: list[R] = []
     misfits: list[R] = []
@@ -117,7 +120,7 @@ def _has_key(row: FoldedLogRow, shape: FoldedShape) -> bool:
 
 
 def unfolded(row: FoldedLogRow, shape: FoldedShape) -> Iterable[tuple[str, bytes]]:
-    """Columns of a row, with their values, that ``fold`` passes over: they should be elements, and are none."""
+    """Return columns of a row whose values ``fold`` skips, because they are not elements of the column's type."""
     if row.operation not in (INSERT, UPDATE):
         return
     for cell in row.cells:
@@ -130,7 +133,7 @@ def unfolded(row: FoldedLogRow, shape: FoldedShape) -> Iterable[tuple[str, bytes
 
 
 def fold(state: PartitionState, rows: Sequence[FoldedLogRow], shape: FoldedShape) -> PartitionState:
-    """The partition after a write: all its rows of the log that are ``fitting``, in their order."""
+    """Return the partition after a write. ``rows``: all rows of the write that are ``fitting``, in order."""
     for effect in _effects(rows, shape):
         state = join(state, effect, shape.columns)
     return state
@@ -155,7 +158,9 @@ def _effects(rows: Sequence[FoldedLogRow], shape: FoldedShape) -> Iterable[Parti
 
 
 def _at(row: FoldedLogRow, state: RowState, shape: FoldedShape) -> PartitionState:
-    """The state in the row that the log names; without a clustering key, if the table has one, the static columns."""
+    """Return the state for the row that a log row names. Without a clustering key, it is the static row if the table
+    has one.
+    """
     if shape.has_rows and not row.clustering_key:
         return partition_state(shape.columns, static=state)
     return partition_state(shape.columns, static=NOTHING, rows=((row.clustering_key, state),))

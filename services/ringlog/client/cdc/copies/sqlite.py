@@ -1,19 +1,25 @@
-"""Tables rebuilt from their CDC log in a SQLite file, each change in effect exactly once.
+"""Copies of tables in a SQLite file, rebuilt from their CDC log.
 
-The file holds, for every partition, what the fold must know (``table``), the rows as they are seen, in a *copy*: a
-SQLite table for each table of the log (``copies``), and the reader's place. All change in one transaction, so the file
-is as of one place in the log whatever is killed. Rows whose time to live is over go with the next transaction.
+The file contains the merge state of every partition (``ringlog_partitions``), the visible rows, and the reader's
+position. The visible rows of a table are in its *copy*, a SQLite table (``tables``).
 
-A table is its id. Rows of a table that was dropped and of one that was made under its name are those of two tables,
-in whatever order they come; each write is typed by its table as it was when the write was decided.
+Invariants:
 
-Values: integers that fit, floats and text as such, bytes as blobs, larger integers as text; collections, tuples and
-user types as JSON.
+- Each change takes effect exactly once. State, rows and position change in one transaction, so after any crash the file
+  reflects one position in the log.
 
-Nothing that the log has ends the reading. What no column can take (``rows``) is in the table ``cdc$undecoded``, as its
-bytes: with ``place`` null it is what the base table's partition has *now*, found anew with each write to it; with a
-place in the CDC topic it is a row of the log that is no write to its table, or a value that is no collection, kept for
-ever.
+- A table is identified by its id. Rows of a dropped table and of a table recreated under its name stay separate, in any
+  order of arrival. The types of a write are those of its table at the decision on the write.
+
+- No content of the log stops the reading. Values that fit no column (``rows``) are stored in the table
+  ``cdc$undecoded`` as raw bytes. With a null ``place``, the value is part of the *current* partition and is recomputed
+  with each write to it. With a position of the CDC topic as ``place``, it is a row that is not a write to its table, or
+  an invalid collection. Such rows are kept permanently.
+
+Each transaction removes expired rows from at most ``SWEEP_MAX`` partitions.
+
+SQLite types: numbers that fit and text are stored directly, bytes as blobs, larger integers as text. Collections,
+tuples and user types are stored as JSON.
 """
 
 from __future__ import annotations
@@ -46,10 +52,10 @@ PARTITIONS, PLACE = "ringlog_partitions", "ringlog_place"
 INTEGER_MAX = 2**63 - 1
 BUSY_S = 30.0
 SWEEP_MAX = 1_000
-"""Partitions looked at again in one transaction because something of them has expired."""
+"""The most partitions that one transaction rewrites because of expired rows."""
 
 WHOLE_ROW = ""
-"""Stands for the column where a row of the log is undecoded as a whole."""
+"""Replaces the column name if a complete log row is undecoded."""
 
 _SCHEMA = f"""
 CREATE TABLE IF NOT EXISTS {TABLES} (id TEXT PRIMARY KEY, name TEXT, copy TEXT, columns TEXT, version TEXT);
@@ -67,10 +73,11 @@ Row = tuple[Any, ...]
 
 
 class SqliteTables:
-    """A store of progress that also holds the tables; for one thread. ``apply`` changes, then ``save`` the place: that
-    is the transaction. Raises ProgressInUse if another process writes the file, BadStore if it cannot be used.
+    """A progress store that also holds the tables. Not thread-safe.
 
-    ``undecoded``: by table and column (``WHOLE_ROW``: no column) how many were met since this object was made.
+    A transaction consists of any number of ``apply`` calls and one ``save`` of the position. ``undecoded``: number of
+    undecoded values since the creation of this object, by table and column (``WHOLE_ROW``: a complete row). Raises
+    ProgressInUse if another process writes the file, BadStore if it cannot be used.
     """
 
     def __init__(self, path: Path, clock: Clock | None = None) -> None:
@@ -80,7 +87,7 @@ class SqliteTables:
         self._met: dict[str, TableChange] = {}
         self._touched: dict[tuple[str, PartitionKey], PartitionState] = {}
         self._kept: list[Row] = []
-        # Two writers of one file would each skip what the other one applied; readers are welcome at any time.
+        # Each of two writers would skip the changes that the other applied. Readers need no lock.
         self._lock = FileLock(path.absolute())
         self._path = path
         try:
@@ -100,12 +107,12 @@ class SqliteTables:
             raise
 
     def load(self) -> str | None:
-        """The place of the last transaction."""
+        """Return the position of the last transaction."""
         found = self._connection.execute(f"SELECT place FROM {PLACE}").fetchone()
         return None if found is None else str(found[0])
 
     def apply(self, change: CdcChange) -> None:
-        """Take a change in; it is in the file after the next ``save``."""
+        """Add a change to the next transaction."""
         for row in change.rows:
             if row.code not in (PREIMAGE, POSTIMAGE):
                 for column in row.undecoded:
@@ -131,7 +138,7 @@ class SqliteTables:
             self._touched[table_key, key] = fold(state, rows, shape)
 
     def save(self, text: str) -> None:
-        """One transaction: everything applied since the last one, what has expired, and the place behind it."""
+        """Commit all changes since the last ``save``, the removal of expired rows, and the position after them."""
         try:
             self._save(text)
         except sqlite3.Error as error:
@@ -157,11 +164,12 @@ class SqliteTables:
 
     def _roll_back(self) -> None:
         self._copies.forget()
-        if self._connection.in_transaction:  # a full disk has rolled it back by itself
+        # SQLite has already rolled back after errors such as a full disk.
+        if self._connection.in_transaction:
             self._connection.execute("ROLLBACK")
 
     def close(self) -> None:
-        """Let go of the file; what was applied and not saved is dropped."""
+        """Close the file. Changes without a ``save`` are dropped."""
         self._connection.close()
         self._lock.close()
 
@@ -195,6 +203,7 @@ class SqliteTables:
         where = " AND ".join(f"{quoted(copy.columns[column])} IS ?" for column in fixed)
         self._connection.execute(f"DELETE FROM {quoted(copy.table)} WHERE {where}", tuple(fixed.values()))
         odd: dict[tuple[str | None, str], bytes] = {}
+        # The state may contain values of dropped columns.
         if copy.schema.respelled:
             state = only(state, frozenset(shape.types.data))
         for row in seen(state, shape.columns, now):
@@ -205,7 +214,7 @@ class SqliteTables:
     def _insert(
         self, copy: Copy, fixed: Mapping[str, Any], row: SeenRow, shape: FoldedShape
     ) -> dict[tuple[str | None, str], bytes]:
-        """What of the row is undecoded, by clustering key (None: of the static columns) and column."""
+        """Insert a visible row. Return undecoded values by clustering key (None: static columns) and column."""
         values, odd = dict(fixed), {}
         for column, part in zip(shape.types.clustering_key, row.clustering_key or (), strict=False):
             values[column] = _key_cell(shape.types.value(column, part))
@@ -223,7 +232,7 @@ class SqliteTables:
         return odd
 
     def _sweep(self, now: Micros) -> None:
-        """Write again the partitions of which something has expired."""
+        """Rewrite partitions with expired rows."""
         expired = self._connection.execute(
             f"SELECT id, key, state FROM {PARTITIONS} WHERE due <= ? ORDER BY due LIMIT ?", (now, SWEEP_MAX)
         ).fetchall()
@@ -234,7 +243,7 @@ class SqliteTables:
     # --------------------------------------------------------------------------------------------- undecoded
 
     def _keep(self, change: CdcChange, rows: Iterable[CdcRow]) -> None:
-        """Rows of the log that are no write to their table."""
+        """Store log rows that are not writes to their table."""
         for row in rows:
             self._count(change.name, WHOLE_ROW)
             place = _place(change)
@@ -258,8 +267,9 @@ def _place(change: CdcChange) -> str:
 
 
 def _plain(shape: FoldedShape, column: str, data: bytes) -> Any:
-    """A value as the copy has it: a list without the time UUIDs of its cells. Raises TypeMismatch, also where there is
-    no such column.
+    """Convert a value to SQLite's types; a list loses the time UUIDs of its cells.
+
+    Raises TypeMismatch, also for an unknown column.
     """
     if column not in shape.types.data:
         raise TypeMismatch("unknown", "there is no such column beside the key", column)
@@ -271,7 +281,7 @@ def _plain(shape: FoldedShape, column: str, data: bytes) -> Any:
 
 
 def _next_check(expiry: Micros | None) -> Micros | None:
-    """When a partition is looked at again. A time to live may be any number: what lies beyond all times is never."""
+    """Return the time of the next expiry check. A time beyond SQLite's integers never comes, so it becomes None."""
     return None if expiry is None or expiry > INTEGER_MAX else expiry
 
 
@@ -279,12 +289,13 @@ def _cell(value: Any) -> Any:
     if isinstance(value, int) and not isinstance(value, bool) and abs(value) > INTEGER_MAX:
         return str(value)
     if isinstance(value, float) and math.isnan(value):
-        return str(value)  # SQLite would make null of it
+        # SQLite stores NaN as null.
+        return str(value)
     return json.dumps(json_value(value), ensure_ascii=False) if isinstance(value, tuple | dict) else value
 
 
 def _key_cell(value: Any) -> Any:
-    """Of two keys that differ, the cells do, too: SQLite takes the two zeros for one."""
+    """Convert a key value so that different keys stay different: SQLite treats 0.0 and -0.0 as equal."""
     return "-0.0" if isinstance(value, float) and value == 0 and math.copysign(1, value) < 0 else _cell(value)
 
 

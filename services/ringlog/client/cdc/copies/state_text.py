@@ -1,4 +1,4 @@
-"""A partition's state as text, for stores that keep it."""
+"""JSON encoding of a partition's state, for stores."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ringlog.kernel.rows.partition import PartitionState, Range
 
 
 def state_text(state: PartitionState) -> str:
-    """A partition's state as JSON."""
+    """Encode a partition's state as JSON."""
     found = {
         "deleted": state.deleted,
         "ranges": [
@@ -27,7 +27,7 @@ def state_text(state: PartitionState) -> str:
 
 
 def state_of(text: str) -> PartitionState:
-    """The reverse of ``state_text``."""
+    """Decode the output of ``state_text``."""
     found = json.loads(text)
     ranges = tuple(Range(_bytes(a), b, _bytes(c), d, at) for a, b, c, d, at in found["ranges"])
     rows = Map({_bytes(key): _row(row) for key, row in found["rows"]})

@@ -1,18 +1,20 @@
-"""Which SQLite table holds the copy of a table of the log, and its columns; the table ``ringlog_tables`` says it.
+"""The SQLite tables that hold the copies of CDC tables, and their columns. ``ringlog_tables`` stores the mapping.
 
-=========================================  =========================================================================
-table                                      its copy
-=========================================  =========================================================================
-``ks.t``                                   ``ks.t``
-``ks.T``, met when there is ``ks.t``       ``ks.T$2``: SQLite takes the two names for one (``names.unique_names``)
-dropped, and another one made as ``ks.t``  ``ks.t dropped <id>``, from the first write to the other one on
-dropped, none of its name written to       stays as it is
-=========================================  =========================================================================
+=============================================  =====================================================================
+Table                                          Its copy
+=============================================  =====================================================================
+``ks.t``                                       ``ks.t``.
+``ks.T``, if ``ks.t`` exists                   ``ks.T$2``: SQLite ignores case in names (``names.unique_names``).
+Dropped, and recreated as ``ks.t``             ``ks.t dropped <id>``, from the first write to the new table.
+Dropped, no write to a new table of that name  Unchanged.
+=============================================  =====================================================================
 
-Columns likewise: of ``v`` and ``V`` the second one is ``V$2``. A copy gets the columns that its table is given, and
-loses none: a column that is renamed is renamed, one that is dropped stays, null where a row is written to again, and is
-``v dropped`` once another one is made as ``v``. What users have made in the file is theirs; a copy that they want no
-more is theirs to drop, unless its table is written to again.
+Columns follow the same rule: of ``v`` and ``V``, the second is ``V$2``. A copy gets the columns that are added to its
+table and loses none. A renamed column is renamed. A dropped column remains, with null in rows that are written again.
+It is renamed to ``v dropped`` when a new column ``v`` is created.
+
+Tables that users create in the file are never changed. Users may drop the copy of a table without further writes. The
+next write to its table would raise BadStore.
 """
 
 from __future__ import annotations
@@ -31,14 +33,15 @@ from ringlog.kernel.values import CdcOptions, Column
 UNDECODED = "cdc$undecoded"
 TABLES = "ringlog_tables"
 RESERVED = "sqlite_"
-"""No table of users may begin so, in SQLite; a keyspace may."""
+"""The prefix of SQLite's internal tables. SQLite rejects it for user tables, but a keyspace name may begin with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """``table_key``: what its table is known by; ``name``: ``keyspace.table``; ``table``: the copy's; ``columns``:
-    those of the table, by their stored names (``kernel.schema.stored``), to those of the copy; ``schema``: the newest
-    version that was met.
+    """The copy of a table.
+
+    ``table_key``: id of the table. ``name``: ``keyspace.table``. ``table``: name of the copy. ``columns``: stored
+    column names (``kernel.schema.stored``) to those of the copy. ``schema``: the newest table version in a change.
     """
 
     table_key: str
@@ -49,18 +52,18 @@ class Copy:
 
 
 class Copies:
-    """Those of one file, for its one connection; changes are of the caller's transaction."""
+    """The copies in one file. The caller controls the connection and its transactions."""
 
     def __init__(self, connection: sqlite3.Connection) -> None:
         self._connection = connection
         self._by_key: dict[str, Copy] | None = None
 
     def forget(self) -> None:
-        """Look into the file again: a transaction has come to nothing."""
+        """Drop the cached mapping after a rollback."""
         self._by_key = None
 
     def all(self) -> Mapping[str, Copy]:
-        """By what their tables are known by."""
+        """Return the copies by table id."""
         if self._by_key is None:
             rows = self._connection.execute(f"SELECT id, name, copy, columns, version FROM {TABLES}").fetchall()
             self._by_key = {
@@ -72,7 +75,7 @@ class Copies:
         return self._by_key
 
     def ensure(self, table_key: str, table: TableChange) -> None:
-        """A write to a table in that version has come: its copy is there then, with its columns."""
+        """Create or extend the copy of a table for a write to this version."""
         copy = self.all().get(table_key)
         if copy is None:
             copy = self._make(table_key, table)
@@ -87,7 +90,7 @@ class Copies:
         self._put(replace(copy, columns={**copy.columns, **{place: added[name] for name, place in fresh.items()}}))
 
     def _respelled(self, copy: Copy) -> Copy:
-        """The copy with columns named as its newest version has them; what is dropped makes room for a namesake."""
+        """Rename columns as in the newest version. A dropped column is renamed if a new column has its name."""
         table = copy.schema
         if not table.respelled:
             return copy
@@ -99,7 +102,7 @@ class Copies:
             is_taken = name.lower() in taken
             wanted[place] = unique_names([f"{name} dropped"], gone.values())[f"{name} dropped"] if is_taken else name
         moved = {place: name for place, name in copy.columns.items() if wanted[place] != name}
-        # In two steps, since columns may exchange their names.
+        # Rename in two steps, because columns may exchange their names.
         for place, name in moved.items():
             self._rename_column(copy, name, f"cdc$moved {place}")
         for place in moved:
@@ -110,7 +113,7 @@ class Copies:
         self._connection.execute(f"ALTER TABLE {quoted(copy.table)} RENAME COLUMN {quoted(name)} TO {quoted(to)}")
 
     def _make(self, table_key: str, table: TableChange) -> Copy:
-        """A new copy. Of the tables of one name the one that was made last has it."""
+        """Create a copy. The plain name belongs to the table of that name with the newest version."""
         name = f"{table.keyspace}.{table.name}"
         plain = f"${name}" if name.lower().startswith(RESERVED) else name
         namesakes = [copy for copy in self.all().values() if copy.name == name]
@@ -131,7 +134,8 @@ class Copies:
     def _rename(self, copy: Copy, name: str) -> None:
         self._put(replace(copy, table=name))
         if not self._columns_of(copy.table):
-            return  # its user has dropped it
+            # A user dropped the copy.
+            return
         self._connection.execute(f"ALTER TABLE {quoted(copy.table)} RENAME TO {quoted(name)}")
         places = stored_names(copy.schema)
         keys = listed(copy.columns[places[column]] for column in copy.schema.partition_key)
@@ -183,10 +187,10 @@ def _schema_of(name: str, table_key: str, found: Mapping[str, Any]) -> TableChan
 
 
 def quoted(name: str) -> str:
-    """A name in SQL."""
+    """Quote a name for SQL."""
     return '"' + name.replace('"', '""') + '"'
 
 
 def listed(names: Iterable[str]) -> str:
-    """Names in SQL, by comma."""
+    """Quote names for SQL, separated by commas."""
     return ", ".join(map(quoted, names))
