@@ -1,9 +1,11 @@
 """A real Kafka broker and a real Redis on one machine, without containers.
 
-``Stack(data_dir).up()`` answers with addresses as soon as both take work; everything they keep lies in one data folder.
-One detached supervisor owns the two children: when it dies, however it dies, they die. Nothing outside this room starts
-or stops a broker. The modules here need only the standard library, so that set-up can use them before anything is
-installed; the Kafka client is imported when a broker is first asked whether it is ready.
+``Stack(data_dir).up()`` returns their addresses as soon as both accept work. All their data is in one folder. One
+detached supervisor owns the two child processes; if it ends for any reason, they end. Only this package starts or stops
+a broker.
+
+Except for ``cli``, the modules need only the standard library, because set-up uses them before anything is installed.
+The Kafka client is imported at the first readiness check of a broker.
 """
 
 from ringlog.stack.commands import Stack

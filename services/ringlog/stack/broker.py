@@ -1,14 +1,17 @@
-"""One Kafka process that is broker and controller at once (KRaft combined mode), and its settings.
+"""A Kafka process that is broker and controller (KRaft combined mode), and its settings.
 
-The voter is named statically by address, so a port that had to change only changes this file's text; the data stay. A
-broker that was killed is refused by its own controller until its old session ends, hence the short session. Internal
-topics have few partitions: one machine gains nothing by fifty, and loses seconds at every start. It shares the machine
-with all that uses it, so it has fewer threads than a broker for which Kafka's defaults are meant: each request that is
-handed from one to another costs more than what is done for it.
+- The voter is configured statically by address. So a changed port changes only the configuration, not the data.
 
-A file ``broker.properties`` in the stack's folder holds settings of the user's own (``name=value`` lines, ``#`` for
-comments), which win over those made here: a second listener for a proxy, a smaller segment. Its listeners want a log-in
-(``log_in``).
+- The session time-out is short. After a kill, the controller refuses the restarted broker until the old session ends.
+
+- Internal topics have few partitions. Fifty have no benefit on one machine and cost seconds at every start.
+
+- The broker has fewer threads than Kafka's default, because it shares the machine with its clients. Here the hand-over
+  of a request between threads costs more than the work on it.
+
+The file ``broker.properties`` in the stack's folder contains the user's own settings (``name=value`` lines, ``#`` for
+comments), such as a second listener for a proxy or a smaller segment size. They override the settings made here. The
+listeners made here require authentication (``log_in``).
 """
 
 from __future__ import annotations
@@ -55,7 +58,7 @@ Configuration:
 
 
 def new_cluster_id() -> str:
-    """A Kafka cluster id: 16 random bytes in unpadded URL-safe base 64 that do not start with a dash."""
+    """Return a Kafka cluster id: 16 random bytes in unpadded URL-safe base 64 that do not start with a dash."""
     while True:
         text = base64.urlsafe_b64encode(secrets.token_bytes(16)).decode().rstrip("=")
         if not text.startswith("-"):
@@ -63,7 +66,7 @@ def new_cluster_id() -> str:
 
 
 def properties(layout: StackLayout, settings: StackSettings) -> dict[str, str]:
-    """The broker's settings, by Kafka's names, without those of its listeners."""
+    """Return the broker's settings without those of its listeners."""
     return {
         "process.roles": "broker,controller",
         "node.id": "1",
@@ -94,13 +97,13 @@ def properties(layout: StackLayout, settings: StackSettings) -> dict[str, str]:
 
 
 def threads(processors: int) -> dict[str, str]:
-    """The threads that read requests, and those that answer them; Kafka's defaults from 12 and 16 processors on."""
+    """Return the number of network and I/O threads. From 12 and 16 processors on, these are Kafka's defaults."""
     network, io = min(max(processors // 4, 1), 3), min(max(processors // 2, 1), 8)
     return {"num.network.threads": str(network), "num.io.threads": str(io)}
 
 
 def own_properties(layout: StackLayout) -> dict[str, str]:
-    """The user's own settings; empty without the file. Raises StackError ``bad_settings`` for a line that is none."""
+    """Return the user's own settings, empty without the file. Raises StackError ``bad_settings`` if it is invalid."""
     try:
         with layout.own_properties.open("rb") as file:
             data = file.read(OWN_BYTES_MAX + 1)
@@ -122,7 +125,7 @@ def own_properties(layout: StackLayout) -> dict[str, str]:
 
 
 def write_files(layout: StackLayout, settings: StackSettings) -> None:
-    """Writes the broker's settings and its logging configuration into the data folder."""
+    """Write the broker's settings and its logging configuration to the data folder."""
     private_folder(layout.broker, ours=True)
     found = {**properties(layout, settings), **listener_properties(settings), **own_properties(layout)}
     write_private(layout.server_properties, "".join(f"{key}={value}\n" for key, value in found.items()))
@@ -130,12 +133,12 @@ def write_files(layout: StackLayout, settings: StackSettings) -> None:
 
 
 def is_formatted(layout: StackLayout) -> bool:
-    """Has the storage been given its cluster id? The file is the last thing that formatting writes."""
+    """Return whether the storage is formatted. The checked file is the last one that formatting writes."""
     return (layout.broker / "data" / "meta.properties").is_file()
 
 
 def format_command(layout: StackLayout, settings: StackSettings) -> list[str]:
-    """Prepares empty storage for this cluster id; harmless on storage that is half prepared."""
+    """Return the command that formats empty storage for this cluster id. Safe on partially formatted storage."""
     tool = ["kafka.tools.StorageTool", "format", "--ignore-formatted", "-t", settings.kafka_cluster_id]
     return [
         *_java(layout, heap_mib=128, class_options=java.used(BROKER)),
@@ -146,7 +149,7 @@ def format_command(layout: StackLayout, settings: StackSettings) -> list[str]:
 
 
 def run_command(layout: StackLayout) -> list[str]:
-    """The broker itself, in the foreground."""
+    """Return the command that runs the broker in the foreground."""
     return [
         *_java(layout, heap_mib=HEAP_MIB, class_options=java.options(BROKER)),
         "kafka.Kafka",

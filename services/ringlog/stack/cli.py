@@ -1,4 +1,4 @@
-"""``ringlog stack``: the stack's commands at the terminal, each also as one JSON value."""
+"""``ringlog stack``: the commands of the stack in the terminal. Each can print its result as one JSON value."""
 
 from __future__ import annotations
 
@@ -34,9 +34,10 @@ Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
 
 
 def fail(error: StackError) -> NoReturn:
-    """Print the error and end."""
+    """Print the error and exit."""
     if "--json" in sys.argv:
-        _print_json({"code": error.code, "detail": str(error), "ways_out": []})  # as all commands do
+        # The same form as the errors of all other commands.
+        _print_json({"code": error.code, "detail": str(error), "ways_out": []})
         raise typer.Exit(1)
     _errors.print(f"[red]{error.code}[/red]:", end=" ")
     _errors.print(str(error), markup=False)
@@ -61,7 +62,8 @@ def up(
             info = Stack(data).up(profile, timeout_s=timeout)
     except StackError as error:
         fail(error)
-    with suppress(OSError):  # the stack works without, and this user's own folder is none of its business
+    # The record only helps other commands to find the stack. A failure must not stop ``up``.
+    with suppress(OSError):
         record(Path(info.data_dir))
     if as_json:
         _print_json(dataclasses.asdict(info))
@@ -79,7 +81,8 @@ def _show_info(info: StackInfo, seconds: float) -> None:
         ("data", info.data_dir, f"supervisor {info.supervisor_pid}"),
     )
     width = max(len(place) for _, place, _ in rows)
-    for name, place, process in rows:  # no table: it would cut a place off that is to be copied
+    # A table could truncate an address that the user wants to copy.
+    for name, place, process in rows:
         _out.print(f"{name:<5}  {place:<{width}}  {process}", markup=False)
     if not info.kafka_config:
         _errors.print(f"note: {OPEN_BROKER}; {GIVE_LOG_IN}", markup=False)

@@ -1,9 +1,15 @@
-"""What can be done with a stack: up, status, logs, down, reset.
+"""Commands of a stack: up, status, logs, down, reset.
 
-Commands on one data folder exclude each other by a file lock, so two at once do one after the other what one would do.
-``up`` is also the repair: it starts the supervisor if none lives, asks it to start whatever does not run, and comes
-back when a record can be produced and Redis answers. Data stay; ports stay unless somebody else took them. An ``up``
-that fails, or is interrupted, ends what it has started; what ran before it runs on.
+Invariants:
+
+- Commands that change a data folder hold its command lock, so concurrent commands run one after the other.
+
+- ``up`` is idempotent and also repairs a stack. It starts the supervisor if none is alive and asks it to start the
+  missing children. It returns when a record can be produced and Redis answers.
+
+- Data is kept. Ports are kept unless another process uses them.
+
+- An ``up`` that fails or is interrupted stops the processes that it started, and only those.
 """
 
 from __future__ import annotations
@@ -50,21 +56,21 @@ _STOP_S_MAX = 40.0
 _KILL_S_MAX = 10.0
 _TAIL_LINES = 15
 STACKS = "stacks.json"
-"""Folders of the stacks that this user has started."""
+"""The file with the folders of the stacks that this user has started."""
 
 
 class Stack:
-    """The stack of one data folder. Holds nothing itself: any number of these may look at the same folder."""
+    """The stack of one data folder. Instances have no state, so any number may use the same folder."""
 
     def __init__(self, data_dir: str | os.PathLike[str] | None = None) -> None:
         self._layout = StackLayout(Path(data_dir).absolute() if data_dir is not None else default_data_dir())
 
     def up(self, profile: str | None = None, *, timeout_s: float = UP_S_MAX) -> StackInfo:
-        """Makes the stack run and waits until it takes work; harmless when it does already.
+        """Start the stack and wait until it accepts work. Does nothing if it already does.
 
-        ``profile`` None keeps the folder's (at first: default). Raises StackError: ``unknown_profile``,
-        ``start_failed`` (with the end of the log), ``start_timeout``, ``stop_failed``, …; what was started has ended
-        then, but for the last one.
+        ``profile``: None keeps the folder's profile (initially: default). Raises StackError with ``unknown_profile``,
+        ``start_failed`` (with the end of the log), ``start_timeout``, ``stop_failed`` and other codes. Except for
+        ``stop_failed``, all processes that this call started have ended.
         """
         if profile is not None and profile not in PROFILES:
             raise StackError("unknown_profile", f"No profile {profile!r}; there are: {', '.join(PROFILES)}.")
@@ -82,7 +88,7 @@ class Stack:
                 raise
 
     def address(self) -> StackAddress | None:
-        """Return where it is while the broker runs. Raises StackError ``bad_settings``."""
+        """Return the addresses of a running broker and its Redis, or None. Raises StackError ``bad_settings``."""
         settings = read_settings(self._layout)
         if settings is None or not _runs(read_state(self._layout), "broker"):
             return None
@@ -92,12 +98,15 @@ class Stack:
 
     @property
     def bootstrap_servers(self) -> str | None:
-        """Where its broker is when it runs; None for a folder without a stack. Raises StackError ``bad_settings``."""
+        """Address of the broker, also while it does not run. None for a folder without a stack.
+
+        Raises StackError ``bad_settings``.
+        """
         settings = read_settings(self._layout)
         return None if settings is None else f"{ports.HOST}:{settings.broker_port}"
 
     def status(self) -> StackStatus:
-        """What runs now, by looking at the processes and asking each; takes no lock and changes nothing."""
+        """Inspect the processes and query both servers. Takes no lock and changes nothing."""
         settings, state = read_settings(self._layout), read_state(self._layout)
         supervisor = state.supervisor_pid if state is not None and is_locked(self._layout.supervisor_lock) else None
         children = {name: self._child_status(name, settings, state) for name in CHILDREN} if settings else {}
@@ -112,7 +121,9 @@ class Stack:
         )
 
     def logs(self, name: str = "broker") -> Path:
-        """Path of the log of ``broker``, ``redis`` or ``supervisor``; raises StackError ``unknown_log``, ``no_log``."""
+        """Return the path of the log of ``broker``, ``redis`` or ``supervisor``. Raises StackError ``unknown_log``,
+        ``no_log``.
+        """
         if name not in (*CHILDREN, "supervisor"):
             raise StackError("unknown_log", f"No log {name!r}; there are: {', '.join(CHILDREN)}, supervisor.")
         path = self._layout.log(name)
@@ -121,14 +132,14 @@ class Stack:
         return path
 
     def down(self) -> bool:
-        """Stops everything and waits until no process is left; False when nothing ran. Data stay."""
+        """Stop all processes and wait until they have ended. Return False if none ran. Data is kept."""
         if not self._layout.root.is_dir():
             return False
         with locked(self._layout.command_lock, wait=True):
             return self._down()
 
     def reset(self) -> bool:
-        """Stops everything and deletes the stack's data and logs, not its ports; False when there was nothing."""
+        """Stop all processes and delete data and logs, but not the ports. Return False if the folder has no stack."""
         if read_settings(self._layout) is None:
             return False
         with locked(self._layout.command_lock, wait=True):
@@ -138,14 +149,14 @@ class Stack:
             self._layout.state.unlink(missing_ok=True)
             settings = read_settings(self._layout)
             assert settings is not None
-            # Another cluster id: a client that remembers the old broker's topics must not take this one for it.
+            # A new cluster id. Otherwise clients with cached topics of the old broker would treat this one as the same.
             write_settings(self._layout, dataclasses.replace(settings, kafka_cluster_id=broker.new_cluster_id()))
         return True
 
     # -- up, step by step (the command lock is held) -------------------------------------------------------------------
 
     def _prepare(self) -> None:
-        """The folders, closed to others, also those that were open until now. Raises FolderUnusable."""
+        """Create the folders and restrict them to their owner, also existing ones. Raises FolderUnusable."""
         private_folder(self._layout.root, self._layout.settings.name, self._layout.own_properties.name)
         private_folder(self._layout.logs, ours=True)
         make_client_file(self._layout)
@@ -161,13 +172,13 @@ class Stack:
         raise StackError("start_failed", f"A part of the stack ended at each of {STARTS_MAX} starts.", self._hint())
 
     def _children(self) -> frozenset[Child]:
-        """The children that run now."""
+        """Return the children that run now."""
         state = read_state(self._layout)
         found = (state.child(name) for name in CHILDREN if _runs(state, name)) if state is not None else ()
         return frozenset(child for child in found if child is not None)
 
     def _undo_start(self, ran: frozenset[Child] | None) -> None:
-        """End what a start has begun. ``ran``: the children that a supervisor had before; None: there was none."""
+        """Stop the processes of a failed start. ``ran``: children that ran before; None: no supervisor ran before."""
         if ran is None:
             self._down()
             return
@@ -179,7 +190,7 @@ class Stack:
                 raise StackError("stop_failed", f"Process {child.pid} of the stack does not end.")
 
     def _ask(self, profile: str | None) -> StackSettings:
-        """Writes down what is wanted and makes a supervisor look at it."""
+        """Write the settings with a new request number and make a supervisor read them."""
         settings = read_settings(self._layout)
         supervised = is_locked(self._layout.supervisor_lock)
         if not supervised:
@@ -198,7 +209,7 @@ class Stack:
         return settings
 
     def _with_usable_ports(self, settings: StackSettings) -> StackSettings:
-        """Keeps the ports of what runs and the free ones; draws new ones for those that somebody else has taken."""
+        """Keep ports that are free or used by this stack; replace those that another process uses."""
         state = read_state(self._layout)
         wanted = (settings.broker_port, settings.controller_port)
         free = [_runs(state, "broker") or ports.becomes_free(port) for port in wanted]
@@ -220,7 +231,7 @@ class Stack:
         )
 
     def _wait_served(self, request: int, deadline: float) -> bool:
-        """True once the supervisor has served our request; False when time is up or it ended before."""
+        """Return True when the supervisor has served the request, False at the deadline or if the supervisor ended."""
 
         def served_or_gone() -> bool:
             state = read_state(self._layout)
@@ -237,7 +248,7 @@ class Stack:
         return True
 
     def _wait_ready(self, settings: StackSettings, deadline: float) -> bool:
-        """True once both take work; False when one of them ended or time is up."""
+        """Return True when both children accept work, False at the deadline or if one ended."""
 
         def give_up() -> bool:
             state = read_state(self._layout)
@@ -247,7 +258,7 @@ class Stack:
             return redis_server.answers(self._layout) or give_up()
 
         def broker_or_not() -> bool:
-            # No other process that listens at the port may get the broker's password.
+            # Only the broker's own process may receive its password (see ``log_in``).
             return any(ports.listens(child.pid, settings.broker_port) for child in self._children()) or give_up()
 
         wait_until(redis_or_not, deadline - time.monotonic())
@@ -278,7 +289,7 @@ class Stack:
         return str(self._layout.client_properties) if has_log_in(self._layout, settings) else ""
 
     def _hint(self) -> str:
-        """The end of the log of a process that does not run, else of the broker's."""
+        """Return the end of the log of a child that does not run, or of the broker."""
         state = read_state(self._layout)
         name = next((name for name in reversed(CHILDREN) if not _runs(state, name)), "broker")
         path = self._layout.log(name)
@@ -289,7 +300,8 @@ class Stack:
 
     def _down(self) -> bool:
         ran = is_locked(self._layout.supervisor_lock)
-        if ran:  # its first word comes a moment after it has the lock
+        # A new supervisor locks first and writes its state a moment later.
+        if ran:
             wait_until(lambda: read_state(self._layout) is not None, _KILL_S_MAX)
         state = read_state(self._layout)
         if ran and state is not None:
@@ -303,7 +315,7 @@ class Stack:
         return ran
 
     def _end_leftovers(self) -> None:
-        """Waits until the children of a dead supervisor are gone: the kernel kills them, but not at once."""
+        """Wait until the children of a dead supervisor have ended. The kernel kills them, but with a delay."""
         state = read_state(self._layout)
         for name in CHILDREN:
             child = state.child(name) if state is not None else None
@@ -335,22 +347,23 @@ class Stack:
 
 
 def addresses() -> tuple[StackAddress, ...]:
-    """Return where every stack of this user is that runs now."""
+    """Return the addresses of all running stacks of this user."""
     found = []
     for root in dict.fromkeys((*_recorded(), str(default_data_dir()))):
-        with suppress(StackError, OSError):  # a folder that is broken, or gone, has no address
+        # Skip damaged and deleted folders.
+        with suppress(StackError, OSError):
             address = Stack(root).address()
             found += [] if address is None else [address]
     return tuple(found)
 
 
 def kafka_config_of_stack(bootstrap: str) -> str:
-    """Return the log-in of the running stack of this user that has this broker; empty: none is needed or known."""
+    """Return the login file of this user's running stack with this broker, or an empty string."""
     return next((address.kafka_config for address in addresses() if address.bootstrap == bootstrap), "")
 
 
 def record(root: Path) -> None:
-    """Know the folder of a stack, so that its Redis is found for its broker. Raises OSError."""
+    """Add a stack's folder to the user's list, so that clients of its broker can find its Redis. Raises OSError."""
     if str(root) not in _recorded():
         private_folder(state_folder(), "stack")
         with locked(state_folder() / "stacks.lock", wait=True):
@@ -367,7 +380,7 @@ def _recorded() -> tuple[str, ...]:
 
 
 def _ended(pid: int, started: int, wait_s: float = _KILL_S_MAX) -> bool:
-    """True once a process that was asked to end is gone; False if that takes too long."""
+    """Wait until a process has ended. Return False on time-out."""
     return wait_until(lambda: not is_alive(pid, started), wait_s)
 
 
@@ -377,7 +390,7 @@ def _runs(state: State | None, name: str) -> bool:
 
 
 def _bytes_on_disk(root: Path) -> int:
-    """Bytes of blocks in use below a folder (Kafka's index files are mostly holes). Files may vanish while we look."""
+    """Return the bytes of used blocks below a folder: Kafka's index files are sparse. Files may disappear meanwhile."""
     total = 0
     for folder, _, names in os.walk(root):
         for name in names:

@@ -1,16 +1,16 @@
 """Java for the broker and Spark: an installed version from 17 to 23, and class archives for faster starts.
 
-Spark 4.0 uses a call that Java 24 removed. The newest Java of a distribution is therefore often unsuitable, and a
-suitable one is often installed next to it, so the usual folders of distributions are searched. A found Java is started
-once, because a name in PATH may not work.
+Spark 4.0 uses a call that Java 24 removed. So the newest Java of a distribution is often unsuitable, while a suitable
+one is installed next to it. The usual folders of distributions are searched. Each candidate is started once, because a
+launcher in PATH may not work.
 
-A class archive stores the classes that a JVM reads, checks and lays out at each start (class data sharing in the JDK).
-With one, a broker answers a third sooner, and a local Spark session needs about half of the processor time until its
-first answer (``bench/class_archives.py``). An archive fits one Java and one class path; the JVM checks that and
-continues without one that does not fit. So an archive makes a start faster and changes nothing else.
+A class archive contains the classes that a JVM otherwise reads, verifies and lays out at each start (class data sharing
+in the JDK). With an archive, a broker answers a third sooner, and a local Spark session needs about half of the
+processor time until its first answer (``bench/class_archives.py``). An archive fits one Java and one class path. The
+JVM verifies that, and continues without an archive that does not fit. So an archive affects only the start time.
 
-Archives are in the environment of the libraries that they belong to. ``make archives`` records them: with
-``RINGLOG_RECORD_CLASSES`` set, each JVM writes its loaded classes when it ends.
+Archives are stored in the Python environment with the libraries. ``make archives`` records them: with
+``RINGLOG_RECORD_CLASSES`` set, each JVM writes its loaded classes when it exits.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ _VERSION = re.compile(r'version "(\d+)(?:\.(\d+))?')
 
 @dataclass(frozen=True, slots=True)
 class Java:
-    """A Java launcher that answered: its path and major version (17, 21, …)."""
+    """A Java launcher that works: its path and major version (17, 21, …)."""
 
     path: str
     major: int
 
 
 def parse_major(text: str) -> int | None:
-    """Major version in what ``java -version`` prints (``1.8.0`` is 8), None when there is none."""
+    """Parse the major version from the output of ``java -version`` (``1.8.0`` is 8). Return None if there is none."""
     found = _VERSION.search(text)
     if found is None:
         return None
@@ -54,7 +54,7 @@ def parse_major(text: str) -> int | None:
 
 
 def candidates() -> tuple[str, ...]:
-    """Launchers to try, JAVA_HOME first: it was set on purpose. Then PATH, then what is installed beside it."""
+    """Return the launchers to try: first JAVA_HOME, which was set on purpose, then PATH, then the usual folders."""
     home = os.environ.get("JAVA_HOME")
     found = [os.path.join(home, "bin", "java")] if home else []
     on_path = shutil.which("java")
@@ -63,7 +63,7 @@ def candidates() -> tuple[str, ...]:
 
 
 def find_java() -> Java | None:
-    """The first candidate that runs and has a fitting version, or None."""
+    """Return the first candidate that works and has a suitable version, or None."""
     for path in candidates():
         try:
             answer = subprocess.run([path, "-version"], capture_output=True, text=True, timeout=60, check=False)
@@ -76,7 +76,7 @@ def find_java() -> Java | None:
 
 
 def prefer_fitting(environment: MutableMapping[str, str]) -> None:
-    """Leads PySpark, which asks JAVA_HOME and PATH only, to the Java that was found; a JAVA_HOME that is set stays."""
+    """Set JAVA_HOME to a suitable Java for PySpark, unless it is set. PySpark searches only JAVA_HOME and PATH."""
     java = None if environment.get("JAVA_HOME") else find_java()
     if java is not None and java.path != shutil.which("java"):
         environment["JAVA_HOME"] = str(Path(java.path).parents[1])
@@ -85,27 +85,29 @@ def prefer_fitting(environment: MutableMapping[str, str]) -> None:
 RECORD = "RINGLOG_RECORD_CLASSES"
 BROKER, SPARK = "broker", "spark"
 _QUIET = ("-Xlog:cds=off", "-Xlog:cds+dynamic=off", "-Xlog:class+path=off")
-"""Nothing is said of an archive that does not fit: the JVM works as it would have without."""
+"""Suppress messages about an archive that does not fit, because the JVM works without it."""
 
 
 def path_of(name: str) -> Path:
-    """Where the archive lies, or will lie."""
+    """Return the path of an archive. It may not exist yet."""
     return Path(sys.prefix) / "share" / "ringlog" / f"{name}.jsa"
 
 
 def options(name: str) -> tuple[str, ...]:
-    """The JVM's options: to use the archive; to record it where that is asked for; none where there is none."""
+    """Return JVM options that use or record an archive. Recording requires ``RINGLOG_RECORD_CLASSES``."""
     if os.environ.get(RECORD):
         return (f"-XX:ArchiveClassesAtExit={recorded(name)}", *_QUIET)
     return used(name)
 
 
 def recorded(name: str) -> Path:
-    """Where a JVM writes what it had loaded, until all of it is there: nobody uses half an archive."""
+    """Return the path of an archive that is being recorded. It is renamed when complete, so no JVM uses a partial
+    archive.
+    """
     return path_of(name).with_suffix(".new")
 
 
 def used(name: str) -> tuple[str, ...]:
-    """The options of a tool beside the JVM that the archive is of: it has no classes of its own to record."""
+    """Return options that use an existing archive. For tools whose classes are not worth recording."""
     path = path_of(name)
     return (f"-XX:SharedArchiveFile={path}", *_QUIET) if path.is_file() else ()

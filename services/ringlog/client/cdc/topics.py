@@ -38,8 +38,7 @@ QUEUED_KB = 16_384
 
 @dataclass(frozen=True, slots=True)
 class CdcRecord:
-    """A record of the CDC topic. If ``value`` is None, there is no record, and the partition is read up to ``offset``.
-    """
+    """A record of the CDC topic. If ``value`` is None, the partition is read up to ``offset``."""
 
     partition: int
     offset: int
