@@ -81,13 +81,15 @@ class Client:
     """A connection of one submitter to a cluster. Thread-safe. Use it as a context manager, or call ``start`` and
     ``close``.
 
-    On Kafka, the client starts from the newest snapshot. Arguments that are not listed are those of ``LogReplica``.
+    On Kafka, the client starts from the newest snapshot. ``cluster_id``, ``record``, ``seen`` and ``beginning`` are
+    those of ``LogReplica``.
 
     Args:
         tell: Callback for progress messages during a long replay.
-        is_at_ease: Whether the replica polls at the relaxed pace while no request is pending.
+        resend_s: Time after which a request without an answer is sent again.
         logs: Adapters to use instead of Kafka's. The client closes them.
         replica: A replica that the caller runs. The caller remains responsible for it and its log.
+        is_at_ease: Whether the replica polls at the relaxed pace while no request is pending.
     """
 
     def __init__(
@@ -170,7 +172,7 @@ class Client:
 
     @property
     def state(self) -> ClusterState:
-        """The newest folded state."""
+        """The newest applied state."""
         return self.replica.state
 
     def catch_up(self, silence_s: float = SILENCE_S) -> ClusterState:

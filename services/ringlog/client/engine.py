@@ -119,6 +119,7 @@ class Engine:
 
     def start(self) -> None:
         """Position the reader at the end of the results and start. Raises LogUnavailable, TopicMissing."""
+        # Before any request is sent: a rejection exists only in the results.
         tail = self._results.tail(self._results.end_offset())
         self._unsubscribe = self._replica.subscribe(self._follow, self._replica.halt_on_defect).close
         self._listener = threading.Thread(
@@ -228,6 +229,7 @@ class Engine:
                     case Send():
                         outcome = None
                         self._outbox.put(effect, _now())
+                    # An event arrived before this wait began, so the wait ends at once.
                     case Hear() if pending.results_seen or pending.noted:
                         outcome = self._is_taken(pending)
                     case _:
@@ -404,6 +406,7 @@ class Engine:
             log.debug("answers_not_judged_yet", error=error.message)
         for pending in asking:
             with self._lock:
+                # The request may have advanced or ended during the barrier.
                 settle = self._advance(pending, state) if isinstance(pending.waits, Fresh) else _nothing
             self._end(settle)
 

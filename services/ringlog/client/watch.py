@@ -28,7 +28,8 @@ T = TypeVar("T")
 class MetadataWatch:
     """A follower of one cluster's metadata. Thread-safe. Use it as a context manager, or call ``start`` and ``close``.
 
-    On Kafka, it starts from the newest snapshot. Arguments that are not listed are those of ``LogReplica``.
+    On Kafka, it starts from the newest snapshot. ``cluster_id``, ``record`` and ``beginning`` are those of
+    ``LogReplica``.
 
     Args:
         tell: Callback for progress messages during a long replay.
@@ -79,7 +80,7 @@ class MetadataWatch:
 
     @property
     def state(self) -> ClusterState:
-        """The newest folded state."""
+        """The newest applied state."""
         return self.replica.state
 
     @property

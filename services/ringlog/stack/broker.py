@@ -1,5 +1,7 @@
 """A Kafka process that is broker and controller (KRaft combined mode), and its settings.
 
+Reasons for the settings:
+
 - The voter is configured statically by address. So a changed port changes only the configuration, not the data.
 
 - The session time-out is short. After a kill, the controller refuses the restarted broker until the old session ends.

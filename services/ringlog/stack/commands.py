@@ -395,6 +395,7 @@ def _bytes_on_disk(root: Path) -> int:
     for folder, _, names in os.walk(root):
         for name in names:
             try:
+                # On Linux, ``st_blocks`` counts units of 512 bytes.
                 total += os.lstat(os.path.join(folder, name)).st_blocks * 512
             except FileNotFoundError:
                 continue

@@ -108,6 +108,6 @@ def recorded(name: str) -> Path:
 
 
 def used(name: str) -> tuple[str, ...]:
-    """Return options that use an existing archive. For tools whose classes are not worth recording."""
+    """Return options that use an existing archive, for tools that share it and are not recorded."""
     path = path_of(name)
     return (f"-XX:SharedArchiveFile={path}", *_QUIET) if path.is_file() else ()

@@ -41,6 +41,7 @@ def start_tick(pid: int) -> int | None:
         text = Path(f"/proc/{pid}/stat").read_text(encoding="ascii", errors="replace")
     except (FileNotFoundError, ProcessLookupError):
         return None
+    # The program's name, in parentheses, may contain spaces and parentheses. The fields after it have fixed positions.
     fields = text[text.rindex(")") + 2 :].split()
     state, threads, tick = fields[0], int(fields[17]), int(fields[19])
     return None if state in "ZX" and threads <= 1 else tick
@@ -79,6 +80,7 @@ def spawn_bound(
     parent = os.getpid()
 
     def bind() -> None:
+        # The supervisor blocks signals, and a child inherits the mask.
         signal.pthread_sigmask(signal.SIG_SETMASK, [])
         _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         # The parent may have ended before ``prctl``, in which case no signal would be sent.
@@ -156,6 +158,7 @@ def listens(pid: int, port: int) -> bool:
     try:
         tables = Path(f"/proc/{pid}/net").glob("tcp*")
         rows = [line.split() for path in tables for line in path.read_text(encoding="ascii").splitlines()]
+        # Columns: 1 is the local address, 3 the state (0A: listening), 9 the inode of the socket.
         sockets = {f"socket:[{row[9]}]" for row in rows if row[3] == "0A" and row[1].endswith(f":{port:04X}")}
         return any(os.readlink(path) in sockets for path in Path(f"/proc/{pid}/fd").iterdir())
     # The process ended or closed a file meanwhile. The caller checks again.

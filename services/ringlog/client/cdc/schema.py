@@ -41,7 +41,7 @@ log = get_logger(__name__)
 class SchemaFollower:
     """A follower of one cluster's metadata log. Not thread-safe. Call ``start`` and ``close``.
 
-    Arguments that are not listed are those of ``MetadataWatch``.
+    ``record``, ``metadata`` and ``beginning`` are those of ``MetadataWatch``.
 
     Args:
         past: Source of the start point for reading the log before the snapshot. Default on Kafka: the earliest

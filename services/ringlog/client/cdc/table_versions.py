@@ -15,7 +15,7 @@ An epoch            The table that had the name at that epoch, or None.
 0 (not recorded)    The table that has the name, or else the last table that had it.
 ==================  ==============================================================================================
 
-Invariant: an instance that is fed with every step of the fold knows all versions of all tables. An instance that begins
+Invariant: an instance that receives every applied entry knows all versions of all tables. An instance that begins
 with a stored state knows only the versions in that state (``ClusterState.table_lives``). It reports earlier epochs as
 unknown until the earlier part of the log is added (``follow_on``).
 """
@@ -123,7 +123,7 @@ class TableVersions:
             self._began = earlier.began
 
     def record_step(self, before: ClusterState, after: ClusterState) -> None:
-        """Add the changes of one step of the fold."""
+        """Add the table changes of one applied entry."""
         with self._lock:
             if before.tables is not after.tables:
                 for name in {*before.tables, *after.tables}:

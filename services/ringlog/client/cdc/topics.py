@@ -58,6 +58,7 @@ class Topics:
         self._unread: dict[str, tuple[int, bytes, str]] = {}
         config = reader_config(bootstrap_servers, "read_committed") | {"fetch.wait.max.ms": 100}
         self._news = Consumer(config)
+        # A separate consumer, because ``read_from`` drops all records that its consumer has fetched.
         self._consumer = Consumer(config | {"queued.max.messages.kbytes": QUEUED_KB})
         self._paused: list[TopicPartition] = []
 

@@ -93,6 +93,7 @@ def found(
         author = DirectAuthor(metadata, replica, submitter, clock, draw)
         command = InitializeCluster(name, tuple(sorted((settings or {}).items())))
         answer = author.submit(command, timeout_s=timeout_s, since_epoch=0)
+        # ``already_founded``: another process won the race. Its cluster is the result.
         if isinstance(answer, RejectedResult) and answer.code != "already_founded":
             raise FoundingRefused(answer.code, answer.detail)
         here = isinstance(answer, AppliedResult)
@@ -117,6 +118,7 @@ def founded_as(
     initial entry was truncated. Raises NotFounded, LogTruncated, LogUnavailable, TopicMissing.
     """
     begin = metadata.begin_offset()
+    # The initial entry was truncated. Only a snapshot still contains the id.
     if begin > 0:
         start = BEGINNING if beginning is None else beginning.start(metadata, metadata.identity(), lambda _: ())
         check_begin(metadata.name, begin, start.position)

@@ -5,9 +5,9 @@ This process creates the cluster if the protocol selects it.
 
 Invariants:
 
-- A process never creates a second cluster because of a claim of another process.
+- A process that learns of a cluster never creates another one.
 
-- Claims of other processes never decide which cluster it is. The first valid initial entry of the log decides.
+- Reports of other processes never decide which cluster it is. The first valid initial entry of the log decides.
 
 With certificates (``ringlog.runtime.trust``), a process communicates only with nodes of its authority. The node at an
 address is not known yet. So a connection is verified against a name that all node certificates share.

@@ -1,6 +1,6 @@
 """Recovery of a lost log: a copy becomes the log again, and a recovery entry marks its end.
 
-``planned`` decides everything in memory. It folds the copy to its end and appends new entries:
+``planned`` decides everything in memory. It replays the copy to its end and appends new entries:
 
 - ``EnterRecovery``, unless a recovery is already active.
 
@@ -13,7 +13,7 @@
 
 - ``ForceState`` with the state sections that an operator provides.
 
-Each entry is checked by the fold, exactly as every reader will check it. The final state must satisfy all invariants.
+Each entry is applied exactly as every reader will apply it. The final state must satisfy all invariants.
 The snapshot is stored and read back in memory. Then ``RecoveryPlace.check`` verifies that topics and note can be
 written. Only then does ``rebuild`` change anything. It replaces a log that has records only on request.
 
@@ -181,7 +181,7 @@ def rebuild(
     there = place.found()
     if there is not None and there.records and not (replace or _is_begun(place, plan, there)):
         raise LogNotEmpty(place.log.name, there.records, there.cluster_id)
-    # The last step without side effects. After it, the old log may be deleted.
+    # The last step that changes nothing. After it, the old log may be deleted.
     place.check()
     if there is not None and there.end:
         place.make_room()

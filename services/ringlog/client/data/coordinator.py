@@ -243,6 +243,7 @@ class Coordinator:
     def _on_state(
         self, before: ClusterState, after: ClusterState, _: Entry | UnreadableEntry, __: Outcome, ___: int
     ) -> None:
+        # A record without effect leaves the same state object, so no plan can change.
         if after is before:
             return
         with self._lock:

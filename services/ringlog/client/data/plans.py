@@ -1,7 +1,7 @@
 """Request plans: the replicas that a read or write of one key asks, and the answers that make it a success.
 
 A plan is made on one state. It names the replicas to ask and the answers that it *needs* from each group. ``count``
-judges the answers. Call it after each answer and after each new state.
+evaluates the answers. Call it after each answer and after each new state.
 
 Invariants:
 
@@ -136,8 +136,8 @@ class RequestPlan:
 class Answer:
     """The answer of a replica.
 
-    ``epoch``: the epoch at which the replica admitted or refused the request. ``refused``: code of the refusal, or
-    empty. ``state_id``: id of the state of that epoch in the replica's log; empty if not named.
+    ``epoch``: the replica's epoch when it admitted or refused the request. ``refused``: code of the refusal, or empty.
+    ``state_id``: id of the state of that epoch in the replica's log; empty if not named.
     """
 
     node: NodeId
@@ -262,7 +262,7 @@ def _needs(
 
 
 def count(made: RequestPlan, answers: Iterable[Answer], newest: ClusterState) -> Outcome:
-    """Judge the answers to ``made`` on ``newest``, the newest state that the coordinator knows.
+    """Evaluate the answers to ``made`` on ``newest``, the newest state that the coordinator knows.
 
     A node may have several answers. Include the kept answers of an earlier plan.
     """

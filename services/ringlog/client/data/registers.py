@@ -1,9 +1,11 @@
 """Reads and writes of registers: the protocol of a request coordinator, as steps that yield effects.
 
-Each request is planned on the newest state (``ringlog.client.data.plans``) and sent to replicas. Its answers are judged
-on the newest state before it counts as a success. If the plan can no longer succeed, a new plan is made, until the
-deadline. A node without an answer is asked again after ``RESEND``. A node that refuses because it is behind is asked
-again at once: it has already waited for its log before it refused.
+Each request is planned on the newest state (``ringlog.client.data.plans``) and sent to replicas. Its answers are
+evaluated on the newest state before it counts as a success. If the plan can no longer succeed, a new plan is made,
+until the deadline.
+
+A node without an answer is asked again every ``RESEND``. A node that refuses because it is behind is asked again at
+once if it held the request for ``HELD``: it has then waited for its log.
 
 A read asks one replica for the cell and the others for digests. If the digests differ, it asks all replicas for cells.
 
@@ -53,8 +55,8 @@ WAIT_LEAST: Micros = 1_000
 class RegisterRequest:
     """The request to each replica.
 
-    ``method``: Write, Repair or Read. ``timeout``: the time limit that the client gave. ``deadline``: the time at which
-    it ends. ``cell``: the cell to write. ``is_lean``: one replica returns the cell, the others may return digests.
+    ``method``: Write, Repair or Read. ``timeout``: the time limit that the client gave. ``deadline``: the end of that
+    time. ``cell``: the cell to write. ``is_lean``: one replica returns the cell, the others may return digests.
     """
 
     wanted: plans.ClientRequest
@@ -163,8 +165,9 @@ class RegisterResult:
     """A successful request.
 
     ``cell``: the written or found cell. None: the register is empty. A cell with ``deleted`` is a tombstone. ``plan``:
-    the plan that succeeded. ``epoch``: the epoch at which its answers were judged. ``answers``: the answers that
-    counted. ``attempts``: number of plans. ``repair``: the plan of the write that a read made before it returned.
+    the plan that succeeded. ``epoch``: the epoch of the state that its answers were evaluated on. ``answers``: the
+    answers that counted. ``attempts``: number of plans. ``repair``: the plan of the write that a read made before it
+    returned.
     """
 
     key: Key
@@ -178,7 +181,7 @@ class RegisterResult:
 
 @dataclass(frozen=True, slots=True)
 class JudgedAttempt(Generic[F]):
-    """The outcome of an attempt, with its answers and the state on which they were judged."""
+    """The outcome of an attempt, with its answers and the state that they were evaluated on."""
 
     made: RequestPlan
     outcome: Outcome

@@ -2,7 +2,7 @@
 
     with RowWriter(client.replica, "127.0.0.1:9092", "shop") as writer, Coordinator(client.replica) as coordinator:
         written = writer.write(mutation)  # acknowledged: the broker has it
-        assert not writer.verdict(written).code  # judged: every reader keeps it, or none does
+        assert not writer.verdict(written).code  # decided: every reader accepts it
         coordinator.read_rows("ks.t", b"key", at=written.at)  # and this one has it
 
 **Context of a write** (``named``). A mutation names the cluster, the id of its table, and the author's epoch. Readers

@@ -45,7 +45,7 @@ from ringlog.wire.records import CdcRow, Cell, DeletedElements
 
 
 class FoldedLogRow(Protocol):
-    """The fields of a log row, or of a future log row, that the fold uses."""
+    """The fields of a log row, or of a future log row, that ``fold`` uses."""
 
     @property
     def operation(self) -> int: ...
@@ -64,7 +64,7 @@ class FoldedLogRow(Protocol):
 
 
 class FoldedShape:
-    """The properties of a table that the fold uses."""
+    """The properties of a table that ``fold`` uses."""
 
     def __init__(self, table: TableChange) -> None:
         self.types = TableTypes(table)

@@ -97,6 +97,8 @@ class SqliteTables:
             raise BadStore(path, error) from error
         try:
             self._connection.execute("PRAGMA journal_mode = WAL")
+            # ``save`` must be durable when it returns. In WAL mode, NORMAL could lose the last commits in a power
+            # failure.
             self._connection.execute("PRAGMA synchronous = FULL")
             self._copies = Copies(self._connection)
             self._connection.executescript(_SCHEMA)
