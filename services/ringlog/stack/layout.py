@@ -200,6 +200,7 @@ def write_json(path: Path, value: object) -> None:
 
 
 def write_settings(layout: StackLayout, settings: StackSettings) -> None:
+    """Store the requested configuration. The caller holds the command lock."""
     write_json(layout.settings, dataclasses.asdict(settings))
 
 
@@ -219,6 +220,7 @@ def read_settings(layout: StackLayout) -> StackSettings | None:
 
 
 def write_state(layout: StackLayout, state: State) -> None:
+    """Store the state. Only the supervisor calls this."""
     write_json(layout.state, dataclasses.asdict(state))
 
 
