@@ -1,1 +1,1 @@
-"""Debezium in: change events of any Debezium source become mutations."""
+"""Import of Debezium change events: events from any Debezium source become mutations."""

@@ -1,10 +1,16 @@
-"""Reading Debezium's records: JSON with or without embedded schemas, Avro in the wire forms of two registries.
+"""Parsing of Debezium records: JSON with or without embedded schemas, and Avro in two registry wire formats.
 
-An *envelope* has ``before``, ``after``, ``source``, ``op``. In JSON with schemas it is the ``payload`` beside a
-``schema``. In Avro it follows a zero byte and the number of its schema, of 4 bytes (Confluent) or 8 (Apicurio). No
-registry is asked: the schemas are given, by number, as the registry exports them.
+An *envelope* is a record with the fields ``before``, ``after``, ``source`` and ``op``. Three encodings are supported:
 
-What follows from the schemas is the same in both: the meaning of each column (see ``values``).
+* JSON without schemas: the envelope is the whole document.
+* JSON with schemas: the envelope is the ``payload`` next to a ``schema``.
+* Avro: one zero byte, the schema id (4 bytes for Confluent, 8 for Apicurio, big-endian), then the Avro body.
+
+Invariants:
+
+* No registry is contacted. The caller passes the writer schemas by id, as exported from the registry.
+* JSON and Avro schemas yield the same ``Meaning`` for a column (see ``ringlog_debezium.values``).
+* A record either parses or raises ``BadRecord``.
 """
 
 from __future__ import annotations
@@ -20,13 +26,13 @@ import fastavro
 from ringlog_debezium.values import Meaning
 
 ID_BYTES = {"confluent-avro": 4, "apicurio-avro": 8}
-"""Form to the bytes of a schema's number."""
+"""Wire format to the length of the schema id in bytes."""
 
 Names = Mapping[str, Any]
 
 
 class BadRecord(ValueError):
-    """A record that is no envelope. ``code`` is one of ``REASONS``."""
+    """A record that cannot be imported. ``code`` is one of ``ringlog_debezium.mutations.REASONS``."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -36,7 +42,15 @@ class BadRecord(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Envelope:
-    """A change event. ``meanings``: column to what its schema says; None if the event came without schemas."""
+    """A parsed change event.
+
+    Attributes:
+        op: Debezium's operation code, for example ``c`` or ``u``.
+        source: The event's ``source`` record.
+        before: The row before the change, or None.
+        after: The row after the change, or None.
+        meanings: Column name to the meaning in its schema. None if the event has no schemas.
+    """
 
     op: str
     source: Names
@@ -47,7 +61,7 @@ class Envelope:
 
 @dataclass(frozen=True, slots=True)
 class AvroSchema:
-    """A writer's schema, parsed, and the meanings of the columns in it."""
+    """A parsed writer schema, and the meaning of each column in it."""
 
     parsed: Any
     meanings: Mapping[str, Meaning] = field(default_factory=dict)
@@ -55,14 +69,23 @@ class AvroSchema:
 
 @dataclass(frozen=True, slots=True)
 class Form:
-    """How records are written: ``json`` or one of ``ID_BYTES``, and of Avro the schemas by number."""
+    """The encoding of records.
+
+    Attributes:
+        name: ``json`` or a key of ``ID_BYTES``.
+        schemas: Schema id to writer schema. Empty for JSON.
+    """
 
     name: str = "json"
     schemas: Mapping[int, AvroSchema] = field(default_factory=dict)
 
 
 def read_envelope(form: Form, value: bytes) -> Envelope:
-    """The envelope of a record's value. Raises BadRecord."""
+    """Parse the value of a record.
+
+    Raises:
+        BadRecord: The value is not an envelope in this encoding.
+    """
     meanings: Mapping[str, Meaning] | None
     if form.name == "json":
         found, schema = _json(value)
@@ -79,7 +102,14 @@ def read_envelope(form: Form, value: bytes) -> Envelope:
 
 
 def read_key(form: Form, key: bytes | None) -> Names:
-    """The columns of a record's key; none if it has none. Raises BadRecord."""
+    """Parse the key of a record.
+
+    Returns:
+        Column name to raw value. Empty if the record has no key, or if its key is not a record.
+
+    Raises:
+        BadRecord: The key is not readable in this encoding.
+    """
     if key is None:
         return {}
     found = _json(key)[0] if form.name == "json" else _avro(form, key)[0]
@@ -87,22 +117,25 @@ def read_key(form: Form, key: bytes | None) -> Names:
 
 
 def _json(data: bytes) -> tuple[Any, Any]:
-    """(payload, its schema or None)."""
+    """Return the payload and its schema. The schema is None for a document without one."""
     try:
         found = json.loads(data)
     except (ValueError, RecursionError) as error:
         raise BadRecord("unreadable_envelope", f"no JSON: {error}") from None
+    # Exactly these two keys: a plain envelope may have a field of either name.
     if isinstance(found, dict) and found.keys() == {"schema", "payload"}:
         return found["payload"], found["schema"]
     return found, None
 
 
 def _json_meanings(schema: Any) -> dict[str, Meaning]:
+    """Return column name to meaning, from a Kafka Connect schema. ``before`` and ``after`` share their columns."""
     meanings: dict[str, Meaning] = {}
     try:
         for image in schema["fields"]:
             if image["field"] in ("before", "after"):
                 for column in image.get("fields", ()):
+                    # ScyllaDB's connector wraps each column that is not a key into a struct with one field, the value.
                     wrapped = column["type"] == "struct"
                     inner = column["fields"][0] if wrapped and column.get("fields") else column
                     scale = int((inner.get("parameters") or {}).get("scale", 0))
@@ -113,6 +146,7 @@ def _json_meanings(schema: Any) -> dict[str, Meaning]:
 
 
 def _avro(form: Form, data: bytes) -> tuple[Any, AvroSchema]:
+    """Decode an Avro record. Return the datum and its writer schema."""
     size = ID_BYTES[form.name]
     if len(data) < 1 + size or data[0] != 0:
         raise BadRecord("unreadable_envelope", f"no {form.name} record")
@@ -123,7 +157,7 @@ def _avro(form: Form, data: bytes) -> tuple[Any, AvroSchema]:
     body = io.BytesIO(data[1 + size :])
     try:
         found = fastavro.schemaless_reader(body, schema.parsed, None)
-    except Exception as error:  # whatever bytes are there
+    except Exception as error:  # fastavro raises many types for corrupt input
         raise BadRecord("unreadable_envelope", f"schema {number} does not read it: {type(error).__name__}") from None
     if body.read(1):
         raise BadRecord("unreadable_envelope", f"bytes follow the record of schema {number}")
@@ -131,16 +165,23 @@ def _avro(form: Form, data: bytes) -> tuple[Any, AvroSchema]:
 
 
 def avro_schema(text: str) -> AvroSchema:
-    """A writer's schema from its JSON. Raises BadRecord."""
+    """Parse a writer schema from its JSON text.
+
+    Raises:
+        BadRecord: The text is not an Avro schema.
+    """
     try:
         schema = json.loads(text)
         return AvroSchema(fastavro.parse_schema(schema), _avro_meanings(schema))
-    except Exception as error:  # whatever the text is
+    except Exception as error:  # the text comes from a file of the operator
         raise BadRecord("unknown_schema", f"no Avro schema: {type(error).__name__}: {error}") from None
 
 
 def _avro_meanings(schema: Any) -> dict[str, Meaning]:
+    """Return column name to meaning, from an Avro schema."""
     records: dict[str, Any] = {}
+    # ``before`` defines the row type inline, ``after`` refers to it by name. Collect the definitions first. A reference
+    # may omit the namespace, so the last part of the name is the key.
     _each_record(schema, lambda record: records.setdefault(record["name"].rpartition(".")[2], record))
     meanings: dict[str, Meaning] = {}
     for image in schema.get("fields", ()):
@@ -151,17 +192,20 @@ def _avro_meanings(schema: Any) -> dict[str, Meaning]:
                 kind = _branch(column["type"])
                 wrapped = isinstance(kind, dict) and kind["type"] == "record"
                 inner = _branch(kind["fields"][0]["type"]) if isinstance(kind, dict) and wrapped else kind
+                # The scale stays 0: fastavro decodes the logical type ``decimal`` to a Decimal, which carries its own
+                # scale.
                 name = inner.get("connect.name", "") if isinstance(inner, dict) else ""
                 meanings[column["name"]] = Meaning(name, 0, wrapped)
     return meanings
 
 
 def _branch(schema: Any) -> Any:
-    """The branch of a union that is not null."""
+    """Return the first branch of a union that is not null, or the schema itself if it is not a union."""
     return next((one for one in schema if one != "null"), "null") if isinstance(schema, list) else schema
 
 
 def _each_record(schema: Any, visit: Callable[[Any], Any]) -> None:
+    """Call ``visit`` with each record definition in ``schema``, outer records first."""
     if isinstance(schema, list):
         for one in schema:
             _each_record(one, visit)

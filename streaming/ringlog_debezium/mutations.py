@@ -1,23 +1,27 @@
-"""From a change event to a mutation: pure functions of the event, its place, and the table that it goes to.
+"""Conversion of change events to mutations: pure functions of the event, its position in the topic, and the target
+table.
 
 =====  ==================================================================================================
 op     mutation
 =====  ==================================================================================================
 c, r   INSERT of all columns in ``after``
-u      UPDATE of the columns in ``after`` that differ from ``before``; of all where there is no ``before``
-d      ROW_DELETE; the key is that of ``before``, of ``after`` (some have it there), or of the record
+u      UPDATE of the columns in ``after`` that differ from ``before``, or of all if ``before`` is missing
+d      ROW_DELETE, with the key from ``before``, else from ``after``, else from the record key
 =====  ==================================================================================================
 
-A record without a value (a tombstone) follows each delete and says nothing more. Everything else is refused, with
-a reason of ``REASONS``.
+Debezium writes a tombstone (a record without a value) after each delete. It carries no information and is skipped. All
+other events are rejected with a code of ``REASONS``.
 
-The *timestamp* is that of the change in the source. It is coarse, a transaction's changes often share one, and
-last-write-wins needs an order: changes of one source partition that come one after the other with the same timestamp
-get one microsecond more each (``EventClock``). The *mutation id* is a function of topic, partition and offset, so an
-event that is read twice is one write.
+Invariants:
 
-ScyllaDB's connector puts each column that is no key into a cell: no cell, the write did not touch it; a cell without a
-value, it was deleted. Its flat form has no cells; without schemas, null then counts as not touched.
+* The *mutation id* is a function of topic, partition and offset. An event that is read twice is one write.
+* The *timestamp* is the time of the change in the source. That time is coarse, and changes of one transaction often
+  share it, but last-write-wins needs an order. Consecutive events of a partition with the same source time therefore
+  get 0, 1, 2, … microseconds added (``EventClock``).
+
+ScyllaDB's connector wraps each column that is not a key into a cell. A missing cell means that the write did not touch
+the column; a cell without a value means that it deleted the column. The connector's flat format has no cells. Without
+schemas, null in that format counts as not touched.
 """
 
 from __future__ import annotations
@@ -43,36 +47,50 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("unknown_column", "the table has no such column"),
     ("bad_value", "a value is not of its column's type, or does not say what it is"),
 )
-"""(code, rule) of what an event is refused for."""
+"""(code, rule) for each reason to reject an event."""
 
 OPERATIONS = {"c": INSERT, "r": INSERT, "u": UPDATE, "d": ROW_DELETE}
+"""Debezium's ``op`` to the mutation's operation."""
 SCYLLA = "scylla"
+"""Value of ``source.connector`` in events of ScyllaDB's connector."""
 NAMESPACE = uuid.UUID("8f0dc23c-6d2e-5b05-9c43-3d0d0f7fd1a8")
-"""Of mutation ids."""
+"""UUID namespace of mutation ids. Changing it would import events again as new writes."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventClock:
-    """The source timestamp of the last event of a partition (microseconds), and how many have had it since."""
+    """Timestamp generator for one partition.
+
+    Attributes:
+        base: Source time of the last event, microseconds.
+        count: Number of earlier consecutive events with the same source time.
+    """
 
     base: int = -1
     count: int = 0
 
     def next(self, timestamp: int) -> EventClock:
-        """After one more event; its own timestamp is ``now``."""
+        """Return the clock after one more event. The event's own timestamp is ``now`` of the result.
+
+        Args:
+            timestamp: Source time of the event, microseconds.
+        """
         return EventClock(timestamp, self.count + 1 if timestamp == self.base else 0)
 
     @property
     def now(self) -> int:
-        """The timestamp of the last event's mutation."""
+        """Timestamp of the last event's mutation, microseconds."""
         return self.base + self.count
 
 
 @dataclass(frozen=True, slots=True)
 class ImportRules:
-    """``tables``: name in the source to the full name here, where they differ. ``unit``: of times without a schema.
+    """Options of the conversion.
 
-    ``ignore_unknown``: columns that the table has not are left out, not refused.
+    Attributes:
+        tables: Table name in the source to ``keyspace.table`` here. Tables with equal names may be omitted.
+        unit: Unit of times in events without schemas: ``ms``, ``us`` or ``ns``. Empty rejects such times.
+        ignore_unknown: Drop columns that the target table does not have, instead of rejecting the event.
     """
 
     tables: Mapping[str, str]
@@ -81,7 +99,11 @@ class ImportRules:
 
 
 def source_name(envelope: Envelope) -> str:
-    """The table that changed, ``schema.table``; of sources without schemas ``database.table``. Raises BadRecord."""
+    """Return the changed table as ``schema.table``, or as ``database.table`` for sources without schemas.
+
+    Raises:
+        BadRecord: ``source`` does not name the table.
+    """
     source = envelope.source
     table = source.get("table") or source.get("table_name")
     within = source.get("schema") or source.get("keyspace_name") or source.get("db")
@@ -91,23 +113,43 @@ def source_name(envelope: Envelope) -> str:
 
 
 def source_time(envelope: Envelope) -> int:
-    """When the change was made in the source, microseconds. Raises BadRecord."""
+    """Return the time of the change in the source, microseconds.
+
+    Raises:
+        BadRecord: ``source`` has no usable ``ts_us``, ``ts_ns`` or ``ts_ms``.
+    """
     for name, numerator, divisor in (("ts_us", 1, 1), ("ts_ns", 1, 1_000), ("ts_ms", 1_000, 1)):
         found = envelope.source.get(name)
+        # ``type is int`` excludes booleans. The bound keeps base + count within 64 bits.
         if type(found) is int and 0 < found * numerator // divisor < 2**62:
             return found * numerator // divisor
     raise BadRecord("bad_envelope", "source has neither ts_us, ts_ns nor ts_ms")
 
 
 def mutation_id(topic: str, partition: int, offset: int) -> str:
-    """The id of the mutation that an event becomes."""
+    """Return the id of the mutation for the event at this offset."""
     return str(uuid.uuid5(NAMESPACE, f"{topic}/{partition}/{offset}"))
 
 
 def mutation_of(
     envelope: Envelope, key: Names, table: Table, rules: ImportRules, *, name: str, timestamp: int
 ) -> Mutation | None:
-    """The mutation of an event; None if it changes nothing. ``name``: the mutation's id. Raises BadRecord."""
+    """Convert an event to a mutation.
+
+    Args:
+        envelope: The event.
+        key: Columns of the record key, used if the row images lack a key column.
+        table: Target table.
+        rules: Options.
+        name: The mutation's id.
+        timestamp: The mutation's timestamp, microseconds.
+
+    Returns:
+        The mutation, or None for an update that changes no column.
+
+    Raises:
+        BadRecord: The event does not fit the table.
+    """
     operation = OPERATIONS.get(envelope.op)
     if operation is None:
         raise BadRecord("unsupported_operation", f"op {envelope.op!r:.20}")
@@ -140,6 +182,7 @@ def mutation_of(
 def _key_part(
     envelope: Envelope, column: str, image: Names | None, key: Names, type_name: str, rules: ImportRules
 ) -> bytes:
+    """Return the serialized value of a key column, from the row image or else from the record key."""
     given = image if image is not None and image.get(column) is not None else key
     value = _value(envelope, column, given.get(column), type_name, rules)
     if value is None:
@@ -148,6 +191,7 @@ def _key_part(
 
 
 def _check_key_kept(envelope: Envelope, table: Table) -> None:
+    """Reject an update that changes a key column: as one mutation it would leave the old row in place."""
     before, after = envelope.before, envelope.after
     if envelope.op != "u" or not before or after is None:
         return
@@ -157,7 +201,7 @@ def _check_key_kept(envelope: Envelope, table: Table) -> None:
 
 
 def _cells(envelope: Envelope, table: Table, types: Mapping[str, str], rules: ImportRules) -> tuple[Cell, ...]:
-    """The columns that the event says something of, in the order of ``after``."""
+    """Return a cell for each data column that the event sets, in the order of ``after``."""
     after, before = envelope.after or {}, envelope.before if envelope.op == "u" else None
     cells = []
     for column, raw in after.items():
@@ -174,7 +218,7 @@ def _cells(envelope: Envelope, table: Table, types: Mapping[str, str], rules: Im
 
 
 def _unwrapped(envelope: Envelope, column: str, raw: Any) -> tuple[bool, Any]:
-    """(whether the write touched a column, its value)."""
+    """Return (True if the write touched the column, its value without the connector's cell)."""
     if envelope.source.get("connector") != SCYLLA:
         return True, raw
     if isinstance(raw, dict) and raw.keys() == {"value"}:
@@ -184,6 +228,7 @@ def _unwrapped(envelope: Envelope, column: str, raw: Any) -> tuple[bool, Any]:
 
 
 def _value(envelope: Envelope, column: str, value: Any, type_name: str, rules: ImportRules) -> bytes | None:
+    """Serialize a raw value to CQL bytes. Raises BadRecord."""
     shape = shape_of(type_name)
     if value is not None and shape is not None and shape.parts:
         raise BadRecord("bad_value", f"{column}: only scalar values are taken")

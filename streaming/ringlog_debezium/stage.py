@@ -1,11 +1,15 @@
-"""The stage that imports: change events from their topics, mutations to the mutations topic, refused ones to the
-dead letters.
+"""The import process: read change events, write mutations and dead letters.
 
-It is a plain consumer and producer, no part of the Spark job: a mutation is no bigger for having been an event, and the
-job then treats all mutations alike. Each batch is one Kafka transaction with the offsets that it consumed, so every
-event has exactly one mutation for every reader of what is committed, as the job does. What the next event's timestamp
-depends on (``EventClock``) travels as metadata of the offset, in the same transaction: a restart goes on as if there
-had been none. Several instances of one group share the partitions; each has a name of its own.
+The import is a plain Kafka consumer and producer, separate from the Spark job. An imported mutation looks like any
+other, so the job needs no special case.
+
+Invariants:
+
+* Each batch is one Kafka transaction with the offsets that it consumed. A ``read_committed`` consumer sees exactly one
+  mutation or dead letter for each event.
+* The state of the partition's ``EventClock`` is stored as offset metadata in the same transaction. A restart therefore
+  assigns the same timestamps as an uninterrupted run.
+* Instances of one consumer group share the partitions. Each has its own transactional id.
 """
 
 from __future__ import annotations
@@ -38,11 +42,13 @@ from ringlog_debezium.mutations import EventClock, ImportRules, mutation_id, mut
 RECORDS_PER_BATCH = 1_000
 POLL_S = 0.2
 TRANSACTION_S = 30.0
+"""Timeout of one call to the broker, seconds."""
 
 LIMITS = {"message.max.bytes": 4 * 1024 * 1024}
+"""A dead letter has at most ``VALUE_KEPT`` + ``KEY_KEPT`` bytes of the event and must fit."""
 MUTATION_BYTES_MAX = 2_000_000
 VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
-"""Bytes of an event that a dead letter keeps; its place in its topic leads to the rest."""
+"""Bytes of an event that a dead letter keeps. The dead letter names topic, partition and offset of the whole event."""
 
 Place = tuple[str, int]
 """Topic and partition."""
@@ -50,9 +56,14 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True, slots=True)
 class ImportSettings:
-    """``group``: the consumer group, which names the import; ``instance``: which of its processes this is.
+    """Settings of one import process.
 
-    ``until_end``: stop at the end that the topics have.
+    Attributes:
+        topics: Topics with change events.
+        group: Consumer group. It identifies the import.
+        form: Encoding of the records.
+        until_end: Stop at the current end of the topics.
+        instance: Name of this process within the group. Two running processes must not share it.
     """
 
     bootstrap_servers: str
@@ -67,7 +78,7 @@ class ImportSettings:
 
 @dataclass(slots=True)
 class ImportFigures:
-    """What became of the events that were read."""
+    """Counters of the events read so far, by outcome."""
 
     mutations: int = 0
     refused: int = 0
@@ -76,7 +87,7 @@ class ImportFigures:
 
 
 class Import:
-    """One instance. ``run`` returns when ``stopping`` is set, or at the end if so wished; raises KafkaException."""
+    """One import process. ``run`` returns after ``stopping`` is set."""
 
     def __init__(self, settings: ImportSettings, client: Client, say: Callable[[ImportFigures], None]) -> None:
         self.stopping = threading.Event()
@@ -98,15 +109,19 @@ class Import:
                 "enable.partition.eof": True,
             }
         )
-        # A process that was killed leaves a transaction open, which its successor of this name ends; one that lost its
-        # partitions is fenced by the group's generation, which the transaction carries.
+        # A killed process leaves a transaction open. Its successor with the same transactional id aborts it. A process
+        # that lost its partitions is fenced by the group generation, which the transaction carries.
         name = f"{settings.cluster}-{settings.group}-{settings.instance}"
         self._producer = Producer(common | LIMITS | {"transactional.id": name, "linger.ms": 5})
         metadata = self._consumer.list_topics(topic_name(settings.cluster, MUTATIONS.suffix), timeout=TRANSACTION_S)
         self._partitions = len(metadata.topics[topic_name(settings.cluster, MUTATIONS.suffix)].partitions)
 
     def run(self) -> ImportFigures:
-        """Import until asked to stop."""
+        """Import until ``stopping`` is set, or until the end of the topics if ``until_end`` is set.
+
+        Raises:
+            KafkaException: The broker failed. The current transaction is aborted.
+        """
         self._producer.init_transactions(TRANSACTION_S)
         self._consumer.subscribe(list(self._settings.topics), on_assign=self._on_assign)
         try:
@@ -120,16 +135,18 @@ class Import:
         return self.figures
 
     def _on_assign(self, consumer: Consumer, places: list[TopicPartition]) -> None:
-        """Where each partition goes on, and what its clock showed there."""
+        """Restore the event clock of each assigned partition from its committed offset metadata."""
         for found in consumer.committed(places, timeout=TRANSACTION_S):
             self._clocks[found.topic, found.partition] = _clock(found.metadata)
         self._assigned = {(place.topic, place.partition) for place in places}
         self._ended = set()
 
     def _is_ended(self) -> bool:
+        """Return True if every assigned partition has reached its end."""
         return bool(self._assigned) and self._ended >= self._assigned
 
     def _is_record(self, message: Message) -> bool:
+        """Return True for a record, False for an end-of-partition event. Raises KafkaException for any other error."""
         error, place = message.error(), (message.topic() or "", message.partition() or 0)
         if error is None:
             self._ended.discard(place)
@@ -140,6 +157,8 @@ class Import:
         return False
 
     def _carry_out(self, batch: list[Message]) -> None:
+        # All events of a batch are converted with one schema, at least as new as the one at the time of this call.
+        """Import one batch in one transaction."""
         state = self._client.read_barrier()
         self._producer.begin_transaction()
         try:
@@ -158,6 +177,7 @@ class Import:
             raise
 
     def _one(self, message: Message, place: Place, offset: int, state: ClusterState) -> None:
+        """Produce the mutation or the dead letter of one event, and count it."""
         value, key = message.value(), message.key()
         if value is None:
             self.figures.tombstones += 1
@@ -181,12 +201,14 @@ class Import:
         self._send(MUTATIONS.suffix, mutation_partition(where, self._partitions), where, encoded)
 
     def _table(self, source: str, state: ClusterState) -> Table:
+        """Return the target table. Raises BadRecord ``unknown_source``."""
         table = state.tables.get(self._settings.rules.tables.get(source, source))
         if table is None:
             raise BadRecord("unknown_source", f"{source[:100]} has no table here")
         return table
 
     def _refuse(self, message: Message, place: Place, offset: int, bad: BadRecord, epoch: int) -> None:
+        """Produce the dead letter of an event."""
         self.figures.refused += 1
         letter = DeadLetter(
             reason=bad.code,
@@ -194,6 +216,7 @@ class Import:
             topic=place[0],
             partition=place[1],
             offset=offset,
+            # Kafka's timestamps are milliseconds.
             append_time=message.timestamp()[1] * 1_000,
             key=key[:KEY_KEPT] if (key := message.key()) is not None else None,
             value=(message.value() or b"")[:VALUE_KEPT],
@@ -203,6 +226,7 @@ class Import:
         self._send(DEAD_LETTERS.suffix, 0, dead_letter_key(*place, offset), encode_dead_letter(letter))
 
     def _send(self, suffix: str, partition: int, key: bytes, value: bytes) -> None:
+        """Produce one record. Block while the producer's queue is full."""
         topic = topic_name(self._settings.cluster, suffix)
         while True:
             try:
@@ -213,7 +237,7 @@ class Import:
 
 
 def _encoded(mutation: Mutation) -> tuple[bytes, bytes]:
-    """(the composed partition key, the bytes) of a mutation."""
+    """Return (composed partition key, encoded mutation). Raises BadRecord if either is too large."""
     parts = [part for part in mutation.partition_key if part is not None]
     if any(len(part) > COMPONENT_BYTES_MAX for part in parts):
         raise BadRecord("bad_value", "a component of the partition key is too long")
@@ -224,7 +248,7 @@ def _encoded(mutation: Mutation) -> tuple[bytes, bytes]:
 
 
 def _clock(metadata: str | None) -> EventClock:
-    """The clock that was committed beside an offset; a new one if there is none."""
+    """Parse the clock from offset metadata (``base,count``). Return a new clock if the offset has none."""
     if not metadata:
         return EventClock()
     base, count = json.loads(f"[{metadata}]")
@@ -232,7 +256,11 @@ def _clock(metadata: str | None) -> EventClock:
 
 
 def rename(pairs: Sequence[str]) -> Mapping[str, str]:
-    """``NAME=VALUE`` pairs as a mapping; raises ValueError."""
+    """Parse ``NAME=VALUE`` pairs.
+
+    Raises:
+        ValueError: A pair has no ``=``, or a name occurs twice.
+    """
     found = dict(pair.split("=", 1) for pair in pairs if "=" in pair)
     if len(found) < len(pairs):
         raise ValueError(f"{', '.join(pairs)}: each must be NAME=VALUE, a name once")

@@ -1,11 +1,17 @@
-"""Values of Debezium's events as CQL values of the column that they go to.
+"""Conversion of values in Debezium events to CQL bytes.
 
-What a number or a text stands for is said by the *semantic type*, the name of the field's schema (``connect.name`` in
-Avro): ``io.debezium.time.MicroTimestamp``, ``org.apache.kafka.connect.data.Decimal``, … An event without schemas does
-not say it; then a number for a ``timestamp`` or ``time`` is taken only if the caller names its unit, as a guess would
-write wrong times without a word. Source: Debezium's documentation of its connectors, "data types".
+The *semantic type* gives numbers and texts their meaning. It is the name of the field's schema (``connect.name`` in
+Avro), for example ``io.debezium.time.MicroTimestamp`` or ``org.apache.kafka.connect.data.Decimal``.
 
-In JSON bytes are base64; a decimal is base64 of its unscaled number, its scale a parameter of the schema.
+Invariants:
+
+* Times are never guessed. A number for a ``timestamp`` or ``time`` column without a semantic type is rejected unless
+  the caller passes the unit. A wrong guess would silently store wrong times.
+* A value either converts or raises ``BadValue``.
+
+In JSON, bytes are base64. A decimal is the base64 of its unscaled number, and its scale is a parameter of the schema.
+
+Source: Debezium's documentation of its connectors, "data types".
 """
 
 from __future__ import annotations
@@ -21,11 +27,13 @@ from typing import Any
 from ringlog.kernel.cql.types import TypeMismatch, serialize
 
 UNAVAILABLE = "__debezium_unavailable_value"
-"""Stands for a value that the source did not log, because the write did not change it."""
+"""Debezium's placeholder for a value that the source did not log because the write did not change it."""
 
 _UNAVAILABLE = (UNAVAILABLE, UNAVAILABLE.encode(), base64.b64encode(UNAVAILABLE.encode()).decode())
+"""The placeholder as text, as bytes and as base64: its encoding follows the column's type."""
 
 UNIT_NS = {"ms": 1_000_000, "us": 1_000, "ns": 1}
+"""Unit to nanoseconds."""
 TIMES_NS = {
     "io.debezium.time.Timestamp": UNIT_NS["ms"],
     "io.debezium.time.MicroTimestamp": UNIT_NS["us"],
@@ -43,12 +51,18 @@ _INTEGERS = ("tinyint", "smallint", "int", "bigint", "varint")
 
 
 class BadValue(ValueError):
-    """A value is not of its column's type, or does not say what it is."""
+    """A value that does not fit the type of its column, or whose unit is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class Meaning:
-    """What the schema of a field says: semantic type, scale of a decimal, and whether the value is in a cell."""
+    """The meaning of a field, from its schema.
+
+    Attributes:
+        semantic: Semantic type. Empty if the schema has none.
+        scale: Digits after the decimal point of a Connect Decimal.
+        wrapped: True if ScyllaDB's connector wraps the value into a cell.
+    """
 
     semantic: str = ""
     scale: int = 0
@@ -56,10 +70,24 @@ class Meaning:
 
 
 UNKNOWN = Meaning()
+"""The meaning of every column in an event without schemas."""
 
 
 def to_cql(type_name: str, value: Any, meaning: Meaning = UNKNOWN, unit: str = "") -> bytes | None:
-    """The CQL bytes of an event's value; ``unit``: of times whose meaning is unknown. Raises BadValue."""
+    """Serialize a value of an event.
+
+    Args:
+        type_name: CQL type of the column.
+        value: Raw value, or None.
+        meaning: Meaning of the field.
+        unit: Unit of times without a semantic type: ``ms``, ``us`` or ``ns``.
+
+    Returns:
+        CQL bytes, or None for None.
+
+    Raises:
+        BadValue: The value does not fit the type.
+    """
     if value is None:
         return None
     try:
@@ -69,7 +97,7 @@ def to_cql(type_name: str, value: Any, meaning: Meaning = UNKNOWN, unit: str = "
 
 
 def is_unavailable(value: Any) -> bool:
-    """True for the text that stands for a value that was not logged."""
+    """Return True for Debezium's placeholder of an unlogged value."""
     return isinstance(value, str | bytes) and value in _UNAVAILABLE
 
 
@@ -94,6 +122,7 @@ def _boolean(value: Any, _meaning: Meaning, _unit: str, _type: str) -> Any:
 
 
 def _integer(value: Any, meaning: Meaning, _unit: str, _type: str) -> Any:
+    """Return an integer. Sources send large integers as decimals, bytes or texts."""
     number = _decimal(value, meaning) if isinstance(value, Decimal | bytes | str) else value
     if isinstance(number, Decimal):
         if number != number.to_integral_value():
@@ -103,6 +132,7 @@ def _integer(value: Any, meaning: Meaning, _unit: str, _type: str) -> Any:
 
 
 def _decimal(value: Any, meaning: Meaning) -> Decimal:
+    """Return a Decimal from a Decimal, a text, or the unscaled bytes of a Connect Decimal."""
     if isinstance(value, Decimal):
         return value
     if meaning.semantic != "org.apache.kafka.connect.data.Decimal":
@@ -120,6 +150,7 @@ def _float(value: Any, meaning: Meaning, _unit: str, _type: str) -> Any:
 
 
 def _nanos(value: int, meaning: Meaning, unit: str) -> int:
+    """Return nanoseconds for a number in the field's unit. Raises ValueError if the unit is unknown."""
     scale = TIMES_NS.get(meaning.semantic) or UNIT_NS.get(unit)
     if scale is None:
         raise ValueError("a number of unknown unit: the event has no schema that says it")
@@ -127,23 +158,25 @@ def _nanos(value: int, meaning: Meaning, unit: str) -> int:
 
 
 def _timestamp(value: Any, meaning: Meaning, unit: str, _type: str) -> int:
-    """Milliseconds."""
+    """Return milliseconds since 1970. A datetime without a zone counts as UTC."""
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     if isinstance(value, datetime):
         since = (value if value.tzinfo else value.replace(tzinfo=UTC)) - _EPOCH
+        # Integer division of timedeltas: a float of seconds would lose microseconds.
         return since // timedelta(milliseconds=1)
     return _nanos(_number(value), meaning, unit) // 1_000_000
 
 
 def _date(value: Any, _meaning: Meaning, _unit: str, _type: str) -> Any:
+    """Return days since 1970."""
     if isinstance(value, str):
         value = date.fromisoformat(value)
     return (value - _EPOCH.date()).days if isinstance(value, date) else value
 
 
 def _time(value: Any, meaning: Meaning, unit: str, _type: str) -> int:
-    """Nanoseconds since midnight."""
+    """Return nanoseconds since midnight."""
     if isinstance(value, str):
         value = time.fromisoformat(value.removesuffix("Z"))
     if isinstance(value, time):
@@ -153,6 +186,7 @@ def _time(value: Any, meaning: Meaning, unit: str, _type: str) -> int:
 
 
 def _number(value: Any) -> int:
+    """Return the value if it is an int, not a bool. Raises TypeError."""
     if type(value) is not int:
         raise TypeError(f"must be a number, not {type(value).__name__}")
     return value
@@ -163,6 +197,7 @@ def _uuid(value: Any, _meaning: Meaning, _unit: str, _type: str) -> Any:
 
 
 Reader = Callable[[Any, Meaning, str, str], Any]
+"""Function of value, meaning, unit and type name."""
 _READERS: dict[str, Reader] = {
     "blob": _blob,
     "boolean": _boolean,
