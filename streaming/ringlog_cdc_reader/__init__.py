@@ -1,1 +1,1 @@
-"""Reading a table's CDC log with Spark: a Python data source over the protocol core of ``ringlog.client.cdc``."""
+"""Spark data source for the CDC log of a table, on top of the protocol core in ``ringlog.client.cdc``."""

@@ -1,25 +1,27 @@
-"""The columns of a table's CDC log in Spark, named as in ScyllaDB, and rows of the log as Arrow batches of them.
+"""Spark schema of a table's CDC log, named as in ScyllaDB, and the conversion of decoded rows to Arrow batches.
 
 ============================  =====================================================================================
 column                        type
 ============================  =====================================================================================
 ``cdc$stream_id``             binary
-``cdc$time``                  string: the time UUID; it does not sort by time, ``cdc$timestamp`` does
+``cdc$time``                  string: the time UUID. It does not sort by time; ``cdc$timestamp`` does
 ``cdc$batch_seq_no``          int
 ``cdc$operation``             tinyint
-``cdc$ttl``                   bigint, seconds; null: never
+``cdc$ttl``                   bigint, seconds. Null: the row does not expire
 ``cdc$end_of_batch``          boolean
 ``cdc$timestamp``             bigint: the write's timestamp in microseconds since 1970
 ``cdc$generation``            bigint: timestamp of the generation
 key and data columns          as below
-``cdc$deleted_<col>``         boolean: set to null; of a collection also: its earlier elements are gone
-``cdc$deleted_elements_…``    array: keys of the elements taken out, of multi-cell collections only
-``cdc$undecoded``             map from text to binary: what no column can take (``ringlog.client.cdc.rows``)
+``cdc$deleted_<col>``         boolean: set to null. For a collection: its earlier elements were removed
+``cdc$deleted_elements_…``    array: keys of the removed elements, for multi-cell collections only
+``cdc$undecoded``             map from text to binary: values without a column (``ringlog.client.cdc.rows``)
 ============================  =====================================================================================
 
-CQL ascii, text, uuid, timeuuid and varint are strings, time is a bigint (ns), date a date, timestamp a timestamp (cut
-to what Spark's can hold); a set is an array, a list in the log a map from time UUID to value, a user type a struct of
-its fields, a tuple one of ``_1``, ``_2``, ….
+CQL ascii, text, uuid, timeuuid and varint become strings, time a bigint (ns), date a date, and timestamp a timestamp
+(clamped to Spark's range). A set becomes an array, and a list a map from time UUID to value, as in the log. A user type
+becomes a struct of its fields, and a tuple a struct of ``_1``, ``_2``, ….
+
+This module is the definition. ``ringlog_cdc_reader.vectors`` gives the same batches faster.
 """
 
 from __future__ import annotations
@@ -42,10 +44,14 @@ from ringlog.wire.avro.mapping import uuid_text
 from ringlog.wire.records import CdcRow
 
 TIMESTAMP_MAX = 2**63 - 1
-"""Of Spark's type, in microseconds; Arrow's has the same. Times of the log itself end earlier (``MICROS_MAX``)."""
+"""Largest value of Spark's and Arrow's timestamp, in microseconds. Times of the log itself end earlier
+(``MICROS_MAX``).
+"""
 EPOCH = "cdc$epoch"
+"""Name of the optional column with the metadata epoch of each row."""
 
 Convert = Callable[[Any], Any]
+"""Function from a deserialized CQL value to the value that Arrow takes."""
 
 _SCALARS: Mapping[str, pa.DataType] = {
     "ascii": pa.string(),
@@ -69,13 +75,14 @@ _SCALARS: Mapping[str, pa.DataType] = {
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How values of a CQL type become those of an Arrow type; ``convert`` None: they are the same."""
+    """Arrow type of a CQL type, and the conversion of its values. ``convert`` is None if values stay the same."""
 
     arrow: pa.DataType
     convert: Convert | None
 
 
 def _micros(millis: int) -> int:
+    """Return microseconds, clamped to Spark's range. CQL timestamps are milliseconds and reach further."""
     return max(-TIMESTAMP_MAX, min(TIMESTAMP_MAX, millis * 1_000))
 
 
@@ -83,6 +90,7 @@ _CONVERTS: Mapping[str, Convert] = {"varint": str, "timestamp": _micros}
 
 
 def _kind(shape: TypeShape) -> _Kind:
+    """Return the Arrow type and conversion of a CQL type, recursively for collections."""
     if not shape.parts:
         return _Kind(_SCALARS[shape.name], _CONVERTS.get(shape.name))
     parts = [_kind(part) for part in shape.parts]
@@ -96,6 +104,7 @@ def _kind(shape: TypeShape) -> _Kind:
 
 
 def _struct(shape: TypeShape, parts: Sequence[_Kind]) -> _Kind:
+    """Return the Arrow type and conversion of a user type or tuple."""
     names = shape.fields or tuple(f"_{number}" for number in range(1, len(parts) + 1))
     converts = [part.convert or _same for part in parts]
 
@@ -112,12 +121,20 @@ def _same(value: Any) -> Any:
 
 
 class LogColumns:
-    """The columns of one table's log. Picklable: it goes to the tasks.
+    """The columns of one table's log. Picklable, since Spark sends it to the tasks.
 
-    ``life``: rows that other tables of its name left are passed over; None: all rows are the table's. ``out``: columns
-    that are left out, so what they would have is undecoded. ``with_epoch``: one more column, ``cdc$epoch``: the epoch
-    by which the write was decided, null where that is not said. ``now``: the life as it is known now, where the table
-    may have lost its name while it was read; rows of those that got it then are not passed over, but end the reading.
+    A table name can belong to several tables over time. A ``NamePeriod`` is the range of metadata epochs when a table
+    had the name.
+
+    Attributes:
+        table: The table, in its newest version.
+        life: Epochs when the table had its name. Rows decided at other epochs are skipped. None: every row is the
+            table's.
+        out: Columns to omit. Their values become undecoded.
+        with_epoch: Add the column ``cdc$epoch``: the epoch that decided the write, or null if the row does not name
+            one.
+        now: The same period as known now, if the table may have lost its name during the query. A row of the next table
+            with that name raises TableReplaced instead of being skipped.
     """
 
     def __init__(
@@ -135,7 +152,12 @@ class LogColumns:
         self.now = now
 
     def is_mine(self, epoch: int) -> bool:
-        """Is a row that was decided by that epoch one of the table's? Raises TablesForgotten, TableReplaced."""
+        """Return True if a row decided at this epoch belongs to the table.
+
+        Raises:
+            TableReplaced: Another table has the name since, and the query did not select this one by id.
+            TablesForgotten: The known history starts after this epoch.
+        """
         name = f"{self.table.keyspace}.{self.table.name}"
         if self.now is not None and self.now.is_over(epoch):
             assert self.now.end is not None, "another table has got the name"
@@ -145,14 +167,22 @@ class LogColumns:
         return self.life is None or self.life.has(epoch)
 
     def with_past(self, whole: NamePeriod) -> LogColumns:
-        """The same, with what was found out of the past of the table's name."""
+        """Return a copy that knows the earlier history of the name.
+
+        Args:
+            whole: Period of the table from the whole metadata log.
+        """
         assert self.life is not None, "one that is of all rows knows enough"
         life = replace(self.life, first=whole.first, known_from=whole.known_from)
         return LogColumns(self.table, life, self.out, self.with_epoch, self.now)
 
     def until(self, now: NamePeriod | None, *, by_id: bool) -> LogColumns:
-        """The same, of a table whose life is that now; None: it is as it was. ``by_id``: another table that has the
-        name now was not asked for, and is passed over.
+        """Return a copy for a table whose period may have ended during the query.
+
+        Args:
+            now: The period as known now. None: unchanged.
+            by_id: The query selected the table by id, so rows of the next table with that name are skipped, not an
+                error.
         """
         if now is None or not by_id:
             return LogColumns(self.table, self.life, self.out, self.with_epoch, now)
@@ -161,7 +191,7 @@ class LogColumns:
         return LogColumns(self.table, life, self.out, self.with_epoch)
 
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the batches."""
+        """Return the Arrow schema of the batches."""
         types = TableTypes(self.table)
         fields = [
             pa.field("cdc$stream_id", pa.binary()),
@@ -184,11 +214,11 @@ class LogColumns:
         return pa.schema([field for field in fields if field.name not in self.out])
 
     def spark_schema(self) -> StructType:
-        """The same for Spark."""
+        """Return the same schema for Spark."""
         return from_arrow_schema(self.schema())
 
     def batch(self, rows: Sequence[CdcRow]) -> pa.RecordBatch:
-        """The rows that are the table's, as one batch."""
+        """Convert decoded rows to one batch. Rows of other tables are skipped."""
         types, schema = TableTypes(self.table), self.schema()
         rows = [types.named(row) for row in rows if self.is_mine(row.epoch)]
         columns: dict[str, list[Any]] = {
@@ -200,6 +230,7 @@ class LogColumns:
             "cdc$end_of_batch": [row.end_of_batch for row in rows],
             "cdc$timestamp": [row.timestamp for row in rows],
             "cdc$generation": [row.generation for row in rows],
+            # Epoch 0 stands for a row that does not name its epoch.
             EPOCH: [row.epoch or None for row in rows],
         }
         undecoded = [dict(types.homeless(row, self.out)) for row in rows]
@@ -223,9 +254,12 @@ class LogColumns:
 
 
 def _named(row: CdcRow, types: TableTypes) -> dict[str, bytes | None]:
-    """What a row has for each column: for one of the key nothing but what its key has."""
+    """Return column name to raw value. Key columns take their value from the row's key only, even if a cell has their
+    name.
+    """
     found: dict[str, bytes | None] = {cell.column: cell.value for cell in row.cells}
     found |= dict.fromkeys((*types.partition_key, *types.clustering_key))
+    # Not strict: a row of another version of the table may have a longer or shorter key.
     found.update(zip(types.partition_key, row.partition_key, strict=False))
     found.update(zip(types.clustering_key, row.clustering_key, strict=False))
     return found
@@ -238,7 +272,7 @@ def _kind_of(type_name: str) -> _Kind:
 
 
 def reader_of(type_name: str) -> Convert:
-    """From bytes of a CQL type to a value of the Arrow type; raises TypeMismatch."""
+    """Return a function from CQL bytes of this type to the Arrow value. The function raises TypeMismatch."""
     convert = _kind_of(type_name).convert
     if convert is None:
         return lambda data: deserialize(type_name, data)
@@ -246,7 +280,14 @@ def reader_of(type_name: str) -> Convert:
 
 
 def read_value(read: Convert, name: str, data: bytes | None, odd: dict[str, bytes]) -> Any:
-    """A value, None for None; one that does not fit its type is added to ``odd``, under the column's name."""
+    """Return the value, or None for None.
+
+    Args:
+        read: Function from ``reader_of``.
+        name: The column.
+        data: CQL bytes, or None.
+        odd: Undecoded values of the row. Receives ``data`` if it does not fit the type.
+    """
     if data is None:
         return None
     try:
@@ -257,7 +298,9 @@ def read_value(read: Convert, name: str, data: bytes | None, odd: dict[str, byte
 
 
 def _taken(row: CdcRow, name: str, read: Convert) -> list[Any] | None:
-    """The keys of elements that were taken out; those that are none of the type are shown among what is undecoded."""
+    """Return the keys of the elements that a row removed from a collection, or None. Unreadable keys become null here;
+    ``TableTypes.homeless`` reports them as undecoded.
+    """
     for found in row.deleted_elements:
         if found.column == name:
             odd: dict[str, bytes] = {}

@@ -1,10 +1,14 @@
-"""What the protocol looks at of many CDC rows at once, without decoding the rest of them.
+"""Vectorized parsing of the leading fields of CDC rows: everything the protocol core needs, without decoding the rest.
 
-The fields that say what a row is (stream, generation, time, number, table, source, timestamp) come first in the
-schema ``ringlog.cdc.CdcRow``, so its columns are read by ``ringlog_cdc.columnar.scan`` from a batch of records, and a
-row's key and cells stay bytes until somebody wants them. A record that is not canonical there, of another schema or
-with a name that is not ASCII is decoded whole by ``ringlog.wire.records.decode_cdc_row``, which is the definition; of
-all others both say the same.
+The fields that identify a row (stream, generation, time, number, table, source, timestamp) come first in the schema
+``ringlog.cdc.CdcRow``. ``ringlog_cdc.columnar.scan`` reads them from many records at once, and key and cells stay
+bytes.
+
+Invariants:
+
+* ``ringlog.wire.records.decode_cdc_row`` is the definition. For each record this module either agrees with it or marks
+  the record *doubtful*, and the caller decodes it with the definition.
+* A record is doubtful if it is not canonical Avro, has another schema, or has a name that is not ASCII.
 """
 
 from __future__ import annotations
@@ -28,7 +32,7 @@ from ringlog_cdc.columnar.words import I64, U8, Flags, is_ascii, rows_of
 from ringlog_schemas import by_fingerprint
 
 NAMES_MAX = 64
-"""At most N names of tables and topics in a batch of records; what has another one is decoded whole."""
+"""Most distinct names of tables and topics per batch. Records with further names are decoded one by one."""
 FIRST_FIELDS = (
     ("stream_id", "fixed"),
     ("generation", "long"),
@@ -45,11 +49,11 @@ FIRST_FIELDS = (
     ("source_offset", "long"),
     ("timestamp", "long"),
 )
-"""The fields that are read here, in their order, with their kinds; a schema that begins otherwise is not read here."""
+"""(name, kind) of the fields read here, in order. Schemas with other leading fields are not read here."""
 
 
 class RowHead(NamedTuple):
-    """A row as the protocol sees it, and the record that it is of."""
+    """The leading fields of a row, and the record that it comes from (``offset``, ``value``)."""
 
     stream_id: bytes
     time: bytes
@@ -66,12 +70,16 @@ class RowHead(NamedTuple):
     value: bytes
 
     def row(self, partition: int) -> CdcRow:
-        """All of it; ``partition`` is for the error. Raises Unreadable."""
+        """Decode the whole row. Raises UnreadableRecord, which names ``partition`` and offset."""
         return decoded(self.value, partition, self.offset)
 
 
 def decoded(value: bytes, partition: int, offset: int) -> CdcRow:
-    """The row of a record. Raises Unreadable, which names its place."""
+    """Decode the row of a record.
+
+    Raises:
+        UnreadableRecord: The value is not a CDC row. The error names partition and offset.
+    """
     try:
         return decode_cdc_row(value)
     except WireError as error:
@@ -80,8 +88,16 @@ def decoded(value: bytes, partition: int, offset: int) -> CdcRow:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """``FIRST_FIELDS`` of n records as columns, and a cursor behind them; doubtful ones say nothing. ``stream`` and
-    ``time``: where their 16 bytes begin.
+    """``FIRST_FIELDS`` of n records as columns, each of shape (n,). Values of doubtful records are meaningless.
+
+    Attributes:
+        cursor: Position of each record after these fields, and which records are sound.
+        stream: Start of the 16 bytes of the stream id in the buffer.
+        time: Start of the 16 bytes of the time UUID in the buffer.
+        ttl: Seconds; 0 unless ``has_ttl``.
+        names: Spans of keyspace, table and source topic.
+        source: Source partition and source offset.
+        timestamp: Microseconds.
     """
 
     cursor: Cursor
@@ -99,22 +115,25 @@ class Front:
 
 
 def front(values: Sequence[bytes]) -> Front:
-    """The front of one record or more."""
+    """Parse the leading fields of at least one record."""
     ends = np.cumsum([len(value) for value in values])
     data: U8 = np.frombuffer(b"".join(values) + bytes(PADDING), dtype=np.uint8)
     return _front(data, np.concatenate((np.zeros(1, dtype=np.int64), ends[:-1])), ends)
 
 
 def front_of(values: pa.Array) -> Front:
-    """The same of a binary array without nulls."""
+    """Parse the leading fields of a binary array without nulls."""
     data, places = buffers(values)
     first = int(places[0])
+    # Offsets of a sliced array do not start at 0.
     places = places - first
     return _front(padded(data[first : first + int(places[-1])]), places[:-1], places[1:])
 
 
 def _front(data: U8, starts: I64, ends: I64) -> Front:
+    """Parse records ``data[starts:ends]``. The buffer has ``PADDING`` bytes after the last record."""
     known = _known(data, starts, ends)
+    # Records of unknown schemas start at their end: every read fails there, so they stay doubtful.
     cursor = Cursor(data, np.where(known, starts + HEADER_BYTES, ends), ends)
     cursor.expect(known)
     stream = cursor.skip(16)
@@ -123,6 +142,7 @@ def _front(data: U8, starts: I64, ends: I64) -> Front:
     number, operation = cursor.number(), cursor.number()
     has_ttl = cursor.null_or()
     part = cursor.where(has_ttl)
+    # Only records with a value have bytes to read here, so a sub-cursor advances those alone.
     ttl = part.number()
     part.give_back()
     last = cursor.byte()
@@ -131,6 +151,7 @@ def _front(data: U8, starts: I64, ends: I64) -> Front:
     cursor.skip(np.where(cursor.null_or(), 16, 0))
     topic = cursor.sized()
     source, timestamp = (cursor.number(), cursor.number()), cursor.number()
+    # Names are compared as bytes. ASCII is valid UTF-8 and has one encoding, so decoding cannot fail later.
     for text in (keyspace, table, topic):
         cursor.expect(is_ascii(data, text.start, text.length))
     return Front(
@@ -150,7 +171,12 @@ def _front(data: U8, starts: I64, ends: I64) -> Front:
 
 
 def heads(values: Sequence[bytes], offsets: Sequence[int]) -> list[RowHead | None]:
-    """The head of each record; None where it must be decoded whole."""
+    """Return the head of each record, or None for a record that needs the definition.
+
+    Args:
+        values: Record values, n of them.
+        offsets: Their offsets, n of them.
+    """
     if not values:
         return []
     found = front(values)
@@ -169,12 +195,13 @@ def heads(values: Sequence[bytes], offsets: Sequence[int]) -> list[RowHead | Non
         offsets,
         values,
     )
+    # Columns to rows through one zip: the fastest way to build many tuples without a loop in Python.
     rows = map(RowHead._make, zip(*columns, strict=True))
     return [head if sound else None for head, sound in zip(rows, cursor.sound.tolist(), strict=True)]
 
 
 def head_of(row: CdcRow, offset: int, value: bytes) -> RowHead:
-    """The head of a row that was decoded whole."""
+    """Return the head of a row that was decoded by the definition."""
     return RowHead(
         row.stream_id,
         row.time,
@@ -194,7 +221,7 @@ def head_of(row: CdcRow, offset: int, value: bytes) -> RowHead:
 
 @cache
 def known_headers() -> tuple[bytes, ...]:
-    """Headers of the schemas that begin with ``FIRST_FIELDS``."""
+    """Return the record headers of all known schemas whose leading fields are ``FIRST_FIELDS``."""
     found = []
     for fingerprint, schema in sorted(by_fingerprint().items()):
         if schema.full_name == CDC_ROW:
@@ -205,13 +232,14 @@ def known_headers() -> tuple[bytes, ...]:
 
 
 def _kind(type_: object) -> str:
+    """Return a field type as text, in the notation of ``FIRST_FIELDS``."""
     if isinstance(type_, list):
         return " or ".join(_kind(item) for item in type_)
     return str(type_["type"] if isinstance(type_, dict) else type_)
 
 
 def _known(data: U8, starts: I64, ends: I64) -> Flags:
-    """Where a record begins with a header of those schemas."""
+    """Return True for each record that starts with a known header."""
     marks = rows_of(data, starts, HEADER_BYTES)
     known: Flags = np.zeros(len(starts), dtype=bool)
     for mark in known_headers():
@@ -220,17 +248,22 @@ def _known(data: U8, starts: I64, ends: I64) -> Flags:
 
 
 def _grouped(cursor: Cursor, span: ByteSpan) -> list[str]:
-    """A name for each record; those with names beyond ``NAMES_MAX`` others become doubtful."""
+    """Return the name of each record, decoding each distinct name once. Records beyond ``NAMES_MAX`` names become
+    doubtful.
+    """
     rows = np.flatnonzero(cursor.sound)
     codes, contents = grouped(cursor.data, span, rows, NAMES_MAX)
     found = np.full(len(cursor.at), -1, dtype=np.int64)
     found[rows] = codes
     cursor.expect(found >= 0)
+    # The empty name at the end serves code -1, which indexes from the end.
     names = [*(content.decode() for content in contents), ""]
     return [names[code] for code in found.tolist()]
 
 
 def _sixteen(data: U8, starts: I64) -> list[bytes]:
-    """16 bytes from each place on; nothing of meaning where the buffer ends before."""
+    """Return the 16 bytes at each start. Meaningless for doubtful records, whose start may be too close to the buffer's
+    end.
+    """
     found = rows_of(data, np.minimum(starts, len(data) - 16), 16).tobytes()
     return [found[at : at + 16] for at in range(0, len(found), 16)]

@@ -1,17 +1,18 @@
-"""The driver's side of a reading: places, and the ranges of the CDC topic that lie between two of them.
+"""Planning of a query on the driver: positions, and the ranges of the CDC topic between two of them.
 
-Places of a stream are those of the protocol core, which runs on the driver and reads the topic to decide; a task gets a
-range of one partition and the core's place at its beginning, reads the range again and, being the same function of the
-same records, decides alike. So exactly the writes that the driver counted as delivered come out of the tasks, however
-often a batch is repeated, and the place alone is the whole offset of the query. The driver cannot do without reading:
-what a repetition is depends on all that was delivered before, and a task has nobody to tell it to the next one but
-the offset, which the driver makes before the tasks run. It reads the heads of the records only.
+The offset of a streaming query is the position of the protocol core. The driver runs the core over the heads of the
+records to find the next position. A task gets one range of one partition and the core's position at its start, then
+reads the range again. The core is a function of the records, so task and driver decide alike. The tasks therefore
+return exactly the writes that the driver counted, however often a batch is repeated.
 
-A place lies in one generation. A batch may hold several: then its path has a place at the end of each generation that
-it left, and between two places of a path the generation changes once, at the beginning. A generation is left as ever,
-when its close is known and everything up to it was read.
+The driver has to read. Recognizing a repetition depends on everything delivered before, and only the offset carries
+state from one task to the next. Spark needs that offset before the tasks run.
 
-A batch query has no next one, and its end is known: each task reads a partition whole, and the driver reads nothing
+A position belongs to one generation, and a batch can span several. Its path then has one position at the end of each
+generation that it left. Between two positions of a path the generation changes at most once, at the start. A generation
+is left when its close is known and everything before the close was read.
+
+A batch query has a known end and no successor. Each of its tasks reads a whole partition, and the driver reads nothing
 (``ringlog_cdc_reader.whole``).
 """
 
@@ -41,18 +42,25 @@ from ringlog_cdc_reader.whole import OnePass, Readable, readable
 
 POLL_S = 0.2
 SILENCE_S = 30.0
+"""Longest wait for the next record before a read is given up."""
 RECORDS_MAX = 5_000
-"""Records of a poll at most: many, as their heads are read by columns."""
+"""Most records per poll. The heads are parsed by columns, so large polls are cheap."""
 LIVES_KEPT = 64
-"""Of how many tables and queries a worker remembers what it has looked up of the past."""
+"""Number of (query, table) pairs whose full history a worker caches."""
 ALL = 2**63 - 1
-"""Stands for no bound."""
+"""No limit."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadSettings:
-    """What a query asks for: one table, from ``start`` on; ``rows_max``: records of the topic in a batch of a stream.
-    ``table_id``: of the tables that have had that name; empty: the one that has it, or else had it last.
+    """Options of a query.
+
+    Attributes:
+        table: ``keyspace.table``.
+        start: Start of a new query, as in ``ringlog_cdc_reader.source``.
+        skip_lost: Skip rows that are no longer retained, instead of failing.
+        rows_max: Most records of the CDC topic in a batch of a stream.
+        table_id: Id of one of the tables that have had the name. Empty: the current one, or else the last one.
     """
 
     bootstrap_servers: str
@@ -66,8 +74,11 @@ class ReadSettings:
 
 @dataclass(frozen=True)
 class CdcRange(InputPartition):
-    """Records [begin, end) of one partition; ``place``: the core's place at ``begin``, of this partition only;
-    ``life``: when the table had its name, as that is known now; None: it is as it was when the query began.
+    """Records [begin, end) of one partition, for a task of a stream.
+
+    Attributes:
+        place: Position of the core at ``begin``, for this partition only, as JSON.
+        life: Period when the table had its name, as known now. None: unchanged since the query started.
     """
 
     partition: int
@@ -79,7 +90,11 @@ class CdcRange(InputPartition):
 
 @dataclass(frozen=True)
 class WholeRange(InputPartition):
-    """Records [begin, end) of one partition, of several generations, with writes from ``start`` on."""
+    """Records [begin, end) of one partition across generations, for a task of a batch query.
+
+    Attributes:
+        start: Timestamp of the first write to deliver, microseconds.
+    """
 
     partition: int
     begin: int
@@ -89,24 +104,27 @@ class WholeRange(InputPartition):
 
 
 def ranges_along(places: Sequence[ConsumerProgress]) -> list[CdcRange]:
-    """The ranges whose delivered writes are those along a path, which begins at the first of these places."""
+    """Return the ranges that deliver exactly the writes along a path of positions."""
     return [found for start, end in pairwise(places) for found in ranges_between(start, end)]
 
 
 def milestone(place: ConsumerProgress) -> ConsumerProgress:
-    """A place within a path, with what is wanted there: where it is, and where its generation was entered."""
+    """Reduce a position within a path to the parts that ``ranges_between`` needs: how far each partition was read, and
+    where the generation was entered.
+    """
     parts = tuple((number, PartitionProgress(part.read, part.read)) for number, part in place.partitions)
     return ConsumerProgress(place.generation, parts, place.start, place.entered)
 
 
 def ranges_between(start: ConsumerProgress, end: ConsumerProgress) -> list[CdcRange]:
-    """The ranges whose delivered writes are those between two places."""
+    """Return the ranges that deliver exactly the writes between two positions."""
     before = dict(start.partitions)
     entered = dict(end.entered)
     found = []
     for number, after in end.partitions:
         part = before.get(number)
         if start.generation != end.generation or part is None:
+            # A new generation starts where it was entered, with no memory of the generation before.
             part = PartitionProgress(entered[number], entered[number])
         if part.position < after.read:
             place = ConsumerProgress(end.generation, ((number, part),), end.start)
@@ -115,7 +133,7 @@ def ranges_between(start: ConsumerProgress, end: ConsumerProgress) -> list[CdcRa
 
 
 class Scan:
-    """The core on the driver. ``place`` is where it is; connections are made when first needed."""
+    """The protocol core on the driver. It connects on first use."""
 
     def __init__(self, settings: ReadSettings) -> None:
         self._settings = settings
@@ -125,7 +143,7 @@ class Scan:
 
     @property
     def topics(self) -> Topics:
-        """The topics, read to what they had when this was first asked for."""
+        """The topics, read up to their state at first access."""
         if self._topics is None:
             topics = Topics(self._settings.bootstrap_servers, self._settings.cluster)
             try:
@@ -137,10 +155,17 @@ class Scan:
         return self._topics
 
     def table(self, memory: Memory) -> tuple[TableChange, NamePeriod]:
-        """The table that is read, in its newest version, and when it had its name, as far as the state tells which the
-        metadata log folds to. That is compared with what ``memory`` has of it.
+        """Look up the table to read.
 
-        Raises UnknownTable; LogForked, LogReplaced, LogTruncated, LogDamaged.
+        Args:
+            memory: Record of the metadata log that the checkpoint has seen. The current log is compared with it.
+
+        Returns:
+            The newest version of the table, and the period when it had its name, as far as the folded state knows.
+
+        Raises:
+            UnknownTable: No such table.
+            LogForked, LogReplaced, LogTruncated, LogDamaged: The metadata log is not the one in ``memory``.
         """
         schema = SchemaFollower(self._settings.bootstrap_servers, self._settings.cluster, memory)
         try:
@@ -149,10 +174,12 @@ class Scan:
             schema.close()
 
     def life(self, table_id: str) -> NamePeriod:
-        """When that table had its name. This knows of all epochs by which rows that are in the topic by now were
-        decided.
+        """Return the period when that table had its name. It covers every epoch named by a row that is in the topic
+        now.
 
-        Raises ReplicaHalted, LogUnavailable, WaitTimedOut, UnknownTable.
+        Raises:
+            ReplicaHalted, LogUnavailable, WaitTimedOut: The metadata log cannot be folded to its end.
+            UnknownTable: No such table.
         """
         if self._schema is None:
             self._schema = SchemaFollower(self._settings.bootstrap_servers, self._settings.cluster).start()
@@ -160,7 +187,7 @@ class Scan:
         return found_in(self._schema, self._settings.table, table_id)[1]
 
     def first(self) -> ConsumerProgress:
-        """Where a new query begins."""
+        """Return the start position of a new query."""
         begin = start_of(self._settings.start)
         bounds = self.topics.bounds()
         if begin == NOW:
@@ -168,13 +195,18 @@ class Scan:
             place = begin_at({number: high for number, (_, high) in bounds.items()})
             if opened is None:
                 return place
+            # ``now`` starts in the oldest generation that still takes rows, since writers may use it until it closes.
             return ConsumerProgress(
                 opened.timestamp, place.partitions, entered=tuple((n, p.read) for n, p in place.partitions)
             )
         return begin_at({number: low for number, (low, _) in bounds.items()}, 0 if begin == EARLIEST else int(begin))
 
     def whole(self) -> list[WholeRange]:
-        """Everything from the start on that the topic has now. Raises GenerationExpired."""
+        """Return ranges with everything from the start to the current end of the topic.
+
+        Raises:
+            GenerationExpired: A generation to read is no longer retained.
+        """
         begin = start_of(self._settings.start)
         if begin == NOW:
             return []
@@ -189,17 +221,24 @@ class Scan:
         ]
 
     def go_to(self, place: ConsumerProgress) -> None:
-        """Be at a place. Raises RowsLost unless what is lost is to be skipped."""
+        """Continue at a position.
+
+        Raises:
+            RowsLost: Rows after it are no longer retained, and the query does not skip lost rows.
+        """
         self._reading = CdcReading(place, frozenset({self._settings.table}))
         self._read_on()
 
     def place(self) -> ConsumerProgress:
-        """The place."""
+        """Return the current position."""
         return self._at().progress()
 
     def advance(self) -> list[ConsumerProgress]:
-        """Go on to where the topic ends now, or for as many records as a batch may have; the places at which a
-        generation was left. What comes meanwhile is for the next time.
+        """Read to the current end of the topic, or as many records as a batch may have. Later records belong to the
+        next batch.
+
+        Returns:
+            The position at the end of each generation that was left.
         """
         reading = self._at()
         ends = {number: high for number, (_, high) in self.topics.bounds().items()}
@@ -215,14 +254,14 @@ class Scan:
             left.append(milestone(place))
 
     def _enter_next(self) -> bool:
-        """Enter the next generation if the present one is closed and read; False if not."""
+        """Enter the next generation if the current one is closed and fully read. Return False otherwise."""
         moved = self._at().move_on(self.topics.generations, skip_expired=self._settings.skip_lost)
         if moved:
             self._read_on()
         return moved
 
     def _look(self, ends: Mapping[int, int], rows_max: int) -> int:
-        """Read on in this generation, to the ``ends`` or for ``rows_max`` records; how many there were."""
+        """Read within the current generation, up to ``ends`` or ``rows_max`` records. Return the number of records."""
         reading = self._at()
         heard = time.monotonic()
         rows, at_end = 0, False
@@ -242,7 +281,7 @@ class Scan:
         return self._reading
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._topics is not None:
             self._topics.close()
             self._topics = None
@@ -251,6 +290,7 @@ class Scan:
             self._schema = None
 
     def _read_on(self) -> None:
+        """Point the consumer at the core's position in each partition."""
         reading, bounds = self._at(), self.topics.bounds()
         for number, position in reading.positions().items():
             reading.passed(number, kept_from(self._settings, number, position, bounds[number][0]))
@@ -258,9 +298,18 @@ class Scan:
 
 
 def table_in(lives: TableVersions, name: str, table_id: str) -> tuple[TableChange, NamePeriod]:
-    """The newest version of a table that has or had that name, and when it had it; ``table_id`` empty: the last one.
+    """Look up a table by a name that it has or had.
 
-    Raises UnknownTable.
+    Args:
+        lives: Versions of all tables.
+        name: ``keyspace.table``.
+        table_id: Empty selects the last table with the name.
+
+    Returns:
+        Its newest version, and the period when it had the name.
+
+    Raises:
+        UnknownTable: No such table.
     """
     found = [table for table in lives.all_of(name) if table_id in ("", table.id)]
     if not found:
@@ -269,9 +318,11 @@ def table_in(lives: TableVersions, name: str, table_id: str) -> tuple[TableChang
 
 
 def found_in(schema: SchemaFollower, name: str, table_id: str) -> tuple[TableChange, NamePeriod]:
-    """``table_in`` all that is folded; where the newest snapshot has forgotten the table, all that there is of the log.
+    """Look up a table in the folded state, then in the whole log: the newest snapshot may have pruned the table.
 
-    Raises UnknownTable; LogForked, LogTruncated, LogUnavailable.
+    Raises:
+        UnknownTable: No such table.
+        LogForked, LogTruncated, LogUnavailable: The metadata log cannot be read.
     """
     try:
         return table_in(schema.table_versions, name, table_id)
@@ -281,9 +332,11 @@ def found_in(schema: SchemaFollower, name: str, table_id: str) -> tuple[TableCha
 
 @lru_cache(LIVES_KEPT)
 def whole_life(settings: ReadSettings, table_id: str) -> NamePeriod:
-    """When that table had its name, by all that there is of the metadata log; a worker folds it once.
+    """Return the period when that table had its name, from the whole metadata log. A worker folds the log once.
 
-    Raises LogDamaged, LogUnavailable, UnknownTable.
+    Raises:
+        LogDamaged, LogUnavailable: The metadata log cannot be read.
+        UnknownTable: No such table.
     """
     schema = SchemaFollower(settings.bootstrap_servers, settings.cluster)
     try:
@@ -294,9 +347,12 @@ def whole_life(settings: ReadSettings, table_id: str) -> NamePeriod:
 
 
 def headed(records: Sequence[CdcRecord]) -> Iterator[tuple[int, int, RowHead | None]]:
-    """Partition, offset and head of each record; a head of None: the place up to which there are no records.
+    """Yield partition, offset and head of each record.
 
-    Raises Unreadable.
+    A record without a value is the consumer's notice that no records precede its offset. Its head is None.
+
+    Raises:
+        UnreadableRecord: A record is not a CDC row.
     """
     given = [(record.value, record.offset) for record in records if record.value is not None]
     found = iter(heads([value for value, _ in given], [offset for _, offset in given]))
@@ -312,14 +368,18 @@ def headed(records: Sequence[CdcRecord]) -> Iterator[tuple[int, int, RowHead | N
 
 
 def kept_from(settings: ReadSettings, partition: int, position: int, low: int) -> int:
-    """Where to go on if the topic begins at ``low``. Raises RowsLost unless what is lost is to be skipped."""
+    """Return the offset to continue at, if the topic now begins at ``low``.
+
+    Raises:
+        RowsLost: ``position`` is no longer retained, and the query does not skip lost rows.
+    """
     if position < low and not settings.skip_lost:
         raise RowsLost(partition, position, low)
     return max(position, low)
 
 
 def is_known(record: CdcRecord) -> bool:
-    """Is its schema one that is known here?"""
+    """Return True if this process knows the schema of the record."""
     if record.value is None or record.value[:HEADER_BYTES] in known_headers():
         return True
     try:
@@ -330,9 +390,12 @@ def is_known(record: CdcRecord) -> bool:
 
 
 def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tuple[RowHead, ...]]:
-    """A task: the rows of the writes of a range, those of each poll together.
+    """Read a range in a task. Yield the rows of complete writes, one tuple for each poll.
 
-    Raises LogUnavailable, RowsLost, Unreadable.
+    Raises:
+        LogUnavailable: The broker does not answer.
+        RowsLost: Records of the range are no longer retained.
+        UnreadableRecord: A record is not a CDC row.
     """
     tables = frozenset({settings.table})
     if isinstance(found, WholeRange):
@@ -351,6 +414,7 @@ def rows_of(settings: ReadSettings, found: CdcRange | WholeRange) -> Iterator[tu
 def _read(
     settings: ReadSettings, found: CdcRange | WholeRange, take: Callable[[int, RowHead], tuple[RowHead, ...]]
 ) -> Iterator[tuple[RowHead, ...]]:
+    """Read the records of a range and pass each to ``take``, which returns the rows to deliver."""
     topics = Topics(settings.bootstrap_servers, settings.cluster)
     try:
         position = kept_from(settings, found.partition, found.begin, topics.bounds_of(found.partition)[0])
@@ -363,10 +427,11 @@ def _read(
             if time.monotonic() - heard > SILENCE_S:
                 raise RowsLost(found.partition, position, found.end)
             if not learned and not all(map(is_known, records)):
-                topics.start()  # a later release writes the log: its schemas are in a topic
+                topics.start()  # a newer release writes the log: load its schemas from their topic
                 learned = True
             rows: list[RowHead] = []
             for _, offset, head in headed(records):
+                # A poll may return records after the end of the range. They advance the position but are not delivered.
                 position = offset if head is None else offset + 1
                 if head is not None and offset < found.end:
                     rows += take(offset, head)

@@ -1,4 +1,4 @@
-"""``spark.read`` and ``spark.readStream.format("ringlog-cdc")``: a table's CDC log as a data source.
+"""The Spark data source ``ringlog-cdc``: the CDC log of a table, for batch and streaming queries.
 
     spark.dataSource.register(RinglogCdc)
     spark.readStream.format("ringlog-cdc").options(bootstrap="…", cluster="shop", table="ks.orders").load()
@@ -8,19 +8,23 @@ option            meaning
 ================  =================================================================================================
 ``bootstrap``     the brokers
 ``cluster``       name of the cluster
-``table``         keyspace.table: the one that has the name now, or else had it last
-``tableid``       id of one that had the name before it: its rows are another table's
-``start``         of a new query: earliest (default), now, microseconds since 1970, or an ISO 8601 time with zone
-``lost``          error (default) or skip: what to do where rows are no longer kept
-``rowsmax``       records of the CDC topic in a batch of a stream, about (default: all that there are)
+``table``         keyspace.table: the table with this name, or else the last one that had it
+``tableid``       id of a table that had the name before, to read its rows instead
+``start``         start of a new query: earliest (default), now, microseconds since 1970, or ISO 8601 with zone
+``lost``          error (default) or skip: reaction to rows that are no longer retained
+``rowsmax``       approximate records of the CDC topic per batch of a stream (default: no limit)
 ================  =================================================================================================
 
-The offset of a stream is the protocol's place, as text in Spark's own log, and beside it what was seen of the
-metadata log, which says what rows mean: a query that is started again goes on exactly there, and not with another
-history. A batch goes to where the topic ended when it began, through as many generations as are closed by then; a
-generation that was left is never looked at again. So a run with the trigger ``availableNow``, which asks a source in
-Python for one batch and no more, has everything that was there. The rows of one stream come in the order of their
-writes; across generations, and in a batch query, rows have no order but the one that is asked for.
+The offset of a stream is the protocol core's position, stored as text in Spark's checkpoint. The checkpoint also
+records which metadata log was seen, because that log gives the rows their meaning. A restarted query continues at
+exactly that position, and fails if the metadata log is another one.
+
+A batch reads to the end that the topic had when the batch started, through all generations that are closed by then. A
+generation that was left is never read again. With the trigger ``availableNow``, Spark asks a Python source for one
+batch, and that batch has everything that was in the topic.
+
+Rows of one stream arrive in the order of their writes. Across generations, and in a batch query, rows have no order
+unless the query sorts them.
 """
 
 from __future__ import annotations
@@ -54,12 +58,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 NAME = "ringlog-cdc"
+"""Name of the data source."""
 CHECKPOINT = "the query's checkpoint"
+"""How errors refer to the place where the metadata log was recorded."""
 OPTIONS = ("bootstrap", "cluster", "table", "tableid", "start", "lost", "rowsmax")
 
 
 def settings_of(options: Mapping[str, str]) -> ReadSettings:
-    """Options as Spark hands them on, names in any case. Raises CdcError ``bad_option``."""
+    """Parse the options of a query. Option names are case-insensitive.
+
+    Raises:
+        CdcError: ``bad_option``.
+    """
     given = {name.lower(): value for name, value in options.items()}
     for name in ("bootstrap", "cluster", "table"):
         if not given.get(name):
@@ -81,23 +91,23 @@ def settings_of(options: Mapping[str, str]) -> ReadSettings:
 
 
 class RinglogCdc(DataSource):
-    """See the module."""
+    """The data source. See the module for options and guarantees."""
 
     @classmethod
     def name(cls) -> str:
-        """What ``format`` takes."""
+        """Return the name for ``format``."""
         return NAME
 
     def schema(self) -> StructType:
-        """The columns of the table's log, as the schema is now."""
+        """Return the columns of the table's log under the current schema."""
         return self._columns(CarriedRecord(CHECKPOINT)).spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
-        """Of a batch query."""
+        """Return the reader of a batch query."""
         return CdcBatchReader(settings_of(self.options), self._columns(CarriedRecord(CHECKPOINT)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
-        """Of a streaming query."""
+        """Return the reader of a streaming query."""
         memory = CarriedRecord(CHECKPOINT)
         columns = self._columns(memory)
         return CdcStreamReader(settings_of(self.options), columns, memory.recorded)
@@ -107,9 +117,14 @@ class RinglogCdc(DataSource):
 
 
 def batches(settings: ReadSettings, columns: LogColumns, found: CdcRange | WholeRange) -> Iterator[pa.RecordBatch]:
-    """A task. Rows from before what the driver knows of the table have it fold the metadata log from its beginning.
+    """Run a task: yield one Arrow batch for each poll.
 
-    Raises TablesForgotten where that does not tell whose they are; TableReplaced.
+    Rows may be older than the history that the driver knows of the table's name. The task then folds the metadata log
+    from its beginning.
+
+    Raises:
+        TablesForgotten: The log does not tell either which table the rows belong to.
+        TableReplaced: Another table has the name now.
     """
     if isinstance(found, CdcRange):
         columns = columns.until(found.life, by_id=bool(settings.table_id))
@@ -123,14 +138,14 @@ def batches(settings: ReadSettings, columns: LogColumns, found: CdcRange | Whole
 
 
 class CdcBatchReader(DataSourceReader):
-    """Everything up to the end that the topic has when the query is planned."""
+    """Reader of a batch query: everything up to the end of the topic when the query is planned."""
 
     def __init__(self, settings: ReadSettings, columns: LogColumns) -> None:
         self._settings = settings
         self._columns = columns
 
     def partitions(self) -> Sequence[InputPartition]:
-        """A range for each partition, with all generations that can be read."""
+        """Return a range for each partition, with all readable generations."""
         scan = Scan(self._settings)
         try:
             return scan.whole()
@@ -138,14 +153,16 @@ class CdcBatchReader(DataSourceReader):
             scan.close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task."""
+        """Run a task."""
         assert isinstance(partition, WholeRange)
         return batches(self._settings, self._columns, partition)
 
 
 class CdcStreamReader(DataSourceStreamReader):
-    """On the driver it lives as long as the query; Spark gives it the place it had, when the query is started again,
-    by asking for the ranges between that place and itself.
+    """Reader of a streaming query. On the driver it lives as long as the query.
+
+    Spark does not pass the last offset to a restarted reader. The reader learns it from the first call of
+    ``partitions``.
     """
 
     def __init__(self, settings: ReadSettings, columns: LogColumns, log: Recorded | None) -> None:
@@ -157,16 +174,20 @@ class CdcStreamReader(DataSourceStreamReader):
         self._at: str | None = None
 
     def initialOffset(self) -> dict[str, str]:
-        """Where a new query begins."""
+        """Return the offset of a new query."""
         if self._initial is None:
             self._initial = self._driver().first().to_json()
         return {"place": self._initial}
 
     def latestOffset(self) -> dict[str, Any]:
-        """The place at the end of what there is, and the path to it."""
+        """Read on, and return the offset at the current end.
+
+        The offset has the position (``place``), the positions of the generations left on the way (``left``), and for
+        the first batch its start (``from``).
+        """
         found: dict[str, Any] = {}
         if self._at is None:
-            # The first batch says itself where it began: ``now`` would be another place when it is repeated.
+            # The first batch records its own start: with ``now``, a repeated batch would start elsewhere.
             found["from"] = self.initialOffset()["place"]
             self._go_to(found["from"])
         scan = self._driver()
@@ -179,9 +200,10 @@ class CdcStreamReader(DataSourceStreamReader):
         return found
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Ranges along the path between two places.
+        """Return the ranges along the path between two offsets.
 
-        Raises LogForked, LogReplaced, LogTruncated, LogDamaged: the metadata log is not that of the checkpoint.
+        Raises:
+            LogForked, LogReplaced, LogTruncated, LogDamaged: The metadata log is not the one of the checkpoint.
         """
         if self._at is None and "log" in end:
             Scan(self._settings).table(CarriedRecord(CHECKPOINT, record_of(end["log"], CHECKPOINT)))
@@ -195,18 +217,18 @@ class CdcStreamReader(DataSourceStreamReader):
         return [replace(one, life=life) for one in ranges]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """A task."""
+        """Run a task."""
         assert isinstance(partition, CdcRange)
         return batches(self._settings, self._columns, partition)
 
     def stop(self) -> None:
-        """The query has ended."""
+        """Close the connections at the end of the query."""
         if self._scan is not None:
             self._scan.close()
             self._scan = None
 
     def _life(self) -> NamePeriod | None:
-        """When the table had its name, if no other one had got it when the query began."""
+        """Return the table's current period, or None if another table had the name already when the query started."""
         life = self._columns.life
         return self._driver().life(self._columns.table.id) if life is not None and life.is_last else None
 
@@ -220,5 +242,5 @@ class CdcStreamReader(DataSourceStreamReader):
         self._at = place
 
     def __getstate__(self) -> dict[str, Any]:
-        """Tasks get the settings, no connections."""
+        """Pickle the settings without connections, for the tasks."""
         return {**self.__dict__, "_scan": None}

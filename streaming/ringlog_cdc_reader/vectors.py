@@ -1,9 +1,14 @@
-"""CDC rows of one table as an Arrow batch, made from the bytes of the records by columns.
+"""Vectorized conversion of CDC rows to Arrow batches, from the bytes of the records.
 
-A record is read here as in ``ringlog_cdc_reader.heads``, to its end: keys, cells and names of deleted columns. Values
-of fixed size and texts are taken from where they lie; those of other types are deserialised one by one, and a record
-that is doubtful, takes elements out of a collection or has a value of a wrong size goes the way of the definition,
-``LogColumns.batch``, as a whole. Both give the same columns.
+Records are parsed by columns as in ``ringlog_cdc_reader.heads``, but to their end: keys, cells and names of deleted
+columns. Fixed-size values and texts are copied from the records' bytes. Values of other types are deserialized one by
+one.
+
+Invariants:
+
+* ``LogColumns.batch`` is the definition. For each record both give the same columns.
+* A record goes to the definition as a whole if it is doubtful, removes elements from a collection, or has a value of
+  the wrong size.
 """
 
 from __future__ import annotations
@@ -33,12 +38,21 @@ NUMBERS = {
     "float": ">f4",
     "double": ">f8",
 }
+"""CQL type to the numpy type of its bytes, big-endian."""
 TEXTS = ("ascii", "text", "blob")
+"""Types whose CQL bytes are the bytes of the Arrow value."""
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """The k-th item of each record's array: is it ``there``, its name if it has one, its value if it is not null."""
+    """The k-th item of each record's array, for n records.
+
+    Attributes:
+        there: Flags of the records that have such an item.
+        name: Span of its name, if the items have names.
+        value: Span of its value.
+        has_value: False for null.
+    """
 
     there: Flags
     name: ByteSpan
@@ -48,25 +62,33 @@ class Item:
 
 @dataclass(slots=True)
 class Values:
-    """A column's value of each record: where its bytes are, and whether there are any."""
+    """The value of one column in each of n records: spans of the buffer, and flags of records with a value."""
 
     start: I64
     length: I64
     has: Flags
 
     def put(self, rows: I64, span: ByteSpan, has: Flags) -> None:
-        """The value of some records; what was there before is gone."""
+        """Set the value of some records. A later value replaces an earlier one."""
         self.start[rows], self.length[rows], self.has[rows] = span.start[rows], span.length[rows], has[rows]
 
 
 def batch_of(columns: LogColumns, heads: Sequence[RowHead], partition: int) -> pa.RecordBatch:
-    """Rows of the table, in their order. Raises Unreadable."""
+    """Convert rows, in order, to one batch without the rows of other tables.
+
+    Raises:
+        UnreadableRecord: A record is not a CDC row.
+    """
     return batch_behind(columns, front([head.value for head in heads]), lambda number: heads[number].row(partition))
 
 
 def batch_behind(columns: LogColumns, found: Front, whole: Callable[[int], CdcRow]) -> pa.RecordBatch:
-    """The rows whose front was read that are the table's, in their order; reads on to their end. ``whole``: the row of
-    that number, by the definition.
+    """Convert records whose leading fields were parsed, in order, to one batch. The cursor advances to their ends.
+
+    Args:
+        columns: Columns of the table.
+        found: Leading fields of n records.
+        whole: Function from a record's number to its row, decoded by the definition.
     """
     fast = _fast(columns, found)
     if fast is None:
@@ -77,13 +99,17 @@ def batch_behind(columns: LogColumns, found: Front, whole: Callable[[int], CdcRo
     if not mine:
         return made
     slow = columns.batch([row for _, row in mine])
+    # Both parts are in ascending order. Sorting their record numbers merges them into the order of the records.
     order = np.argsort(np.concatenate((rows, [number for number, _ in mine])), kind="stable")
     return pa.Table.from_batches([made, slow]).take(pa.array(order)).combine_chunks().to_batches()[0]
 
 
 def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | None:
-    """(numbers of the table's rows that stay sound, these as a batch); None: there are none, a text is no UTF-8, or
-    columns of the table lie under other names.
+    """Convert the sound records.
+
+    Returns:
+        The numbers of the table's rows, and their batch. None if no such row is left, if a text is not UTF-8, or if
+        columns are stored under other names.
     """
     if columns.table.stored:
         return None
@@ -93,6 +119,7 @@ def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | Non
     kept = {name: kind for name, kind in types.columns.items() if name not in columns.out}
     for name, kind in kept.items():
         _check(cursor, kind, values[name])
+    # Spark's types for these two columns are narrower than the log's.
     cursor.expect((found.operation >= -128) & (found.operation < 128) & (abs(found.number) < 2**31))
     rows = np.flatnonzero(cursor.sound)
     rows = rows[_mine(columns, epochs[rows])]
@@ -113,6 +140,8 @@ def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | Non
     }
     try:
         for name, kind in kept.items():
+            # Arrow raises ArrowInvalid for a text that is not UTF-8, without telling the row. The definition then takes
+            # all.
             one = Values(values[name].start[rows], values[name].length[rows], values[name].has[rows])
             made[name] = _typed(data, kind, one, schema.field(name).type, name, undecoded)
     except pa.ArrowInvalid:
@@ -126,7 +155,7 @@ def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | Non
 
 
 def _mine(columns: LogColumns, epochs: I64) -> Flags:
-    """Which records are the table's; those of one batch have few epochs."""
+    """Return a flag for each record of this table. A batch has few distinct epochs, so each is checked once."""
     found: Flags = np.zeros(len(epochs), dtype=bool)
     for epoch in np.unique(epochs).tolist():
         if columns.is_mine(epoch):
@@ -138,13 +167,17 @@ def _mine(columns: LogColumns, epochs: I64) -> Flags:
 
 
 def _named(cursor: Cursor, types: TableTypes, out: frozenset[str]) -> tuple[dict[str, Values], dict[str, Flags], I64]:
-    """Read on to the end: the value of each column, in which records a column is deleted, and their epochs. What has no
-    column, or one that is left ``out``, makes a record doubtful.
+    """Parse the records to their ends.
+
+    Returns:
+        Column name to values, data column name to flags of deletion, and the epoch of each record. A record with a cell
+        for an unknown or omitted column becomes doubtful.
     """
     count = len(cursor.at)
 
     def none() -> Values:
         zeros = np.zeros(count, dtype=np.int64)
+        # Two arrays: ``put`` writes start and length separately.
         return Values(zeros, zeros.copy(), np.zeros(count, dtype=bool))
 
     found = {name: none() for name in types.columns}
@@ -154,6 +187,7 @@ def _named(cursor: Cursor, types: TableTypes, out: frozenset[str]) -> tuple[dict
     ):
         for place, item in enumerate(items):
             if place < len(names) and names[place] not in out:
+                # The k-th component belongs to the k-th key column. Further components have no column.
                 found[names[place]].put(np.flatnonzero(item.there), item.value, item.has_value)
             else:
                 cursor.expect(~item.there)
@@ -170,23 +204,31 @@ def _named(cursor: Cursor, types: TableTypes, out: frozenset[str]) -> tuple[dict
                 deleted[name][rows] = True
             else:
                 _doubt(cursor, rows)
-    cursor.expect(cursor.byte() == 0)  # elements of collections are for the definition
+    cursor.expect(cursor.byte() == 0)  # an empty array; removed elements of collections go to the definition
     epochs = cursor.number()
+    # Trailing bytes would be another schema.
     cursor.expect(cursor.at == cursor.end)
     return found, deleted, epochs
 
 
 def _doubt(cursor: Cursor, rows: I64) -> None:
+    """Mark the records with these numbers as doubtful."""
     clear = np.ones(len(cursor.at), dtype=bool)
     clear[rows] = False
     cursor.expect(clear)
 
 
 def _items(cursor: Cursor, *, nullable: bool, named: bool = False) -> list[Item]:
-    """An array of bytes or text, each ``nullable`` or behind a name."""
+    """Parse an array of bytes or texts, item by item across all records.
+
+    Args:
+        nullable: Items are unions with null.
+        named: Each item starts with a name.
+    """
     count = cursor.number()
     cursor.expect((count >= 0) & (count <= ITEMS_MAX))
     found = []
+    # Doubtful records do not count: one corrupt count would cost many empty rounds.
     for place in range(int(count[cursor.sound].max(initial=0))):
         there = (count > place) & cursor.sound
         part = cursor.where(there)
@@ -203,13 +245,16 @@ def _items(cursor: Cursor, *, nullable: bool, named: bool = False) -> list[Item]
         part.give_back()
         found.append(Item(there, part.spread_span(name), part.spread_span(value), part.spread(has_value)))
     part = cursor.where(count > 0)
+    # A non-empty Avro array ends with an empty block. An empty one consists of that block alone.
     part.expect(part.byte() == 0)
     part.give_back()
     return found
 
 
 def _rows_by_name(cursor: Cursor, there: Flags, name: ByteSpan) -> list[tuple[str, I64]]:
-    """The records that have an item of each name; those with other names than ASCII ones become doubtful."""
+    """Return (name, numbers of the records whose item has it) for each distinct name. Records with a name that is not
+    ASCII become doubtful.
+    """
     cursor.expect(~there | is_ascii(cursor.data, name.start, name.length))
     rows = np.flatnonzero(there & cursor.sound)
     codes, contents = grouped(cursor.data, name, rows, NAMES_MAX)
@@ -220,7 +265,7 @@ def _rows_by_name(cursor: Cursor, there: Flags, name: ByteSpan) -> list[tuple[st
 
 
 def _check(cursor: Cursor, kind: str, values: Values) -> None:
-    """Records with a value that a column of this type cannot have become doubtful."""
+    """Mark records as doubtful whose value cannot have the column's type."""
     if kind in NUMBERS:
         cursor.expect(~values.has | (values.length == np.dtype(NUMBERS[kind]).itemsize))
     elif kind == "boolean":
@@ -234,6 +279,9 @@ def _check(cursor: Cursor, kind: str, values: Values) -> None:
 
 
 def _typed(data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, odd: list[dict[str, bytes]]) -> pa.Array:
+    """Return the Arrow array of a column. Unreadable values become null and are added to ``odd``, one dict for each
+    row.
+    """
     if kind in NUMBERS:
         return _numbers(data, kind, values, arrow)
     if kind == "boolean":
@@ -248,21 +296,28 @@ def _typed(data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, o
 
 
 def _numbers(data: U8, kind: str, values: Values, arrow: pa.DataType) -> pa.Array:
+    """Return numbers or timestamps as an Arrow array, decoded from big-endian bytes."""
     dtype = np.dtype(NUMBERS[kind])
+    # Rows without a value read the bytes at 0 and are masked: an index array must be valid everywhere.
     start = np.where(values.has, values.start, 0)
     found: NDArray[Any] = rows_of(data, start, dtype.itemsize).view(dtype).reshape(-1).astype(dtype.newbyteorder("="))
     if kind == "timestamp":
+        # Clamp before the multiplication, which would overflow, then replace what was clamped by Spark's bounds.
         limit = TIMESTAMP_MAX // 1_000
         micros = np.clip(found, -limit, limit) * 1_000
         micros[found > limit], micros[found < -limit] = TIMESTAMP_MAX, -TIMESTAMP_MAX
         return pa.array(micros, mask=~values.has).view(arrow)
+    # ``from_pandas=False`` keeps NaN as a value. The default would make it null.
     return pa.array(found, arrow, mask=~values.has, from_pandas=False)
 
 
 def _bytes(data: U8, values: Values) -> pa.Array:
+    """Copy the values into one Arrow binary array."""
     lengths = np.where(values.has, values.length, 0)
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
+    # Source index of each output byte: its output index plus the distance between the value's start in the input and in
+    # the output.
     places = np.repeat(values.start - offsets[:-1], lengths) + np.arange(offsets[-1])
     valid = pa.array(values.has).buffers()[1]
     buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data.take(places))]
@@ -270,13 +325,15 @@ def _bytes(data: U8, values: Values) -> pa.Array:
 
 
 def _sixteen(data: U8, start: I64) -> pa.Array:
+    """Return the 16 bytes at each start as a fixed-size array, without copying them again."""
     found = pa.py_buffer(rows_of(data, start, 16))
     return pa.Array.from_buffers(pa.binary(16), len(start), [None, found])
 
 
 def _uuids(data: U8, start: I64) -> pa.Array:
-    """The canonical text of UUIDs."""
+    """Return the canonical text of the UUIDs at each start."""
     digits = np.frombuffer(rows_of(data, start, 16).tobytes().hex().encode(), dtype=np.uint8).reshape(-1, 32)
+    # Fill with dashes, then copy the five groups of hex digits between them.
     text = np.full((len(start), 36), ord("-"), dtype=np.uint8)
     for at, begin, end in ((0, 0, 8), (9, 8, 12), (14, 12, 16), (19, 16, 20), (24, 20, 32)):
         text[:, at : at + end - begin] = digits[:, begin:end]

@@ -1,10 +1,12 @@
-"""Reading a partition of the CDC topic from its beginning to its end in one pass, all generations at once.
+"""Reading one partition of the CDC topic in one pass, for all generations at once. Used by batch queries.
 
-Following the log, a reader is in one generation at a time, since it must not go on before it has everything of that
-one. When a batch query is planned it is known what there is: which generations are closed, where, and where the topic
-ends. So the generations that following would come to are a matter of the plan, and what is delivered of each is a
-function of its own rows in one partition. One pass that keeps the protocol's state for each generation apart gives
-the same writes, those of a stream in the same order; nobody has to read before it to find out where ranges end.
+A reader that follows the log is in one generation at a time, and may leave it only after reading all of it. When a
+batch query is planned, the generations, their closes and the end of the topic are known. The plan can thus tell which
+generations a follower would visit.
+
+Invariant: the rows delivered for a generation are a function of that generation's rows in one partition. One pass that
+keeps the protocol's state per generation therefore delivers the same writes, each stream in the same order, and the
+driver has to read nothing.
 """
 
 from __future__ import annotations
@@ -22,7 +24,11 @@ from ringlog.wire.records import CdcRow
 
 @dataclass(frozen=True, slots=True)
 class Readable:
-    """A generation that a batch query reads; ``ends``: as of its close, None while it is open."""
+    """A generation that a batch query reads.
+
+    Attributes:
+        ends: (partition, offset) of its close. None while it is open.
+    """
 
     timestamp: Micros
     ends: tuple[tuple[int, int], ...] | None
@@ -31,15 +37,23 @@ class Readable:
 def readable(
     generations: Generations, highs: Mapping[int, int], start: Micros, *, skip_expired: bool
 ) -> tuple[Readable, ...]:
-    """The generations that a reader comes to who begins at the beginning of the topic and reads it up to ``highs``.
+    """Return the generations that a follower would visit from the start of the topic up to ``highs``.
 
-    Raises GenerationExpired unless ``skip_expired``.
+    Args:
+        generations: Known generations.
+        highs: Partition to end offset.
+        start: Timestamp of the first write to deliver, microseconds.
+        skip_expired: Skip generations that are no longer retained.
+
+    Raises:
+        GenerationExpired: A generation is no longer retained.
     """
     reading: CdcReading[CdcRow] = CdcReading(begin_at(dict.fromkeys(highs, 0), start))
     found: list[Readable] = []
     while reading.move_on(generations, skip_expired=skip_expired):
         known = generations.at(reading.generation)
         assert known is not None, "it was entered"
+        # A close after the end of the topic is not reached: the query reads such a generation as an open one.
         is_whole = known.ends is not None and all(highs[number] >= end for number, end in known.ends)
         found.append(Readable(known.timestamp, known.ends if is_whole else None))
         for number, high in highs.items():
@@ -48,7 +62,7 @@ def readable(
 
 
 class OnePass(Generic[R]):
-    """The protocol for one partition from ``begin`` on, for each of ``generations`` apart."""
+    """The protocol for one partition from ``begin`` on, with separate state for each generation."""
 
     def __init__(
         self,
@@ -59,6 +73,7 @@ class OnePass(Generic[R]):
         tables: frozenset[str] | None = None,
     ) -> None:
         self._partition = partition
+        # A closed generation without an end for this partition has no rows here: its end is 0.
         self._ends: dict[Micros, int | None] = {
             found.timestamp: None if found.ends is None else dict(found.ends).get(partition, 0) for found in generations
         }
@@ -69,12 +84,12 @@ class OnePass(Generic[R]):
         }
 
     def take(self, offset: int, row: R) -> tuple[R, ...]:
-        """The record at ``offset``, in ascending order; the rows of the write that it completes."""
+        """Process the next record, in ascending order of offsets. Return the rows of the write that it completes."""
         reading = self._readings.get(row.generation)
         if reading is None:
             return ()
         end = self._ends[row.generation]
         if end is not None and offset >= end:
-            return ()  # behind its close: a repetition
+            return ()  # after the close of its generation: a repetition
         verdict, rows = reading.take(self._partition, offset, row)
         return rows if verdict is RowVerdict.DELIVERED else ()
