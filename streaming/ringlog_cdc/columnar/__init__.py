@@ -1,1 +1,1 @@
-"""Mutations read and CDC rows written as columns: numpy and Arrow on whole batches, no loop over rows."""
+"""Vectorized routing: mutations are parsed and CDC rows encoded as columns, with numpy and Arrow on whole batches."""

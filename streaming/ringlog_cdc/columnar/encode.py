@@ -1,8 +1,10 @@
-"""CDC rows of plain mutations, put together from the mutations' own bytes.
+"""Encoding of CDC rows from the bytes of plain mutations.
 
-Most of a row (``ringlog.cdc.CdcRow``) stands in its mutation already, in Avro: names, times, keys, cells. What is new
-is short. So a row is a handful of pieces, and where no cell is null everything from the clustering key to the end is
-one of them. The result equals that of ``ringlog.wire.records.encode_cdc_row``, byte for byte.
+Most of a CDC row (``ringlog.cdc.CdcRow``) is in its mutation already, as Avro: names, times, keys, cells. Only a few
+short fields are new. A row is thus a handful of pieces. If no cell is null, everything from the clustering key to the
+end is a single piece.
+
+Invariant: the result equals ``ringlog.wire.records.encode_cdc_row``, byte for byte.
 """
 
 from __future__ import annotations
@@ -22,14 +24,21 @@ from ringlog_schemas import current
 
 CDC_ROW = "ringlog.cdc.CdcRow"
 BEHIND_CELLS = bytes(2)
-"""What follows the cells of a row that has no more to say, up to its epoch: no deleted columns or elements."""
+"""The fields between cells and epoch of a simple row: two empty arrays, for deleted columns and elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """Where n rows go: (n, 16) ids of streams and times, generations, codes of the operation, source positions.
+    """Destinations of n rows.
 
-    ``keys_only``: where the log of the row's table has no more than keys.
+    Attributes:
+        streams: Stream ids, shape (n, 16).
+        times: ``cdc$time``, shape (n, 16).
+        generations: Start of the generation, microseconds.
+        operations: ``cdc$operation``.
+        partitions: Source partitions.
+        offsets: Source offsets.
+        keys_only: True if the table logs keys only.
     """
 
     streams: U8
@@ -42,8 +51,9 @@ class Places:
 
 
 def composed_keys(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
-    """The partition keys of plain mutations as they are hashed: one component as it is; of several each with its
-    length (2 bytes) before it and a zero byte behind it.
+    """Return the composed partition keys of plain mutations, as they are hashed.
+
+    A single component is used as it is. Of several, each has its length (2 bytes) before it and a zero byte after it.
     """
     pieces = BytePieces(len(rows), mutations.data)
     key = mutations.partition_key
@@ -54,7 +64,9 @@ def composed_keys(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
         if not any_several:
             pieces.spans(content)
             continue
+        # Rows of tables with fewer components get an empty piece here.
         is_part = several & (key.count[rows] > place)
+        # Big-endian 16-bit length of each component.
         lengths = np.stack((content.length >> 8, content.length & 0xFF), axis=1).astype(np.uint8)
         pieces.rows(lengths, is_part * np.int64(2))
         pieces.spans(content)
@@ -65,23 +77,31 @@ def composed_keys(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
 
 
 def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str, epoch: int) -> pa.LargeBinaryArray:
-    """The rows of the plain mutations with these numbers, none of which has a null in its partition key.
+    """Encode the rows of plain mutations.
 
-    ``places`` has an entry for each of ``rows``; ``epoch``: that they are decided by.
+    Args:
+        mutations: Columns of a batch.
+        rows: Numbers of n plain mutations without nulls in their partition keys.
+        places: Their destinations.
+        source_topic: Name of the mutations topic.
+        epoch: Metadata epoch that decided them.
     """
     pieces = BytePieces(len(rows), mutations.data)
     _head(pieces, places)
     ttl = _of(mutations.ttl, rows)
+    # No row has a time to live: null, then ``end_of_batch``, which is true for the only row of a write.
     if int(ttl.length.max(initial=1)) == 1:
         pieces.constant(b"\0\1")
     else:
         pieces.spans(ttl)
         pieces.constant(b"\1")
+    # The same bytes in both schemas, so they are copied: names, id, timestamp.
     pieces.spans(_of(mutations.names, rows))
     pieces.spans(_of(mutations.mutation_id, rows))
     _source(pieces, places, source_topic)
     pieces.spans(_of(mutations.timestamp_at, rows))
     counts = mutations.partition_key.count[rows]
+    # Components of the key lose their union branch: a CDC row has no null in its key.
     inner = [_of(span, rows) for span in mutations.partition_key.inner]
     has_null = any(flags[rows].any() for flags in mutations.cells.is_null)
     pieces.numbers(counts)
@@ -93,11 +113,13 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str,
         return pieces.joined()
     rest = _of(mutations.rest, rows)
     if inner and (counts == len(inner)).all():
-        # What is behind the key's last component stands behind it in the mutation, too.
+        # The last component is adjacent to the rest in the mutation, so both are one piece.
         last = inner.pop()
         rest = ByteSpan(last.start, last.length + rest.length)
     for span in inner:
         pieces.spans(span)
+    # If two zero bytes happen to follow in the buffer, as for schemas with fields after the cells, they serve as the
+    # empty arrays and extend the piece.
     behind = words_of(mutations.data)[rest.start + rest.length]
     if (behind & KEEP[len(BEHIND_CELLS)] == 0).all():
         pieces.spans(ByteSpan(rest.start, rest.length + len(BEHIND_CELLS)))
@@ -109,22 +131,24 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str,
 
 
 def _head(pieces: BytePieces, places: Places) -> None:
-    """Header, stream, generation, time, number within the write, operation."""
+    """Append header, stream, generation, time, number within the write, and operation."""
     count = len(places.generations)
     pieces.constant(header(current()[CDC_ROW].fingerprint))
     pieces.rows(places.streams)
+    # A constant is cheaper than a column. Rows of a batch usually share their generation.
     if count and (places.generations == places.generations[0]).all():
         pieces.constant(_number(int(places.generations[0])))
     else:
         pieces.numbers(places.generations)
     pieces.rows(places.times)
     tail = np.zeros((count, 2), dtype=np.uint8)
+    # Zigzag of a small number is one byte: its double. The number within the write stays 0.
     tail[:, 1] = places.operations << 1
     pieces.rows(tail)
 
 
 def _source(pieces: BytePieces, places: Places, source_topic: str) -> None:
-    """Topic, partition, offset; the rows of a batch come from few partitions."""
+    """Append source topic, partition and offset."""
     name = source_topic.encode()
     pieces.constant(_number(len(name)) + name)
     if len(places.partitions) and (places.partitions == places.partitions[0]).all():
@@ -135,15 +159,19 @@ def _source(pieces: BytePieces, places: Places, source_topic: str) -> None:
 
 
 def _number(value: int) -> bytes:
+    """Encode one zigzag number."""
     table, lengths = encoded_numbers(np.array([value], dtype=np.int64))
     return table[0, : int(lengths[0])].tobytes()
 
 
 def _cells(pieces: BytePieces, mutations: Mutations, rows: I64, wanted: Flags) -> None:
-    """Everything behind the partition key, where cells are parted in those with a value and the deleted columns, and
-    left out unless ``wanted``.
+    """Append everything after the partition key: cells with a value, deleted columns, no deleted elements.
+
+    Args:
+        wanted: False for rows that log keys only.
     """
     cells = mutations.cells
+    # The zero byte that ends the key's array, if that is not empty.
     ended = (mutations.partition_key.count[rows] > 0).astype(np.int64)
     pieces.rows(np.zeros((len(rows), 1), dtype=np.uint8), ended)
     pieces.spans(_of(mutations.clustering_at, rows))
@@ -153,7 +181,7 @@ def _cells(pieces: BytePieces, mutations: Mutations, rows: I64, wanted: Flags) -
 
 
 def _array(pieces: BytePieces, cells: Items, rows: I64, spans: tuple[ByteSpan, ...], chosen: list[Flags]) -> None:
-    """An array of the chosen cells: how many, each of them, and a zero byte unless there are none."""
+    """Append an array with the chosen items: count, items, and a zero byte if it is not empty."""
     taken = [flags & (cells.count[rows] > place) for place, flags in enumerate(chosen)]
     count: NDArray[np.int64] = np.zeros(len(rows), dtype=np.int64)
     for flags in taken:
@@ -166,7 +194,7 @@ def _array(pieces: BytePieces, cells: Items, rows: I64, spans: tuple[ByteSpan, .
 
 
 def _of(span: ByteSpan, rows: I64) -> ByteSpan:
-    """Of these records, whose numbers ascend: as many as there are, are all."""
+    """Return the spans of these records. ``rows`` ascends, so if it is as long as the span, it selects all."""
     if len(rows) == len(span.start):
         return span
     return ByteSpan(span.start[rows], span.length[rows])

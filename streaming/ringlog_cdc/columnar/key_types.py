@@ -1,8 +1,8 @@
-"""Are the components of many partition keys of their columns' types? The rule of ``types.deserialize`` on numpy arrays.
+"""Vectorized type check of partition keys: the rule of ``ringlog.kernel.cql.types.deserialize`` on numpy arrays.
 
-Composed keys are walked component by component, all rows of one table at once. A fixed size, the range of a number or
-a UUID's version is a comparison of arrays; text is looked at only where it is not ASCII, by Arrow, as a whole. There is
-no loop over rows but where some text is broken, and for frozen collections.
+Composed keys are walked component by component, for all rows of a table at once. Sizes, ranges of numbers and versions
+of UUIDs are comparisons of arrays. Text that is not ASCII is checked by Arrow as a whole. Only invalid text and frozen
+collections need a loop over rows.
 """
 
 from __future__ import annotations
@@ -29,18 +29,23 @@ SIZES = {
     "uuid": 16,
     "timeuuid": 16,
 }
-"""Type to the only size that its values have."""
+"""Type to its fixed size in bytes."""
 
 COMPOSED_HEAD, COMPOSED_TAIL = 2, 1
-"""Bytes before and after each component of a key that has several."""
+"""Bytes before and after each component of a key with several components: its length, and a zero byte."""
 
 
 def well_typed(types: Sequence[str], data: U8, starts: I64, ends: I64) -> Flags:
-    """True where the key ``data[start:end]`` has components of these types; it is composed of as many.
+    """Return True for keys ``data[start:end]`` whose components have these types.
 
-    ``data`` has 8 bytes more behind the last key.
+    Args:
+        types: Type of each component. Every key has as many components.
+        data: Buffer with 8 more bytes after the last key.
+        starts: Start of each key.
+        ends: End of each key.
     """
     good = np.ones(len(starts), dtype=bool)
+    # A single component is stored without length and terminator.
     if len(types) == 1:
         return _of_type(types[0], data, starts, ends, good)
     at = starts
@@ -53,11 +58,13 @@ def well_typed(types: Sequence[str], data: U8, starts: I64, ends: I64) -> Flags:
 
 
 def _of_type(type_name: str, data: U8, first: I64, end: I64, good: Flags) -> Flags:
-    """``good``, but where a component is not of the type."""
+    """Return ``good`` with False for components that are not of the type."""
     sizes = end - first
     if type_name in SIZES:
         good = good & (sizes == SIZES[type_name])
+    # A type with a fixed size and no check is right if its size is. A blob is always right.
     check = _CHECKS.get(type_name, None if type_name in SIZES or type_name == "blob" else _one_by_one(type_name))
+    # Checks read bytes of the component, so they see only rows of the right size.
     rows = np.flatnonzero(good)
     if check is None or not len(rows):
         return good
@@ -71,6 +78,7 @@ def _boolean(data: U8, first: I64, _end: I64) -> Flags:
 
 
 def _time(data: U8, first: I64, _end: I64) -> Flags:
+    """Return True for nanoseconds of one day."""
     nanos = np.zeros(len(first), dtype=np.uint64)
     for byte in range(8):
         nanos = nanos << np.uint64(8) | data[first + byte]
@@ -78,15 +86,18 @@ def _time(data: U8, first: I64, _end: I64) -> Flags:
 
 
 def _timeuuid(data: U8, first: I64, _end: I64) -> Flags:
+    """Return True for UUIDs of version 1."""
     found: Flags = data[first + 6] >> 4 == 1
     return found
 
 
 def _varint(data: U8, first: I64, end: I64) -> Flags:
+    """Return True for minimal two's complement numbers."""
     sizes = end - first
     good = (sizes >= 1) & (sizes <= VARINT_BYTES_MAX)
     long = np.flatnonzero(good & (sizes > 1))
     lead, following = data[first[long]], data[first[long] + 1]
+    # A leading 0x00 or 0xFF is redundant if the next byte already has that sign.
     good[long] &= ~(((lead == 0x00) & (following < 0x80)) | ((lead == 0xFF) & (following >= 0x80)))
     return good
 
@@ -96,12 +107,14 @@ def _ascii(data: U8, first: I64, end: I64) -> Flags:
 
 
 def _text(data: U8, first: I64, end: I64) -> Flags:
+    """Return True for valid UTF-8."""
     good = _ascii(data, first, end)
     rows = np.flatnonzero(~good)
     if not len(rows):
         return good
     values = [data[start:stop].tobytes() for start, stop in zip(first[rows], end[rows], strict=True)]
     try:
+        # One cast checks all values. It fails as a whole, so only then each value is checked.
         pa.array(values, type=pa.binary()).cast(pa.string())
         good[rows] = True
     except pa.ArrowInvalid:
@@ -110,6 +123,8 @@ def _text(data: U8, first: I64, end: I64) -> Flags:
 
 
 def _one_by_one(type_name: str) -> Callable[[U8, I64, I64], Flags]:
+    """Return a check that deserializes each component, for types without a vectorized rule."""
+
     def check(data: U8, first: I64, end: I64) -> Flags:
         parts = (data[start:stop].tobytes() for start, stop in zip(first, end, strict=True))
         return np.fromiter((_is(type_name, part) for part in parts), dtype=bool, count=len(first))
@@ -118,6 +133,7 @@ def _one_by_one(type_name: str) -> Callable[[U8, I64, I64], Flags]:
 
 
 def _is(type_name: str, part: bytes) -> bool:
+    """Return True if the bytes are a value of the type."""
     try:
         deserialize(type_name, part)
     except TypeMismatch:

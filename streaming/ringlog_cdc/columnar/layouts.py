@@ -1,12 +1,12 @@
-"""Mutations that lie alike: what was found out about one of them holds for all that have its layout.
+"""Byte layouts: parse one mutation, and apply the result to all records with the same layout.
 
-A *layout* is a plain mutation of one row without nulls, less everything that is free in it: ids, the digits of its
-timestamp, and the contents of keys and cells. A record of the same width that has the layout's bytes wherever they are
-not free is such a mutation, too, and each of its values stands where that of the first one does. So the fields of
-thousands of records are columns of a table, with one place and one width each, and nothing is searched for.
+A *layout* is a plain mutation of one row without nulls, minus the parts that may vary: ids, the digits of the
+timestamp, and the contents of keys and cells. A record of the same width that has the layout's bytes everywhere else is
+such a mutation too, with each value at the same position. The fields of thousands of records are then columns of a
+table, each with one offset and one width, and nothing has to be parsed.
 
-Records of many widths, or with anything odd, have no layout here: ``ringlog_cdc.columnar.mutations`` reads them field
-by field, and is the definition of what a layout says. A property test compares the two.
+Invariant: ``ringlog_cdc.columnar.mutations`` parses field by field and is the definition. A property test compares
+both. Batches with many different widths, and records with anything unusual, have no layout and are parsed there.
 """
 
 from __future__ import annotations
@@ -23,22 +23,31 @@ from ringlog_cdc.columnar.scan import ByteSpan, padded
 from ringlog_cdc.columnar.words import I64, KEEP, U8, U64, WORD, low_bits
 
 WIDTHS_MAX = 8
-"""At most N widths of one Arrow batch are looked at, the most frequent ones."""
+"""Most widths considered per Arrow batch, the most frequent ones."""
 COVERED_LEAST = 0.75
-"""The share of an Arrow batch that these widths must have: otherwise they are not worth it."""
+"""Share of an Arrow batch that these widths must cover to be worth the effort."""
 ALIKE_MAX = 4
-"""At most N layouts of one width are tried, and kept."""
+"""Most layouts tried and cached per width."""
 WIDTHS_KEPT = 64
+"""Most widths with cached layouts per process."""
 _CONTINUED = 0x80
+"""Highest bit of a byte of an Avro number: more bytes follow."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class ByteLayout:
-    """What is the same in all records of a layout. Places count from the begin of a record.
+    """The constant part of all records with this layout. Positions count from the start of a record.
 
-    ``words``: places of words to compare, what stands there, and which of its bits count. ``mutation``: the columns of
-    the record that it was found with. ``mutation_id``, ``cluster_id``: place of the 16 bytes, -1 where there are none.
-    ``key``: place and width of the components of the partition key. ``name``: the table's, with its keyspace.
+    Attributes:
+        width: Bytes of a record.
+        words: (position, expected word, mask of its constant bits) of each comparison.
+        mutation: Columns of the record that defined the layout.
+        timestamp: Position of the timestamp.
+        timestamp_bytes: Its length.
+        mutation_id: Position of the 16 bytes, or -1 if there are none.
+        cluster_id: Position of the 16 bytes, or -1 if there are none.
+        key: (position, width) of each component of the partition key.
+        name: Full name of the table.
     """
 
     width: int
@@ -52,21 +61,24 @@ class ByteLayout:
     name: str
 
     def of(self, table: ByteTable) -> NDArray[np.bool_]:
-        """Which records have it."""
+        """Return True for each record of the table that has this layout."""
         wrong: U64 = np.zeros(table.count, dtype=np.uint64)
         for place, want, mask in self.words:
+            # Collect the differing constant bits of all comparisons and test once.
             wrong |= (table.words(place) ^ want) & mask
-        # The last byte of a number in several is not 0, or it would be in fewer.
+        # The digits of the timestamp vary, but it must stay canonical: a last byte of 0 would belong in a shorter
+        # number.
         found: NDArray[np.bool_] = wrong == 0
         if self.timestamp_bytes > 1:
             found &= table.words(self.timestamp + self.timestamp_bytes - WORD) >> np.uint64(56) != 0
         return found
 
     def timestamps(self, table: ByteTable) -> I64:
-        """Microseconds, of records that have it."""
+        """Decode the timestamps of records with this layout, microseconds."""
         at, size = self.timestamp, self.timestamp_bytes
         raw = low_bits(table.words(at) & KEEP[min(size, WORD)])
         if size > WORD:
+            # The ninth byte is the last one of the word that starts at the second.
             raw = raw | (table.words(at + 1) >> np.uint64(56)) << np.uint64(7 * WORD)
         value: I64 = (raw >> np.uint64(1)).view(np.int64) ^ -(raw & np.uint64(1)).view(np.int64)
         return value
@@ -74,22 +86,22 @@ class ByteLayout:
 
 @dataclass(frozen=True, slots=True)
 class ByteTable:
-    """``count`` records of one width, at least 1, one behind the other."""
+    """``count`` adjacent records of one width, which is at least one byte."""
 
     data: U8
     count: int
     width: int
 
     def words(self, place: int) -> U64:
-        """The 8 bytes from a place on of each, as a little-endian number."""
+        """Return the 8 bytes at a position of each record as little-endian numbers. A strided view."""
         return np.ndarray((self.count,), dtype="<u8", buffer=self.data, offset=place, strides=(self.width,))
 
     def column(self, place: int, size: int) -> NDArray[np.void]:
-        """This number of bytes from a place on of each."""
+        """Return ``size`` bytes at a position of each record. A strided view, also for writing."""
         return np.ndarray((self.count,), dtype=f"V{size}", buffer=self.data, offset=place, strides=(self.width,))
 
     def only(self, chosen: I64) -> ByteTable:
-        """These of them."""
+        """Return the chosen records. Copies unless all are chosen."""
         if len(chosen) == self.count:
             return self
         rows = self.data.view(f"V{self.width}")[chosen]
@@ -98,7 +110,7 @@ class ByteTable:
 
 @dataclass(frozen=True, slots=True)
 class LayoutGroup:
-    """Records with one layout, and their numbers in the Arrow batch, ascending."""
+    """Records with one layout, and their ascending numbers in the Arrow batch."""
 
     layout: ByteLayout
     table: ByteTable
@@ -106,9 +118,11 @@ class LayoutGroup:
 
 
 def groups_of(data: U8, starts: I64) -> list[LayoutGroup]:
-    """The records that lie alike, of n with n + 1 ``starts`` in ``data``; those that are in no group have no layout.
+    """Group records by layout. Records outside of every group have no layout.
 
-    A record without a byte (a tombstone, too) has none: it has nothing that could be compared.
+    Args:
+        data: Buffer of n records.
+        starts: Their n + 1 offsets. Empty records and tombstones have no bytes and no layout.
     """
     lengths = starts[1:] - starts[:-1]
     found: list[LayoutGroup] = []
@@ -119,7 +133,9 @@ def groups_of(data: U8, starts: I64) -> list[LayoutGroup]:
 
 
 def _frequent(lengths: I64) -> list[tuple[int, I64]]:
-    """(width, numbers of the records that have it), the most frequent ones first; none if these are not worth it."""
+    """Return (width, numbers of its records), most frequent first. Empty if these widths cover too little of the
+    batch.
+    """
     if not len(lengths):
         return []
     if (lengths == lengths[0]).all():
@@ -132,7 +148,7 @@ def _frequent(lengths: I64) -> list[tuple[int, I64]]:
 
 
 def _table(data: U8, starts: I64, width: int, numbers: I64) -> ByteTable:
-    """These records, which have that width, side by side: where they lie, if nothing lies between them."""
+    """Return records of one width as a table: a view if they are adjacent, else a copy."""
     first, last = int(starts[numbers[0]]), int(starts[numbers[-1]]) + width
     if last - first == len(numbers) * width:
         return ByteTable(data[first:last], len(numbers), width)
@@ -141,28 +157,29 @@ def _table(data: U8, starts: I64, width: int, numbers: I64) -> ByteTable:
 
 
 def _alike(table: ByteTable, numbers: I64) -> list[LayoutGroup]:
-    """Records of one width by layout."""
+    """Group records of one width by layout."""
     found: list[LayoutGroup] = []
     for _ in range(ALIKE_MAX):
         if not table.count:
             break
+        # The first record left determines the next layout.
         layout = _known_or_new(ByteTable(table.data[: table.width], 1, table.width))
         mine = np.zeros(table.count, dtype=bool) if layout is None else layout.of(table)
         if layout is not None:
             chosen = np.flatnonzero(mine)
             found.append(LayoutGroup(layout, table.only(chosen), numbers[chosen]))
-        mine[0] = True  # also without a layout: it is not looked at again
+        mine[0] = True  # even without a layout the first record is done, so each round makes progress
         left = np.flatnonzero(~mine)
         table, numbers = table.only(left), numbers[left]
     return found
 
 
 _known: dict[int, tuple[ByteLayout, ...]] = {}
-"""Layouts by width that this process has met, the newest first."""
+"""Width to the layouts that this process has met, newest first."""
 
 
 def _known_or_new(one: ByteTable) -> ByteLayout | None:
-    """The layout of a record."""
+    """Return the layout of a record, from the cache or by parsing it."""
     known = _known.get(one.width, ())
     layout = next((layout for layout in known if layout.of(one)[0]), None)
     if layout is None and (layout := layout_of(one.data)) is not None:
@@ -173,7 +190,7 @@ def _known_or_new(one: ByteTable) -> ByteLayout | None:
 
 
 def layout_of(record: U8) -> ByteLayout | None:
-    """What lies alike in a record and in others; None if it has no layout."""
+    """Return the layout of a record, or None if it has none."""
     width = len(record)
     found = scan(padded(record), np.zeros(1, dtype=np.int64), np.full(1, width))
     key, clustering, cells = found.partition_key, found.clustering_key, found.cells
@@ -184,16 +201,19 @@ def layout_of(record: U8) -> ByteLayout | None:
     digits = _place(found.timestamp_at)
     if (
         any(size > COMPONENT_BYTES_MAX for _, size in keys)
+        # ``ByteLayout.timestamps`` decodes at most 9 bytes, and reads a word from the timestamp's second byte on.
         or digits[1] > WORD + 1
         or width < digits[0] + digits[1] + WORD
     ):
         return None
     ids = [(at + 1, size - 1) for at, size in map(_place, (found.mutation_id, found.cluster_id))]
     free = [*ids, *keys, *map(_place, clustering.content), *_values(record, found)]
+    # A mask of the constant bits of each byte: none in free parts, all elsewhere.
     counts = np.full(width, 0xFF, dtype=np.uint8)
     for at, size in free:
         counts[at : at + size] = 0
     at, size = digits
+    # The digits of the timestamp are free, but its length is not: the continuation bits stay.
     counts[at : at + size] = _CONTINUED
     return ByteLayout(
         width=width,
@@ -209,6 +229,7 @@ def layout_of(record: U8) -> ByteLayout | None:
 
 
 def _place(span: ByteSpan) -> tuple[int, int]:
+    """Return (position, width) of the only record's span."""
     return int(span.start[0]), int(span.length[0])
 
 
@@ -218,12 +239,13 @@ def _bytes(record: U8, span: ByteSpan) -> bytes:
 
 
 def _values(record: U8, found: Mutations) -> list[tuple[int, int]]:
-    """Where the contents of the cells stand: behind name, branch and length."""
+    """Return (position, width) of the contents of the cells: after column name, branch and length."""
     places = []
     for whole, name in zip(found.cells.whole, found.cells.inner, strict=True):
         at, size = _place(whole)
         end = at + size
         at += _place(name)[1] + 1
+        # Skip the length, which is part of the layout: all records have values of the same widths.
         while record[at] & _CONTINUED:
             at += 1
         places.append((at + 1, end - at - 1))
@@ -231,10 +253,11 @@ def _values(record: U8, found: Mutations) -> list[tuple[int, int]]:
 
 
 def _words(record: U8, counts: U8) -> tuple[tuple[int, np.uint64, np.uint64], ...]:
-    """Words that hold every bit that counts: place, what stands there, which bits."""
+    """Return words that cover every constant bit: (position, expected word, mask)."""
     found = []
     at = 0
     while len(left := np.flatnonzero(counts[at:])):
+        # The last word is moved back to stay within the record. Its overlap is compared twice, which is harmless.
         place = min(at + int(left[0]), len(record) - WORD)
         want, mask = (bits[place : place + WORD].view("<u8")[0] for bits in (record.copy(), counts))
         found.append((place, want, mask))

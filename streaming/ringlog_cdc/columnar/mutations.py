@@ -1,10 +1,17 @@
-"""Mutations as columns: what routing and rows need of many Avro records, by their places in the bytes.
+"""Mutations as columns: the fields of many Avro records that routing and rows need, as positions in the bytes.
 
-``scan`` goes through the records field by field, in the order of the schema ``ringlog.mutations.Mutation``. Nothing is
-copied but numbers: texts, keys and cells stay where they are. A record is *plain* when it is of a known schema, all
-of it was read and found canonical, its names are ASCII, and it is one statement without collections: the fields behind
-``cells`` are at their defaults, a zero byte each, or the schema is older than they. All others are for the reader of
-single records, ``ringlog.wire.records.decode_mutation``, which is the definition: of a plain record both say the same.
+``scan`` parses the records field by field, in the order of the schema ``ringlog.mutations.Mutation``. Only numbers are
+copied. Texts, keys and cells stay in place.
+
+A record is *plain* if all of these hold:
+
+* Its schema is known, and every field was read and is canonical.
+* Its names are ASCII.
+* It is one statement without collections: every field after ``cells`` has its default (one zero byte each), or the
+  schema is older than these fields.
+
+Invariant: for a plain record the columns agree with ``ringlog.wire.records.decode_mutation``, which is the definition.
+All other records are decoded with it, one by one.
 """
 
 from __future__ import annotations
@@ -21,17 +28,25 @@ from ringlog_cdc.columnar.words import I64, KEEP, U8, WORD, Flags, is_ascii, row
 from ringlog_schemas import by_fingerprint
 
 MUTATION = "ringlog.mutations.Mutation"
+"""Full name of the schema."""
 
 ITEMS_MAX = 256
-"""Records with longer arrays are left to the reader of single records, so that one of them cannot slow down a batch."""
+"""Longest array parsed here. One record with a longer array must not slow down a batch, so it is decoded alone."""
 
 
 @dataclass(frozen=True, slots=True)
 class Items:
-    """Arrays of n records: ``count`` items each; ``first``: where the first item begins, behind the count.
+    """An array field of n records.
 
-    Of item k of every record, or nothing where there are fewer: ``whole[k]`` all of its bytes, ``inner[k]`` those
-    behind the union's branch (of a cell: its column), ``content[k]`` those without the length too; ``is_null[k]``.
+    Spans with index k describe item k of every record, and are empty for records with fewer items.
+
+    Attributes:
+        count: Number of items.
+        first: Position of the first item, after the count.
+        whole: All bytes of item k.
+        inner: The item's bytes after the union's branch. For a cell: its column name with length.
+        content: The value's bytes without length. For a cell: its column name without length.
+        is_null: True if item k is null.
     """
 
     count: I64
@@ -42,7 +57,7 @@ class Items:
     is_null: tuple[Flags, ...]
 
     def any_null(self) -> Flags:
-        """True for arrays with a null in them."""
+        """Return True for each array with a null."""
         found: Flags = np.zeros(len(self.count), dtype=bool)
         for flags in self.is_null:
             found = found | flags
@@ -51,11 +66,22 @@ class Items:
 
 @dataclass(frozen=True, slots=True)
 class Mutations:
-    """Columns of n records. Only of ``plain`` ones they mean anything.
+    """Columns of n records. Values are meaningful for ``plain`` records only.
 
-    Spans of optional fields begin with the union's branch; ``names`` are keyspace and table, each behind its length.
-    ``ttl_value`` is 0 where there is none; ``operation``: place in the schema's list; ``rest``: from behind the
-    partition key to the end of the cells.
+    Attributes:
+        data: The padded buffer of all spans.
+        mutation_id: The optional id, with the union's branch.
+        cluster_id: The optional id, with the union's branch.
+        names: Keyspace and table, each with its length.
+        keyspace: Name without length.
+        table: Name without length.
+        timestamp: Microseconds.
+        timestamp_at: The timestamp's bytes.
+        ttl: The optional time to live, with the union's branch.
+        ttl_value: Seconds. 0 if there is none.
+        operation: Index into the symbols of the schema.
+        clustering_at: The whole array of the clustering key.
+        rest: Everything from the end of the partition key to the end of the cells.
     """
 
     data: U8
@@ -78,7 +104,7 @@ class Mutations:
 
 
 def defaults_behind_cells() -> tuple[tuple[bytes, int], ...]:
-    """Return header and number of fields behind the cells, for each known schema of mutations."""
+    """Return (record header, number of fields after the cells) for each known schema of mutations."""
     found = []
     for fingerprint, schema in sorted(by_fingerprint().items()):
         if schema.full_name == MUTATION:
@@ -89,18 +115,20 @@ def defaults_behind_cells() -> tuple[tuple[bytes, int], ...]:
 
 @cache
 def operations_known() -> I64:
-    """How many operations a known schema has, by the number of its fields behind the cells."""
+    """Return the number of operations in a schema, indexed by its number of fields after the cells."""
     fewest = np.zeros(ITEMS_MAX, dtype=np.int64)
     for fingerprint, schema in by_fingerprint().items():
         if schema.full_name == MUTATION:
             behind = dict(defaults_behind_cells())[header(fingerprint)]
             (symbols,) = (field["type"]["symbols"] for field in schema.json["fields"] if field["name"] == "operation")
+            # Schemas with equally many fields share an entry. The smallest number is safe: further operations make a
+            # record doubtful, not wrong.
             fewest[behind] = min(fewest[behind] or len(symbols), len(symbols))
     return fewest
 
 
 def scan(data: U8, start: I64, end: I64) -> Mutations:
-    """The records ``data[start:end]``, n of them; ``data`` is padded."""
+    """Parse the records ``data[start:end]``, n of them. ``data`` is padded."""
     begin, behind = _headers(data, start, end)
     cursor = Cursor(data, begin, end)
     cursor.expect(behind >= 0)
@@ -114,6 +142,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     timestamp = cursor.number()
     timestamp_at = cursor.span_from(before)
     before = cursor.at
+    # Only records with a time to live have bytes to read.
     part = cursor.where(cursor.null_or())
     ttl_value = part.spread(part.number())
     part.give_back()
@@ -121,7 +150,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     operation = cursor.number()
     cursor.expect((operation >= 0) & (operation < operations_known()[behind.clip(0)]))
     partition_key = _items(cursor, named=False)
-    # An array that is not empty ends with a zero byte, and the row takes it along.
+    # A non-empty array ends with a zero byte. In a CDC row that byte also follows the key, so it belongs to the rest.
     rest = cursor.at - (partition_key.count > 0)
     before = cursor.at
     clustering_key = _items(cursor, named=False)
@@ -132,10 +161,12 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     cursor.skip(behind.clip(0))
     plain = cursor.sound & (cursor.at == end)
     assert int(behind.max(initial=0)) <= WORD, "one word is looked at"
+    # All fields after the cells are zero bytes: compare up to 8 of them with one masked word.
     plain = plain & (words_of(data)[tail] & KEEP.take(behind.clip(0)) == 0)
     for text in cells.content:
         plain = plain & is_ascii(data, text.start, text.length)
-    # Lengths below 64 are single bytes below 128: usually one look tells of both names.
+    # Usually one check covers both names with their lengths: a length below 64 is one byte below 128. Longer names fail
+    # it and are checked without lengths.
     short = is_ascii(data, names.start, names.length)
     if not short.all():
         both = is_ascii(data, keyspace.start, keyspace.length) & is_ascii(data, table.start, table.length)
@@ -162,18 +193,21 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
 
 
 def _optional(cursor: Cursor, size: int) -> ByteSpan:
-    """Null, or that number of bytes; with the branch."""
+    """Read null or ``size`` bytes. Return their span, with the union's branch."""
     before = cursor.at
     cursor.skip(np.where(cursor.null_or(), size, 0))
     return cursor.span_from(before)
 
 
 def _items(cursor: Cursor, *, named: bool) -> Items:
-    """An array of optional bytes, each behind its column's name if ``named``."""
+    """Read an array of optional bytes, item by item across all records. With ``named``, each item starts with a column
+    name.
+    """
     count = cursor.number()
     cursor.expect((count >= 0) & (count <= ITEMS_MAX))
     first = cursor.at
     whole, inner, content, nulls = [], [], [], []
+    # Doubtful records do not count: one corrupt count would cost many empty rounds.
     for place in range(int(count[cursor.sound].max(initial=0))):
         part = cursor.where(count > place)
         begin = part.at
@@ -193,6 +227,7 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
         else:
             inner.append(part.spread_span(part.span_from(behind_branch)))
             content.append(part.spread_span(value.spread_span(text)))
+    # A non-empty Avro array ends with an empty block. An empty array is that block alone, and was read as the count.
     part = cursor.where(count > 0)
     part.expect(part.byte() == 0)
     part.give_back()
@@ -200,28 +235,42 @@ def _items(cursor: Cursor, *, named: bool) -> Items:
 
 
 def _headers(data: U8, start: I64, end: I64) -> tuple[I64, I64]:
-    """(where each body begins, how many fields follow its cells: -1 where no known schema's header stands)."""
+    """Return where each body starts and how many fields follow its cells, or -1 for an unknown header."""
     marks = rows_of(data, start, HEADER_BYTES)
     behind = np.full(len(start), -1, dtype=np.int64)
     for mark, fields in defaults_behind_cells():
         behind[(marks == np.frombuffer(mark, dtype=np.uint8)).all(axis=1)] = fields
     behind[end - start < HEADER_BYTES] = -1
+    # A body that starts at the record's end makes the record doubtful at the first read.
     return np.where(behind < 0, end, start + HEADER_BYTES), behind
 
 
 def grouped(data: U8, span: ByteSpan, rows: I64, groups_max: int) -> tuple[NDArray[np.int32], list[bytes]]:
-    """(a number for each of ``rows``, the contents they stand for); -1 for what is beyond the bound."""
+    """Number the distinct contents of spans.
+
+    Args:
+        data: The padded buffer.
+        span: Spans of n records.
+        rows: Numbers of the m records to look at.
+        groups_max: Most distinct contents.
+
+    Returns:
+        The index of each record's content, shape (m,), or -1 beyond ``groups_max``; and the contents.
+    """
     words = words_of(data)
     codes = np.full(len(rows), -1, dtype=np.int32)
     contents: list[bytes] = []
     left = np.arange(len(rows))
     while len(left) and len(contents) < groups_max:
+        # Each round compares all records left with the first of them. Batches have few distinct names, so few rounds
+        # suffice.
         first = rows[left[0]]
         start, size = int(span.start[first]), int(span.length[first])
         at = span.start[rows[left]]
         same = span.length[rows[left]] == size
         for begin in range(0, size, 8):
             keep = KEEP[min(size - begin, 8)]
+            # Clamped: a record with another length may end before this word. Its result is already False.
             same &= (words[np.minimum(at + begin, len(words) - 1)] ^ words[start + begin]) & keep == 0
         codes[left[same]] = len(contents)
         contents.append(data[start : start + size].tobytes())

@@ -1,13 +1,15 @@
-"""Concatenate many byte strings from pieces at once, and encode the cells of rows.
+"""Concatenation of many byte strings from pieces, and Avro encoding of numbers and cells.
 
-A piece is a column: of each of n results the next few bytes, wherever they are. Adjacent pieces of the same few bytes'
-width in all results are side by side in a table, which is then one piece. Pieces are kept as Arrow's *views* (16 bytes:
-length, then up to 12 bytes themselves, or 4 bytes of prefix, number of a buffer, place in it), written result by
-result, and Arrow copies all of them together, which costs little more than the bytes. The prefix serves comparisons;
-these views are never compared, so it is left out.
+A piece is a column: the next few bytes of each of n results, wherever they are. Adjacent pieces of constant width form
+one table, which then is one piece.
 
-A cell is its column, then its value, in Avro: the same bytes in a mutation and in a row of the log. Image states keep
-cells in this form. So nothing is encoded twice, and only values that the definition needs are decoded.
+Each piece is stored as an Arrow *view*, 16 bytes per result. A view is the length and up to 12 bytes of content, or the
+length, a prefix, a buffer number and an offset. The views are ordered result by result, and one Arrow cast copies all
+bytes at once. That costs little more than copying the bytes. Arrow uses the prefix for comparisons only. These views
+are never compared, so the prefix stays empty.
+
+A cell is encoded as its column name and its value, with the same bytes in a mutation, in a CDC row and in the stored
+images. No cell is encoded twice, and only the definition decodes one.
 """
 
 from __future__ import annotations
@@ -22,19 +24,22 @@ from ringlog_cdc.columnar.scan import NUMBER_BYTES_MAX, ByteSpan
 from ringlog_cdc.columnar.words import I64, U8, rows_of, same
 
 INLINE = 12
+"""Longest content that Arrow requires inside the view itself."""
 WIDTH_MAX = 24
-"""Spans up to this width go into tables, if all have the same: longer ones are better copied once."""
+"""Widest span that is copied into a table. Wider spans are cheaper to copy once, as a separate piece."""
 _VIEW = np.dtype([("length", "<i4"), ("head", "V12")])
+"""Arrow's view of short content."""
 _FAR = np.dtype([("length", "<i4"), ("prefix", "V4"), ("buffer", "<i4"), ("place", "<i4")])
+"""Arrow's view of content in a buffer. It overlays ``_VIEW``."""
 BUFFER_BYTES_MAX = 2**31 - 1
-"""Places in a buffer are 32-bit numbers."""
+"""Offsets in a view are signed 32-bit numbers."""
 
 
 class BytePieces:
-    """Results in the making: ``count`` of them, each of the pieces in the order of the calls."""
+    """Builder of n byte strings. Each call appends one piece to every string."""
 
     def __init__(self, count: int, data: U8) -> None:
-        """``data``: the buffer that spans lie in, padded."""
+        """Start with ``count`` empty strings. ``data`` is the padded buffer of all spans."""
         assert len(data) <= BUFFER_BYTES_MAX, "a batch is cut before it is that large"
         self._count = count
         self._buffers = [data]
@@ -43,27 +48,28 @@ class BytePieces:
         self._lengths = np.zeros(count, dtype=np.int64)
 
     def constant(self, data: bytes) -> None:
-        """The same bytes for all."""
+        """Append the same bytes to all strings."""
         self._table.append(np.frombuffer(data, dtype=np.uint8))
 
     def rows(self, data: U8, lengths: I64 | None = None) -> None:
-        """Of each the first ``lengths`` bytes (all) of its row of a table."""
+        """Append the first ``lengths`` bytes of each row of a table of shape (n, width). None: all of them."""
         count, _ = data.shape
         assert count == self._count, "a row for each"
         if lengths is None or (width := same(lengths)) is not None:
             self._table.append(data if lengths is None else data[:, :width])
             return
         self._lay_table()
+        # Rows of different lengths become spans of the flattened table.
         flat = np.zeros(data.size + INLINE, dtype=np.uint8)
         flat[: data.size] = data.ravel()
         self._far(flat, ByteSpan(np.arange(count, dtype=np.int64) * data.shape[1], lengths))
 
     def numbers(self, values: I64) -> None:
-        """Zigzag numbers."""
+        """Append zigzag numbers."""
         self.rows(*encoded_numbers(values))
 
     def spans(self, span: ByteSpan) -> None:
-        """Bytes of the buffer."""
+        """Append spans of the buffer."""
         width = same(span.length)
         if width == 0:
             return
@@ -74,21 +80,24 @@ class BytePieces:
         self._far(self._buffers[0], span)
 
     def _lay_table(self) -> None:
-        """The columns that wait, side by side, become one piece."""
+        """Turn the pending columns of constant width into one piece."""
         columns = [column for column in self._table if column.shape[-1]]
         self._table = []
         width = sum(column.shape[-1] for column in columns)
         if not width or not self._count:
             return
+        # A structured dtype with one void field per column: numpy then copies column by column, row width at a stride.
         fields = [(str(place), f"V{column.shape[-1]}") for place, column in enumerate(columns)]
         flat = np.zeros(self._count * width + INLINE, dtype=np.uint8)
         table = flat[: self._count * width].view(np.dtype(fields))
         for (name, kind), column in zip(fields, columns, strict=True):
+            # A constant has shape (width,) and broadcasts over all rows.
             table[name] = np.ascontiguousarray(column).view(kind).reshape(column.shape[:-1])
         self._far(flat, ByteSpan(np.arange(self._count) * width, np.full(self._count, width)))
 
     def _far(self, data: U8, span: ByteSpan) -> None:
-        """Views of a buffer that has ``INLINE`` bytes behind the last."""
+        """Append spans of any buffer with at least ``INLINE`` bytes after its last span."""
+        # Each buffer is listed once, by identity.
         number = next((place for place, known in enumerate(self._buffers) if known is data), len(self._buffers))
         if number == len(self._buffers):
             self._buffers.append(data)
@@ -100,13 +109,14 @@ class BytePieces:
         short = np.flatnonzero(span.length <= INLINE)
         if len(short):
             content = rows_of(data, span.start[short], INLINE)
+            # Arrow requires zeros after inline content.
             content[np.arange(INLINE) >= span.length[short, None]] = 0
             views["head"][short] = content.view("V12").ravel()
         self._views.append(views)
         self._lengths += span.length
 
     def joined(self) -> pa.LargeBinaryArray:
-        """The results."""
+        """Return the strings."""
         self._lay_table()
         width = len(self._views)
         table = np.empty((self._count, width), dtype=_VIEW)
@@ -117,13 +127,20 @@ class BytePieces:
         content = pa.py_buffer(b"")
         if table.size:
             buffers = [None, pa.py_buffer(table), *map(pa.py_buffer, self._buffers)]
+            # The cast copies the pieces of all strings into one buffer, in order. Only its content is used: the
+            # strings' ends are the sums of their pieces.
             one_by_one = pa.Array.from_buffers(pa.binary_view(), table.size, buffers).cast(pa.large_binary())
             content = one_by_one.buffers()[2]
         return pa.Array.from_buffers(pa.large_binary(), self._count, [None, pa.py_buffer(ends), content])
 
 
 def encoded_numbers(values: I64) -> tuple[U8, I64]:
-    """Zigzag numbers as rows of up to ``NUMBER_BYTES_MAX`` bytes, and how many of them count."""
+    """Encode zigzag numbers.
+
+    Returns:
+        Shape (n, w) with the bytes of each number, w at most ``NUMBER_BYTES_MAX``; and the length of each, shape (n,).
+    """
+    # Zigzag: the sign moves to the lowest bit.
     left = ((values << 1) ^ (values >> 63)).view(np.uint64)
     width = max((int(left.max(initial=0)).bit_length() + 6) // 7, 1)
     assert width <= NUMBER_BYTES_MAX, "64 bits"
@@ -141,25 +158,25 @@ def encoded_numbers(values: I64) -> tuple[U8, I64]:
 
 @lru_cache(maxsize=1 << 16)
 def number(value: int) -> bytes:
-    """A zigzag number."""
+    """Encode one zigzag number."""
     table, lengths = encoded_numbers(np.array([value], dtype=np.int64))
     return table[0, : int(lengths[0])].tobytes()
 
 
 @lru_cache(maxsize=1 << 12)
 def text(value: str) -> bytes:
-    """A text behind its length."""
+    """Encode a text with its length."""
     data = value.encode()
     return number(len(data)) + data
 
 
 def item_of(column: str, value: bytes) -> bytes:
-    """A cell that has a value."""
+    """Encode a cell with a value."""
     return b"".join((text(column), b"\2", number(len(value)), value))
 
 
 def value_of(column: str, item: bytes) -> bytes:
-    """The reverse: the value of the column's cell."""
+    """Return the value of an encoded cell of that column."""
     at = len(text(column)) + 1
     while item[at] & 0x80:
         at += 1

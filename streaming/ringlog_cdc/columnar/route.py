@@ -1,4 +1,8 @@
-"""The arguments of routing for plain mutations, from their places in the bytes."""
+"""Arguments of ``ringlog_cdc.columnar.routing.route`` for plain mutations, from their positions in the bytes.
+
+Functions take ``rows``, the ascending numbers of plain mutations, and return one value for each of them. A batch names
+few tables and columns, so names are decoded and checked once per distinct name.
+"""
 
 from __future__ import annotations
 
@@ -21,50 +25,57 @@ from ringlog_cdc.columnar.words import I64, Flags, rows_of
 from ringlog_schemas import current
 
 TABLES_MAX = 256
-"""At most N tables of one Arrow batch are distinguished; the mutations of others are read one by one."""
+"""Most distinct tables per Arrow batch. Mutations of further tables are decoded one by one."""
 
 
 COLUMNS_MAX = 64
-"""Likewise of the columns that stand at one place of their cells."""
+"""Most distinct column names at one position of the cells. Mutations with further names are decoded one by one."""
 
 
 @cache
 def _symbols() -> tuple[str, ...]:
-    """The operations in the order of the mutation's schema: an older one lacks some at the end."""
+    """Return the operations of the current schema. An older schema lacks some at the end."""
     fields = current()[MUTATION].json["fields"]
     return tuple(next(field["type"]["symbols"] for field in fields if field["name"] == "operation"))
 
 
 def operation_codes() -> I64:
-    """The code in the CDC row of each operation."""
+    """Return ``cdc$operation`` for each operation of the current schema."""
     return np.array([OPERATION_CODES.get(symbol, NO_OPERATION) for symbol in _symbols()], dtype=np.int64)
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTables:
-    """Of n plain mutations the table: place among ``names``, full ones; -1 where one names a table too many."""
+    """The table of each of n plain mutations.
+
+    Attributes:
+        codes: Index into ``names``, or -1 beyond ``TABLES_MAX``.
+        names: Distinct full names.
+    """
 
     codes: NDArray[np.int32]
     names: tuple[str, ...]
 
     def shapes(self, table: RoutingTable) -> list[TableShape]:
-        """The tables; one without key and log stands for one that is not there, and for those too many."""
+        """Return the table of each name. An unknown one becomes a table without key and log."""
         known = [table.tables.get(name) for name in self.names]
+        # The extra entry at the end serves code -1, which indexes from the end.
         return [shape or TableShape(0, 0, False) for shape in known] + [TableShape(0, 0, False)]
 
 
 def named(mutations: Mutations, rows: I64) -> NamedTables:
-    """The tables of the plain mutations with these numbers."""
+    """Return the tables of these mutations."""
     codes, contents = grouped(mutations.data, mutations.names, rows, TABLES_MAX)
     return NamedTables(codes, tuple(map(full_name, contents)))
 
 
 def is_compound(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> Flags:
-    """``statements.is_compound`` of the plain mutations with these numbers."""
+    """Return the result of ``ringlog.kernel.generations.statements.is_compound`` for these mutations."""
     special = np.array([shape.is_special for shape in tables.shapes(table)])[tables.codes]
     operation = mutations.operation[rows]
     symbols = _symbols()
     upsert = np.isin(operation, [symbols.index(name) for name in UPSERTS])
+    # The span has the union's branch, one byte, and a value after it if there is one.
     has_ttl = mutations.ttl.length[rows] > 1
     has_null = mutations.cells.any_null()[rows]
     expires = has_ttl & ((mutations.ttl_value[rows] == 0) | has_null)
@@ -73,14 +84,17 @@ def is_compound(mutations: Mutations, rows: I64, tables: NamedTables, table: Rou
 
 
 def has_images(tables: NamedTables, table: RoutingTable) -> Flags:
-    """True for plain mutations of tables that keep images."""
+    """Return True for mutations of tables that keep images."""
     found: Flags = np.array([*(name in table.images for name in tables.names), False])[tables.codes]
     return found
 
 
 def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table: RoutingTable) -> tuple[Flags, Flags]:
-    """Of the plain mutations with these numbers: which name a column that their table has not outside its key; and
-    which must be read one by one, since they name one of too many columns to be distinguished, or a column twice.
+    """Check the columns of these mutations.
+
+    Returns:
+        Two arrays of flags. The first marks mutations with a column that their table lacks outside its key. The second
+            marks mutations to decode one by one: a column occurs twice, or there are too many distinct columns.
     """
     known = [None if shape.columns is None else frozenset(shape.columns) for shape in tables.shapes(table)]
     unknown, doubtful = np.zeros(len(rows), dtype=bool), np.zeros(len(rows), dtype=bool)
@@ -92,13 +106,16 @@ def unknown_columns(mutations: Mutations, rows: I64, tables: NamedTables, table:
         some = np.flatnonzero(counts > place)
         codes, contents = grouped(mutations.data, span, rows[some], COLUMNS_MAX)
         said = [content.decode() for content in contents]
+        # A matrix (table, column name) of what is unknown, indexed by the codes of both. A table without known columns
+        # rejects none. The extra column serves code -1.
         wrong = [[names is not None and name not in names for name in said] + [False] for names in known]
         unknown[some] |= np.array(wrong, dtype=bool)[tables.codes[some], codes]
         doubtful[some] |= codes < 0
         own = [numbers.setdefault(content, len(numbers)) for content in contents]
         named_at[some, place] = np.array([*own, -1], dtype=np.int64)[codes]
         names_at_places += len(contents)
-    if len(numbers) < names_at_places:  # else each column stands at one place only
+    if len(numbers) < names_at_places:  # otherwise each column occurs at one position only, and cannot repeat
+        # Sorted, a repeated column number is next to its equal. -1 stands for no column.
         named_at.sort(axis=1)
         doubtful |= ((named_at[:, 1:] == named_at[:, :-1]) & (named_at[:, 1:] >= 0)).any(axis=1)
     return unknown, doubtful
@@ -114,8 +131,17 @@ def columns_of(
     partitions: I64,
     offsets: I64,
 ) -> MutationColumns:
-    """The arguments of routing for the plain mutations with these numbers, which name ``tables``. ``unknown``: which
-    name a column that is not there. ``appended``, ``partitions``, ``offsets``: of those rows.
+    """Build the arguments of routing.
+
+    Args:
+        mutations: Columns of a batch.
+        rows: Numbers of m plain mutations.
+        tables: Their tables.
+        unknown: Flags of those with an unknown column.
+        cluster_id: Id of this cluster, 16 bytes.
+        appended: Their append times, microseconds.
+        partitions: Their source partitions.
+        offsets: Their source offsets.
     """
     dictionary = pa.array([*tables.names, ""], pa.string())
     codes = np.where(tables.codes < 0, len(tables.names), tables.codes)
@@ -125,6 +151,7 @@ def columns_of(
     for span in key.content:
         bad = bad | (span.length[rows] > COMPONENT_BYTES_MAX)
     operations = operation_codes()
+    # Clipped so that the index is valid for rows that are not plain as well.
     known = mutations.operation[rows].clip(0, len(operations) - 1)
     return MutationColumns(
         readable=np.ones(len(rows), dtype=bool),
@@ -146,7 +173,7 @@ def columns_of(
 
 
 def full_name(content: bytes) -> str:
-    """``keyspace.table`` of the two behind their lengths; those of plain mutations are shorter than 64 bytes or odd."""
+    """Return ``keyspace.table`` from both names with their lengths."""
     size, at = _length(content)
     keyspace = content[at : at + size]
     rest = content[at + size :]
@@ -155,6 +182,7 @@ def full_name(content: bytes) -> str:
 
 
 def _length(content: bytes) -> tuple[int, int]:
+    """Decode a length. Return it and the number of its bytes."""
     number = place = 0
     while True:
         byte = content[place]
@@ -165,10 +193,12 @@ def _length(content: bytes) -> tuple[int, int]:
 
 
 def _is_foreign(mutations: Mutations, rows: I64, cluster_id: bytes) -> Flags:
+    """Return True for mutations that name another cluster."""
     span = mutations.cluster_id
     named = span.length[rows] > 1
     if not named.any():
         return named
+    # Clamped for rows without an id, whose comparison is masked.
     at = np.minimum(span.start[rows] + 1, len(mutations.data) - 16)
     found = rows_of(mutations.data, at, 16)
     own = np.frombuffer(cluster_id, dtype=np.uint8)
@@ -177,7 +207,7 @@ def _is_foreign(mutations: Mutations, rows: I64, cluster_id: bytes) -> Flags:
 
 
 def _identities(mutations: Mutations, rows: I64) -> pa.LargeBinaryArray:
-    """The mutation ids, 16 bytes or none."""
+    """Return the mutation ids, 16 bytes or none."""
     span = mutations.mutation_id
     pieces = BytePieces(len(rows), mutations.data)
     pieces.spans(ByteSpan(span.start[rows] + 1, span.length[rows] - 1))

@@ -1,23 +1,25 @@
-"""Routing of many mutations at once: verdict, stream, generation and ``cdc$time`` of each, on numpy arrays.
+"""Vectorized routing: verdict, stream, generation and ``cdc$time`` of many mutations, on numpy arrays.
 
-This runs in Spark's Python workers. Only the columns that decide come here (key bytes, timestamps, a few numbers a
-row); values stay in the JVM. There is no Python loop over rows, and nothing is imported but numpy, Arrow, pandas and
-the kernel.
+This module runs in Spark's Python workers. Only the columns that decide the routing arrive here: key bytes, timestamps
+and a few numbers per row. Loops run over tables and generations, never over rows.
 
-A mutation becomes a CDC row, a dead letter with a reason, or nothing (accepted, without a CDC log). Its verdict is a
-pure function of the row and of the ``RoutingTable``, which is made from a stored context, so a replay writes the same
-bytes. *Now* in the acceptance rule is the broker's append time of the mutation. Within Spark numbers stand for the
-codes of the dead letters, which are stable. When several reasons apply, the first of their order counts.
+Invariants:
 
-``cdc$time`` is a version-1 UUID that encodes a write timestamp exactly. The time part counts 100 ns since 1582-10-15,
-so microseconds fit without loss. The low half is not random but derived from the row's identity, so that a row written
-twice is the same row: with ``mix`` the finaliser of SplitMix64,
+* A mutation becomes a CDC row, a dead letter with a reason, or nothing (accepted, and its table has no CDC log).
+* The verdict is a pure function of the row and of the ``RoutingTable``, which is built from a stored context. A replay
+  therefore writes the same bytes.
+* *Now* in the acceptance rule is the broker's append time of the mutation.
+* If several reasons apply, the first one in ``REASONS`` counts. Within Spark, numbers stand for the stable codes.
 
-- a write with a mutation id (16 bytes, two big-endian halves ``a``, ``b``): ``mix(mix(a) ^ b)``
-- any other: ``mix(mix(topic ^ partition) ^ offset)``, ``topic`` the first 8 bytes (big-endian) of the SHA-256 of its
-  name
+``cdc$time`` is a version-1 UUID that encodes the write timestamp exactly. Its time part counts 100 ns since 1582-10-15,
+so microseconds fit without loss. The low half is derived from the row's identity instead of being random, so a row that
+is written twice is the same row. With ``mix``, the finalizer of SplitMix64:
 
-and then the two highest bits are set to ``10``, the variant of the UUID standard.
+* a write with a mutation id (16 bytes, two big-endian halves ``a`` and ``b``): ``mix(mix(a) ^ b)``
+* any other write: ``mix(mix(topic ^ partition) ^ offset)``, where ``topic`` is the first 8 bytes (big-endian) of the
+  SHA-256 of the topic name
+
+The two highest bits are then set to ``10``, the variant of RFC 4122.
 """
 
 from __future__ import annotations
@@ -46,27 +48,32 @@ from ringlog_cdc.definition.image_tables import EarlierImages, ImageTable
 U64 = NDArray[np.uint64]
 
 UUID_EPOCH_100NS = 0x01B21DD213814000
-"""100 ns steps from 1582-10-15 to 1970-01-01."""
+"""Steps of 100 ns from 1582-10-15 to 1970-01-01."""
 
 _VARIANT_MASK = np.uint64(0x3FFFFFFFFFFFFFFF)
 _VARIANT = np.uint64(0x8000000000000000)
 
 
 def mix(values: U64) -> U64:
-    """The finaliser of SplitMix64: a bijection of 64-bit numbers that spreads neighbouring ones."""
+    """Apply the finalizer of SplitMix64, a bijection of 64-bit numbers that spreads neighbours."""
     mixed = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     mixed = (mixed ^ (mixed >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return mixed ^ (mixed >> np.uint64(31))
 
 
 def topic_number(topic: str) -> int:
-    """The number that stands for a topic in identities without a mutation id."""
+    """Return the number of a topic in identities of writes without a mutation id."""
     return int.from_bytes(hashlib.sha256(topic.encode()).digest()[:8], "big")
 
 
 def high_halves(timestamps: I64) -> I64:
-    """The first 8 bytes of each UUID as a big-endian signed number; ``timestamps`` in microseconds."""
+    """Return the first 8 bytes of each UUID as a big-endian signed number.
+
+    Args:
+        timestamps: Microseconds.
+    """
     steps = (timestamps * 10 + UUID_EPOCH_100NS).view(np.uint64)
+    # RFC 4122 stores the lowest 32 bits of the time first, then the middle 16, then the highest 12 after the version.
     low = (steps & np.uint64(0xFFFFFFFF)) << np.uint64(32)
     middle = ((steps >> np.uint64(32)) & np.uint64(0xFFFF)) << np.uint64(16)
     high = ((steps >> np.uint64(48)) & np.uint64(0x0FFF)) | np.uint64(0x1000)
@@ -75,7 +82,15 @@ def high_halves(timestamps: I64) -> I64:
 
 
 def low_halves(topic: int, partitions: NDArray[Any], offsets: I64, mutation_ids: U64, has_id: NDArray[np.bool_]) -> I64:
-    """The last 8 bytes of each UUID likewise; ``mutation_ids`` has shape (n, 2) and counts where ``has_id`` is true."""
+    """Return the last 8 bytes of each UUID as a big-endian signed number.
+
+    Args:
+        topic: ``topic_number`` of the mutations topic.
+        partitions: Source partitions.
+        offsets: Source offsets.
+        mutation_ids: Halves of the ids, shape (n, 2). Ignored unless ``has_id``.
+        has_id: True for writes with a mutation id.
+    """
     chosen = mix(mix(np.uint64(topic) ^ partitions.astype(np.uint64)) ^ offsets.view(np.uint64))
     if has_id.any():
         named = mix(mix(mutation_ids[:, 0]) ^ mutation_ids[:, 1])
@@ -84,8 +99,9 @@ def low_halves(topic: int, partitions: NDArray[Any], offsets: I64, mutation_ids:
 
 
 KNOWN = -2
-"""What goes out for it is there already: see ``recovery``."""
+"""The row or letter is in its topic already (``ringlog_cdc.plan.recovered_rows``)."""
 SKIPPED = -1
+"""Accepted, and the table has no CDC log."""
 ROUTED = 0
 
 REASONS: tuple[tuple[str, str], ...] = (
@@ -109,18 +125,22 @@ REASONS: tuple[tuple[str, str], ...] = (
     ("generation_closed", "the generation that operated at the write timestamp takes no more rows"),
     ("oversized", "the CDC row is larger than the limit"),
 )
-"""(code, rule), in order of precedence; the number of a reason is its place here plus one."""
+"""(code, rule) of each dead letter, in order of precedence. The number of a reason is its index plus one."""
 
 NUMBERS: dict[str, int] = {code: number for number, (code, _) in enumerate(REASONS, start=1)}
+"""Code to number."""
 RULES: dict[int, str] = {number: rule for number, (_, rule) in enumerate(REASONS, start=1)}
+"""Number to rule."""
 CODES: dict[int, str] = {number: code for code, number in NUMBERS.items()}
+"""Number to code."""
 
 OPERATION_CODES: dict[str, int] = {"INSERT": 2, "UPDATE": 1, "ROW_DELETE": 3, "PARTITION_DELETE": 4}
-"""Operation of a mutation to the code in the CDC row."""
+"""Operation of a mutation to ``cdc$operation``."""
 
 NO_OPERATION = 0
-"""Stands for an operation that is not in ``OPERATION_CODES``; as a CDC code 0 is a preimage, which no mutation is.
-A range delete is not there: it is two rows, see ``split``."""
+"""Marks operations without an entry in ``OPERATION_CODES``. As ``cdc$operation``, 0 is a preimage, and a mutation is
+never one. A range delete has no entry because it becomes two rows (``ringlog_cdc.definition.split``).
+"""
 PARTITION_DELETE = OPERATION_CODES["PARTITION_DELETE"]
 
 
@@ -130,15 +150,24 @@ Flags = NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class RoutingTable:
-    """Everything that verdicts depend on beside the row; made once a context, broadcast to the workers.
+    """Everything besides the row itself that verdicts depend on. Built once per context and broadcast to the workers.
 
-    ``timestamps`` of the generations ascend; ``closed`` are indexes of generations. ``halves``, (total, 2) ``int64``,
-    and ``partitions``, ``int32``, say of each stream of the table its id and its partition of the CDC topic.
-    ``reaches``: the leeway behind each of ``timestamps``; None: ``leeway`` behind them all. ``rules``: the same for
-    writes that are looked at one by one. ``images``: the tables that keep images, by full name; ``earlier_images``:
-    what the versions before them kept. ``places``: for a table in tablets, by its id, where the streams of its rows lie
-    in the table of streams, a number for each generation; of other tables it is the generation's own. ``ids``: the ids
-    of the tables in tablets, by full name.
+    Attributes:
+        topic: ``topic_number`` of the mutations topic.
+        timestamps: Start of each generation, microseconds, ascending.
+        streams: Streams of all generations.
+        halves: Id of each stream as two signed halves, shape (streams, 2).
+        partitions: Partition of the CDC topic of each stream, shape (streams,).
+        tables: Full name to table.
+        closed: Indexes of closed generations.
+        leeway: Allowed lateness, microseconds.
+        reaches: Allowed lateness after each of ``timestamps``. None: ``leeway`` for all.
+        rules: The same rules, for writes that are checked one by one.
+        images: Full name to table, for tables that keep images.
+        places: Id of a table in tablets to the index of its streams in ``streams``, for each generation. Other tables
+            use the generation's own index.
+        ids: Full name to id, for tables in tablets.
+        earlier_images: Image options of earlier table versions.
     """
 
     topic: int
@@ -157,15 +186,18 @@ class RoutingTable:
     earlier_images: EarlierImages = field(default_factory=EarlierImages)
 
     def placed(self, table: str, generation: NDArray[np.int32]) -> NDArray[np.int32]:
-        """Where the streams of rows of these generations lie in the table of streams; ``table``: id of theirs, or
-        empty.
+        """Return the index in ``streams`` of each row's generation.
+
+        Args:
+            table: Id of the rows' table, or empty.
+            generation: Index of each row's generation.
         """
         places = self.places.get(table)
         return generation if places is None else places[generation]
 
     @property
     def newest_since(self) -> int:
-        """Writes appended before it are looked at one by one: other tables than these may judge them."""
+        """Append time before which another version of a table may apply. Such writes are checked one by one."""
         return 0 if self.rules.history is None else self.rules.history.newest_since
 
 
@@ -183,9 +215,21 @@ def routing_table(
     ids: Mapping[str, str] | None = None,
     earlier_images: EarlierImages | None = None,
 ) -> RoutingTable:
-    """The table for mutations of ``topic`` under ``generations``, by ascending timestamp; ``closed`` are ids.
+    """Build the routing table.
 
-    ``history``: what counts when; None: the tables count for every write. ``ids``: of tables in tablets, by full name.
+    Args:
+        topic: Name of the mutations topic.
+        generations: Generations by ascending timestamp.
+        tables: Full name to table.
+        closed: Ids of closed generations.
+        leeway: Allowed lateness, microseconds.
+        partitions: Number of partitions of the CDC topic.
+        reaches: Allowed lateness after each generation's start. None: ``leeway`` for all.
+        cluster_id: Id of this cluster.
+        images: Full name to table, for tables that keep images.
+        history: Earlier table versions by append time. None: ``tables`` apply to every write.
+        ids: Full name to id, for tables in tablets.
+        earlier_images: Image options of earlier table versions.
     """
     timestamps = tuple(generation.timestamp for generation in generations)
     assert list(timestamps) == sorted(set(timestamps)), "generations come in the order of their timestamps"
@@ -195,6 +239,7 @@ def routing_table(
         timestamps=timestamps,
         streams=streams,
         halves=streams.streams.view(">i8").astype(np.int64),
+        # A stream's partition is a hash of its id, so all its rows are in one partition, in order.
         partitions=(crc32_rows(streams.streams) % np.uint32(partitions)).astype(np.int32),
         tables=dict(tables),
         closed=tuple(index for index, generation in enumerate(generations) if generation.id in closed),
@@ -216,13 +261,12 @@ def routing_table(
 
 
 def _streams(generations: Sequence[Generation]) -> tuple[StreamTable, dict[str, NDArray[np.int32]]]:
-    """The streams of all generations: of the ring one after the other, then those of tables in tablets; and where the
-    latter lie, by the table's id.
-    """
+    """Return the streams of all generations, and where those of tables in tablets are, by table id."""
     rings = [generation.ranges for generation in generations]
     places: dict[str, NDArray[np.int32]] = {}
     for index, generation in enumerate(generations):
         for described in generation.tables:
+            # A generation that does not describe the table keeps its own index, the token ring's streams.
             own = places.setdefault(described.table, np.arange(len(generations), dtype=np.int32))
             own[index] = len(rings)
             rings.append(ranges_of(generation.timestamp, described))
@@ -231,12 +275,24 @@ def _streams(generations: Sequence[Generation]) -> tuple[StreamTable, dict[str, 
 
 @dataclass(frozen=True, slots=True)
 class MutationColumns:
-    """The columns of n mutations. Of an unreadable one all but the position and the append time are zero or empty.
+    """Columns of n mutations. For an unreadable one, all but position and append time are zero or empty.
 
-    ``keys``: composed partition keys; ``missing_key``: a component of it is null; ``bad_component``: a
-    clustering component is null or one of the partition key too long; ``unknown_column``: a column is none of the
-    table's, where there is such a table; ``identities``: mutation ids or empty;
-    ``operations``: codes of the CDC row; times in microseconds.
+    Attributes:
+        readable: False if the value is not a mutation.
+        foreign: True if the mutation names another cluster.
+        names: Full table names.
+        operations: ``cdc$operation``, or ``NO_OPERATION``.
+        timestamps: Microseconds.
+        appended: Append time, microseconds.
+        keys: Composed partition keys.
+        key_sizes: Number of components of the partition key.
+        missing_key: True if one of them is null.
+        clustering_sizes: Number of components of the clustering key.
+        bad_component: True if a clustering component is null or a partition key component is too long.
+        unknown_column: True if the table is known and lacks a column of the write.
+        identities: Mutation ids, 16 bytes or empty.
+        partitions: Source partitions.
+        offsets: Source offsets.
     """
 
     readable: Flags
@@ -258,7 +314,15 @@ class MutationColumns:
 
 @dataclass(frozen=True, slots=True)
 class RoutedColumns:
-    """The answer for n mutations; only ``verdict`` counts where that is not ``ROUTED``. Ids are two signed halves."""
+    """Result for n mutations. Fields other than ``verdict`` are meaningful for ``ROUTED`` ones only.
+
+    Attributes:
+        verdict: ``ROUTED``, ``SKIPPED`` or the number of a reason.
+        generation: Start of the generation, microseconds.
+        partition: Partition of the CDC topic.
+        stream_high, stream_low: Stream id as two signed halves.
+        time_high, time_low: ``cdc$time`` as two signed halves.
+    """
 
     verdict: NDArray[np.int32]
     generation: I64
@@ -270,13 +334,14 @@ class RoutedColumns:
 
 
 def route(table: RoutingTable, rows: MutationColumns) -> RoutedColumns:
-    """Verdict and place of each mutation."""
+    """Return verdict and destination of each mutation."""
     refusals, generation = accept_many(rows.timestamps, rows.appended, table.timestamps, table.leeway, table.reaches)
     verdict = _verdicts(table, rows, refusals, generation)
     count = len(verdict)
     routed = np.flatnonzero(verdict == ROUTED)
     data, starts = buffers(rows.keys)
     tokens = tokens_of(data, starts)
+    # Only routed rows are looked up: a refused one may have no generation.
     located = table.streams.locate(tokens[routed], _placed(table, rows.names, generation)[routed])
     starts_at = np.zeros(count, dtype=np.int64)
     partition = np.zeros(count, dtype=np.int32)
@@ -297,7 +362,7 @@ def route(table: RoutingTable, rows: MutationColumns) -> RoutedColumns:
 
 
 def _placed(table: RoutingTable, names: pa.Array, generation: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Where the streams of each row lie in the table of streams; only of routed rows the answer counts."""
+    """Return the index in ``streams`` for each row. Meaningful for routed rows only."""
     if not table.places:
         return generation
     coded = names.dictionary_encode()
@@ -311,13 +376,17 @@ def _placed(table: RoutingTable, names: pa.Array, generation: NDArray[np.int32])
 
 
 _REFUSALS = np.array([NUMBERS.get(code, ROUTED) for code in VERDICTS], dtype=np.int32)
-"""Number of the acceptance rule to number of the reason."""
+"""Verdict of the acceptance rule to the number of the reason."""
 
 
 def _verdicts(
     table: RoutingTable, rows: MutationColumns, refusals: NDArray[np.int8], generation: NDArray[np.int32]
 ) -> NDArray[np.int32]:
-    """One verdict a row; conditions are applied from the last to the first in precedence, so the first one counts."""
+    """Return one verdict for each row.
+
+    Conditions are applied from the last to the first in precedence, each overwriting the verdict, so the first one
+    counts.
+    """
     facts, codes = _facts(table, rows.names)
     known = np.array([fact is not None for fact in facts], dtype=bool)[codes]
     shapes = [fact or TableShape(0, 0, False) for fact in facts]
@@ -327,7 +396,7 @@ def _verdicts(
     verdict = _REFUSALS[refusals]
     if table.closed:
         verdict[np.isin(generation, table.closed)] = NUMBERS["generation_closed"]
-    # A table without a CDC log takes timestamps of any time; its other rules refuse a write all the same.
+    # A table without a CDC log accepts any timestamp. All its other rules still apply, so this comes before them.
     verdict[known & ~cdc] = SKIPPED
     whole_partition = rows.operations == PARTITION_DELETE
     wanted = np.where(whole_partition, 0, clustering_parts)
@@ -349,14 +418,14 @@ def _verdicts(
 
 
 def _facts(table: RoutingTable, names: pa.Array) -> tuple[list[TableShape | None], NDArray[np.int32]]:
-    """(the tables of the rows, None for an unknown one; which of them is each row's), by their full names."""
+    """Return the distinct tables of the rows, None for unknown ones, and the index of each row's table."""
     coded = names.dictionary_encode()
     found = [table.tables.get(name) for name in coded.dictionary.to_pylist()]
     return found, coded.indices.to_numpy(zero_copy_only=False)
 
 
 def _badly_typed(shapes: Sequence[TableShape], codes: NDArray[np.int32], keys: pa.Array, looked_at: Flags) -> Flags:
-    """True where a key that is looked at has a component of another type than its column; table after table."""
+    """Return True for keys with a component of the wrong type. Only ``looked_at`` rows are checked, table by table."""
     found = np.zeros(len(codes), dtype=bool)
     data, starts = buffers(keys)
     data = padded(data) if any(shape.partition_types for shape in shapes) else data
@@ -368,28 +437,33 @@ def _badly_typed(shapes: Sequence[TableShape], codes: NDArray[np.int32], keys: p
 
 
 def buffers(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
-    """(bytes, n + 1 offsets) of a binary array without nulls, without a copy where Arrow allows it."""
+    """Return (bytes, n + 1 offsets) of a binary array without nulls. Nothing is copied if Arrow allows it."""
     assert values.null_count == 0, "nulls are replaced before they come here"
     large = values.cast(pa.large_binary())
     _, offsets, data = large.buffers()
+    # A slice shares the buffers of its array, and begins at its own offset within them.
     starts = np.frombuffer(offsets, dtype=np.int64, count=large.offset + len(large) + 1)[large.offset :]
     content = np.frombuffer(data, dtype=np.uint8) if data is not None else np.zeros(0, dtype=np.uint8)
     return content, starts
 
 
 def mutation_ids(identities: pa.Array) -> tuple[NDArray[np.uint64], Flags]:
-    """((n, 2) big-endian halves of the ids, which rows have one); an identity is 16 bytes or empty."""
+    """Return (big-endian halves of the ids, shape (n, 2); flags of rows with an id). An identity is 16 bytes or
+    empty.
+    """
     data, starts = buffers(identities)
     lengths = starts[1:] - starts[:-1]
     has_id = lengths == 16
     assert bool(np.all(has_id | (lengths == 0))), "a mutation id has 16 bytes"
     halves = np.zeros((len(lengths), 2), dtype=np.uint64)
+    # Empty identities take no bytes, so the ids are adjacent.
     dense = np.frombuffer(data[int(starts[0]) : int(starts[-1])].tobytes(), dtype=">u8").reshape(-1, 2)
     halves[has_id] = dense
     return halves, has_id
 
 
 def _crc32_table() -> NDArray[np.uint32]:
+    """Return the CRC-32 of each byte value, the usual table for reading a byte at a time."""
     table = np.arange(256, dtype=np.uint32)
     for _ in range(8):
         table = np.where(table & 1, (table >> np.uint32(1)) ^ np.uint32(0xEDB88320), table >> np.uint32(1))
@@ -400,7 +474,7 @@ _CRC32 = _crc32_table()
 
 
 def crc32_rows(rows: NDArray[np.uint8]) -> NDArray[np.uint32]:
-    """CRC-32 (that of ``zlib``) of each row of an (n, width) array."""
+    """Return the CRC-32 (as in ``zlib``) of each row of an (n, width) array."""
     crc = np.full(len(rows), 0xFFFFFFFF, dtype=np.uint32)
     for column in range(rows.shape[1]):
         crc = _CRC32[(crc ^ rows[:, column]) & np.uint32(0xFF)] ^ (crc >> np.uint32(8))
