@@ -1,1 +1,1 @@
-"""The bulk path: many mutations at once, on numpy and Arrow."""
+"""Bulk processing of mutations in Spark's Python workers, on numpy and Arrow."""

@@ -1,13 +1,19 @@
 """The Arrow functions that Spark's Python workers run, and the counts that they return.
 
-Both functions take records of the mutations topic (partition, offset, append time, key, value). ``facts_function``
-returns the facts that a plan needs, if some records may be held. ``rows_function`` returns the rows and dead letters of
-a plan part, in their order. Records that are not plain mutations (``ringlog_cdc.columnar``) go through the definition,
-one by one. Spark names both functions by their module, so a worker imports this module and never the job.
+Both functions take records of the mutations topic (partition, offset, append time, key, value):
 
-Workers count an Arrow batch at a time, and the driver adds up. A Spark accumulator takes the counts of a task once,
-when the task is done, however often it was tried; the counts of a write are complete when the write returns. Counting
-in Spark itself costs an expression for every reason, generation and row, and a round through the listeners' queue.
+* ``facts_function`` returns the facts for a plan whose records may have to be held.
+* ``rows_function`` returns the CDC rows and dead letters of a plan part, in order.
+
+Each record takes the fastest path that applies: byte layouts (``ringlog_cdc.bulk.template_rows``), then columns
+(``ringlog_cdc.columnar``), then the definition (``ringlog_cdc.bulk.rows``), one by one. All paths give the same bytes.
+
+Spark pickles both functions by the name of their module, so a worker imports this module and never the job.
+
+Workers count each Arrow batch, and a Spark accumulator adds the counts up on the driver. It takes the counts of a task
+once, when the task succeeds, however often it was tried. The counts of a write are complete when the write returns.
+Counting in Spark itself would cost an expression for every reason, generation and row, and a pass through the
+listeners' queue.
 """
 
 from __future__ import annotations
@@ -39,8 +45,8 @@ from ringlog_cdc.images.store import ImageStore
 
 Key = tuple[str, int]
 Tally = dict[Key, int]
-"""What is counted to how many: ``RECORDS`` of the source, ``(REASON, number)``, ``(GENERATION, timestamp)`` of rows;
-``(WITH_STATES, source partition)``: records of a part that makes images.
+"""Counts by kind and number: ``RECORDS`` of the source, ``(REASON, number)`` of records, ``(GENERATION, timestamp)`` of
+rows, and ``(WITH_STATES, source partition)`` of records in a part that makes images.
 """
 
 RECORDS: Key = ("records", 0)
@@ -48,21 +54,22 @@ REASON, GENERATION, WITH_STATES = "reason", "generation", "with states"
 
 
 class TallyParam(AccumulatorParam[Tally]):
-    """Adds tallies up."""
+    """Spark's rule to add up tallies."""
 
     def zero(self, value: Tally) -> Tally:
-        """The same with nothing counted."""
+        """Return a tally with nothing counted."""
         return dict.fromkeys(value, 0)
 
     def addInPlace(self, value1: Tally, value2: Tally) -> Tally:
-        """The sum, in the first of the two."""
+        """Add the second tally to the first, and return it."""
         for key, count in value2.items():
             value1[key] = value1.get(key, 0) + count
         return value1
 
 
 def counted(name: str, values: NDArray[np.int64] | NDArray[np.int32]) -> Iterable[tuple[Key, int]]:
-    """How often each of ``values`` is there."""
+    """Return how often each distinct value occurs, as items of a tally."""
+    # The usual case, without the sort of ``np.unique``.
     if len(values) and (values == values[0]).all():
         return [((name, int(values[0])), len(values))]
     found, counts = np.unique(values, return_counts=True)
@@ -70,17 +77,20 @@ def counted(name: str, values: NDArray[np.int64] | NDArray[np.int32]) -> Iterabl
 
 
 def of_kind(tally: Mapping[Key, int], name: str) -> dict[int, int]:
-    """The counts of one kind, by ascending number."""
+    """Return the nonzero counts of one kind, by ascending number."""
     return {number: count for (kind, number), count in sorted(tally.items()) if kind == name and count}
 
 
 FACTS_TYPE = "partition int, held bigint, used bigint"
+"""Spark schema of the facts."""
 OUT = ("partition", "key", "value")
+"""Columns of the outgoing records."""
 ADDRESSED_TYPE = "topic string, partition int, key binary, value binary"
+"""Spark schema of the records for Kafka's sink."""
 LETTER = -1
-"""The partition of a dead letter: it goes to another topic."""
+"""Partition of a dead letter, which goes to another topic."""
 NEVER = 2**63 - 1
-"""The offset of a held write where there is none."""
+"""Offset that means "no write is held"."""
 
 Batches = Iterable[pa.RecordBatch]
 I32 = NDArray[np.int32]
@@ -88,7 +98,13 @@ I32 = NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class ArrowRecords:
-    """An Arrow batch of n records, and its mutations as columns; ``plain`` and ``others`` are numbers of records."""
+    """An Arrow batch of n records, with its mutations as columns.
+
+    Attributes:
+        appended: Append time, microseconds.
+        plain: Numbers of the plain mutations.
+        others: Numbers of the other records.
+    """
 
     partitions: I64
     offsets: I64
@@ -100,19 +116,20 @@ class ArrowRecords:
     others: I64
 
     def inputs(self, numbers: I64) -> list[one.Input]:
-        """Some of them, decoded one by one."""
+        """Decode some records one by one."""
         return [self.input(number) for number in numbers.tolist()]
 
     def input(self, number: int) -> one.Input:
-        """One of them, decoded."""
+        """Decode one record."""
         value = self.values[number].as_py()
         place = int(self.partitions[number]), int(self.offsets[number]), int(self.appended[number])
         return one.Input(*place, self.keys[number].as_py(), value, one.read_mutation(value))
 
 
 def read(batch: pa.RecordBatch) -> ArrowRecords:
-    """The records of an Arrow batch with the columns ``IN``."""
+    """Parse an Arrow batch with the columns partition, offset, appended, key and value."""
     values = batch.column("value")
+    # A tombstone becomes an empty record, which is not plain.
     data, ends = buffers(values.fill_null(b""))
     mutations = scan(padded(data), ends[:-1], ends[1:])
     return ArrowRecords(
@@ -136,8 +153,14 @@ def _numbers(batch: pa.RecordBatch, name: str) -> I64:
 
 
 def facts_function(horizon: int, leeway: int) -> Callable[[Batches], Batches]:
-    """For each source partition of an Arrow batch: the first offset that is held (or ``NEVER``), and the greatest use
-    of those that are not.
+    """Return the function that finds held records.
+
+    For each source partition of an Arrow batch it yields the first held offset (or ``NEVER``), and the largest time
+    that routing the other records uses.
+
+    Args:
+        horizon: Records that use this time or a later one are held, microseconds.
+        leeway: Allowed lateness, microseconds.
     """
 
     def facts(batches: Batches) -> Batches:
@@ -162,7 +185,10 @@ _FACTS = (pa.int32(), pa.int64(), pa.int64())
 
 
 def uses_of(found: ArrowRecords, leeway: int) -> I64:
-    """The greatest time that routing each record uses."""
+    """Return the largest time that routing each record uses, microseconds. The rule is
+    ``ringlog_cdc.plan.plan.use_of``.
+    """
+    # The default, for records that are not mutations.
     uses = found.appended.copy()
     timestamps, appended = found.mutations.timestamp[found.plain], found.appended[found.plain]
     uses[found.plain] = np.where(timestamps <= appended + leeway, np.maximum(appended, timestamps), appended)
@@ -177,9 +203,16 @@ def uses_of(found: ArrowRecords, leeway: int) -> I64:
 def rows_function(
     table: Any, part: one.PartContext, counts: Any, images: ImageWork | None = None
 ) -> Callable[[Batches], Batches]:
-    """What goes out under the broadcast ``RoutingTable``, with the columns ``OUT``: rows with their partition
-    of the CDC topic, dead letters with the partition ``LETTER``. ``counts``: an accumulator of tallies. ``images``: of
-    the part, if its tables have any.
+    """Return the function that makes the outgoing records of a plan part.
+
+    It yields batches with the columns ``OUT``: rows with their partition of the CDC topic, and dead letters with the
+    partition ``LETTER``.
+
+    Args:
+        table: Broadcast ``RoutingTable``.
+        part: Context of the part.
+        counts: Accumulator of tallies.
+        images: Image work of the part. None if none of its tables keeps images.
     """
 
     def outgoing(batches: Batches) -> Batches:
@@ -201,15 +234,17 @@ def rows_function(
 
 
 def addressed(function: Callable[[Batches], Batches], rows: str, letters: str) -> Callable[[Batches], Batches]:
-    """The same with ``ADDRESSED_TYPE``, as Spark's sink wants it: rows to one topic, letters to partition 0 of another.
+    """Wrap a function of ``OUT`` batches to yield ``ADDRESSED_TYPE`` for Kafka's sink.
 
-    Spark could say that by an expression, and would copy every row once more for it.
+    Rows go to the topic ``rows``, dead letters to partition 0 of the topic ``letters``. A Spark expression could do the
+    same, but would copy every row once more.
     """
     names = pa.array([rows, letters])
 
     def outgoing(batches: Batches) -> Batches:
         for batch in function(batches):
             partitions = batch.column("partition").to_numpy(zero_copy_only=False)
+            # Index 0 is the topic of rows, 1 that of letters.
             topics = names.take(pa.array((partitions == LETTER).astype(np.int8)))
             columns = [topics, pa.array(np.maximum(partitions, 0)), batch.column("key"), batch.column("value")]
             yield pa.RecordBatch.from_arrays(columns, names=["topic", "partition", "key", "value"])
@@ -220,7 +255,7 @@ def addressed(function: Callable[[Batches], Batches], rows: str, letters: str) -
 def going_out(
     table: RoutingTable, batch: pa.RecordBatch, part: one.PartContext, states: States | None = None
 ) -> OutgoingColumns:
-    """What goes out for an Arrow batch: rows of mutations that lie alike, and between them what ``records_of`` says."""
+    """Return the outgoing records of an Arrow batch, in order: by byte layout if possible, else by ``records_of``."""
     alike = _alike(table, batch, part)
     if alike is None:
         return records_of(table, read(batch), part, states)
@@ -232,10 +267,12 @@ def going_out(
 
 
 def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.PartContext) -> OutgoingColumns | None:
-    """Rows of mutations that lie alike, if there are any."""
+    """Return the rows of mutations with a byte layout, or None if this path does not apply."""
     partitions, values = _numbers(batch, "partition"), batch.column("value")
+    # Templates are made for one source partition, and ``buffers`` takes no nulls.
     if same(partitions) is None or values.null_count:
         return None
+    # Earlier writes may need an earlier version of their table, so they are checked one by one.
     if (_numbers(batch, "appended") < table.newest_since).any():
         return None
     source = ArrowSource(
@@ -256,8 +293,10 @@ def _alike(table: RoutingTable, batch: pa.RecordBatch, part: one.PartContext) ->
 def records_of(
     table: RoutingTable, found: ArrowRecords, part: one.PartContext, states: States | None = None
 ) -> OutgoingColumns:
-    """What goes out for an Arrow batch, in the order of the source. ``states``: of the rows of tables with images, if
-    there are any.
+    """Return the outgoing records of an Arrow batch, in the order of the source.
+
+    Args:
+        states: States of rows, for tables that keep images. None if no table does.
     """
     rows, skipped = _plain(table, found, part)
     left = np.setdiff1d(np.arange(len(found.offsets)), np.concatenate((rows.numbers, skipped)), assume_unique=True)
@@ -271,8 +310,14 @@ def records_of(
 
 @dataclass(frozen=True, slots=True)
 class OutgoingColumns:
-    """Columns of what goes out, and of records of which nothing does; ``numbers``: of the records in their Arrow batch,
-    ascending; ``reasons``: ``ROUTED`` for rows, ``SKIPPED`` for nothing, else that of a dead letter.
+    """Outgoing records as columns, in ascending order of their source records. Skipped records are included to be
+    counted.
+
+    Attributes:
+        numbers: Number of the source record in its Arrow batch. A record with several rows repeats.
+        reasons: ``ROUTED`` for a row, ``SKIPPED`` for no output, else the number of the dead letter's reason.
+        generations: Start of the row's generation, microseconds.
+        partitions: Partition of the CDC topic.
     """
 
     numbers: I64
@@ -283,29 +328,32 @@ class OutgoingColumns:
     values: pa.Array
 
     def only(self, chosen: I64, values: pa.Array | None = None) -> OutgoingColumns:
-        """These, perhaps several times, perhaps with other ``values``."""
+        """Select records by index, possibly repeated, optionally with other values."""
         kept = pa.array(chosen)
         numbers = self.numbers[chosen], self.reasons[chosen], self.generations[chosen], self.partitions[chosen]
         return OutgoingColumns(*numbers, self.keys.take(kept), self.values.take(kept) if values is None else values)
 
     def batch(self) -> pa.RecordBatch:
-        """As Spark wants it."""
+        """Return the ``OUT`` batch for Spark."""
         partitions = np.where(self.reasons == ROUTED, self.partitions, LETTER).astype(np.int32)
         columns = [pa.array(partitions), self.keys.cast(pa.binary()), self.values.cast(pa.binary())]
         made = pa.RecordBatch.from_arrays(columns, names=list(OUT))
+        # Verdicts below ``ROUTED`` have no output.
         silent = self.reasons < ROUTED
         return made.filter(pa.array(~silent)) if silent.any() else made
 
     def tally(self) -> Tally:
-        """How many records these are, how many of each reason, how many rows of each generation."""
+        """Count source records, records by reason, and rows by generation."""
+        # Numbers ascend, so each change is another source record.
         records = 1 + int(np.count_nonzero(np.diff(self.numbers)))
         rows = self.generations[self.reasons == ROUTED]
         return {RECORDS: records, **dict(counted(REASON, self.reasons)), **dict(counted(GENERATION, rows))}
 
 
 def _in_order(parts: Sequence[OutgoingColumns]) -> OutgoingColumns:
-    """All of them, by their records."""
+    """Merge several parts by the numbers of their records."""
     numbers = np.concatenate([some.numbers for some in parts])
+    # Stable: the rows of one record keep their order.
     order = np.argsort(numbers, kind="stable")
     places = pa.array(order)
     return OutgoingColumns(
@@ -319,10 +367,11 @@ def _in_order(parts: Sequence[OutgoingColumns]) -> OutgoingColumns:
 
 
 def _plain(table: RoutingTable, found: ArrowRecords, part: one.PartContext) -> tuple[OutgoingColumns, I64]:
-    """Rows of plain mutations; and the numbers of those whose table keeps no CDC log.
+    """Encode the rows of plain mutations.
 
-    All others are looked at one by one: compound ones by their table, and those that become dead letters or turn out
-    too large.
+    Returns:
+        The rows, and the numbers of the mutations whose table has no CDC log. All other mutations are left for the
+            definition: compound ones, dead letters, and rows that are too large.
     """
     chosen = found.plain
     tables = named(found.mutations, chosen)
@@ -333,6 +382,7 @@ def _plain(table: RoutingTable, found: ArrowRecords, part: one.PartContext) -> t
     routed = route(table, columns)
     alone = is_compound(found.mutations, chosen, tables, table) | doubtful | (places[0] < table.newest_since)
     if table.images:
+        # Images need their writes in order, but the row itself of an easy write can be encoded here.
         alone |= has_images(tables, table) & ~is_easy(found.mutations, chosen, tables, table.images)
     simple = (tables.codes >= 0) & ~alone
     rows = np.flatnonzero(simple & (routed.verdict == ROUTED))
@@ -354,6 +404,7 @@ def _plain(table: RoutingTable, found: ArrowRecords, part: one.PartContext) -> t
         part.epoch,
     )
     _, ends = buffers(values)
+    # The size is known only after encoding. The definition turns rows that do not fit into dead letters.
     fits = ends[1:] - ends[:-1] <= part.row_bytes_max
     if not fits.all():
         values, rows, streams = values.filter(pa.array(fits)), rows[fits], streams[fits]
@@ -370,7 +421,15 @@ def _plain(table: RoutingTable, found: ArrowRecords, part: one.PartContext) -> t
 def _with_images(
     table: RoutingTable, found: ArrowRecords, rows: OutgoingColumns, left: I64, part: one.PartContext, states: States
 ) -> tuple[list[OutgoingColumns], I64]:
-    """(rows of tables without images, and all that goes out for those with images; numbers of what is still left)."""
+    """Process the writes of tables that keep images.
+
+    Args:
+        rows: Encoded rows of plain mutations.
+        left: Numbers of the records without a result yet.
+
+    Returns:
+        The rows of tables without images and all results of tables with images; and the numbers still left.
+    """
     with_images = table.images.keys() | table.earlier_images.names
     mine = has_images(named(found.mutations, rows.numbers), table)
     numbers = rows.numbers[mine]
@@ -390,7 +449,7 @@ def _with_images(
 
 
 def _silent(numbers: I64) -> OutgoingColumns:
-    """Records of which nothing goes out; they are counted."""
+    """Return records without output, to be counted."""
     count = len(numbers)
     zeros = np.zeros(count, dtype=np.int64)
     empty = pa.array([b""] * count, pa.large_binary())
@@ -399,7 +458,7 @@ def _silent(numbers: I64) -> OutgoingColumns:
 
 
 def _listed(left: I64, others: list[one.Out]) -> OutgoingColumns:
-    """What goes out for records that were looked at one by one, which have the numbers ``left``."""
+    """Return the results of the definition as columns. ``left`` maps their numbers to numbers in the batch."""
     return OutgoingColumns(
         numbers=left[[out.number for out in others]] if others else left[:0],
         reasons=np.array([out.reason for out in others], dtype=np.int32),

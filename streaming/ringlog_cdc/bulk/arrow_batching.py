@@ -1,10 +1,12 @@
-"""How Spark cuts Arrow batches: by records alone while all records are small, else by their bytes too.
+"""Size of Arrow batches: Spark cuts by number of records while all records are small, else by bytes too.
 
-To cut by bytes, Spark adds up the buffers of all columns before each and every record, which takes a tenth of what an
-executor does for the job. As long as no record is larger than ``SMALL_BYTES`` there is nothing to be cut: that many
-records of that size are less than the bytes at which Spark would cut. So records are *small* until one is not. In its
-place Spark then hands over a mark; the task stops before it, and says where. The driver writes the rest of that
-partition in a second pass, and from then on Spark cuts by bytes. Nothing is written twice, and the order stays.
+To cut by bytes, Spark adds up the buffers of all columns before each record, a tenth of an executor's time for the job.
+While no record exceeds ``SMALL_BYTES`` that is wasted: a full batch of such records stays below the limit.
+
+So records are assumed to be small. If one is not, Spark passes a mark in its place. The task stops before the mark and
+reports its offset. The driver writes the rest of that partition in a second pass, and from then on Spark cuts by bytes.
+
+Invariant: nothing is written twice, and the order of a partition is kept.
 """
 
 from __future__ import annotations
@@ -21,28 +23,36 @@ from ringlog_cdc.plan.plan import OffsetRange
 from ringlog_cdc.topics.frames import columns_of_source
 
 ARROW_RECORDS = 32_000
-"""Of an Arrow batch, at most: numpy wants many at once."""
+"""Most records of an Arrow batch. Large batches suit numpy."""
 CUT_BYTES = 128 * 1024 * 1024
+"""Size limit of an Arrow batch when Spark cuts by bytes."""
 SMALL_BYTES = CUT_BYTES // ARROW_RECORDS
+"""Largest size of a small record, key and value together."""
 MARK = -(2**63)
-"""The append time of a record that is not small; neither key nor value comes with it."""
+"""Append time that marks a large record, which is passed without key and value."""
 CUT = "cut before"
-"""With a source partition, in a tally: the offset of the first record that is not small, and 1."""
+"""Kind in a tally, with a source partition: offset of the first large record, plus 1. A count of 0 would be dropped."""
 BYTES_SETTING = "spark.sql.execution.arrow.maxBytesPerBatch"
+"""Spark's limit of bytes per Arrow batch."""
 NEVER_CUT = 2**31 - 1
-"""Spark looks at no bytes if this is the limit."""
+"""The limit that makes Spark skip counting bytes."""
 
 
 class RecordColumns:
-    """Records of batches as the Arrow functions want them (``ringlog_cdc.bulk.arrow.read``). Expressions are made once,
-    for each is a few calls into the JVM.
+    """The columns that the Arrow functions read (``ringlog_cdc.bulk.arrow.read``). Expressions are built once, since
+    each costs a few calls into the JVM.
     """
 
     def __init__(self) -> None:
         self._columns: dict[bool, list[Column]] = {}
 
     def of(self, frame: DataFrame, *, only_small: bool = False) -> DataFrame:
-        """Of what Spark hands over; ``only_small``: with a mark in the place of each that is not."""
+        """Select the columns, and set Spark's limit to match.
+
+        Args:
+            frame: Records from Spark's Kafka source.
+            only_small: Replace each large record by a mark.
+        """
         frame.sparkSession.conf.set(BYTES_SETTING, str(NEVER_CUT if only_small else CUT_BYTES))
         if only_small not in self._columns:
             self._columns[only_small] = _if_small() if only_small else columns_of_source()
@@ -50,6 +60,7 @@ class RecordColumns:
 
 
 def _if_small() -> list[Column]:
+    """Return the columns with marks in place of large records."""
     partition, offset, appended, *data = columns_of_source()
     sizes = (F.coalesce(F.length(column), F.lit(0)) for column in data)
     large = sum(sizes, F.lit(0)) > SMALL_BYTES
@@ -58,7 +69,7 @@ def _if_small() -> list[Column]:
 
 
 def before_mark(batches: Iterable[pa.RecordBatch], counts: Any) -> Iterator[pa.RecordBatch]:
-    """The batches of a task up to the first mark, whose place is added to ``counts``; the rest is passed over."""
+    """Yield the batches of a task up to the first mark. Add its offset to ``counts`` and skip the rest."""
     left = iter(batches)
     for batch in left:
         marked = np.flatnonzero(batch.column("appended").to_numpy() == MARK)
@@ -68,10 +79,16 @@ def before_mark(batches: Iterable[pa.RecordBatch], counts: Any) -> Iterator[pa.R
         first = int(marked[0])
         yield batch.slice(0, first)
         counts.add({(CUT, batch.column("partition")[first].as_py()): batch.column("offset")[first].as_py() + 1})
+        # Read the rest: Spark does not expect a task to leave its input unread.
         for _ in left:
             pass
 
 
 def left_of(ranges: Sequence[OffsetRange], cut: Mapping[int, int]) -> list[OffsetRange]:
-    """What is left of the ranges that were cut; ``cut``: the tally's numbers of ``CUT``, by source partition."""
+    """Return the rest of the ranges that were cut.
+
+    Args:
+        ranges: Ranges of the write.
+        cut: Source partition to its count of ``CUT``.
+    """
     return [OffsetRange(item.partition, cut[item.partition] - 1, item.end) for item in ranges if item.partition in cut]

@@ -1,11 +1,15 @@
-"""Writes of several rows on their way through a Spark worker: judged, taken apart, routed piece by piece, encoded.
+"""Writes of several rows, one at a time: validated, split, routed piece by piece, and encoded.
 
-They are compound ones, and all writes of tables with images (``ringlog_cdc.images``). Rows have columns under their
-stored names (``kernel.schema.stored``): where these differ, all inserts and updates come here. A write is taken as a
-whole or refused as a whole, by the rules that base nodes go by (``admission``): a statement outside the acceptance
-window, in a closed generation or with a row that is too large refuses all, and then it leaves no state behind for
-images either. Each piece lies in the generation that operates at its own timestamp, so the pieces of one write may lie
-in streams of two generations. A write that changes nothing (a range in which no row can lie) has no row.
+These are compound writes, and all writes of tables that keep images (``ringlog_cdc.images``). Tables whose columns are
+stored under other names (``ringlog.kernel.schema.stored``) send all inserts and updates here.
+
+Invariants:
+
+* A write is accepted or rejected as a whole, by the rules that base nodes use
+  (``ringlog.kernel.generations.admission``). One statement outside the acceptance window, in a closed generation or
+  with too large a row rejects it all. A rejected write leaves no state for images.
+* The timestamp of a piece selects its generation, so one write may have rows in streams of two generations.
+* A write that changes nothing (a range that cannot contain a row) has no rows.
 """
 
 from __future__ import annotations
@@ -41,7 +45,9 @@ from ringlog_cdc.images.define import States, imaged
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A write that is looked at by itself, the append time (microseconds), its place in the mutations topic."""
+    """A write to process alone: the mutation, its append time (microseconds), and its position in the mutations
+    topic.
+    """
 
     mutation: Mutation
     appended: int
@@ -51,7 +57,12 @@ class Single:
 
 @dataclass(frozen=True, slots=True)
 class RoutedWrite:
-    """What became of one; ``generations`` to ``rows`` have an item a row of the log, rows encoded."""
+    """Result of a write. The tuples have one item for each row of the log.
+
+    Attributes:
+        verdict: ``ROUTED``, ``SKIPPED`` or the number of a reason.
+        rows: Encoded rows.
+    """
 
     verdict: int
     generations: tuple[int, ...] = ()
@@ -63,8 +74,15 @@ class RoutedWrite:
 def route_single(
     table: RoutingTable, topic: str, row_bytes_max: int, write: Single, epoch: int, states: States | None = None
 ) -> RoutedWrite:
-    """Verdict and rows of a write. ``epoch``: of the plan part; ``states``: of the rows of tables with images, which
-    change if it is routed.
+    """Process one write.
+
+    Args:
+        table: Routing table.
+        topic: Name of the mutations topic.
+        row_bytes_max: Most bytes of an encoded row.
+        write: The write.
+        epoch: Metadata epoch of the plan part.
+        states: States of rows, for tables that keep images. Updated only if the write is routed.
     """
     mutation = write.mutation
     shape = shape_for(table.rules, mutation, write.appended)
@@ -76,13 +94,15 @@ def route_single(
     earlier = earlier_version(table, mutation, write.appended)
     images = _images_of(table, mutation, write.appended, earlier)
     if earlier is not None and images is None and states is not None:
-        states.forget(name, earlier.id)  # the write changes rows, and no state will have it
+        # the write changes rows without updating a state, so states of its table would be wrong
+        states.forget(name, earlier.id)
     if verdict == SKIPPED:
         return RoutedWrite(SKIPPED)
     compound, mutation = is_compound(mutation, shape), as_stored(mutation, shape.stored)
     pieces = split(mutation, stored_shape(shape)) if compound else (plain_piece(mutation),)
     key = compose([part for part in mutation.partition_key if part is not None])
     only_keys = shape.delta == "keys"
+    # A row names the epoch whose table version reads it.
     epoch = epoch if earlier is None else earlier.epoch
     left: Mapping[bytes, Any] = {}
     if images is not None:
@@ -111,7 +131,9 @@ def route_single(
 
 
 def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> CountedVersion | None:
-    """The version that reads a write, if it is not the newest of the table that has the name."""
+    """Return the table version that reads a write, or None if that is the newest version of the table with this
+    name.
+    """
     history = table.rules.history
     if history is None or history.is_newest(mutation, appended):
         return None
@@ -122,19 +144,22 @@ def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> C
 
 
 def _id_of(table: RoutingTable, name: str, earlier: CountedVersion | None) -> str:
-    """The id of a write's table, if that may be in tablets."""
+    """Return the id of the write's table, or empty if the table is not in tablets."""
     return earlier.id if earlier is not None else table.ids.get(name, "")
 
 
 def _images_of(
     table: RoutingTable, mutation: Mutation, appended: int, earlier: CountedVersion | None
 ) -> ImageTable | None:
-    """The table as images of a write have it, if it has any. ``earlier``: the version that reads it, if it is not the
-    newest one.
+    """Return the image options and columns for a write, or None if it has no images.
+
+    Args:
+        earlier: Result of ``earlier_version``.
     """
     if earlier is None:
         return table.images.get(f"{mutation.keyspace}.{mutation.table}")
     assert table.rules.history is not None, "it has an earlier version"
+    # Columns come from the version that the write names, options from the version that counts at its append time.
     unnamed = replace(mutation, table_version=None, epoch=None)
     counting = version_at(table.rules.history, unnamed, appended)
     assert not isinstance(counting, str), "a version of the table reads the write"
@@ -142,6 +167,7 @@ def _images_of(
 
 
 def _verdict(table: RoutingTable, mutation: Mutation, appended: int, shape: TableShape | str) -> int:
+    """Return the verdict of the write as a whole."""
     if code := refusal(table.rules, mutation, appended):
         return NUMBERS[code]
     assert not isinstance(shape, str), "a write without a table is refused"
@@ -149,18 +175,18 @@ def _verdict(table: RoutingTable, mutation: Mutation, appended: int, shape: Tabl
 
 
 def _times(table: RoutingTable, mutation: Mutation, write: Single, pieces: Sequence[Piece]) -> tuple[bytes, ...]:
-    """``cdc$time`` of each piece: those of one timestamp have the same."""
+    """Return ``cdc$time`` of each piece. Pieces of one timestamp share it."""
     name = b"" if mutation.mutation_id is None else bytes.fromhex(mutation.mutation_id.replace("-", ""))
     ids, has_id = mutation_ids(pa.array([name], type=pa.large_binary()))
     partition, offset = np.array([write.partition], dtype=np.int32), np.array([write.offset], dtype=np.int64)
     low = low_halves(table.topic, partition, offset, ids, has_id).astype(">i8").tobytes()
     high = high_halves(np.array([piece.timestamp for piece in pieces], dtype=np.int64))
-    # A number taken out of an array has the machine's order of bytes, whatever the array's is.
+    # Conversion through ``int``: a numpy scalar has the machine's byte order, even from a big-endian array.
     return tuple(half.to_bytes(8, "big", signed=True) + low for half in high.tolist())
 
 
 def plain_piece(mutation: Mutation, only_keys: bool = False) -> Piece:
-    """The only row of a plain write."""
+    """Return the only row of a plain write."""
     cells = () if only_keys else mutation.cells
     return Piece(
         timestamp=mutation.timestamp,
@@ -175,7 +201,7 @@ def plain_piece(mutation: Mutation, only_keys: bool = False) -> Piece:
 
 
 class WritePlace(Protocol):
-    """Where a write lies in the mutations topic."""
+    """Position of a write in the mutations topic."""
 
     @property
     def partition(self) -> int: ...
@@ -193,8 +219,17 @@ def row_of(
     stream: bytes,
     time: bytes,
 ) -> CdcRow:
-    """The row of a piece of a write, whose key has no nulls. ``epoch``: that it was decided by; ``generation``: its
-    timestamp; ``time``: 16 bytes.
+    """Return the CDC row of a piece.
+
+    Args:
+        mutation: The write. Its partition key has no nulls.
+        topic: Name of the mutations topic.
+        place: Position of the write.
+        epoch: Metadata epoch that decided the write.
+        piece: The piece.
+        generation: Start of its generation, microseconds.
+        stream: Stream id.
+        time: ``cdc$time``, 16 bytes.
     """
     return CdcRow(
         stream_id=stream,

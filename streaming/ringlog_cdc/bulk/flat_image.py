@@ -1,11 +1,11 @@
-"""Images of plain writes to tables whose columns are one cell each: the definition's, put together from bytes.
+"""Images of plain writes to flat tables (one cell per column), assembled from encoded bytes.
 
-The row that is logged anyway is there already (``ringlog_cdc.columnar.encode``), and an image shares with it all but
-its number, its operation and its cells: its *tail*. The cells of a tail lie in the row's state as they have to be in
-it, so what is to be done with a state is little: look it up, put its cells one behind the other, change it.
-Whatever is not as simple (partitions with tombstones, rows that would be too large, deletes of partitions) goes to the
-definition, write by write, in the order of the topic. Both ways leave the same states and say the same, byte for byte;
-a property test compares them.
+An image shares all bytes with its write's row except number, operation and cells: its *tail*. A row's state stores
+cells as the tail needs them. Making an image thus means to look up the state, join its cells, and update it.
+
+Invariant: ``ringlog_cdc.images.define`` is the definition. Both leave the same states and the same rows, byte for byte,
+and a property test compares them. Harder cases (partitions with tombstones, rows that may be too large, deletes of
+partitions) go to the definition, write by write, in the order of the topic.
 """
 
 from __future__ import annotations
@@ -22,18 +22,24 @@ from ringlog_cdc.definition.image_tables import ImageTable
 from ringlog_cdc.images.state import FOR_EVER, Row, Version, forgotten_at, packed, versions
 
 Items = tuple[tuple[str, ...], tuple[Any, ...]]
-"""Columns that are not null, and their items."""
+"""Columns that are not null, and their encoded cells."""
 LAYOUTS_MAX = 4096
-"""At most N shapes of images are remembered of a table: which columns have a value, which were touched."""
+"""Most tail layouts cached per table. A layout says which columns have a value and which were touched."""
 
 
 def live(row: Row, now: int) -> Items | None:
-    """The columns of a row that are not null; None if there is no such row. It is in normal form."""
+    """Return the live columns of a row, or None if the row does not exist.
+
+    Args:
+        row: State of the row, without collections.
+        now: Append time of the write, microseconds.
+    """
     _, _, marker, columns, items, _, expiries, _ = row
     if expiries is not None or None in items:
         every = zip(columns, items, expiries or (None,) * len(columns), strict=True)
         found = [(column, item) for column, item, expires in every if item and (expires is None or expires > now)]
         columns, items = tuple(column for column, _ in found), tuple(item for _, item in found)
+    # A row exists while it has a live cell or a live marker.
     if columns or (marker is not None and (marker[2] is None or marker[2] > now)):
         return columns, items
     return None
@@ -49,22 +55,32 @@ def changed(
     now: int,
     ttl: int,
 ) -> Row | None:
-    """The row after a write at timestamp ``at``, whose cells expire at ``expires``; None: nothing is kept of it.
+    """Return the state of a row after a write, or None if nothing is kept.
 
-    ``ttl``: microseconds after which it is forgotten if nobody writes it, 0: never.
+    Args:
+        row: State before the write.
+        operation: ``cdc$operation``.
+        at: Timestamp of the write, microseconds.
+        expires: Expiry of its cells, microseconds. None: they do not expire.
+        columns: Columns of the write.
+        items: Their encoded cells. None: null.
+        now: Append time, microseconds.
+        ttl: Microseconds without a write until the state is dropped. 0: it is kept.
     """
     if row is None:
         deleted, marker, takes_place = NEVER, None, is_tidy(columns)
     else:
         _, deleted, marker, known, before, times, expiries, _ = row
         # A write that comes once more is as good as a newer one.
+        # The write replaces all cells at once: it has the same columns, and is newer or the same write again. This
+        # avoids the merge cell by cell.
         takes_place = columns == known and (
             (isinstance(times, int) and at > times)
             or (at == times and items == before and expires is None and expiries is None)
         )
     if operation == ROW_DELETE or at <= deleted or not takes_place:
         return _merged(row, operation, at, expires, columns, items, now, ttl)
-    # All cells are new ones.
+    # The write replaces every cell.
     if operation == INSERT:
         marker = _marker(marker, at, expires)
     expiries = None
@@ -89,7 +105,7 @@ def _merged(
     now: int,
     ttl: int,
 ) -> Row | None:
-    """``changed``, cell by cell."""
+    """Merge a write into a state cell by cell, by the rules of ``changed``."""
     deleted, marker, cells = (NEVER, None, {}) if row is None else (row[1], row[2], versions(row))
     if operation == ROW_DELETE:
         if at > deleted:
@@ -111,25 +127,26 @@ def _merged(
 
 @lru_cache(maxsize=LAYOUTS_MAX)
 def is_tidy(columns: tuple[str, ...]) -> bool:
-    """Are they in the order of their names, each once?"""
+    """Return True if the columns are in ascending order without repetition, as states store them."""
     return all(one < other for one, other in pairwise(columns))
 
 
 def _limit(cells: Iterable[Version], marker: Version | None, now: int, ttl: int) -> int:
-    """When a row is forgotten."""
+    """Return when the state of a row is dropped, microseconds."""
     return forgotten_at(cells if marker is None else (*cells, marker), now, ttl)
 
 
 def _rank(column: str, version: Version) -> tuple[bool, bool, int, bytes]:
-    """Of two versions of one timestamp the one of the greater rank wins."""
+    """Return the precedence of a version among versions with equal timestamps. The greater one wins."""
     _, item, expires = version
     return item is None, expires is not None, expires or 0, b"" if item is None else value_of(column, item)
 
 
 def _marker(known: Version | None, at: int, expires: int | None) -> Version:
-    """The marker of a row after an insert."""
+    """Return the row marker after an insert."""
     if known is None or at > known[0]:
         return (at, b"", expires)
+    # At equal timestamps an expiring marker wins over a permanent one, and a later expiry over an earlier one.
     lasts = (expires is not None, expires or 0) > (known[2] is not None, known[2] or 0)
     return (at, b"", expires) if at == known[0] and lasts else known
 
@@ -138,8 +155,16 @@ def _marker(known: Version | None, at: int, expires: int | None) -> Version:
 
 
 def tail(table: ImageTable, operation: int, values: Items, touched: tuple[str, ...] | None) -> bytes:
-    """The cells of an image and all that follows them. ``touched``: columns of the write; None: all."""
+    """Encode the tail of an image: its cells and everything after them, except the epoch.
+
+    Args:
+        table: The table.
+        operation: ``PREIMAGE`` or ``POSTIMAGE``.
+        values: Live columns of the row.
+        touched: Columns of the write. None: all.
+    """
     filled, items = values
+    # Rows of a table have few combinations of filled columns, so everything but the cells themselves is cached.
     shape = (operation, filled, touched)
     layouts = table.layouts
     if shape not in layouts:
@@ -155,9 +180,11 @@ def tail(table: ImageTable, operation: int, values: Items, touched: tuple[str, .
 def _layout(
     table: ImageTable, operation: int, filled: tuple[str, ...], touched: tuple[str, ...] | None
 ) -> tuple[bytes, tuple[int, ...] | None, bytes]:
-    """(what stands before the items, their order if it is another one, what stands behind them).
+    """Build a tail layout.
 
-    What is null stands among the deleted of a preimage.
+    Returns:
+        The bytes before the cells, the order of the cells (None: unchanged), and the bytes after them. Null columns of
+        a preimage are among its deleted columns.
     """
     if touched is None or operation == POSTIMAGE:
         names = _columns({*filled}, table)
@@ -174,5 +201,5 @@ def _layout(
 
 
 def _columns(names: Set[str], table: ImageTable) -> tuple[str, ...]:
-    """The columns of a whole image: those of the table, then others."""
+    """Return the columns of a full image: those of the table, then others in ascending order."""
     return table.regular if names <= table.known else (*table.regular, *sorted(names - table.known))

@@ -1,14 +1,18 @@
-"""Parts of batches whose tables keep images: what the driver tells the tasks, and what a task does.
+"""Plan parts whose tables keep images: preparation on the driver, and execution in a task.
 
-``<checkpoint>/images/begun.json`` says for each source partition at which offset images began there. It is written
-before the first part that keeps them; there, and nowhere else, a store may be missing, and only if no part is before it
-may that file be. When no table keeps images any more the folder is emptied: writes go by that nobody folds, so a job
-that keeps images again begins with empty states. What lies there all the same is of an attempt at that part, whose
-states are as empty at its begin, or of a driver that was replaced: stores say who owns them, and an emptied folder has
-none.
+``<checkpoint>/images/begun.json`` records the offset where images began, for each source partition. It is written
+before the first part that keeps images.
 
-A task sees one source partition in the order of its offsets, which is how Spark's Kafka source cuts a batch; it is
-checked. A task without a record does not know its partition: the driver moves such a store on itself.
+Invariants:
+
+* The store of a partition may be missing at its recorded offset only. The file may be missing only if no earlier part
+  is known.
+* When no table keeps images, the folder is emptied. The following writes are not folded into states, so images that
+  start later start with empty states.
+* Other files in the folder come from an earlier attempt at the same part, whose states were just as empty at its start,
+  or from a replaced driver. Each store records its owner, which distinguishes the two cases.
+* A task sees one source partition in the order of its offsets. That is how Spark's Kafka source splits a batch, and it
+  is checked. A task without records does not know its partition, so the driver advances that store itself.
 """
 
 from __future__ import annotations
@@ -30,17 +34,22 @@ from ringlog_cdc.plan.chain import StoredChain
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry
 
 Tell = Callable[..., None]
-"""Gets the event of a line of the progress and its fields."""
+"""Callback for a progress line: its event and fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ImageWork:
-    """A part's tables and ranges. ``born``: partition to where images begin; ``kept_from``: see ``ImageStore.commit``.
+    """Tables and ranges of a part. Sent to the tasks.
 
-    ``ends``: of the tables, those without images for writes appended from a time on, as (full name, id, time); their
-    states end with such a write.
-
-    ``owner``: epoch at which the writer's incarnation was registered.
+    Attributes:
+        files: The folder.
+        owner: Epoch of the registration of the writer's incarnation.
+        tables: (full name, id) of the tables that keep images.
+        ranges: Ranges of the part.
+        born: (source partition, offset where images began).
+        kept_from: (source partition, first offset that may be replayed). See ``ImageStore.commit``.
+        ends: (full name, id, time) of tables without images for writes appended from that time on. The first such write
+            drops the table's states.
     """
 
     files: ImageFiles
@@ -52,7 +61,12 @@ class ImageWork:
     ends: tuple[tuple[str, str, int], ...] = ()
 
     def opened(self, partition: int) -> tuple[ImageStore, OffsetRange]:
-        """The store of a partition, set to the begin of its range; the caller commits and closes it."""
+        """Open the store of a partition at the start of its range. The caller commits and closes it.
+
+        Raises:
+            ImagesLost: The store does not have the states before the range.
+            CdcError: ``images_taken``: a newer writer owns the store.
+        """
         (found,) = (item for item in self.ranges if item.partition == partition)
         store = self.files.open(partition)
         try:
@@ -64,7 +78,12 @@ class ImageWork:
         return store, found
 
     def rewound(self, item: OffsetRange) -> None:
-        """Go back to the begin of a range. Raises ImagesLost, or CdcError ``images_taken``."""
+        """Reset a store to the start of a range.
+
+        Raises:
+            ImagesLost: The store does not have the states before the range.
+            CdcError: ``images_taken``: a newer writer owns the store.
+        """
         store = self.files.open(item.partition)
         try:
             store.rewind(item.start, dict(self.born)[item.partition], self.owner)
@@ -72,7 +91,13 @@ class ImageWork:
             store.close()
 
     def commit(self, store: ImageStore, found: OffsetRange, now: int) -> None:
-        """The states of a range count; its last write was appended at ``now``."""
+        """Commit the states of a range.
+
+        Args:
+            store: The open store.
+            found: The range.
+            now: Append time of its last write, microseconds.
+        """
         for name, table, since in self.ends:
             if since <= now:
                 store.forget(name, table)
@@ -82,12 +107,16 @@ class ImageWork:
 def carried(
     batches: Iterable[pa.RecordBatch], work: ImageWork, records_of: Callable[[pa.RecordBatch, ImageStore], Any]
 ) -> Iterator[Any]:
-    """What ``records_of`` makes of the batches of one task, with the states of its source partition."""
+    """Run ``records_of`` on the batches of one task, with the states of its source partition, and commit them.
+
+    Raises:
+        ChainBroken: The records are not those of one range, in order.
+    """
     store: ImageStore | None = None
     found: OffsetRange | None = None
     last = now = -1
-    # States are many small objects that all live as long as the part, and none of them is in a cycle: to look for some
-    # among them takes as long as all else.
+    # States are many small objects that live as long as the part and form no cycles. Scanning them for garbage would
+    # take as long as all other work.
     gc.disable()
     try:
         for batch in batches:
@@ -115,10 +144,17 @@ def carried(
 
 
 class ImageFolder:
-    """The driver's side. Nothing here is called while tasks run."""
+    """The driver's side of image states. No method is called while tasks run."""
 
     def __init__(self, files: ImageFiles, owner: int, anew: bool = False, tell: Tell | None = None) -> None:
-        """``anew``: where states were lost, images begin anew; ``tell`` is called then, with partition and offset."""
+        """Work on a folder as one incarnation of the writer.
+
+        Args:
+            files: The folder.
+            owner: Epoch of the registration of the writer's incarnation.
+            anew: Restart images with empty states if states were lost.
+            tell: Called with partition and offset when that happens.
+        """
         self._files = files
         self._owner = owner
         self._anew = anew
@@ -126,7 +162,7 @@ class ImageFolder:
         self._settled: dict[int, int] = {}
 
     def part(self, chain: StoredChain[Any, Any], entry: PlanEntry, context: Mapping[str, Any]) -> ImageWork | None:
-        """``work`` for a stored part, which is decided with ``context``."""
+        """Prepare a stored part, decided with ``context``. See ``work``."""
         before = chain.before(entry)
         kept_before = None if before is None else bool(tables_with_images(chain.context(before.context)))
         tables, kept_from = tables_with_images(context), chain.replayed_from(entry.batch)
@@ -140,11 +176,21 @@ class ImageFolder:
         kept_before: bool | None,
         ends: tuple[tuple[str, str, int], ...] = (),
     ) -> ImageWork | None:
-        """What tasks must know of a part of these ranges, which have their states; None if no table keeps images.
+        """Prepare the stores for a part.
 
-        ``tables``: (full name, id) of those that do; ``ends``: see ``ImageWork``; ``kept_from``: the first offsets of
-        what Spark may hand out again; ``kept_before``: did the part before this one
-        keep images, None: no part before it is known. Raises ImagesLost, or CdcError ``images_taken``.
+        Args:
+            tables: (full name, id) of the tables that keep images.
+            ranges: Ranges of the part.
+            kept_from: Source partition to the first offset that Spark may replay.
+            kept_before: True if the previous part kept images. None: no previous part is known.
+            ends: See ``ImageWork``.
+
+        Returns:
+            The work for the tasks, or None if no table keeps images.
+
+        Raises:
+            ImagesLost: States are missing, and ``anew`` is not set.
+            CdcError: ``images_taken``: a newer writer owns a store.
         """
         if not tables:
             self._settled = {}
@@ -155,6 +201,7 @@ class ImageFolder:
         kept = tuple(sorted(kept_from.items()))
         work = ImageWork(self._files, self._owner, tables, tuple(ranges), tuple(sorted(born.items())), kept, ends)
         for item in ranges:
+            # This driver left the store at the start of the range, so it needs no reset.
             if self._settled.get(item.partition) == item.start and self._files.has(item.partition):
                 continue
             try:
@@ -167,9 +214,15 @@ class ImageFolder:
         return work
 
     def settle(self, work: ImageWork, seen: Collection[int]) -> None:
-        """Move on the stores of ranges without records. ``seen``: partitions whose records tasks have seen.
+        """Advance the stores of ranges without records, after the tasks.
 
-        Raises ImagesLost, or CdcError ``images_elsewhere``.
+        Args:
+            work: Work of the part.
+            seen: Source partitions whose records tasks have processed.
+
+        Raises:
+            ImagesLost: A store is damaged.
+            CdcError: ``images_elsewhere``: a task processed records, but its states are not in this folder.
         """
         for item in work.ranges:
             store = self._files.open(item.partition)
@@ -191,7 +244,7 @@ class ImageFolder:
                 store.close()
 
     def _born(self, ranges: Sequence[OffsetRange], kept_before: bool | None) -> dict[int, int]:
-        """Partition to where images begin, of all that are known and of these."""
+        """Return source partition to the offset where images began, for all known partitions and these ranges."""
         known: dict[int, int] = {}
         try:
             if kept_before is False:
@@ -204,23 +257,24 @@ class ImageFolder:
             self._lost_mark(ranges, f"unreadable: {error}", False)
         found = {item.partition: item.start for item in ranges} | known
         if found != known:
-            self._check_owner()  # a newer writer may have begun anew, and not come to these partitions yet
+            self._check_owner()  # a newer writer may have restarted images without reaching these partitions
             self._mark(found)
         return found
 
     def _lost_mark(self, ranges: Sequence[OffsetRange], how: str, is_first: bool) -> None:
+        """Handle a missing or unreadable file. Without an earlier part (``is_first``) it is simply new."""
         if not is_first:
             self._begin_anew(ranges[0], ImagesLost(ranges[0].partition, f"{FOLDER}/{BEGUN} is {how}"))
         self._begin()
 
     def _begin(self) -> None:
-        """An empty folder, whatever there is."""
+        """Replace the folder by an empty one."""
         self._settled = {}
         self._check_owner()
         self._files.begin()
 
     def _check_owner(self) -> None:
-        """Raise CdcError ``images_taken`` if a newer writer keeps states of any partition."""
+        """Raise CdcError ``images_taken`` if a newer writer owns any store."""
         for partition in self._files.partitions():
             with suppress(ImagesLost):
                 store = self._files.open(partition)
@@ -230,7 +284,9 @@ class ImageFolder:
                     store.close()
 
     def _begin_anew(self, item: OffsetRange, error: ImagesLost) -> int:
-        """Forget the states of a partition that were lost; returns where images begin now."""
+        """Drop the lost states of a partition. Return the offset where its images begin now. Raises ``error`` unless
+        ``anew``.
+        """
         if not self._anew:
             raise error
         if self._tell is not None:
@@ -239,4 +295,5 @@ class ImageFolder:
         return item.start
 
     def _mark(self, born: Mapping[int, int]) -> None:
+        """Store where images began."""
         self._files.mark(json.dumps({str(partition): offset for partition, offset in sorted(born.items())}))

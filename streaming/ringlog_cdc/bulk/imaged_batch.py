@@ -1,7 +1,9 @@
-"""Which writes have their images made quickly, and the way through a batch of them in the order of the topic.
+"""Images for a batch: selects the writes with fast images, and processes all writes in the order of the topic.
 
-What ``ringlog_cdc.columnar`` has found out about plain mutations, as columns, is arranged write by write; then each
-goes to ``quick`` or to the definition.
+Plain mutations arrive as columns from ``ringlog_cdc.columnar`` and are regrouped write by write. Each *easy* write then
+takes the fast path of ``ringlog_cdc.bulk.flat_image``, and every other write the definition.
+
+Invariant: states depend on the order of writes, so both kinds are processed in one sequence.
 """
 
 from __future__ import annotations
@@ -33,20 +35,28 @@ from ringlog_cdc.images.define import States
 from ringlog_cdc.images.state import common_key
 
 HEAD = 10 + 16
-"""Bytes of a row before its generation: header and stream."""
+"""Bytes of a row before its generation: header and stream id."""
 TIME = 16
+"""Bytes of ``cdc$time``."""
 COLUMNS_MAX = 256
-"""At most N columns of a batch are distinguished at once."""
+"""Most distinct column names of a batch that are decoded once each."""
 
 NO_ITEM = b""
-"""What stands for a cell that is not there, while writes with fewer cells are beside those with more."""
+"""Placeholder for a missing cell, for writes with fewer cells than others in the batch."""
 
 Cells = tuple[Sequence[tuple[str, ...]], Sequence[tuple[bytes | None, ...]]]
-"""Of each write the columns that it names, and their cells as rows have them; None: null."""
+"""Columns of each write, and their encoded cells. None: null."""
 
 
 def is_easy(mutations: Mutations, rows: I64, tables: NamedTables, images: Mapping[str, ImageTable]) -> Flags:
-    """Which of the plain mutations with these numbers, which name ``tables``, are for ``quick``, if they are rows."""
+    """Return True for mutations that can take the fast path if they are routed.
+
+    Args:
+        mutations: Columns of a batch.
+        rows: Numbers of plain mutations.
+        tables: Their tables.
+        images: Full name to table, for tables that keep images.
+    """
     flat = np.array([*(name in images and images[name].is_flat for name in tables.names), False])
     codes = operation_codes()[mutations.operation[rows].clip(0)]
     easy: Flags = flat[tables.codes] & (codes > 0) & (codes <= ROW_DELETE)
@@ -55,9 +65,17 @@ def is_easy(mutations: Mutations, rows: I64, tables: NamedTables, images: Mappin
 
 @dataclass(frozen=True, slots=True)
 class Easy:
-    """Easy writes: their numbers in the batch, ascending; and, in that order, what ``quick`` and ``lay`` want of each.
+    """Easy writes of a batch, in ascending order, with everything that their images need.
 
-    ``composed``: partition keys as they are hashed; ``clustering``: clustering keys as keys of states have them.
+    Attributes:
+        numbers: Numbers of the records in the batch.
+        logged: Their rows without images.
+        composed: Partition keys as they are hashed.
+        clustering: Clustering keys as in keys of states.
+        timestamps: Microseconds.
+        expires: Expiry of the cells, microseconds, or None.
+        appended: Append time, microseconds.
+        inputs: Function from a number to the decoded record.
     """
 
     numbers: I64
@@ -73,8 +91,13 @@ class Easy:
     inputs: Callable[[int], Input]
 
     def keys(self, numbers: Sequence[int]) -> list[bytes]:
-        """The keys of the states of their rows. ``numbers``: what stands for the tables in them."""
+        """Return the key of each row's state, as ``ringlog_cdc.images.state.row_key`` builds it.
+
+        Args:
+            numbers: Number of each table in the store.
+        """
         heads = np.empty((len(self.numbers), 2), dtype=">u4")
+        # The extra entry serves code -1, which indexes from the end.
         heads[:, 0] = np.array([*numbers, 0])[self.tables.codes]
         heads[:, 1] = pc.binary_length(self.composed).to_numpy(zero_copy_only=False)
         prefix = pa.FixedSizeBinaryArray.from_buffers(pa.binary(8), len(heads), [None, pa.py_buffer(heads)])
@@ -92,11 +115,20 @@ def easy_writes(
     topic: str,
     inputs: Callable[[int], Input],
 ) -> Easy:
-    """The easy ones among the mutations, whose rows without images are there. ``places``: source partition, offset,
-    append time of each; ``inputs``: the write with that number, decoded.
+    """Collect the easy writes.
+
+    Args:
+        mutations: Columns of a batch.
+        numbers: Numbers of the easy writes.
+        rows: Their rows without images.
+        generations: Start of the generation of each, microseconds.
+        places: Source partition, source offset and append time of each.
+        topic: Name of the mutations topic.
+        inputs: Function from a number to the decoded record.
     """
     partitions, offsets, appended = places
     ttls = mutations.ttl.length[numbers]
+    # Positions within each encoded row follow from the lengths of its fields, in the order of ``ringlog.cdc.CdcRow``.
     at = HEAD + encoded_numbers(generations)[1] + TIME
     begin = at + 2 + ttls + 1
     source = len(topic.encode()) + encoded_numbers(np.array([len(topic.encode())]))[1][0]
@@ -126,7 +158,9 @@ def easy_writes(
 
 
 def _clustering(mutations: Mutations, numbers: I64) -> pa.LargeBinaryArray:
-    """The clustering keys as ``row_key`` has them: each component behind its length, four bytes."""
+    """Return the clustering keys as in ``ringlog_cdc.images.state.row_key``: each component after its length (4
+    bytes).
+    """
     pieces = BytePieces(len(numbers), mutations.data)
     key = mutations.clustering_key
     pieces.constant(b"\1")
@@ -139,6 +173,7 @@ def _clustering(mutations: Mutations, numbers: I64) -> pa.LargeBinaryArray:
 
 
 def _cells(mutations: Mutations, numbers: I64) -> Cells:
+    """Return columns and encoded cells of each write, from one list per cell position."""
     data, cells = mutations.data.tobytes(), mutations.cells
     counts = cells.count[numbers]
     most = int(counts.max(initial=0))
@@ -151,7 +186,7 @@ def _cells(mutations: Mutations, numbers: I64) -> Cells:
         found.append((_names(mutations, name, numbers, data), items))
     if not most:
         return [()] * len(numbers), [()] * len(numbers)
-    # Where all writes name the same columns, these come in the order in which states have them.
+    # If all writes name the same columns, sorting the positions by name gives the order that states use.
     found.sort(key=lambda one: one[0][0])
     columns, every = ([*zip(*some, strict=True)] for some in zip(*found, strict=True))
     for place in np.flatnonzero(counts < most).tolist():
@@ -161,7 +196,7 @@ def _cells(mutations: Mutations, numbers: I64) -> Cells:
 
 
 def _names(mutations: Mutations, span: ByteSpan, numbers: I64, data: bytes) -> list[str]:
-    """The texts at those places."""
+    """Return the text of each span, decoding each distinct name once if they are few."""
     codes, contents = grouped(mutations.data, span, numbers, COLUMNS_MAX)
     if (codes < 0).any():
         spans = zip(span.start[numbers].tolist(), span.length[numbers].tolist(), strict=True)
@@ -175,8 +210,13 @@ def _names(mutations: Mutations, span: ByteSpan, numbers: I64, data: bytes) -> l
 
 @dataclass(slots=True)
 class ImagedRows:
-    """What goes out for writes of tables with images: ``rows`` of easy ones, of each the place among them, and what
-    the definition gave for ``numbers`` of the batch. ``ringlog_cdc.bulk.arrow`` puts them in order.
+    """Results for writes of tables that keep images. ``ringlog_cdc.bulk.arrow`` merges them.
+
+    Attributes:
+        places: For each row, the index of its write among the easy writes.
+        rows: Encoded rows of easy writes.
+        numbers: Record numbers of the definition's results.
+        outs: The definition's results.
     """
 
     places: I64 = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
@@ -188,7 +228,15 @@ class ImagedRows:
 def through(
     easy: Easy, others: Mapping[int, Input], table: RoutingTable, part: PartContext, states: States
 ) -> ImagedRows:
-    """All writes of tables with images, in the order of their numbers. ``others``: those that are not easy."""
+    """Process all writes of tables that keep images, in ascending order.
+
+    Args:
+        easy: The easy writes.
+        others: Number to record, for the writes that are not easy.
+        table: Routing table.
+        part: Context of the plan part.
+        states: States of rows.
+    """
     way = _Way(easy, table, part, states)
     at = 0
     for number, item in sorted(others.items()):
@@ -201,7 +249,7 @@ def through(
 
 
 class _Way:
-    """Where one is in a batch."""
+    """Progress through a batch."""
 
     def __init__(self, easy: Easy, table: RoutingTable, part: PartContext, states: States) -> None:
         self._easy = easy
@@ -228,27 +276,29 @@ class _Way:
         self._made = ImagedRows()
 
     def _look(self) -> None:
-        """Which of the tables have partitions with something in common."""
+        """Refresh which tables have partitions with common state (tombstones, static columns)."""
         self._common = [
             image.shape.has_rows and self._states.has_common(prefix)
             for image, prefix in zip(self._images, self._prefixes, strict=True)
         ]
 
     def define(self, number: int, item: Input) -> None:
-        """A write that the definition is asked about."""
+        """Process a write by the definition."""
         outs = outgoing(self._table, [item], self._part, self._states)
         self._made.numbers += [number] * len(outs)
         self._made.outs += outs
+        # The write may have left a tombstone.
         self._look()
 
     def quick(self, count: int) -> None:
-        """The next easy writes: what goes out for them, and their states."""
+        """Process the next ``count`` easy writes."""
         states, images, limit = self._states, self._images, self._tail_bytes_max
         for place, (key, code, operation, at, expires, now, columns, items) in islice(self._writes, count):
             image = images[code]
             row = states.get(key)
             if row is not None and row[0] <= now:
                 row = None
+            # Collections or tombstones of the partition are for the definition.
             if (row is not None and row[7] is not None) or (self._common[code] and _is_common(states, key)):
                 self._give_up(place)
                 continue
@@ -258,6 +308,7 @@ class _Way:
             row = changed(row, operation, at, expires, columns, items, now, image.ttl)
             if row is not None and image.postimage and (values := live(row, now)) is not None:
                 after = tail(image, POSTIMAGE, values, None)
+            # Nothing was changed yet, so the definition can still process the write.
             if len(before or b"") > limit or len(after or b"") > limit:
                 self._give_up(place)
                 continue
@@ -265,27 +316,27 @@ class _Way:
             self._before[place], self._after[place] = self._ended(before), self._ended(after)
 
     def _ended(self, tail: bytes | None) -> bytes | None:
-        """A tail, and the epoch behind it."""
+        """Append the epoch to a tail."""
         return None if tail is None else tail + self._end
 
     def _give_up(self, place: int) -> None:
-        """It is not that easy, and nothing has changed."""
+        """Pass a write to the definition. Its state is unchanged."""
         self._kept[place] = False
         number = int(self._easy.numbers[place])
         self.define(number, self._easy.inputs(number))
 
     def made(self) -> ImagedRows:
-        """What goes out, once one is through."""
+        """Return the results, after the last write."""
         made = self._made
         made.places, made.rows = laid(self._easy.logged, self._kept, self._before, self._after)
         return made
 
 
 def _prefix(key: bytes) -> bytes:
-    """``partition_prefix`` of a key."""
+    """Return the part of a state's key that identifies the partition."""
     return key[: 8 + int.from_bytes(key[4:8], "big")]
 
 
 def _is_common(states: States, key: bytes) -> bool:
-    """Has the partition of that row's key something in common?"""
+    """Return True if the partition of this row's key has common state."""
     return states.get(common_key(_prefix(key))) is not None

@@ -1,7 +1,7 @@
-"""Writes of tables with images as logged: the rows that are logged anyway, and their images before and behind them.
+"""Assembly of the log's rows for writes with images: preimage, row, postimage.
 
-An image shares with its write's row all but number, operation, time to live and tail. So all rows are put together at
-once from places in one buffer: the rows without images, then the tails.
+An image shares all bytes with its write's row except number, operation, time to live and tail. All rows are therefore
+concatenated at once, from spans of one buffer that holds the rows without images and the tails.
 """
 
 from __future__ import annotations
@@ -19,12 +19,17 @@ from ringlog_cdc.columnar.scan import PADDING, ByteSpan
 from ringlog_cdc.columnar.words import I64, Flags
 
 NO_TTL = b"\0"
+"""Encoded null of the time to live."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Rows of n writes as they are logged without images. From its begin, the number of each stands at ``at``; what
-    images have of it too, from the table's name to the clustering key, at ``begin`` to ``end``.
+    """Encoded rows of n writes without images, and positions within them.
+
+    Attributes:
+        at: Position of the row's number.
+        begin: Start of the part that images share: from the table's name on.
+        end: End of that part, after the clustering key.
     """
 
     rows: pa.LargeBinaryArray
@@ -33,7 +38,7 @@ class Logged:
     end: I64
 
     def tail_bytes_max(self, row_bytes_max: int) -> int:
-        """Images with tails of at most N bytes are rows that are not too large."""
+        """Return the length of the longest tail that keeps every image within ``row_bytes_max``."""
         around = self.at + len(number(0) + number(PREIMAGE) + NO_TTL) + 1 + self.end - self.begin
         return row_bytes_max - int(around.max(initial=0))
 
@@ -41,27 +46,40 @@ class Logged:
 def laid(
     logged: Logged, kept: Flags, before: Sequence[bytes | None], after: Sequence[bytes | None]
 ) -> tuple[I64, pa.LargeBinaryArray]:
-    """(of each row which of the writes it is from, the rows): of each write that is ``kept``, its preimage if it has a
-    tail in ``before``, itself, its postimage likewise.
+    """Assemble the rows.
+
+    Args:
+        logged: Rows without images.
+        kept: False for writes that the definition processed.
+        before: Tail of the preimage of each write, or None.
+        after: Tail of the postimage of each write, or None.
+
+    Returns:
+        For each row the index of its write, and the rows: preimage, row, postimage of each kept write.
     """
     has_before = np.array([one is not None for one in before], dtype=bool)
     has_after = np.array([one is not None for one in after], dtype=bool)
     tails = [one for pair in zip(before, after, strict=True) for one in pair if one is not None]
     counts = kept * (1 + has_before.astype(np.int64) + has_after)
     places = np.repeat(np.arange(len(kept)), counts)
+    # The number of a row within its write: its index minus the index of the write's first row.
     numbers = np.arange(len(places)) - (np.cumsum(counts) - counts)[places]
+    # The write's own row has number 1 after a preimage, else 0.
     is_own = numbers == has_before[places]
     is_after = numbers > has_before[places]
 
     content, ends = buffers(logged.rows)
     operations = number(PREIMAGE) + NO_TTL + number(POSTIMAGE) + NO_TTL
     parts = [content, *(np.frombuffer(data, dtype=np.uint8) for data in (b"".join(tails), operations, bytes(PADDING)))]
+    # Tails are concatenated in the order of the rows. Own rows have an empty tail.
     lengths = np.zeros(len(places), dtype=np.int64)
     lengths[~is_own] = np.fromiter(map(len, tails), dtype=np.int64, count=len(tails))
     start, at, begin, end = (column[places] for column in (ends[:-1], logged.at, logged.begin, logged.end))
     size = (ends[1:] - ends[:-1])[places]
     operation = len(content) + len(parts[1]) + np.where(is_after, len(number(PREIMAGE) + NO_TTL), 0)
 
+    # The fields in order: before the number, number, operation and time to live, end of batch, shared part, tail. An
+    # own row takes everything from its own bytes, images take their operation from the constants.
     pieces = BytePieces(len(places), np.concatenate(parts))
     pieces.spans(ByteSpan(start, at))
     pieces.numbers(numbers)

@@ -1,9 +1,11 @@
-"""What becomes of a record of the mutations topic: CDC row, dead letter, or nothing. The definition, one by one.
+"""Outcome of a record of the mutations topic: CDC rows, a dead letter, or nothing. The definition, one record at a
+time.
 
-Routing decides for many at once (``ringlog_cdc.columnar.routing``); here are its arguments, made of decoded mutations,
-and what goes out, made of its answers. Compound writes are taken apart in ``ringlog_cdc.bulk.compound_writes``.
-``ringlog_cdc.columnar`` does the same for batches of plain mutations without looking at each; the two agree byte for
-byte. The simulator runs this module.
+``ringlog_cdc.columnar.routing`` decides for many writes at once. This module builds its arguments from decoded
+mutations, and the outgoing records from its results. ``ringlog_cdc.bulk.compound_writes`` handles compound writes.
+
+Invariant: ``ringlog_cdc.columnar`` gives the same bytes for batches of plain mutations without decoding them. The
+simulator runs this module.
 """
 
 from __future__ import annotations
@@ -45,17 +47,21 @@ from ringlog_cdc.images.define import States
 from ringlog_cdc.plan.plan import use_of
 
 VALUE_KEPT, KEY_KEPT = 3 * 1024 * 1024, 64 * 1024
-"""Bytes of the original that a dead letter keeps. Brokers limit what a record has *compressed*, so the original may be
-far larger than any record that the job may write: then it is cut, and the detail has its size and SHA-256."""
+"""Bytes of the original that a dead letter keeps. Brokers limit the *compressed* size of a record, so an original can
+be far larger than any record that the job may write. It is then cut, and the detail has its size and SHA-256.
+"""
 
 NAME_SHOWN = 100
-"""Characters of a name in the detail of a dead letter: a hostile one may be as long as the record."""
+"""Characters of a name in the detail of a dead letter. A hostile name can be as long as the record."""
 
 
 @dataclass(frozen=True, slots=True)
 class Input:
-    """A record of the mutations topic, with the broker's append time (microseconds). ``mutation`` is None if its value
-    is none.
+    """A record of the mutations topic.
+
+    Attributes:
+        appended: The broker's append time, microseconds.
+        mutation: None if the value is not a mutation.
     """
 
     partition: int
@@ -66,9 +72,10 @@ class Input:
     mutation: Mutation | None
 
     def use(self, leeway: int) -> Micros:
-        """The greatest time that routing it uses; what is no mutation uses its append time.
+        """Return the largest time that routing the record uses, microseconds. Without a mutation it is the append time.
 
-        A write with one timestamp beyond the window is refused under every set of generations, whatever the others are.
+        A write with one timestamp after the acceptance window is rejected under every set of generations. Its largest
+        timestamp therefore decides.
         """
         if self.mutation is None:
             return self.appended
@@ -78,9 +85,12 @@ class Input:
 
 @dataclass(frozen=True, slots=True)
 class PartContext:
-    """What rows and dead letters must know of the plan part that they are from.
+    """Facts about a plan part for its rows and dead letters.
 
-    ``row_bytes_max``: of an encoded row.
+    Attributes:
+        incarnation: The writer's incarnation.
+        epoch: Metadata epoch of the plan part.
+        row_bytes_max: Most bytes of an encoded row.
     """
 
     source_topic: str
@@ -92,9 +102,13 @@ class PartContext:
 
 @dataclass(frozen=True, slots=True)
 class Out:
-    """What goes out for the record of that ``number``: a row (``ROUTED``), a dead letter (its reason), or nothing.
+    """An outgoing record, or the fact that there is none.
 
-    ``generation``: its timestamp; ``partition``: of the topic.
+    Attributes:
+        number: Number of the source record.
+        reason: ``ROUTED`` for a row, the number of a dead letter's reason, or ``SKIPPED``.
+        generation: Start of the row's generation, microseconds.
+        partition: Partition of the CDC topic.
     """
 
     number: int
@@ -108,9 +122,10 @@ class Out:
 def outgoing(
     table: RoutingTable, inputs: Sequence[Input], part: PartContext, states: States | None = None
 ) -> list[Out]:
-    """What goes out for records, in their order; of a compound write as many as it has rows.
+    """Return the outgoing records of ``inputs``, in order. A compound write has one for each of its rows.
 
-    ``states``: of the rows of tables with images, if there are such tables.
+    Args:
+        states: States of rows, for tables that keep images. None if no table does.
     """
     routed = route(table, columns_of(inputs, part.cluster_id, table.tables)) if inputs else None
     found: list[Out] = []
@@ -123,6 +138,7 @@ def outgoing(
 def _outgoing(
     table: RoutingTable, item: Input, routed: RoutedColumns, number: int, part: PartContext, states: States | None
 ) -> list[Out]:
+    """Return the outgoing records of one record, whose routing result has the index ``number``."""
     reason, mutation = int(routed.verdict[number]), item.mutation
     shape = None if mutation is None else table.tables.get(f"{mutation.keyspace}.{mutation.table}")
     if mutation is not None and _is_single(table, item, mutation, shape):
@@ -144,7 +160,7 @@ def _outgoing(
 
 
 def _is_single(table: RoutingTable, item: Input, mutation: Mutation, shape: TableShape | None) -> bool:
-    """Is it to be looked at by itself?"""
+    """Return True if the write needs ``route_single``: an earlier table version, images, or several rows."""
     history = table.rules.history
     if history is not None and not history.is_newest(mutation, item.appended):
         return True
@@ -159,7 +175,7 @@ def _single(item: Input) -> Single:
 
 
 def read_mutation(value: bytes | None) -> Mutation | None:
-    """The mutation in a record's value, or None if it is none."""
+    """Return the mutation in a record's value, or None if it is not one."""
     if value is None:
         return None
     try:
@@ -169,7 +185,13 @@ def read_mutation(value: bytes | None) -> Mutation | None:
 
 
 def columns_of(inputs: Sequence[Input], cluster_id: str, tables: Mapping[str, TableShape]) -> MutationColumns:
-    """The arguments of routing to tables by their full names."""
+    """Build the arguments of routing.
+
+    Args:
+        inputs: Records.
+        cluster_id: Id of this cluster.
+        tables: Full name to table.
+    """
     known = [item.mutation for item in inputs]
     keys = [(m.partition_key if m is not None else ()) for m in known]
     clustering = [(m.clustering_key if m is not None else ()) for m in known]
@@ -206,17 +228,27 @@ def _operation(mutation: Mutation | None) -> int:
 
 
 def _key(parts: tuple[bytes | None, ...]) -> bytes:
+    """Return the composed partition key, or empty if a component is null or too long."""
     whole = [part for part in parts if part is not None and len(part) <= COMPONENT_BYTES_MAX]
     return compose(whole) if whole and len(whole) == len(parts) else b""
 
 
 def _identity(mutation: Mutation | None) -> bytes:
+    """Return the mutation id as 16 bytes, or empty."""
     name = mutation.mutation_id if mutation is not None else None
     return bytes.fromhex(name.replace("-", "")) if name else b""
 
 
 def cdc_row(item: Input, routed: RoutedColumns, index: int, part: PartContext, keys_only: bool = False) -> CdcRow:
-    """The row of a routed plain write, which is entry ``index`` of the answer. ``keys_only``: without its cells."""
+    """Return the row of a routed plain write.
+
+    Args:
+        item: The record.
+        routed: Routing results.
+        index: Index of the record in them.
+        part: Context of the plan part.
+        keys_only: Omit the cells.
+    """
     mutation = item.mutation
     assert mutation is not None, "it was routed"
     piece = plain_piece(mutation, keys_only)
@@ -226,11 +258,19 @@ def cdc_row(item: Input, routed: RoutedColumns, index: int, part: PartContext, k
 
 
 def _joined(high: np.int64, low: np.int64) -> bytes:
+    """Return 16 bytes from two signed halves."""
     return int(high).to_bytes(8, "big", signed=True) + int(low).to_bytes(8, "big", signed=True)
 
 
 def dead_letter(item: Input, reason: int, part: PartContext, shape: TableShape | None = None) -> DeadLetter:
-    """The letter of a record that cannot become a row; ``reason``: the verdict's number; ``shape``: of its table."""
+    """Return the dead letter of a record.
+
+    Args:
+        item: The record.
+        reason: Number of the reason.
+        part: Context of the plan part.
+        shape: Its table, to name an unknown column.
+    """
     found = _unknown(item, reason, shape) + _found(item, reason, part)
     cuts = _cut("key", item.key, KEY_KEPT) + _cut("value", item.value, VALUE_KEPT)
     return DeadLetter(
@@ -248,13 +288,14 @@ def dead_letter(item: Input, reason: int, part: PartContext, shape: TableShape |
 
 
 def _unknown(item: Input, reason: int, shape: TableShape | None) -> str:
-    """The column for which a write is refused, if it is."""
+    """Return the text that names the unknown column, if that is the reason."""
     if reason != NUMBERS["unknown_column"] or item.mutation is None or shape is None:
         return ""
     return f"column {(unknown_column(item.mutation, shape) or '')[:NAME_SHOWN]!r}; "
 
 
 def _found(item: Input, reason: int, part: PartContext) -> str:
+    """Return the text that describes the write."""
     mutation = item.mutation
     if reason == NUMBERS["unreadable"] or mutation is None:
         return f"{len(item.value or b'')} bytes"
@@ -266,7 +307,7 @@ def _found(item: Input, reason: int, part: PartContext) -> str:
 
 
 def _cut(name: str, data: bytes | None, kept: int) -> str:
-    """What the detail says of a key or value that is longer than what is kept of it; else the empty text."""
+    """Return the text about a truncated key or value, or empty if it was kept whole."""
     if data is None or len(data) <= kept:
         return ""
     return f"; first {kept} of {len(data)} bytes of the {name}, SHA-256 {hashlib.sha256(data).hexdigest()}"

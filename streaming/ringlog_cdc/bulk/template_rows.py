@@ -1,8 +1,8 @@
-"""CDC rows of mutations with one byte layout: routed together, and written as tables.
+"""CDC rows of mutations with the same byte layout, routed together and written as tables.
 
-A row of the log is then a row of bytes with a few columns set into it: stream and time, the source's offset, and what
-is free in the mutation. All else is the same for all of a group, and comes from the row of one of them, made as any
-other is (``ringlog_cdc.columnar.encode``). So each byte is copied once, to where it goes out.
+The first row of a group is encoded as any other (``ringlog_cdc.columnar.encode``) and becomes a *template*. All rows of
+the group are copies of it, with a few columns replaced: stream, time, source offset, and the parts that vary between
+the mutations. Each byte is thus copied once, to its final place.
 """
 
 from __future__ import annotations
@@ -24,15 +24,22 @@ from ringlog_cdc.columnar.routing import NO_OPERATION, ROUTED, MutationColumns, 
 from ringlog_cdc.columnar.words import I64, U8
 
 ID = STREAM = TIME = 16
+"""Bytes of an id."""
 TEMPLATES = 512
-"""Kept by a worker: one for each layout, generation, source partition, length of an offset and epoch."""
+"""Templates cached by a worker: one for each layout, generation, source partition, length of an offset, and epoch."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrowSource:
-    """Where an Arrow batch comes from: topic, partition, the cluster's id; offset and append time of each record.
+    """Origin of an Arrow batch.
 
-    ``epoch``: that its rows are decided by.
+    Attributes:
+        topic: Name of the mutations topic.
+        partition: Source partition.
+        cluster_id: Id of this cluster, 16 bytes.
+        epoch: Metadata epoch that decides the rows.
+        offsets: Source offset of each record.
+        appended: Append time of each record, microseconds.
     """
 
     topic: str
@@ -45,7 +52,7 @@ class ArrowSource:
 
 @dataclass(frozen=True, slots=True)
 class TemplateRows:
-    """Rows, and the numbers of their mutations in the Arrow batch, ascending; likewise where they go."""
+    """Encoded rows, their destinations, and the ascending numbers of their mutations in the Arrow batch."""
 
     numbers: I64
     generations: I64
@@ -57,9 +64,10 @@ class TemplateRows:
 def rows_alike(
     groups: Sequence[LayoutGroup], table: RoutingTable, source: ArrowSource, row_bytes_max: int
 ) -> TemplateRows | None:
-    """The rows of mutations that lie alike; None if there are none.
+    """Encode the rows of mutations with a byte layout. Return None if there are none.
 
-    Whatever is not simply a row, for its table, its verdict or its size, is left out.
+    Mutations that are not plainly rows, because of their table, verdict or size, are omitted. The caller passes them to
+    the next path.
     """
     groups = [group for group in groups if _is_simple(group.layout, table)]
     if not groups:
@@ -68,6 +76,7 @@ def rows_alike(
     routed = route(table, _columns(groups, places, numbers, source))
     variants = list(_variants(groups, places, routed, source.offsets[numbers], source))
     variants = [variant for variant in variants if len(variant.template.row) <= row_bytes_max]
+    # A row that stays at width 0 is omitted.
     widths = np.zeros(len(numbers), dtype=np.int64)
     for variant in variants:
         widths[variant.places] = len(variant.template.row)
@@ -87,18 +96,24 @@ def rows_alike(
 
 
 def _joined(groups: Sequence[LayoutGroup], count: int) -> tuple[I64, list[I64]]:
-    """(numbers of all their records, ascending; of each group the places among them); ``count``: of the Arrow batch."""
+    """Return the ascending numbers of the records of all groups, and each group's indexes in them.
+
+    Args:
+        groups: The groups.
+        count: Number of records in the Arrow batch.
+    """
     if len(groups) == 1:
         return groups[0].numbers, [np.arange(len(groups[0].numbers))]
     taken = np.zeros(count, dtype=bool)
     for group in groups:
         taken[group.numbers] = True
+    # Index of each record among the taken ones.
     place = np.cumsum(taken) - 1
     return np.flatnonzero(taken), [place[group.numbers] for group in groups]
 
 
 def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
-    """May its mutations be rows that need nothing but to be routed?"""
+    """Return True if mutations of this layout need only routing: known columns, no images, one row."""
     shape = table.tables.get(layout.name)
     if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.images:
         return False
@@ -113,13 +128,14 @@ def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
 
 @lru_cache(TEMPLATES)
 def _names_of(layout: ByteLayout) -> frozenset[str]:
-    """The columns that all its mutations name."""
+    """Return the columns that every mutation of the layout names."""
     data, spans = layout.mutation.data, layout.mutation.cells.content
     places = [(int(span.start[0]), int(span.length[0])) for span in spans]
     return frozenset(data[start : start + size].tobytes().decode() for start, size in places)
 
 
 def _operation(layout: ByteLayout) -> int:
+    """Return ``cdc$operation`` of the layout."""
     return int(operation_codes()[layout.mutation.operation[0]])
 
 
@@ -129,7 +145,7 @@ def _operation(layout: ByteLayout) -> int:
 def _columns(
     groups: Sequence[LayoutGroup], places: Sequence[I64], numbers: I64, source: ArrowSource
 ) -> MutationColumns:
-    """The arguments of routing, for all groups."""
+    """Build the arguments of routing for all groups."""
     count = len(numbers)
     of_group = np.zeros(count, dtype=np.int32)
     timestamps = np.empty(count, dtype=np.int64)
@@ -139,9 +155,11 @@ def _columns(
         layout = group.layout
         of_group[at] = number
         timestamps[at] = layout.timestamps(group.table)
+        # Three bytes per component of a composed key: its length (2) and a zero byte.
         key_widths[at] = sum(size for _, size in layout.key) + (3 * len(layout.key) if len(layout.key) > 1 else 0)
         id_widths[at] = ID if layout.mutation_id >= 0 else 0
         if layout.cluster_id >= 0:
+            # Void items compare as whole byte strings.
             foreign[at] = group.table.column(layout.cluster_id, ID) != np.frombuffer(source.cluster_id, dtype=f"V{ID}")
     keys, identities = Laid(key_widths), Laid(id_widths)
     for group, at in zip(groups, places, strict=True):
@@ -172,7 +190,7 @@ def _columns(
 
 
 def _lay_key(group: LayoutGroup, keys: Laid, at: I64) -> None:
-    """The partition keys as they are hashed (``ringlog_cdc.columnar.encode.composed_keys``)."""
+    """Write the composed partition keys of a group (``ringlog_cdc.columnar.encode.composed_keys``)."""
     key = group.layout.key
     several = len(key) > 1
     width = sum(size + 3 * several for _, size in key)
@@ -195,8 +213,12 @@ def _lay_key(group: LayoutGroup, keys: Laid, at: I64) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The row of one mutation; in others of its layout with an offset as long this is another: ``stream``, ``time``,
-    ``offset``: places; ``parts``: place in the row, place in the mutation, width.
+    """The encoded row of one mutation, and what differs in other rows with the same layout and offset length.
+
+    Attributes:
+        row: The row.
+        stream, time, offset: Positions of these fields in the row.
+        parts: (position in the row, position in the mutation, width) of each varying part.
     """
 
     row: bytes
@@ -208,7 +230,12 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Variant:
-    """Mutations with one template, which are rows; ``places`` among all that were routed, ascending."""
+    """Routed mutations with one template.
+
+    Attributes:
+        table: The mutations.
+        places: Their ascending indexes among all routed mutations.
+    """
 
     template: Template
     table: ByteTable
@@ -218,7 +245,7 @@ class Variant:
 def _variants(
     groups: Sequence[LayoutGroup], places: Sequence[I64], routed: RoutedColumns, offsets: I64, source: ArrowSource
 ) -> Iterator[Variant]:
-    """Groups less what is no row, by generation and by how long the offset is."""
+    """Split groups by generation and length of the offset, without the mutations that are not rows."""
     lengths = encoded_numbers(offsets)[1]
     for group, at in zip(groups, places, strict=True):
         mine = np.flatnonzero(routed.verdict[at] == ROUTED)
@@ -235,8 +262,9 @@ def _variants(
 def _template(
     layout: ByteLayout, generation: int, partition: int, offset_bytes: int, topic: str, epoch: int
 ) -> Template:
-    """The row of the mutation that the layout was found with, and what is different in others."""
+    """Encode the row of the layout's first mutation, and find the parts that differ in other rows."""
     mutation, zero = layout.mutation, np.zeros((1, 16), dtype=np.uint8)
+    # The smallest offset whose zigzag number has this many bytes.
     offset = (1 << 7 * (offset_bytes - 1)) >> 1
     places = Places(
         streams=zero,
@@ -248,6 +276,7 @@ def _template(
         keys_only=np.zeros(1, dtype=bool),
     )
     (row,) = cdc_rows(mutation, np.zeros(1, dtype=np.int64), places, topic, epoch).to_pylist()
+    # The positions follow the fields of ``ringlog.cdc.CdcRow``, as ``cdc_rows`` encodes them.
     spans = [*mutation.partition_key.inner, mutation.rest]
     stream = HEADER_BYTES
     time = stream + STREAM + _bytes(generation)
@@ -268,15 +297,16 @@ def _template(
 
 
 def _bytes(number: int) -> int:
-    """How long it is."""
+    """Return the length of an encoded number."""
     return int(encoded_numbers(np.array([number], dtype=np.int64))[1][0])
 
 
 def _lay(variant: Variant, laid: Laid, streams: U8, times: U8, offsets: I64) -> None:
-    """The rows of a variant, to where they go out."""
+    """Write the rows of a variant to their final places."""
     template, at = variant.template, variant.places
     whole = len(at) == len(streams)
     rows = laid.rows(at, len(template.row))
+    # The template broadcasts to all rows. The following assignments replace the columns that vary.
     rows.column(0, len(template.row))[:] = np.frombuffer(template.row, dtype=f"V{len(template.row)}")
     for place, values, width in ((template.stream, streams, STREAM), (template.time, times, TIME)):
         rows.column(place, width)[:] = (values if whole else values[at]).view(f"V{width}").ravel()
@@ -288,14 +318,14 @@ def _lay(variant: Variant, laid: Laid, streams: U8, times: U8, offsets: I64) -> 
 
 
 def halves_of(high: I64, low: I64) -> U8:
-    """(n, 16) bytes of two big-endian halves."""
+    """Return (n, 16) bytes from two signed halves, big-endian."""
     both = np.empty((len(high), 2), dtype=">i8")
     both[:, 0], both[:, 1] = high, low
     return both.view(np.uint8).reshape(-1, 16)
 
 
 class Laid:
-    """Byte strings side by side, of widths that are known: tables of some of them are set where these belong."""
+    """Byte strings of known widths in one buffer, filled group by group."""
 
     def __init__(self, widths: I64) -> None:
         self._ends = np.zeros(len(widths) + 1, dtype=np.int32)
@@ -304,15 +334,16 @@ class Laid:
         self._data = np.empty(int(self._ends[-1]), dtype=np.uint8)
 
     def rows(self, places: I64, width: int) -> ByteTable:
-        """A table to be filled for these places, all of this width: if they are all there are, it is where it belongs
-        already.
+        """Return a table to fill for these strings, which all have this width. If they are all strings, it is the
+        buffer itself.
         """
         if len(places) == len(self._ends) - 1:
             return ByteTable(self._data, len(places), width)
         return ByteTable(np.empty(len(places) * width, dtype=np.uint8), len(places), width)
 
     def set(self, places: I64, rows: ByteTable) -> None:
-        """These are the strings of these places."""
+        """Store the filled table at these strings."""
+        # ``rows`` returned the buffer itself, so nothing has to be copied.
         if rows.data is self._data:
             return
         windows = np.ndarray(
@@ -321,13 +352,14 @@ class Laid:
         windows[self._ends[:-1][places]] = rows.data.view(f"V{rows.width}")
 
     def array(self, kept: I64) -> pa.BinaryArray:
-        """The strings with these places; all others are empty."""
+        """Return the strings at these indexes. All others must be empty."""
+        # Empty strings take no bytes, so dropping their offsets keeps the others in place.
         ends = self._ends if len(kept) == len(self._ends) - 1 else self._ends[np.append(kept, len(self._ends) - 1)]
         return pa.Array.from_buffers(pa.binary(), len(ends) - 1, [None, pa.py_buffer(ends), pa.py_buffer(self._data)])
 
 
 def fixed_width(rows: U8) -> pa.BinaryArray:
-    """Rows of bytes as an array of strings."""
+    """Return the rows of a table as an array of byte strings."""
     count, width = rows.shape
     ends = np.arange(0, (count + 1) * width, width, dtype=np.int32)
     return pa.Array.from_buffers(pa.binary(), count, [None, pa.py_buffer(ends), pa.py_buffer(rows)])

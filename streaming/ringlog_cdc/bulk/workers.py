@@ -1,13 +1,13 @@
-"""What a Python worker of Spark does around every task, and how it is spared.
+"""Tuning of Spark's Python workers, which Spark reuses for many tasks.
 
-A worker that is kept for the next task begins each with ``importlib.invalidate_caches``: every importer of a zip file
-(PySpark comes as two, and one importer stands for each of its packages) reads the whole directory of its file again. It
-ends each task with a full garbage collection, which goes through all objects of all modules. Together that took three
-times as long as the rows of a batch of 100,000 (``py-spy``). Neither is of use to a function whose modules are loaded.
+PySpark begins each task with ``importlib.invalidate_caches``. Every importer of a zip file then reads the whole
+directory of its file again, and PySpark itself comes as two zip files with one importer per package. PySpark ends each
+task with a full garbage collection, which visits all objects of all modules. Together they took three times as long as
+the rows of a batch of 100,000 (``py-spy``). A function whose modules are loaded needs neither.
 
-The columns of an Arrow batch are a few megabytes that are freed together. The C library gives such memory back to the
-system at once, and for the next Arrow batch the system has to clear every page of it again, which took a third of the
-worker's time. So a worker keeps what it had, as much as the largest Arrow batch has needed.
+The columns of an Arrow batch are a few megabytes that are freed together. The C library returns such memory to the
+system at once, and the system must clear every page for the next batch. That took a third of the worker's time, so a
+worker keeps as much memory as its largest Arrow batch has needed.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from functools import cache
 
 
 def settle() -> None:
-    """To be called in each task: forgets importers of zip files, which come back when something has to be imported,
-    takes what is loaded by now out of the sight of the collector, and has freed memory kept.
+    """Tune this process. Called in each task.
+
+    Removes the importers of zip files, which return with the next import, exempts loaded objects from garbage
+    collection, and keeps freed memory.
     """
     importers = sys.path_importer_cache
     for path in [path for path, finder in importers.items() if isinstance(finder, zipimport.zipimporter)]:
@@ -31,11 +33,11 @@ def settle() -> None:
 
 
 _left = [2]
-"""How many tasks of this process still begin with a look for what is loaded: the first one loads what it needs."""
+"""Number of tasks that still freeze loaded objects. The first task imports modules, so the second task freezes them."""
 
 
 def _freeze() -> None:
-    """What is made later may be collected."""
+    """Exempt all objects so far from garbage collection. Later objects are collected as usual."""
     if _left[0]:
         _left[0] -= 1
         gc.collect()
@@ -43,15 +45,16 @@ def _freeze() -> None:
 
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-"""Of ``mallopt(3)``."""
+"""Parameters of ``mallopt(3)``."""
 KEPT_BYTES = 256 * 2**20
+"""Freed memory that stays with the process."""
 LARGEST_BYTES = 32 * 2**20
-"""Larger pieces come from the system one by one: more than that the C library does not allow."""
+"""Larger allocations come from the system one by one. The C library allows no higher threshold."""
 
 
 @cache
 def _keep_memory() -> bool:
-    """Once a process: freed memory stays with it, up to ``KEPT_BYTES``; False where the C library has no such say."""
+    """Keep freed memory, up to ``KEPT_BYTES``. Return False if the C library does not support that."""
     try:
         library = ctypes.CDLL(None)
         settings = {M_TRIM_THRESHOLD: KEPT_BYTES, M_MMAP_THRESHOLD: LARGEST_BYTES}
