@@ -153,7 +153,7 @@ class ImageFolder:
             files: The folder.
             owner: Epoch of the registration of the writer's incarnation.
             anew: Restart images with empty states if states were lost.
-            tell: Called with partition and offset when that happens.
+            tell: Callback with partition and offset when that happens.
         """
         self._files = files
         self._owner = owner

@@ -1,8 +1,8 @@
 """CDC rows of mutations with the same byte layout, routed together and written as tables.
 
-The first row of a group is encoded as any other (``ringlog_cdc.columnar.encode``) and becomes a *template*. All rows of
-the group are copies of it, with a few columns replaced: stream, time, source offset, and the parts that vary between
-the mutations. Each byte is thus copied once, to its final place.
+The mutation that defines the layout is encoded as any other (``ringlog_cdc.columnar.encode``), and its row becomes a
+*template*. All rows of the group are copies of it, with a few columns replaced: stream, time, source offset, and the
+parts that vary between the mutations. Each byte is thus copied once, to its final place.
 """
 
 from __future__ import annotations
@@ -113,7 +113,9 @@ def _joined(groups: Sequence[LayoutGroup], count: int) -> tuple[I64, list[I64]]:
 
 
 def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
-    """Return True if mutations of this layout need only routing: known columns, no images, one row."""
+    """Return True if mutations of this layout need only routing: known columns, all cells logged, no images, one
+    row.
+    """
     shape = table.tables.get(layout.name)
     if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.images:
         return False

@@ -1,1 +1,1 @@
-"""What the CDC log of a write is, for one write at a time."""
+"""Definition of the CDC log for a single write."""

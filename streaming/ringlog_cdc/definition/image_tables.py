@@ -1,8 +1,9 @@
-"""Which tables keep images in their CDC log, and what making them needs to know; kept in the context of a plan part.
+"""Tables that keep images in their CDC log, and their description in the context of a plan part.
 
-Columns of images are those of the version that reads the write. The options are those of the newest version that
-counts at the write's append time. So the images of a write do not depend on when the job comes to it. A context has
-the versions that a table with images had, for the writes that one of them may read. It names only such tables.
+Invariant: the images of a write do not depend on when the job processes it. Their columns are those of the table
+version that reads the write. Their options are those of the newest version that counts at the write's append time.
+
+A context contains only tables with images. It also has their earlier versions, for writes that one of these reads.
 """
 
 from __future__ import annotations
@@ -19,10 +20,16 @@ from ringlog.kernel.values import CdcOptions, Column
 
 
 class ImageTable:
-    """A table that keeps images. ``ttl``: microseconds after which a row that nobody writes is forgotten; 0: never.
+    """A table that keeps images.
 
-    ``regular`` and ``static`` are the names of its columns without those of the key, in the order of the schema: stored
-    ones (``kernel.schema.stored``). ``respelled``: states may have cells of columns that were dropped.
+    Attributes:
+        ttl: Microseconds without a write until the state of a row is dropped. 0: it is kept.
+        regular: Names of the regular columns in the order of the schema, without the key, as stored
+            (``ringlog.kernel.schema.stored``).
+        static: Names of the static columns, in the same form.
+        known: The set of ``regular``.
+        respelled: True if states may have cells of dropped columns.
+        layouts: Cache of ``ringlog_cdc.bulk.flat_image``.
     """
 
     def __init__(self, name: str, fields: Mapping[str, Any], ttl: int) -> None:
@@ -43,21 +50,23 @@ class ImageTable:
 
     @property
     def is_flat(self) -> bool:
-        """True if every column is one cell of a row, and states have cells of no other: no static ones, no collections
-        of many cells, none that was dropped.
+        """True if every column is one cell of a row and states have no other cells: no static columns, multi-cell
+        collections or dropped columns.
         """
         return not (self.static or self.shape.columns.multi_cell or self.respelled)
 
 
 def keeps_images(table: Table) -> bool:
-    """True if the log of the table holds the rows before or after its writes."""
+    """Return True if the log of the table contains preimages or postimages."""
     return table.cdc.enabled and (table.cdc.preimage != "false" or table.cdc.postimage)
 
 
 class EarlierImages:
-    """Versions of tables of which one keeps or kept images, for writes that the newest version does not read.
+    """Table versions for writes that the newest version does not read. At least one version of each table keeps images.
 
-    ``versions``: (full name, table id, epoch of the version, its fields).
+    Args:
+        versions: (full name, table id, epoch of the version, its fields).
+        ttl: See ``ImageTable``.
     """
 
     def __init__(self, versions: Iterable[Sequence[Any]] = (), ttl: int = 0) -> None:
@@ -67,8 +76,12 @@ class EarlierImages:
         self.names = frozenset(name for name, _ in self._fields.values())
 
     def at(self, table: str, reading: int, counting: int) -> ImageTable | None:
-        """The table with that id, with the columns of its version of the epoch ``reading`` and the options of that of
-        ``counting``; None if these keep no images.
+        """Return the table with the columns of one version and the options of another, or None if these keep no images.
+
+        Args:
+            table: Table id.
+            reading: Epoch of the version with the columns.
+            counting: Epoch of the version with the options.
         """
         key = table, reading, counting
         if key not in self._made:
@@ -81,13 +94,18 @@ class EarlierImages:
         (name, columns), (_, options) = self._fields[table, reading], self._fields[table, counting]
         if not _has_images(options):
             return None
-        # States may have cells of columns that other versions have.
+        # States may have cells of columns of other versions.
         chosen = {"preimage": options["preimage"], "postimage": options["postimage"], "respelled": True}
         return ImageTable(name, {**columns, **chosen}, self._ttl)
 
 
 def images_context(state: ClusterState, ttl: int) -> dict[str, Any]:
-    """What a context says of tables with images."""
+    """Return the description of tables with images for a context.
+
+    Args:
+        state: Cluster state.
+        ttl: See ``ImageTable``.
+    """
     newest = {name: _fields(table) for name, table in in_order(state.tables) if keeps_images(table)}
     earlier = [
         [name, version.table.id, version.table.changed, _fields(version.table)]
@@ -100,13 +118,15 @@ def images_context(state: ClusterState, ttl: int) -> dict[str, Any]:
 
 
 def tables_with_images(context: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """(full name, id) of tables that keep images by a stored context, or kept some for writes that may still come."""
+    """Return (full name, id) of the tables in a stored context that keep images, or kept them for writes that may still
+    arrive.
+    """
     newest = {(name, fields["id"]) for name, fields in context["images"].items()}
     return tuple(sorted(newest | {(name, table) for name, table, *_ in context["images_before"]}))
 
 
 def images_end(context: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:
-    """(full name, id, append time from which on they have no images) of living tables that kept images before."""
+    """Return (full name, id, append time) of existing tables that stopped keeping images at that time."""
     found = []
     for name, lives in context.get("history", {}).get("lives", {}).items():
         until, versions = lives[-1]
@@ -117,6 +137,7 @@ def images_end(context: Mapping[str, Any]) -> tuple[tuple[str, str, int], ...]:
 
 
 def _fields(table: Table) -> dict[str, Any]:
+    """Return the description of one table version."""
     respelled, table = table.respelled, in_stored_names(table)
     return {
         "id": table.id,
@@ -134,11 +155,11 @@ def _has_images(fields: Mapping[str, Any]) -> bool:
 
 
 def earlier_images(context: Mapping[str, Any]) -> EarlierImages:
-    """The earlier versions of a stored context."""
+    """Return the earlier versions in a stored context."""
     return EarlierImages(context["images_before"], context["image_ttl_us"])
 
 
 def image_tables(context: Mapping[str, Any]) -> dict[str, ImageTable]:
-    """The tables with images of a stored context, by full name."""
+    """Return full name to table for the tables with images in a stored context."""
     ttl = context["image_ttl_us"]
     return {name: ImageTable(name, fields, ttl) for name, fields in context["images"].items()}

@@ -1,25 +1,31 @@
-"""A write taken apart into the rows of the CDC log, as ScyllaDB does it (``cdc/split.cc`` and its black-box tests).
+"""Split of a write into the rows of the CDC log, as ScyllaDB does it.
 
-First the statements of the write become one: of what they say of one cell, one row's marker, one tombstone, the newest
-counts. A collection that is not frozen is a tombstone for what was in it and cells for its elements; the tombstone of
-a statement at time t is at t - 1 µs, so that the elements of the same statement outlive it, and in the log it has the
-statement's time again.
+First the statements of the write are merged into one: for each cell, row marker and tombstone, the newest version
+counts. A collection that is not frozen consists of a tombstone for its earlier content and cells for its elements. The
+tombstone of a statement at time t applies at t - 1 µs, so the elements of the same statement survive it. In the log it
+has the statement's time.
 
-Then the pieces are put in order:
+Then the pieces are ordered:
 
-1. by timestamp, ascending: each has its own ``cdc$time``, and numbers its rows from 0; the last one ends the batch;
-2. within a timestamp: static columns, inserts, updates, row deletes, range deletes (two rows, start and end), the
-   delete of the partition;
-3. inserts, updates and static columns by time to live, none first; rows in the order in which the write names them.
+1. By ascending timestamp. Each timestamp has its own ``cdc$time`` and numbers its rows from 0. The last row ends the
+   batch.
+2. Within a timestamp: static columns, inserts, updates, row deletes, range deletes (two rows, start and end), partition
+   delete.
+3. Static columns, inserts and updates by time to live, rows without one first. Otherwise rows keep the order of the
+   write.
 
-A row of the log has one time to live, so cells of another one are another row. Null has none: it joins the cells that
-stay for ever. An insert is the row marker with the cells of its timestamp and time to live. It can say that a
-collection is replaced, but not that elements are added to one: those follow as an update. A later insert of a row
-takes the marker from an earlier one, which then is an update. A range in which no row can lie gives no rows, nor does
-a statement that changes nothing.
+Rules for a single row of the log:
 
-What is simpler here than in ScyllaDB: overlapping range deletes of one write are logged as they were written, not
-merged into disjoint ones.
+* It has one time to live. Cells with another one form another row. A null cell has no time to live and joins the cells
+  that do not expire.
+* An insert is the row marker together with the cells of its timestamp and time to live. It can replace a collection but
+  not add elements, which follow as an update.
+* A later insert of a row takes over the marker. The earlier one becomes an update.
+* A range that cannot contain a row produces no rows, nor does a statement that changes nothing.
+
+Unlike ScyllaDB, overlapping range deletes of one write are logged as written, not merged into disjoint ranges.
+
+Source: ScyllaDB, ``cdc/split.cc`` and its black-box tests.
 """
 
 from __future__ import annotations
@@ -44,20 +50,22 @@ from ringlog.wire.records import (
 
 UPDATED, INSERTED, ROW_DELETED, PARTITION_DELETED = 1, 2, 3, 4
 START_INCLUSIVE, START_EXCLUSIVE, END_INCLUSIVE, END_EXCLUSIVE = 5, 6, 7, 8
-"""Codes of ``cdc$operation``."""
+"""Values of ``cdc$operation``."""
 
 Key = tuple[bytes | None, ...]
+"""Components of a clustering key."""
 Ttl = int
-"""Seconds; 0 = never, which sorts first."""
+"""Seconds. 0: the cell does not expire, which sorts first."""
 
 Version = tuple[int, bool, Ttl, bytes]
-"""(timestamp, dead, time to live, value) of a cell: of two, the greater one counts. As in ScyllaDB one that expires
-counts before one that does not, and the later expiry before the greater value."""
+"""(timestamp, is null, time to live, value) of a cell. The greater of two versions counts. As in ScyllaDB, an expiring
+cell wins over a permanent one, and a later expiry over a greater value.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """One row of the log, without what the whole write has in common. ``timestamp`` in microseconds."""
+    """One row of the log, without the fields that all rows of a write share. ``timestamp`` is in microseconds."""
 
     timestamp: int
     batch_seq_no: int
@@ -71,7 +79,7 @@ class Piece:
 
 
 def split(mutation: Mutation, table: TableShape) -> tuple[Piece, ...]:
-    """The rows of an acceptable mutation, in the order of the log. The table's CDC options are not looked at."""
+    """Split a valid mutation into its rows, in the order of the log. The table's CDC options are ignored."""
     write = _Write(table)
     first = MutationStatement(
         mutation.operation,
@@ -90,11 +98,12 @@ def split(mutation: Mutation, table: TableShape) -> tuple[Piece, ...]:
 
 
 def keys_only(pieces: tuple[Piece, ...]) -> tuple[Piece, ...]:
-    """The pieces for a log that holds only the keys of what changed."""
+    """Return the pieces for a log that contains only the keys of the changed rows."""
     return tuple(replace(piece, cells=(), deleted=(), deleted_elements=()) for piece in pieces)
 
 
 def _numbered(pieces: list[Piece]) -> Iterator[Piece]:
+    """Yield the pieces of one timestamp with their numbers."""
     for number, piece in enumerate(pieces):
         yield replace(piece, batch_seq_no=number, end_of_batch=number == len(pieces) - 1)
 
@@ -104,7 +113,12 @@ def _numbered(pieces: list[Piece]) -> Iterator[Piece]:
 
 @dataclass(slots=True)
 class _Collection:
-    """``tombstone``: as in the log, the statement's own time; None: nothing is deleted before."""
+    """A collection in a write.
+
+    Attributes:
+        tombstone: Timestamp of the statement that replaced the collection, as in the log. None: earlier content stays.
+        elements: Key of each element to its version.
+    """
 
     tombstone: int | None = None
     elements: dict[bytes, Version] = field(default_factory=dict)
@@ -112,7 +126,12 @@ class _Collection:
 
 @dataclass(slots=True)
 class _Row:
-    """What the write says of one row, or of the static columns. ``marker``: (timestamp, time to live)."""
+    """Changes of a write to one row, or to the static columns.
+
+    Attributes:
+        marker: (timestamp, time to live) of the newest insert.
+        deleted_at: Timestamp of the newest row delete.
+    """
 
     marker: tuple[int, Ttl] | None = None
     deleted_at: int | None = None
@@ -121,7 +140,7 @@ class _Row:
 
 
 class _Write:
-    """A whole write, newest versions only."""
+    """A whole write, with the newest version of everything."""
 
     def __init__(self, table: TableShape) -> None:
         self._table = table
@@ -133,7 +152,7 @@ class _Write:
         self._groups: dict[int, list[Piece]] | None = None
 
     def take(self, change: MutationStatement, timestamp: int, ttl: Ttl) -> None:
-        """Add one statement."""
+        """Merge one statement."""
         if change.operation == PARTITION_DELETE:
             self._partition = _later(self._partition, timestamp)
         elif change.operation == RANGE_DELETE:
@@ -146,6 +165,8 @@ class _Write:
             self._upsert(change, timestamp, ttl)
 
     def _upsert(self, change: MutationStatement, timestamp: int, ttl: Ttl) -> None:
+        # An insert that names only static columns and no clustering key makes no row.
+        """Merge an insert or update."""
         whole_row = not (is_static_only(change, self._table) and not change.clustering_key)
         if change.operation == INSERT and (whole_row or not self._table.clustering_key):
             row = self._row(change.clustering_key)
@@ -168,6 +189,7 @@ class _Write:
                 self._element(change, taken.column, key, (timestamp, True, 0, b""))
 
     def _of(self, change: MutationStatement, column: str) -> _Row:
+        """Return the row that holds the column: the static one, or the one of the statement's key."""
         return self._static if column in self._table.static else self._row(change.clustering_key)
 
     def _row(self, key: Key) -> _Row:
@@ -187,7 +209,7 @@ class _Write:
     # ------------------------------------------------------------------------------------- and become rows
 
     def groups(self) -> dict[int, list[Piece]]:
-        """Timestamp to its rows in order, not numbered yet."""
+        """Return timestamp to its pieces in order, not numbered yet."""
         if self._groups is None:
             self._groups = {}
             for piece in sorted(self._pieces(), key=_rank):
@@ -195,7 +217,9 @@ class _Write:
         return self._groups
 
     def _pieces(self) -> Iterator[Piece]:
-        """All rows, without order but for that of the rows in the write; ``batch_seq_no`` says which kind one is."""
+        """Yield all pieces, unordered except that rows keep the order of the write. ``batch_seq_no`` holds the rank of
+        the piece's kind until the pieces are numbered.
+        """
         yield from self._changes(self._static, (), 0)
         for key, row in self._rows.items():
             yield from self._changes(row, key, 2)
@@ -212,7 +236,13 @@ class _Write:
             yield Piece(self._partition, 5, False, PARTITION_DELETED, None, ())
 
     def _changes(self, row: _Row, key: Key, kind: int) -> Iterator[Piece]:
-        """Inserts and updates of one row. ``kind``: rank of its updates; that of an insert is one less."""
+        """Yield inserts and updates of one row.
+
+        Args:
+            row: The row.
+            key: Its clustering key.
+            kind: Rank of its updates. An insert ranks one lower.
+        """
         parts: dict[tuple[int, Ttl], _Part] = {}
         for column, (timestamp, dead, ttl, value) in row.cells.items():
             part = parts.setdefault((timestamp, ttl), _Part())
@@ -229,13 +259,14 @@ class _Write:
             if (timestamp, ttl) != row.marker:
                 yield part.piece(kind, UPDATED, *where)
                 continue
+            # Added elements cannot be part of an insert, so they follow as an update.
             rest = part.additions()
             yield part.piece(kind - 1, INSERTED, *where)
             if rest is not None:
                 yield rest.piece(kind, UPDATED, *where)
 
     def _spread(self, column: str, collection: _Collection, parts: dict[tuple[int, Ttl], _Part]) -> None:
-        """Put a collection's tombstone and elements into the parts of their timestamps and times to live."""
+        """Add a collection's tombstone and elements to the parts with their timestamps and times to live."""
         if collection.tombstone is not None:
             part = parts.setdefault((collection.tombstone, 0), _Part())
             part.deleted.append(column)
@@ -244,6 +275,7 @@ class _Write:
         kind = self._types[column]
         for element in sorted(collection.elements, key=lambda key: sort_key(key_type(kind), key)):
             timestamp, dead, ttl, value = collection.elements[element]
+            # Equal timestamps survive: the tombstone applies 1 µs earlier than its number in the log.
             if collection.tombstone is not None and timestamp < collection.tombstone:
                 continue
             if dead:
@@ -258,7 +290,7 @@ class _Write:
 
 @dataclass(slots=True)
 class _Part:
-    """What one timestamp and time to live say of a row: cells, columns deleted, elements added and taken out."""
+    """Changes to a row with one timestamp and time to live: cells, deleted columns, added and removed elements."""
 
     cells: list[Cell] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -266,20 +298,24 @@ class _Part:
     taken: list[DeletedElements] = field(default_factory=list)
 
     def additions(self) -> _Part | None:
-        """Take out what an insert cannot say: changes of elements in collections that it does not replace."""
+        """Remove and return the changes that an insert cannot express: elements of collections that it does not
+        replace. Return None if there are none.
+        """
         rest = _Part(added=[cell for cell in self.added if cell.column not in self.deleted], taken=self.taken)
         self.added = [cell for cell in self.added if cell.column in self.deleted]
         self.taken = []
         return rest if rest.added or rest.taken else None
 
     def piece(self, kind: int, operation: int, key: Key, timestamp: int, ttl: int | None) -> Piece:
-        """The row of the log; ``kind`` stands in its ``batch_seq_no`` until it is numbered."""
+        """Return the piece. ``kind`` is its rank, held in ``batch_seq_no`` until the pieces are numbered."""
         cells, deleted = (*self.cells, *self.added), tuple(self.deleted)
         return Piece(timestamp, kind, False, operation, ttl, key, cells, deleted, tuple(self.taken))
 
 
 def _rank(piece: Piece) -> tuple[int, int, int]:
-    """Order of the rows: timestamp, kind, time to live. Sorting keeps the order of rows that are alike in these."""
+    """Return the sort key of a piece: timestamp, kind, time to live. The sort is stable, so equal pieces keep their
+    order.
+    """
     return piece.timestamp, piece.batch_seq_no, piece.ttl or 0
 
 

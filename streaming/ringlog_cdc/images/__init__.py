@@ -1,1 +1,1 @@
-"""Preimages and postimages: the state of rows beside the job, and the rows of the log that are made of it."""
+"""Preimages and postimages: the stored states of rows, and the log rows made from them."""

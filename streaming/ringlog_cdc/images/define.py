@@ -1,22 +1,24 @@
-"""What images a write has, and what its rows are afterwards. The definition, one write at a time.
+"""Definition of images: the preimages and postimages of a write, and the states of its rows afterwards. One write at a
+time.
 
-For each timestamp of the write, on the rows as they were before it: preimages (of the static columns, then of rows in
-the order of the clustering key), what is logged anyway, postimages in the same order. All are numbered together.
+For each timestamp of the write, the log has preimages (static columns first, then rows by clustering key), the ordinary
+rows, and postimages in the same order as preimages. All are numbered together.
 
 ==============  =====================================================================================================
-a row is        by inserts and updates: those columns; by a row delete, in a table without clustering key also by a
-*touched*       delete of the partition: all columns. Deletes of ranges, and of partitions with many rows: none
-preimage        of each touched row that was there; ``true``: touched columns, ``full``: all. A column that was null
-                stands among the deleted ones
-postimage       of each touched row that is there afterwards: all columns that are not null
+a row is        by inserts and updates, in their columns; by a row delete, in all columns. In a table without clustering
+*touched*       key also by a partition delete. Range deletes, and partition deletes of many rows, touch no row
+preimage        of each touched row that existed before; ``true``: touched columns, ``full``: all columns. A column that
+                was null is among the deleted ones
+postimage       of each touched row that exists afterwards: all columns that are not null
 ==============  =====================================================================================================
 
-*There* is what a reader of the table sees at the append time of the write: the last write of each cell wins, whatever
-came later; what has expired is gone. All columns are those that the table has by the context, that the row has, or that
-the write names. Keys are always there; times to live are not.
+A row *exists* if a reader of the table sees it at the append time of the write. The last write of each cell wins, in
+order of timestamps, and expired cells are gone. All columns are those of the table in the context, of the row, and of
+the write. Images contain keys but no times to live.
 
-Source: ScyllaDB, ``cdc/log.cc`` and ``cdc/split.cc``. There a write with an older timestamp overwrites a row within its
-own images, and a row whose last column becomes null, which is no row any more, has an empty postimage; here neither.
+Source: ScyllaDB, ``cdc/log.cc`` and ``cdc/split.cc``, with two differences. There, a write with an older timestamp
+overwrites a row within its own images. A row whose last column becomes null no longer exists, but has an empty
+postimage there. Neither happens here.
 """
 
 from __future__ import annotations
@@ -56,46 +58,48 @@ from ringlog_cdc.images.state import (
 )
 
 Values = Mapping[str, bytes]
+"""Column name to value."""
 
 
 class States(Protocol):
-    """Where the states of rows lie: plain tuples by key. What is put counts at once, for good only with its part.
+    """Storage of row states: plain tuples by key.
 
-    A port: files and the simulated disk pass one suite (``tests/cdc/images/test_states_conformance.py``).
+    A change is visible at once, and becomes durable with its plan part. This is a port: files and the simulated disk
+    pass one suite (``tests/cdc/images/test_states_conformance.py``).
     """
 
     def number(self, name: str, table: ImageTable) -> int:
-        """What stands for a table in keys; a table made anew under the same name has another one."""
+        """Return the number of a table in keys. A table recreated with the same name gets another one."""
         ...
 
     def forget(self, name: str, table: str) -> None:
-        """Forget the states of the table with that full name and id, if there are any."""
+        """Drop the states of the table with this full name and id, if it has any."""
         ...
 
     def get(self, key: bytes) -> Any:
-        """The state of that key, None if there is none."""
+        """Return the state of a key, or None."""
         ...
 
     def has_common(self, key: bytes) -> bool:
-        """False if no partition of the key's table has a state of what its rows have in common."""
+        """Return False if no partition of the key's table has common state. The check costs little."""
         ...
 
     def fetch(self, keys: Iterable[bytes]) -> None:
-        """The states of these keys are going to be asked for."""
+        """Prefetch the states of these keys."""
         ...
 
     def put(self, key: bytes, value: Any) -> None:
-        """Keep a state; None: none."""
+        """Store a state. None deletes it."""
         ...
 
     def under(self, prefix: bytes) -> Sequence[bytes]:
-        """The keys that begin with it, in their order."""
+        """Return the keys with this prefix, in ascending order."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Imaged:
-    """The rows of a write, and the states that it leaves behind once it is really logged."""
+    """The rows of a write with images, and the states to store once the write is actually logged."""
 
     pieces: tuple[Piece, ...]
     states: Mapping[bytes, Any]
@@ -104,9 +108,16 @@ class Imaged:
 def imaged(
     states: States, name: str, table: ImageTable, composed: bytes, pieces: Sequence[Piece], now: int, only_keys: bool
 ) -> Imaged:
-    """The write of these pieces, by ascending timestamp, with its images.
+    """Add the images to a write.
 
-    ``composed``: partition key; ``only_keys``: the log has no more of what changed. Images have all they have.
+    Args:
+        states: States of rows.
+        name: Full name of the table.
+        table: The table.
+        composed: Composed partition key.
+        pieces: Pieces of the write, by ascending timestamp.
+        now: Append time, microseconds.
+        only_keys: The log has only the keys of the ordinary rows. Images are complete.
     """
     prefix = partition_prefix(states.number(name, table), composed)
     has_rows = table.shape.has_rows
@@ -114,6 +125,7 @@ def imaged(
     common = _present(states.get(common_key(prefix)), now) if has_rows else None
     rows = {key: _present(states.get(row_key(prefix, key)), now) for key in keys}
     state = whole_partition(table.shape.columns, common, rows)
+    # Cells of dropped columns may still be in the states, and must not appear in an image.
     if table.respelled:
         state = only(state, {*table.regular, *table.static})
     found: list[Piece] = []
@@ -125,6 +137,7 @@ def imaged(
     left: dict[bytes, Any] = {}
     for key in keys:
         row = state.rows.get(key, NOTHING)
+        # A partition without clustering key is its only row, so the partition's tombstone is the row's.
         if not has_rows:
             row = replace(row, deleted=max(row.deleted, state.deleted))
         left[row_key(prefix, key)] = kept_row(row, now, table.ttl)
@@ -136,12 +149,12 @@ def imaged(
 
 
 def _present(state: Any, now: int) -> Any:
-    """A state that is not forgotten."""
+    """Return the state, or None if it has expired."""
     return None if state is None or state[0] <= now else state
 
 
 def _is_of_row(piece: Piece, table: ImageTable) -> bool:
-    """Is it about one row, not about static columns, a range or a partition of many rows?"""
+    """Return True if the piece is about a single row."""
     if not table.shape.has_rows:
         return True
     return piece.operation in (INSERT, UPDATE, ROW_DELETE) and bool(piece.clustering_key)
@@ -150,8 +163,9 @@ def _is_of_row(piece: Piece, table: ImageTable) -> bool:
 def _purged(
     states: States, prefix: bytes, state: PartitionState, table: ImageTable, done: Iterable[bytes], now: int
 ) -> dict[bytes, Any]:
-    """What is left of the other rows of a partition under its tombstones: once these are forgotten nobody else knows
-    that the rows are gone.
+    """Return the remaining states of the partition's other rows, after new tombstones.
+
+    The tombstones are dropped some day. From then on only the states can tell that these rows are gone.
     """
     left: dict[bytes, Any] = {}
     for key in states.under(prefix + b"\1"):
@@ -169,7 +183,12 @@ def _purged(
 
 
 class _Touched:
-    """What the pieces of one timestamp touch: ``static``, and rows in the order of their keys; None: all columns."""
+    """The cells that the pieces of one timestamp touch.
+
+    Attributes:
+        static: Static columns.
+        rows: Clustering key to columns (None: all), in the order of the keys.
+    """
 
     def __init__(self, pieces: Sequence[Piece], table: ImageTable) -> None:
         self.static: set[str] = set()
@@ -196,7 +215,7 @@ def _numbered(
     now: int,
     only_keys: bool,
 ) -> list[Piece]:
-    """The pieces of one timestamp with their images."""
+    """Return the pieces of one timestamp with their images, numbered."""
     timestamp = own[0].timestamp
     found: list[Piece] = []
     if table.preimage != "false":
@@ -212,22 +231,25 @@ def _numbered(
 
 
 def preimage(timestamp: int, key: Key, columns: Sequence[str], values: Values) -> Piece:
-    """The preimage of a row: those columns. It is not numbered yet."""
+    """Return the preimage of a row with these columns, not numbered yet."""
     cells = tuple(Cell(column, values[column]) for column in columns if column in values)
     deleted = tuple(column for column in columns if column not in values)
     return Piece(timestamp, 0, False, PREIMAGE, None, key, cells, deleted)
 
 
 def postimage(timestamp: int, key: Key, columns: Sequence[str], values: Values) -> Piece:
-    """The postimage of a row, likewise."""
+    """Return the postimage of a row with these columns, not numbered yet."""
     return replace(preimage(timestamp, key, columns, values), operation=POSTIMAGE, deleted=())
 
 
 def _there(
     touched: _Touched, state: PartitionState, table: ImageTable, now: int
 ) -> Iterable[tuple[Key, set[str] | None, Values]]:
-    """(clustering key, touched columns, values) of what is touched and there; static columns have an empty key."""
+    """Yield (clustering key, touched columns, values) of everything that is touched and exists. Static columns have an
+    empty key.
+    """
     if touched.static:
+        # Without rows, the reader returns the static columns alone.
         for row in seen(replace(state, rows=Map()), table.shape.columns, now):
             yield (), touched.static, row.static
     rows = {row.clustering_key: row.values for row in seen(state, table.shape.columns, now)}
@@ -239,7 +261,7 @@ def _there(
 def _all(
     key: Key, values: Values, touched: set[str] | None, names: set[str] | None, table: ImageTable
 ) -> tuple[str, ...]:
-    """The columns of an image in their order, only ``names`` if there are any: those of the table, then others."""
+    """Return the columns of an image in order: those of the table, then others. Only ``names`` if given."""
     known = table.static if table.shape.has_rows and not key else table.regular
     if names is not None:
         return (*(column for column in known if column in names), *sorted(names - {*known}))

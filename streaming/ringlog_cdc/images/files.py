@@ -1,7 +1,8 @@
-"""The folder in which states of rows lie, as the driver and the tasks see it: what is kept, apart from who decides.
+"""The folder with the states of rows, as driver and tasks see it.
 
-``ringlog_cdc.bulk.image_work`` decides; the simulator gives it a folder on a simulated disk. A mark and an emptied
-folder are there as a whole or not at all, whatever a crash leaves behind.
+``ringlog_cdc.bulk.image_work`` makes the decisions. The simulator supplies a folder on a simulated disk.
+
+Invariant: the mark and an emptied folder appear atomically. A crash leaves the state before or after, never a part.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ FOLDER, BEGUN = "images", "begun.json"
 
 @dataclass(frozen=True, slots=True)
 class ImageFiles:
-    """``images`` of a checkpoint; ``str`` gives its path."""
+    """The folder ``images`` of a checkpoint. ``str`` gives its path."""
 
     folder: Path
 
@@ -26,34 +27,34 @@ class ImageFiles:
         return str(self.folder)
 
     def begun(self) -> bytes:
-        """What ``mark`` stored. Raises FileNotFoundError."""
+        """Return the content stored by ``mark``. Raises FileNotFoundError."""
         return (self.folder / BEGUN).read_bytes()
 
     def mark(self, text: str) -> None:
-        """Store where images begin, for good."""
+        """Store durably where images begin."""
         path = self.folder / BEGUN
         replace_durably(path, text.encode(), path.with_suffix(".draft"))
 
     def begin(self) -> None:
-        """Make the folder, empty."""
+        """Create the folder, empty."""
         self.forget()
         self.folder.mkdir()
 
     def forget(self) -> None:
-        """Delete the folder if it is there."""
+        """Delete the folder if it exists."""
         if self.folder.exists():
-            # Under another name it is nothing, whatever a crash leaves of it.
+            # Rename first: a crash during the deletion then leaves no partial folder under this name.
             gone = self.folder.with_suffix(".gone")
             shutil.rmtree(gone, ignore_errors=True)
             self.folder.rename(gone)
             shutil.rmtree(gone)
 
     def partitions(self) -> list[int]:
-        """The source partitions of which there are states."""
+        """Return the source partitions with states."""
         return sorted(int(path.stem) for path in self.folder.glob("*.db"))
 
     def has(self, partition: int) -> bool:
-        """True if there are states of a source partition."""
+        """Return True if the source partition has states."""
         return (self.folder / f"{partition}.db").exists()
 
     def drop(self, partition: int) -> None:
@@ -62,5 +63,5 @@ class ImageFiles:
             path.unlink()
 
     def open(self, partition: int) -> ImageStore:
-        """The states of a source partition, for a caller that closes them again before others open them."""
+        """Open the states of a source partition. Others wait until the caller closes them."""
         return ImageStore(self.folder, partition)

@@ -1,16 +1,16 @@
-"""What is kept of a row, so that its image can be made: newest versions of cells, and what was deleted.
+"""Stored states of rows: the newest version of each cell, and tombstones. Images are made from them.
 
-A row's state, and that of what its partition's rows have in common (tombstones, static columns), are plain tuples that
-``marshal`` stores as they are. They say the same as the states of ``ringlog.kernel.rows``, the only place where a write
-meets a state; what is here takes them there and back. Cells lie in them as rows of the log have them (``items``). A
-state is *forgotten* at an instant that it names itself, so that forgetting is a function of the input, whether or not
-anybody has cleaned up by then:
+A state is a plain tuple that ``marshal`` can store, either of a row or of the *common* part of a partition (tombstones,
+static columns). It is equivalent to a state of ``ringlog.kernel.rows``, where all merge rules are. This module converts
+between both. Cells are stored encoded, as rows of the log contain them (*items*).
 
-- where nothing lives any more that does not expire: ``GRACE`` after the last write and the last expiry. An older write
-  that comes even later than that makes cells visible that had been deleted since.
-- with a time to live of images: so long after the last write, whatever lives.
+Each state contains its expiry time. Expiry is thus a function of the input, independent of when the file is cleaned up:
 
-All times are microseconds; *now* is the append time of a write.
+* If nothing permanent is alive: ``GRACE`` after the last write and the last expiry. An even older write that arrives
+  later can revive cells that were deleted in between.
+* With a time to live of images: that long after the last write, regardless of content.
+
+All times are microseconds. *Now* is the append time of a write.
 """
 
 from __future__ import annotations
@@ -25,18 +25,20 @@ from ringlog.kernel.rows.partition import Key, PartitionState, Range, TableColum
 from ringlog_cdc.columnar.pieces import item_of, value_of
 
 GRACE = 10 * 86_400 * 1_000_000
-"""As long as ScyllaDB keeps tombstones by default."""
+"""ScyllaDB's default lifetime of tombstones."""
 
 FOR_EVER = 2**63 - 1
+"""Expiry of a state that does not expire."""
 RANGES_MAX = 64
-"""Tombstones of ranges that a partition remembers, the newest: they only matter for writes that come later with an
-older timestamp, and each is looked at for every write."""
+"""Most range tombstones kept per partition, the newest. They only affect later writes with older timestamps, and every
+write checks each of them.
+"""
 
 Version = tuple[int, bytes | None, int | None]
-"""(timestamp, value or None: dead, expiry or None)."""
+"""(timestamp, value or None for a deleted cell, expiry or None)."""
 
 Many = tuple[dict[str, dict[bytes, Version]], dict[str, int]]
-"""(elements of collections, column to what wiped it)."""
+"""(column to elements of its collection, column to timestamp of its replacement)."""
 
 Row = tuple[
     int,
@@ -48,19 +50,28 @@ Row = tuple[
     tuple[int | None, ...] | None,
     Many | None,
 ]
-"""(when it is forgotten, tombstone, marker, columns in the order of their names, their items, their timestamps: one if
-they are all the same, their expiries: None if none expires, collections).
+"""State of a row.
+
+Fields: expiry of the state, tombstone, row marker, column names in ascending order, their items, timestamps, expiries,
+collections. Timestamps are one number if all are equal. Expiries are None if no cell expires.
 """
 
 Common = tuple[int, int, tuple[tuple[Any, ...], ...], Row | None]
-"""(when it is forgotten, tombstone of the partition, those of ranges: fields of ``Range``, static columns)."""
+"""Common state of a partition: expiry of the state, partition tombstone, range tombstones (fields of ``Range``), static
+columns.
+"""
 
 NO_MANY: Many = ({}, {})
 NO_COMMON: Common = (FOR_EVER, NEVER, (), None)
 
 
 def row_key(prefix: bytes, clustering: Iterable[bytes | None]) -> bytes:
-    """The key of a row's state. ``prefix``: ``partition_prefix``."""
+    """Return the key of a row's state.
+
+    Args:
+        prefix: Result of ``partition_prefix``.
+        clustering: Components of the clustering key.
+    """
     parts = [prefix, b"\1"]
     for part in clustering:
         parts += (len(part or b"").to_bytes(4, "big"), part or b"")
@@ -68,22 +79,27 @@ def row_key(prefix: bytes, clustering: Iterable[bytes | None]) -> bytes:
 
 
 def partition_prefix(number: int, composed: bytes) -> bytes:
-    """What keys of the states of a partition begin with. ``number``: of the table in the store."""
+    """Return the common prefix of all keys of a partition.
+
+    Args:
+        number: Number of the table in the store.
+        composed: Composed partition key.
+    """
     return number.to_bytes(4, "big") + len(composed).to_bytes(4, "big") + composed
 
 
 def common_key(prefix: bytes) -> bytes:
-    """The key of what rows of a partition have in common."""
+    """Return the key of a partition's common state. It sorts before the keys of rows."""
     return prefix + b"\0"
 
 
 def is_common(key: bytes) -> bool:
-    """Is it the key of what rows of a partition have in common?"""
+    """Return True for a key of common state."""
     return key[-1] == 0 and len(key) == 9 + int.from_bytes(key[4:8], "big")
 
 
 def clustering_of(prefix: bytes, key: bytes) -> tuple[bytes, ...]:
-    """The reverse of ``row_key``."""
+    """Return the clustering key in a key from ``row_key``."""
     found, at = [], len(prefix) + 1
     while at < len(key):
         end = at + 4 + int.from_bytes(key[at : at + 4], "big")
@@ -96,7 +112,7 @@ def clustering_of(prefix: bytes, key: bytes) -> tuple[bytes, ...]:
 
 
 def whole_row(row: Row | None) -> RowState:
-    """A row as the kernel has it."""
+    """Convert a stored row to the kernel's state."""
     if row is None:
         return NOTHING
     _, deleted, marker, *_, many = row
@@ -110,7 +126,13 @@ def whole_row(row: Row | None) -> RowState:
 
 
 def kept_row(state: RowState, now: int, ttl: int) -> Row | None:
-    """What is kept of a row, if ``now`` is its last write; None: nothing."""
+    """Convert a row to its stored state, or None if nothing is left.
+
+    Args:
+        state: The row.
+        now: Append time of its last write.
+        ttl: Time to live of images. 0: none.
+    """
     if state == NOTHING:
         return None
     cells: dict[str, Version] = {}
@@ -128,7 +150,7 @@ def kept_row(state: RowState, now: int, ttl: int) -> Row | None:
 
 
 def versions(row: Row) -> dict[str, Version]:
-    """The cells of a row, with items in the place of values."""
+    """Return column to version of a stored row, with items instead of values."""
     _, _, _, columns, items, times, expiries, _ = row
     every = (times,) * len(columns) if isinstance(times, int) else times
     return dict(zip(columns, zip(every, items, expiries or (None,) * len(columns), strict=True), strict=True))
@@ -137,7 +159,15 @@ def versions(row: Row) -> dict[str, Version]:
 def packed(
     limit: int, deleted: int, marker: Version | None, cells: Mapping[str, Version], many: Many | None = None
 ) -> Row:
-    """The row of these cells, with items in the place of values. ``limit``: when it is forgotten."""
+    """Return the stored row of these cells.
+
+    Args:
+        limit: Expiry of the state.
+        deleted: Tombstone.
+        marker: Row marker.
+        cells: Column to version, with items instead of values.
+        many: Collections.
+    """
     columns = tuple(sorted(cells))
     times, items, expiries = zip(*map(cells.__getitem__, columns), strict=True) if columns else ((), (), ())
     time = 0 if not times else times[0] if times.count(times[0]) == len(times) else times
@@ -150,14 +180,22 @@ def _item(column: str, value: bytes | None) -> bytes | None:
 
 
 def _place(item: tuple[Place, RowCell]) -> tuple[str, bytes]:
+    """Return the sort key of a cell."""
     return item[0][0], item[0][1] or b""
 
 
 def forgotten_at(versions: Iterable[Version], now: int, ttl: int) -> int:
-    """When a row of these cells and marker is forgotten, if ``now`` is its last write."""
+    """Return the expiry of a row's state.
+
+    Args:
+        versions: Its cells and marker.
+        now: Append time of its last write.
+        ttl: Time to live of images. 0: none.
+    """
     last, limit = now, FOR_EVER
     for _, value, expires in versions:
         if value is not None:
+            # A permanent live cell: the loop ends early and the state does not expire.
             if expires is None:
                 break
             last = max(last, expires)
@@ -167,14 +205,14 @@ def forgotten_at(versions: Iterable[Version], now: int, ttl: int) -> int:
 
 
 def whole_partition(columns: TableColumns, common: Common | None, rows: Mapping[Key, Row | None]) -> PartitionState:
-    """A partition as the kernel has it, with these rows only."""
+    """Convert stored states to the kernel's partition, with these rows only."""
     _, deleted, ranges, static = common if common is not None else NO_COMMON
     known = ((key, whole_row(row)) for key, row in rows.items())
     return partition_state(columns, deleted, (Range(*fields) for fields in ranges), whole_row(static), known)
 
 
 def kept_common(state: PartitionState, now: int, ttl: int) -> Common | None:
-    """What is kept of a partition beside its rows; None: nothing."""
+    """Convert the common part of a partition to its stored state, or None if nothing is left."""
     static = kept_row(state.static, now, ttl)
     ranges = [item for item in state.ranges if item.deleted + GRACE > now]
     ranges = sorted(ranges, key=lambda item: item.deleted)[-RANGES_MAX:]

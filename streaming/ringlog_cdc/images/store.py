@@ -1,20 +1,21 @@
-"""States of rows on disk: one SQLite file a source partition, one transaction a plan part.
+"""States of rows on disk: one SQLite file per source partition, one transaction per plan part.
 
-All writes of a base key lie in one source partition, in order, and one task carries out a source partition of a part.
-So each file has one user at a time; what it holds is what the writes before its *position*, an offset, have left.
+All writes of a base key are in one source partition, in order, and one task processes a source partition of a part.
+Each file thus has one user at a time. It contains the result of all writes before its *position*, an offset.
 
-- A part moves the position from its begin to its end. What it changed is kept as it was before, until Spark has
-  committed the batch for good: a part that is carried out again begins with the states that it had. The driver goes
-  back before a part, however far; a task at most to the begin of its own, for another attempt may have done it.
-- A part that begins beyond the position means that states were lost, by a deleted file or an older copy of it; one
-  before everything that can be taken back, that the file belongs to another checkpoint. Neither is guessed about.
-- A task that comes too late finds a position behind its part, or a newer incarnation of the writer, and stops.
+Invariants:
 
-States count for good when the part does: its transaction is on disk before its task ends, and so before the driver
-marks the part as carried out. What a process that ended left in the write-ahead log may come from memory alone, if a
-sync had failed: it is copied into the file, and synced there, before anybody learns of it.
+* A part moves the position from its start to its end. The previous values of its changes are kept until Spark has
+  committed the batch. A replayed part thus starts with the same states. The driver can go back before a part, however
+  far. A task goes back to its own start at most, since another attempt may have finished the part.
+* A part that starts after the position means that states were lost, by a deleted file or an older copy. A part that
+  starts before everything that can be undone means that the file belongs to another checkpoint. Both stop the job.
+* A task that comes too late finds a position after its part, or a newer incarnation of the writer, and stops.
+* States are durable before the driver marks the part as done, because the transaction is on disk before the task ends.
+  After a crash, the write-ahead log may only have been in memory, if a sync had failed. It is copied into the file and
+  synced before the first read.
 
-Forgotten states are swept away in slices, some with each part, by a cursor that goes round the file.
+Expired states are deleted in slices, some with each part, by a cursor that cycles through the file.
 """
 
 from __future__ import annotations
@@ -33,19 +34,26 @@ from ringlog_cdc.errors import CdcError
 from ringlog_cdc.images.state import is_common
 
 MARSHAL = 2
-"""The version of ``marshal`` without references: later Pythons read it."""
+"""Version of ``marshal`` without references. Later versions of Python can read it."""
 
 CHANGES_MAX = 40_000
-"""N changed states are written before more are fetched; twice as many before any other is changed."""
+"""Changed states that are written before more are fetched. At twice as many, they are written before any further
+change.
+"""
 HELD_BYTES_MAX = 48 << 20
-"""Likewise, of what was fetched and of the writes that went by since."""
+"""The same limit in bytes, for fetched states and the writes since."""
 
 CACHE = "cache_size = -65536"
+"""SQLite's page cache: 64 MiB."""
 ALL_INTO_THE_FILE = "wal_checkpoint(TRUNCATE)"
+"""Copies the whole write-ahead log into the file, with a sync."""
 ASKED_TOGETHER = 500
+"""Keys per query."""
 SWEPT_LEAST = 100
 SWEPT_FOR_EACH = 2
-"""States that a part looks at whether they are forgotten, at least and for each state that it adds."""
+"""Number of states that a part checks for expiry: at least ``SWEPT_LEAST``, plus this number per added state. Above 1,
+the sweep outpaces growth.
+"""
 
 SCHEMA = (
     "CREATE TABLE about (name TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
@@ -53,10 +61,13 @@ SCHEMA = (
     "CREATE TABLE parts (start INTEGER PRIMARY KEY, about TEXT NOT NULL) WITHOUT ROWID",
     "CREATE TABLE undo (start INTEGER, number INTEGER, changes BLOB NOT NULL, PRIMARY KEY (start, number))",
 )
+"""``undo`` has the previous values of a part's changes, in chunks. ``parts`` has ``about`` as it was before the
+part.
+"""
 
 
 class ImagesLost(CdcError):
-    """The states of rows are not those that the plans say."""
+    """The stored states do not match the plans."""
 
     def __init__(self, partition: int, message: str) -> None:
         super().__init__(
@@ -68,10 +79,19 @@ class ImagesLost(CdcError):
 
 
 class ImageStore:
-    """The states of a source partition: ``rewind``, ``begin``, states, ``commit``; ``close`` gives up what is open."""
+    """The states of one source partition.
+
+    Call ``rewind`` or ``begin``, then the methods of ``States``, then ``commit``. ``close`` rolls back an open
+    transaction.
+    """
 
     def __init__(self, folder: Path, partition: int) -> None:
-        """Waits for the process that uses the file. Raises ImagesLost, or CdcError ``images_elsewhere``."""
+        """Open the file. Waits for the process that uses it.
+
+        Raises:
+            ImagesLost: The file is not a database.
+            CdcError: ``images_elsewhere``: the folder is not on this machine.
+        """
         self.partition = partition
         self._open(folder)
         self._stored: dict[bytes, bytes | None] = {}
@@ -94,7 +114,8 @@ class ImageStore:
         fcntl.flock(self._lock, fcntl.LOCK_EX)
         self._base = sqlite3.connect(folder / f"{self.partition}.db", isolation_level=None)
         try:
-            # Nobody else is there: no memory need be shared, which files on other hosts could not.
+            # The lock excludes other processes. In exclusive mode SQLite needs no shared memory, which files on remote
+            # hosts could not provide.
             settings = "locking_mode = EXCLUSIVE", "journal_mode = WAL", "synchronous = FULL", CACHE
             for pragma in (*settings, ALL_INTO_THE_FILE):
                 self._base.execute(f"PRAGMA {pragma}")
@@ -103,7 +124,7 @@ class ImageStore:
             raise ImagesLost(self.partition, f"the file of its rows is none: {error}") from error
 
     def close(self) -> None:
-        """Give up what was begun and not committed."""
+        """Roll back an open transaction and release the file."""
         if self._base.in_transaction:
             self._base.execute("ROLLBACK")
         self._base.close()
@@ -112,10 +133,16 @@ class ImageStore:
     # ---------------------------------------------------------------------------------------------------- a part
 
     def rewind(self, start: int, born: int, owner: int) -> None:
-        """Before a part, by the driver: states are those of offset ``start`` again, or of the first one.
+        """Reset the states to those of an offset, before a part. Called by the driver.
 
-        ``born``: the offset at which images begin in this partition; ``owner``: epoch at which the writer's incarnation
-        was registered. Raises ImagesLost, or CdcError ``images_taken``.
+        Args:
+            start: Start of the part.
+            born: Offset where images begin in this partition.
+            owner: Epoch of the registration of the writer's incarnation.
+
+        Raises:
+            ImagesLost: The states of ``start`` are not available.
+            CdcError: ``images_taken``: a newer writer owns the states.
         """
         self._base.execute("BEGIN IMMEDIATE")
         if not self._is_there():
@@ -126,6 +153,7 @@ class ImageStore:
             self._set({"position": born, "owner": 0, "numbers": {}, "next": 0, "common": [], "cursor": ""})
         known = self._load()
         self._go_to(start, owner)
+        # Nothing changed: without a commit there is nothing to sync.
         if self._about == known:
             self._base.execute("ROLLBACK")
             return
@@ -133,7 +161,17 @@ class ImageStore:
         self._base.execute("COMMIT")
 
     def begin(self, start: int, end: int, owner: int) -> None:
-        """A part from offset ``start`` to before ``end``, for the first time or once more; likewise."""
+        """Start a part, for the first time or again. Called by a task.
+
+        Args:
+            start: First offset of the part.
+            end: Offset after the part.
+            owner: Epoch of the registration of the writer's incarnation.
+
+        Raises:
+            ImagesLost: The states of ``start`` are not available.
+            CdcError: ``images_taken``: a newer writer owns the states, or they are past this part.
+        """
         self._base.execute("BEGIN IMMEDIATE")
         if not self._is_there():
             raise ImagesLost(self.partition, "no states of rows, and the driver has some")
@@ -149,7 +187,7 @@ class ImageStore:
         return self._base.execute("SELECT 1 FROM sqlite_master WHERE name = 'about'").fetchone() is not None
 
     def _go_to(self, start: int, owner: int) -> None:
-        """Load what is known, and undo the parts from ``start`` on."""
+        """Load the metadata, and undo the parts from ``start`` on."""
         self.check_owner(owner)
         self._about = self._load()
         while (position := self._about["position"]) > start:
@@ -159,9 +197,12 @@ class ImageStore:
         self._about["owner"] = owner
 
     def commit(self, end: int, now: int, kept_from: int) -> None:
-        """The part that was begun ends before offset ``end``, and its last write was appended at ``now``.
+        """Commit the current part.
 
-        Parts that begin before ``kept_from`` are never carried out again.
+        Args:
+            end: Offset after the part.
+            now: Append time of its last write, microseconds.
+            kept_from: Parts that start before this offset are never replayed. Their undo data is deleted.
         """
         if self._chunks or self._changed:
             self._sweep(now)
@@ -173,16 +214,16 @@ class ImageStore:
 
     @property
     def position(self) -> int:
-        """The offset up to which writes count; -1 if the file has no states."""
+        """Offset of the first write that is not in the states. -1 if the file has no states."""
         return int(self._load()["position"]) if self._is_there() else -1
 
     def check_owner(self, owner: int) -> None:
-        """Raise CdcError ``images_taken`` if a writer that was registered later has states here."""
+        """Raise CdcError ``images_taken`` if a later incarnation of the writer owns the states."""
         if self._is_there() and self._load()["owner"] > owner:
             raise CdcError("images_taken", f"states of partition {self.partition} have a newer writer than this one")
 
     def keep_only(self, tables: Iterable[tuple[str, str]]) -> None:
-        """Forget all tables but those of these (full names, ids): for the others, writes may have gone by."""
+        """Drop all tables except these (full name, id). The others may have missed writes."""
         kept = {json.dumps(table) for table in tables}
         self._about["numbers"] = {name: n for name, n in self._about["numbers"].items() if name in kept}
 
@@ -194,7 +235,7 @@ class ImageStore:
         self._base.executemany("INSERT OR REPLACE INTO about VALUES (?, ?)", rows)
 
     def _take_back(self, start: int, position: int) -> None:
-        """Undo the newest part, which ends at ``position`` and does not begin before ``start``."""
+        """Undo the newest part, which ends at ``position`` and must not start before ``start``."""
         newest = self._base.execute("SELECT start, about FROM parts ORDER BY start DESC LIMIT 1").fetchone()
         if newest is None or newest[0] < start:
             raise ImagesLost(self.partition, f"states of rows up to {position}; it goes on at {start}, too far back")
@@ -208,7 +249,7 @@ class ImageStore:
     # ---------------------------------------------------------------------------------------------------- states
 
     def number(self, name: str, table: ImageTable) -> int:
-        """What stands for a table in keys; a table made anew under the same name has another one."""
+        """Return the number of a table in keys. A table recreated with the same name gets another one."""
         known: dict[str, int] = self._about["numbers"]
         found = known.get(json.dumps((name, table.id)))
         if found is None:
@@ -217,57 +258,60 @@ class ImageStore:
         return found
 
     def forget(self, name: str, table: str) -> None:
-        """Forget the states of the table with that full name and id, if there are any."""
+        """Drop the states of the table with this full name and id, if it has any."""
         number: int | None = self._about["numbers"].get(json.dumps((name, table)))
         if number is None or number in self._emptied:
             return
-        # The number stays: writes that are on their way through this part may have it already.
+        # The number stays, because writes later in this part may already use it.
         for key in self.under(number.to_bytes(4, "big")):
             self.put(key, None)
         self._emptied.add(number)
 
     def get(self, key: bytes) -> Any:
-        """The state of that key, None if there is none."""
+        """Return the state of a key, or None."""
         if key in self._changed:
             return self._changed[key]
         data = self._stored[key] if key in self._stored else self._look(key)
         return None if data is None else marshal.loads(data)
 
     def _look(self, key: bytes) -> bytes | None:
+        """Read a state from the file, and remember it for ``undo``."""
         found = self._base.execute("SELECT value FROM states WHERE key = ?", (key,)).fetchone()
         self._stored[key] = None if found is None else found[0]
         return self._stored[key]
 
     def has_common(self, key: bytes) -> bool:
-        """False if no partition of the key's table has a state of what its rows have in common."""
+        """Return False if no partition of the key's table has common state."""
         return key[:4] in self._common
 
     def expect(self, size: int) -> None:
-        """Writes of this number of bytes are next: what they leave finds room."""
+        """Make room for the states of the next ``size`` bytes of writes."""
         self._held_bytes += size
         if self._held_bytes > HELD_BYTES_MAX:
             self._flush()
             self._held_bytes = size
 
     def fetch(self, keys: Iterable[bytes]) -> None:
-        """Make states of these keys quick to get."""
+        """Prefetch the states of these keys, many per query."""
         if len(self._changed) >= CHANGES_MAX:
             self._flush()
-        # What has changed was stored before.
+        # A changed key is in ``stored`` too.
         stored = self._stored
         wanted = sorted({key for key in keys if key not in stored})
         for at in range(0, len(wanted), ASKED_TOGETHER):
             some = wanted[at : at + ASKED_TOGETHER]
+            # Keys without a state are remembered as None, so they are not read again.
             stored.update(dict.fromkeys(some))
             places = ",".join("?" * len(some))
             stored.update(self._base.execute(f"SELECT key, value FROM states WHERE key IN ({places})", some))
         self._held_bytes += sum(len(stored[key] or b"") for key in wanted)
 
     def put(self, key: bytes, value: Any) -> None:
-        """Keep a state; None: none."""
+        """Store a state. None deletes it."""
         if key not in self._changed:
             if len(self._changed) >= 2 * CHANGES_MAX:
                 self._flush()
+            # The previous value is needed for ``undo``.
             if key not in self._stored:
                 self._look(key)
         self._changed[key] = value
@@ -277,14 +321,16 @@ class ImageStore:
             self._common.add(key[:4])
 
     def under(self, prefix: bytes) -> Sequence[bytes]:
-        """The keys that begin with it, in their order."""
+        """Return the keys with this prefix, in ascending order."""
         self._flush()
+        # The smallest key after all keys with the prefix. The first byte belongs to a table number, so the sum does not
+        # overflow.
         behind = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
         rows = self._base.execute("SELECT key FROM states WHERE key >= ? AND key < ? ORDER BY key", (prefix, behind))
         return [key for (key,) in rows]
 
     def _flush(self) -> None:
-        """Write what changed, and how it was before."""
+        """Write the changed states, and their previous values to ``undo``."""
         if self._changed:
             before = {key: self._stored[key] for key in self._changed}
             self._base.execute(
@@ -298,6 +344,7 @@ class ImageStore:
         self._stored, self._changed, self._held_bytes = {}, {}, 0
 
     def _write(self, states: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Write states in the order of their keys, which keeps accesses to the tree local."""
         ordered = sorted(states, key=itemgetter(0))
         kept = [item for item in ordered if item[1] is not None]
         self._base.executemany("INSERT OR REPLACE INTO states VALUES (?, ?)", kept)
@@ -305,7 +352,7 @@ class ImageStore:
         self._base.executemany("DELETE FROM states WHERE key = ?", gone)
 
     def _sweep(self, now: int) -> None:
-        """Delete what is forgotten among the next states after the cursor, and those of tables that are no more."""
+        """Delete states after the cursor that have expired or whose table is gone."""
         self._flush()
         tables = {number.to_bytes(4, "big") for number in self._about["numbers"].values()}
         cursor, slice_size = bytes.fromhex(self._about["cursor"]), SWEPT_LEAST + self._added * SWEPT_FOR_EACH

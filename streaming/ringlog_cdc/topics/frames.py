@@ -1,4 +1,4 @@
-"""Records of topics as frames of Spark: those of the source in a batch, stretches of a topic between two places."""
+"""Kafka records as Spark frames: selections of a batch, and ranges of a topic."""
 
 from __future__ import annotations
 
@@ -13,11 +13,14 @@ from ringlog_cdc.plan.plan import OffsetRange
 from ringlog_cdc.settings import JobSettings
 
 Positions = Mapping[int, int]
+"""Partition to offset."""
 
 
 def columns_of_source() -> list[Column]:
-    """Of the Kafka source, as the Arrow functions want them: chosen from a batch that was handed over, for then Spark
-    does so while it copies its rows, which it does anyway.
+    """Return the columns of Spark's Kafka source that the Arrow functions read.
+
+    Select them from a batch in ``foreachBatch``. Spark copies the rows of such a batch anyway, and selects while
+    copying.
     """
     names = ("partition", "offset", "key", "value")
     partition, offset, key, value = map(F.col, names)
@@ -25,7 +28,7 @@ def columns_of_source() -> list[Column]:
 
 
 def before(ends: Positions) -> Column:
-    """True for the records that lie before these offsets; none does in a partition that is not named."""
+    """Return a condition for records before these offsets. Partitions without an offset have none."""
     condition = F.lit(False)
     for partition, end in sorted(ends.items()):
         condition = condition | ((F.col("partition") == F.lit(partition)) & (F.col("offset") < F.lit(end)))
@@ -33,7 +36,7 @@ def before(ends: Positions) -> Column:
 
 
 def within(ranges: Sequence[OffsetRange]) -> Column:
-    """True for the records of these ranges."""
+    """Return a condition for the records of these ranges."""
     condition = F.lit(False)
     for item in ranges:
         offset = F.col("offset")
@@ -43,14 +46,14 @@ def within(ranges: Sequence[OffsetRange]) -> Column:
 
 
 class TopicReader:
-    """Records of topics as batches of Spark."""
+    """Reader of topic ranges as batch frames."""
 
     def __init__(self, session: SparkSession, settings: JobSettings) -> None:
         self._session = session
         self._settings = settings
 
     def read(self, topic: str, begins: Positions, ends: Positions) -> DataFrame:
-        """Keys and values of the records from ``begins`` up to ``ends``."""
+        """Return keys and values of the records from ``begins`` up to ``ends``."""
         reader = self._session.read.format("kafka").options(**spark_options(self._settings.bootstrap_servers))
         for name, places in (("startingOffsets", begins), ("endingOffsets", ends)):
             text = json.dumps({topic: {str(partition): offset for partition, offset in places.items()}})
@@ -60,7 +63,7 @@ class TopicReader:
 
 
 def chunks(begins: Positions, ends: Positions, size: int) -> Iterator[tuple[dict[int, int], dict[int, int]]]:
-    """The offsets between two places in steps of about ``size``, each from and to."""
+    """Yield (start, end) offsets that cut a range of a topic into steps of about ``size`` records."""
     each = max(1, size // max(1, len(ends)))
     at = {partition: begins.get(partition, 0) for partition in ends}
     while any(at[partition] < end for partition, end in ends.items()):
@@ -70,7 +73,7 @@ def chunks(begins: Positions, ends: Positions, size: int) -> Iterator[tuple[dict
 
 
 def at_or_after(starts: Positions) -> Column:
-    """True for mutations at these offsets or behind them."""
+    """Return a condition for mutations at these source offsets or later."""
     condition = F.lit(False)
     for partition, start in sorted(starts.items()):
         condition = condition | ((F.col("partition") == F.lit(partition)) & (F.col("offset") >= F.lit(start)))

@@ -31,22 +31,31 @@ ORDER: Mapping[str, str] = {
     "retries": _NEVER,
     "delivery.timeout.ms": _NEVER,
 }
-"""What no user may set otherwise: each keeps rows in order, and whole."""
+"""Producer options that users cannot change. Each is needed to keep rows complete and in order."""
 
 PACE: Mapping[str, str] = {
     "linger.ms": "100",  # a task flushes when it ends: nothing waits that long, and requests are full
     "batch.size": "131072",
     "max.request.size": str(4 * 1024 * 1024),
 }
+"""Producer options that users can change."""
 
 
 def unfit(name: str, value: str) -> bool:
-    """True for an option of the user's that would put another value in the place of the job's."""
+    """Return True if a user's option conflicts with the job's."""
     return name in ORDER and value != ORDER[name]
 
 
 def sink_options(bootstrap_servers: str, given: Iterable[tuple[str, str]] = ()) -> dict[str, str]:
-    """Options of Spark's Kafka sink; ``given``: the user's, by Kafka's names. Raises BadKafkaConfig."""
+    """Return the options of Spark's Kafka sink.
+
+    Args:
+        bootstrap_servers: The brokers.
+        given: The user's options, by Kafka's names.
+
+    Raises:
+        BadKafkaConfig: The login cannot be expressed for Java clients.
+    """
     options = {**PACE, **dict(given), **ORDER}
     return {**spark_options(bootstrap_servers), **{f"kafka.{name}": value for name, value in options.items()}}
 
@@ -55,7 +64,7 @@ Emit = Callable[..., None]
 
 
 class RetentionKeeper:
-    """Raises a topic's retention to what a state promises; asks the broker only when that has changed."""
+    """Raises a topic's retention to the promise of a state. Asks the broker only after that has changed."""
 
     def __init__(self, admin: AdminClient, topic: str, emit: Emit) -> None:
         self._admin = admin
@@ -65,8 +74,9 @@ class RetentionKeeper:
         self._kept: tuple[int | None, ...] = ()
 
     def keep(self, state: ClusterState) -> None:
-        """See the module. Never raises because of the broker; a line of the progress tells what was done, or not."""
+        """Raise the retention if needed. A broker error is reported as a progress line, not raised."""
         seen = (state.tables, state.past_ttls, state.generations)
+        # Identity suffices: a state shares the parts that did not change with its predecessor.
         if len(self._seen) == len(seen) and all(old is new for old, new in zip(self._seen, seen, strict=True)):
             return
         self._seen = seen

@@ -1,7 +1,6 @@
-"""Looking at the ends of topics: how far the mutations are processed, where the CDC log ends.
+"""Queries for offsets of topics: how far the mutations are processed, and where the CDC log ends.
 
-Append times are those of the broker (``LogAppendTime``) in milliseconds; everywhere else they count as that many whole
-milliseconds in microseconds.
+Append times are set by the broker (``LogAppendTime``) in milliseconds. Elsewhere they are converted to microseconds.
 """
 
 from __future__ import annotations
@@ -21,18 +20,19 @@ from ringlog_cdc.errors import CdcError, StopRequested
 
 REQUEST_TIMEOUT_S = 10.0
 PATIENCE_S = 60.0
-"""As long as Spark's own source asks for the ends of topics."""
+"""Same as the limit of Spark's own source for the ends of topics."""
 LOOK_AGAIN_S = 0.2
+"""Pause between two attempts."""
 
 T = TypeVar("T")
 log = get_logger(__name__)
 
 
 class Offsets:
-    """Asks the broker about offsets; reads no records. One thread at a time.
+    """Client for offsets. Reads no records. For one thread at a time.
 
-    A broker that is away, or a partition without a leader, is waited for: after ``patience_s`` every question raises
-    LogUnavailable, and StopRequested once ``stopping`` is set.
+    Queries wait for an unavailable broker or a partition without a leader. Each query raises LogUnavailable after
+    ``patience_s``, and StopRequested once ``stopping`` is set.
     """
 
     def __init__(
@@ -44,21 +44,22 @@ class Offsets:
         self._consumer = self._made()
 
     def _made(self) -> Consumer:
+        """Return a new consumer."""
         return Consumer(
             {
                 **connection(self._bootstrap),
                 "group.id": "ringlog-cdc-offsets",
                 "enable.auto.commit": False,
-                "isolation.level": "read_committed",  # a transaction that is open, or was given up, is not there
+                "isolation.level": "read_committed",  # offsets then end before open transactions
             }
         )
 
     def close(self) -> None:
-        """Give up the connection."""
+        """Close the connection."""
         self._consumer.close()
 
     def _ask(self, topic: str, question: Callable[[Consumer], T]) -> T:
-        """The broker's answer, however often it takes."""
+        """Ask the broker until it answers."""
         began = time.monotonic()
         waits = False
         while True:
@@ -77,12 +78,17 @@ class Offsets:
                 raise StopRequested
             if time.monotonic() - began >= self._patience_s:
                 raise LogUnavailable(f"offsets of {topic} are unknown: {why}", "is the broker up? Then start again")
+            # After these errors a client keeps outdated metadata, and only a new one asks again.
             if code in MISBELIEFS:
                 self._consumer.close()
                 self._consumer = self._made()
 
     def partitions(self, topic: str) -> int:
-        """How many partitions a topic has; raises CdcError ``topic_missing``."""
+        """Return the number of partitions of a topic.
+
+        Raises:
+            CdcError: ``topic_missing``.
+        """
 
         def asked(consumer: Consumer) -> int:
             found = consumer.list_topics(topic, timeout=REQUEST_TIMEOUT_S).topics[topic]
@@ -96,14 +102,16 @@ class Offsets:
         return count
 
     def ends(self, topic: str) -> dict[int, int]:
-        """Partition to the offset that its next record gets."""
+        """Return partition to the offset of its next record."""
         return {partition: self._bounds(topic, partition)[1] for partition in range(self.partitions(topic))}
 
     def begins(self, topic: str) -> dict[int, int]:
-        """Partition to the offset of its first record."""
+        """Return partition to the offset of its first record."""
         return {partition: self._bounds(topic, partition)[0] for partition in range(self.partitions(topic))}
 
     def _bounds(self, topic: str, partition: int) -> tuple[int, int]:
+        """Return first and next offset of a partition."""
+
         def asked(consumer: Consumer) -> tuple[int, int]:
             found = consumer.get_watermark_offsets(TopicPartition(topic, partition), timeout=REQUEST_TIMEOUT_S)
             if found is None:
@@ -113,19 +121,19 @@ class Offsets:
         return self._ask(topic, asked)
 
     def begins_at(self, topic: str, time: int) -> dict[int, int]:
-        """Partition to the offset of its first record that was appended at ``time`` (microseconds) or later, its end if
-        there is none.
+        """Return partition to the offset of its first record appended at ``time`` (microseconds) or later, or else its
+        end.
         """
         ends = self.ends(topic)
         found = self.later(topic, time // 1000)
         return {partition: end if (offset := found[partition]) is None else offset for partition, end in ends.items()}
 
     def later(self, topic: str, limit: int) -> dict[int, int | None]:
-        """Partition to the first offset appended at ``limit`` (milliseconds) or later; None if there is none.
-
-        A writer that has promised nothing yet asks for times before 1970. A broker takes those for signs, and refuses
-        the ones that it does not know as it does a version of the protocol.
+        """Return partition to the first offset appended at ``limit`` (milliseconds) or later, or None if there are no
+        such records.
         """
+        # A writer without a promise asks for times before 1970. Brokers reserve negative times for special queries, and
+        # reject unknown ones as an unsupported version.
         places = [TopicPartition(topic, partition, max(limit, 0)) for partition in range(self.partitions(topic))]
 
         def asked(consumer: Consumer) -> dict[int, int | None]:
