@@ -1,1 +1,1 @@
-"""Batch plans: decisions of a driver that a successor repeats."""
+"""Batch plans: decisions of a driver that its successor repeats."""

@@ -1,15 +1,16 @@
-"""Do the parts of a checkpoint belong together? Looked at before the writer registers, so also where no input comes.
+"""Consistency check of a checkpoint, before the writer registers. It runs even without input.
 
-Spark's folder, the plans and the states that images are made of tell of the same batches. If one of them was lost, or
-brought back from a copy, what the others say is no longer true, and a job would pass writes over or decide them twice.
+Spark's folder, the plans and the image states describe the same batches. If one of them was lost or restored from a
+copy, the job would skip writes or decide them twice. So the check requires:
 
-- Spark's newest batch begins and ends where its plans do (``check_place``), and no plan is of a later one;
-- what Spark has committed is planned to its end and carried out;
-- where the last part that was carried out keeps images, their states are there.
+* Spark's newest batch starts and ends where its plans do (``check_place``), and no plan belongs to a later batch.
+* Everything that Spark has committed is fully planned and done.
+* If the last finished part keeps images, their states are present.
 
-The metadata log tells of them, too: of what it says is decided everything was planned here, or found in the topics when
-this checkpoint took the place of a lost one (``check_said``). One that is behind is an older copy of itself as a whole,
-or another writer has logged the source meanwhile; either way it would decide writes again that have their rows.
+The metadata log is a further witness. Everything that it reports as decided was planned here, or was found in the
+topics when this checkpoint replaced a lost one (``check_said``). A checkpoint that is behind is an older copy as a
+whole, or another writer has processed the source in between. In both cases it would decide writes again that already
+have rows.
 """
 
 from __future__ import annotations
@@ -32,7 +33,16 @@ TOGETHER = "spark/ and plans/ of the checkpoint do not belong together"
 
 
 def check_agreement(checkpoint: Path, chain: PlanChain, topic: str) -> None:
-    """Raise ChainBroken unless Spark's folder and the plans agree. ``topic``: of the mutations."""
+    """Check that Spark's folder and the plans agree.
+
+    Args:
+        checkpoint: The checkpoint.
+        chain: Its plans.
+        topic: Name of the mutations topic.
+
+    Raises:
+        ChainBroken: They disagree.
+    """
     batches = _batches(checkpoint / "spark" / "offsets")
     committed = _batches(checkpoint / "spark" / "commits")
     newest = max(batches, default=-1)
@@ -50,11 +60,20 @@ def check_agreement(checkpoint: Path, chain: PlanChain, topic: str) -> None:
 
 
 def check_said(state: ClusterState, writer: str, source: str, chain: PlanChain, found: Mapping[int, int]) -> None:
-    """Raise CdcError unless the checkpoint has all that the metadata log says is decided of ``source``, and nobody else
-    logged that since this ``writer`` did; one without plans has nothing to be behind. ``found``: source partition to
-    the offset up to which it noted what others had decided, when it took the place of a lost one.
+    """Check that the checkpoint is not behind the metadata log. A checkpoint without plans cannot be.
 
-    Plans are durable before anything is said of them, so a checkpoint that was never changed passes wherever it died.
+    Plans are durable before the log reports them, so an unmodified checkpoint passes after any crash.
+
+    Args:
+        state: Cluster state.
+        writer: Name of this writer.
+        source: Name of the mutations topic.
+        chain: Plans of the checkpoint.
+        found: Source partition to the end offset of the decisions of others that the checkpoint noted, if it replaced a
+            lost one.
+
+    Raises:
+        CdcError: The checkpoint misses decisions, or another writer has processed the source since.
     """
     if chain.head.sequence < 0:
         return
@@ -72,9 +91,12 @@ def check_said(state: ClusterState, writer: str, source: str, chain: PlanChain, 
 
 
 def check_images(files: ImageFiles, store: PlanStore) -> None:
-    """Raise ImagesLost unless the states of the newest part are there, if its tables keep images.
+    """Check that the states of the newest finished part are present, if its tables keep images.
 
-    Of a part that is not carried out yet nothing has to be there: the run that carries it out looks.
+    An unfinished part is checked by the run that executes it.
+
+    Raises:
+        ImagesLost: States are missing.
     """
     parts = store.parts(store.head.batch)
     if not parts or not store.is_settled(parts[-1]) or not tables_with_images(store.context(parts[-1].context)):
@@ -85,4 +107,5 @@ def check_images(files: ImageFiles, store: PlanStore) -> None:
 
 
 def _batches(folder: Path) -> set[int]:
+    """Return the batch numbers that have a file in the folder."""
     return {int(path.name) for path in folder.iterdir() if path.name.isdigit()} if folder.is_dir() else set()

@@ -1,10 +1,10 @@
-"""The plan chain: what its entries and marks say together, and the port of what keeps it.
+"""The plan chain: queries on its entries and marks, and the port for its storage.
 
-Two adapters, ``PlanStore`` on disk and the simulator's ``Checkpoint``, pass one suite
+The two adapters, ``PlanStore`` on disk and the simulator's ``Checkpoint``, pass one suite
 (``tests/cdc/test_plan_store_conformance.py``).
 
-A part is *settled* when all its rows are durable in their topics, a closing at once. What is durable of the source is
-what the settled parts cover without a gap.
+An entry is *settled* when nothing is left to do for it: a part when all its rows are durable in their topics, a closing
+at once. The source is durable as far as settled parts cover it without a gap.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Named = TypeVar("Named")
 
 
 class PlanChain:
-    """Entries by sequence number, without a gap, and the sequence numbers of those carried out."""
+    """Entries by sequence number, without a gap, and the sequence numbers of the finished ones."""
 
     def __init__(self, entries: Mapping[int, PlanEntry], done: Collection[int]) -> None:
         self._entries = dict(entries)
@@ -30,23 +30,23 @@ class PlanChain:
 
     @property
     def head(self) -> PlanEntry:
-        """The newest entry, GENESIS if there is none."""
+        """The newest entry, or GENESIS."""
         return self._entries[max(self._entries)] if self._entries else GENESIS
 
     def parts(self, batch: int) -> tuple[PlanEntry, ...]:
-        """The stored plan parts of a batch, in order."""
+        """Return the stored parts of a batch, in order."""
         found = [entry for entry in self._entries.values() if entry.kind == "route" and entry.batch == batch]
         return tuple(sorted(found, key=lambda entry: entry.sequence))
 
     def before(self, entry: PlanEntry) -> PlanEntry | None:
-        """The newest plan part before that one which has rows; None if the chain remembers none."""
+        """Return the newest part with rows before this entry, or None if the chain has none."""
         older = (found for found in self._entries.values() if found.sequence < entry.sequence and found.ranges)
         return max(older, key=lambda found: found.sequence, default=None)
 
     def replayed_from(self, batch: int) -> dict[int, int]:
-        """Source partition to the first offset that may be handed out again while this batch is carried out.
+        """Return source partition to the first offset that Spark may replay while this batch is processed.
 
-        It, or the one before it if that one was not committed: Spark goes no further back.
+        Spark replays this batch, or the previous one if that was not committed. It goes back no further.
         """
         starts: dict[int, int] = {}
         for part in (*self.parts(batch - 1), *self.parts(batch)):
@@ -55,20 +55,20 @@ class PlanChain:
         return starts
 
     def is_done(self, entry: PlanEntry) -> bool:
-        """True if the entry was marked as carried out, by this driver or one before it."""
+        """Return True if the entry is marked as done, by this driver or an earlier one."""
         return entry.sequence in self._done
 
     def undone(self) -> tuple[PlanEntry, ...]:
-        """Plan parts with rows that are not marked as carried out, in order."""
+        """Return the parts with rows that are not marked as done, in order."""
         found = [entry for entry in self._entries.values() if entry.ranges and not self.is_settled(entry)]
         return tuple(sorted(found, key=lambda entry: entry.sequence))
 
     def is_settled(self, entry: PlanEntry) -> bool:
-        """True if nothing of the entry is left to do."""
+        """Return True if nothing is left to do for the entry."""
         return entry.kind == "close" or entry.sequence in self._done
 
     def durable_positions(self) -> dict[int, int]:
-        """Source partition to the first offset whose row may not be durable yet."""
+        """Return source partition to the first offset whose row may not be durable yet."""
         positions: dict[int, int] = {}
         for sequence in sorted(self._entries):
             entry = self._entries[sequence]
@@ -78,41 +78,52 @@ class PlanChain:
         return positions
 
     def is_closing_durable(self) -> bool:
-        """True if every part before the newest closing is carried out: what it closes takes no more rows."""
+        """Return True if every part before the newest closing is done. The closed generations then receive no more
+        rows.
+        """
         closings = [entry.sequence for entry in self._entries.values() if entry.kind == "close"]
         newest = max(closings, default=-1)
         return all(self.is_settled(entry) for entry in self._entries.values() if entry.sequence < newest)
 
 
 class StoredChain(PlanChain, ABC, Generic[Done, Named]):
-    """A chain that outlives its driver: opened again, it has each entry, mark and context that was stored.
+    """A chain that survives its driver: after a restart it has each stored entry, mark and context.
 
-    ``Done``: what storing gives, None after it or steps that perform it; ``Named``: likewise, a name. One that raises
-    anything but ChainMoved and ChainBroken may have stored what it was given.
+    ``Done`` is the result of a store operation: None, or steps that perform it. ``Named`` is the same with a name as
+    result. If an operation raises anything but ChainMoved and ChainBroken, it may have stored its argument.
     """
 
     @abstractmethod
     def append(self, entry: PlanEntry) -> Done:
-        """Store the next entry. Raises ChainMoved if that place is taken, ChainBroken if it does not fit."""
+        """Store the next entry.
+
+        Raises:
+            ChainMoved: Another entry has its sequence number.
+            ChainBroken: The entry does not fit the chain.
+        """
 
     @abstractmethod
     def mark_done(self, entry: PlanEntry) -> Done:
-        """All rows of the entry are durable in their topics."""
+        """Record that all rows of the entry are durable in their topics."""
 
     @abstractmethod
     def put_context(self, context: Mapping[str, Any]) -> Named:
-        """Store what parts are decided with, if it is absent, under its ``context_name``, which is the outcome."""
+        """Store a context unless it exists. The result is its ``context_name``."""
 
     @abstractmethod
     def context(self, name: str) -> Mapping[str, Any]:
-        """The context stored under ``name``. Raises ChainBroken if it is missing or was changed."""
+        """Return the context stored under ``name``.
+
+        Raises:
+            ChainBroken: It is missing or was changed.
+        """
 
 
 def canonical(context: Mapping[str, Any]) -> bytes:
-    """The one JSON text of a context."""
+    """Encode a context as canonical JSON."""
     return json.dumps(dict(context), sort_keys=True, separators=(",", ":")).encode()
 
 
 def context_name(data: bytes) -> str:
-    """The name of a context with these canonical bytes: hex SHA-256."""
+    """Return the name of a context: the SHA-256 of its canonical bytes in hex."""
     return hashlib.sha256(data).hexdigest()

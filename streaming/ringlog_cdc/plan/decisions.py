@@ -1,8 +1,10 @@
-"""What the driver decides about a batch, apart from Spark: pure functions of the chain, the metadata and the facts.
+"""Decisions about a batch without Spark: pure functions of chain, metadata and facts.
 
-- Spark's own record of a batch and the chain must agree on where it begins and ends (``check_place``).
-- A plan part is decided with a *context*; knowledge and horizon are those of one and the same state (``decide``).
-- A stored context gives the same routing table again, whatever the log has learned since (``table_of``).
+Invariants:
+
+* Spark's own record of a batch and the chain agree on where it starts and ends (``check_place``).
+* A plan part is decided with a *context*. Context and horizon belong to the same state (``decide``).
+* A stored context gives the same routing table again, even if the log has changed since (``table_of``).
 """
 
 from __future__ import annotations
@@ -23,7 +25,12 @@ from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, route_entry
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A plan part before it is stored. ``used``: the greatest time its rows use; ``starts``: where it begins."""
+    """A plan part before it is stored.
+
+    Attributes:
+        used: Largest time that its rows use, microseconds.
+        starts: Source partition to the start of the part.
+    """
 
     batch: int
     part: int
@@ -37,11 +44,19 @@ class Draft:
 def check_place(
     batch: int, parts: Sequence[PlanEntry], head: PlanEntry, ends: Mapping[int, int], before: Mapping[int, int]
 ) -> None:
-    """Raise ChainBroken unless Spark's own folder and the chain agree on where the batch begins and ends.
+    """Check that Spark's checkpoint and the chain agree on where the batch starts and ends.
 
-    ``ends``: of this batch by Spark's offset log; ``before``: of the batch before it, looked at where the batch has
-    no plans yet. If one of the two was lost and the other kept, Spark would hand over a batch that passes rows over,
-    or plans would be made a second time for rows that have been written.
+    If one of them was lost and the other kept, Spark would skip rows, or rows already written would be planned again.
+
+    Args:
+        batch: Spark's number of the batch.
+        parts: Stored parts of the batch.
+        head: Newest entry.
+        ends: End of the batch in Spark's offset log.
+        before: End of the previous batch there. Needed only for a batch without parts.
+
+    Raises:
+        ChainBroken: They disagree.
     """
     if parts:
         planned = dict(parts[-1].positions)
@@ -60,9 +75,12 @@ def check_place(
 
 
 def next_positions(starts: Mapping[int, int], ends: Mapping[int, int], head: PlanEntry) -> dict[int, int]:
-    """Where the next part begins, for every partition of a batch that ends at ``ends``.
+    """Return the start of the next part in every source partition.
 
-    ``starts``: the first offsets of the topic.
+    Args:
+        starts: First offsets of the topic.
+        ends: End of the batch.
+        head: Newest entry.
     """
     positions = {partition: starts.get(partition, 0) for partition in ends}
     return positions | dict(head.positions)
@@ -71,11 +89,18 @@ def next_positions(starts: Mapping[int, int], ends: Mapping[int, int], head: Pla
 def decide(
     draft: Draft, head: PlanEntry, state: ClusterState, horizon: int, *, context: str, incarnation: str
 ) -> PlanEntry | None:
-    """The entry for a part, or None if its rows may not be routed any more, and it must be made anew.
+    """Return the entry for a part, or None if its rows may no longer be routed and the part must be planned again.
 
-    ``state``: the newest folded one, which must give the context that the part was made with; ``horizon``: what binds
-    in that very state. After the rows were looked at the horizon may have been lowered, a generation committed above
-    it, and the horizon raised again: a decision on a state that is not the newest would miss that.
+    ``state`` must be the newest state. After the rows were read, the horizon may have been lowered, a generation
+    committed above it, and the horizon raised again. A decision on an older state would miss that.
+
+    Args:
+        draft: The part.
+        head: Newest entry.
+        state: Newest state.
+        horizon: The writer's horizon in that state, microseconds.
+        context: Name of the stored context.
+        incarnation: Incarnation of the writer.
     """
     if draft.ranges and horizon <= draft.used:
         return None
@@ -98,11 +123,17 @@ def decide(
 def context_of(
     state: ClusterState, source_topic: str, partitions: int, row_bytes_max: int, image_ttl: int = 0
 ) -> dict[str, Any]:
-    """What a part is decided with, beside its rows: all that a replay needs to decide the same.
+    """Return the context of a part: everything besides its rows that a replay needs to decide the same.
 
-    ``partitions``: how many the CDC topic has; ``image_ttl``: microseconds, see
-    ``ringlog_cdc.definition.image_tables``. ``in_tablets``: ids of the tables in tablets, under which generations have
-    their streams.
+    Args:
+        state: Cluster state.
+        source_topic: Name of the mutations topic.
+        partitions: Number of partitions of the CDC topic.
+        row_bytes_max: Most bytes of an encoded row.
+        image_ttl: Time to live of images, microseconds. See ``ringlog_cdc.definition.image_tables``.
+
+    Returns:
+        JSON fields. ``in_tablets`` has the ids of tables in tablets, which identify their streams in generations.
     """
     changed = any(generation.leeway is not None for generation in state.generations)
     reaches = {"reaches_us": [leeway_at(state, generation) for generation in state.generations]} if changed else {}
@@ -124,10 +155,11 @@ def context_of(
 
 
 def still_known(context: Mapping[str, Any], state: ClusterState, used: int) -> Mapping[str, Any]:
-    """The context without generations that were withdrawn since it was stored. Raises ChainBroken.
+    """Remove generations from a context that were withdrawn since it was stored.
 
-    A generation is withdrawn only while no writer may have routed into it, so a part that used less than its start
-    (``used``) comes out the same without it. What used more and lacks its generation is of another log.
+    A generation can be withdrawn only while no writer may have routed into it. A part that used less than its start
+    (``used``) therefore has the same outcome without it. A part that used more and misses its generation belongs to
+    another log.
     """
     known = {(found.id, found.timestamp) for found in state.generations}
     names = [tuple(item) for item in context["generations"]]
@@ -141,9 +173,16 @@ def still_known(context: Mapping[str, Any], state: ClusterState, used: int) -> M
 
 
 def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterState) -> RoutingTable:
-    """The routing table of a stored context; ``state`` has the streams of its generations. Raises ChainBroken.
+    """Build the routing table of a stored context.
 
-    ``closed``: what the plan knew of, and what the log says by now (``closed_for``): their streams may be gone.
+    Args:
+        context: The context.
+        closed: Closed generations, as the plan knew them and as the log has them now (``closed_for``). Their streams
+            may be gone.
+        state: State with the streams of the context's generations.
+
+    Raises:
+        ChainBroken: A generation of the context is not in the log.
     """
     known = {generation.id: generation for generation in state.generations}
     return routing_table(
@@ -163,15 +202,16 @@ def table_of(context: Mapping[str, Any], closed: Sequence[str], state: ClusterSt
 
 
 def closed_for(entry: PlanEntry, state: ClusterState) -> tuple[str, ...]:
-    """Ids of generations into which rows of a plan that is not carried out yet must not go.
+    """Return the ids of generations that must receive no more rows from an unfinished plan.
 
-    The log closes a generation only after every part that may have rows of it is durable, unless this writer was fenced
-    meanwhile: then consumers have left it, and what is still missing there must not be lost in silence behind them.
+    The log closes a generation only after every part with possible rows in it is durable, unless this writer was fenced
+    in between. Consumers have then left the generation, and missing rows written there now would be lost silently.
     """
     return tuple(sorted({*entry.closed, *(found.id for found in state.generations if found.closed is not None)}))
 
 
 def _generation(known: Mapping[str, Generation], name: str, timestamp: int) -> Generation:
+    """Return the generation, or raise ChainBroken if the log does not have it."""
     found = known.get(name)
     if found is None or found.timestamp != timestamp:
         raise ChainBroken(f"generation {name} of {timestamp} is not in the metadata log")

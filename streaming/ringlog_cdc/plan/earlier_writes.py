@@ -17,26 +17,28 @@ from ringlog.kernel.generations.verdicts import CountedLifetime, CountedVersion,
 from ringlog.kernel.model.state import ClusterState
 
 KEY = "history"
+"""Field of a context."""
 SETTLED = 1
-"""In place of the settled time: there is one."""
+"""Placeholder for the validation watermark: any value above 0."""
 
 
 def fields_of_shape(shape: TableShape) -> list[Any]:
-    """The shape of a table, for a context."""
+    """Return the shape of a table as fields of a context."""
     return list(astuple(shape))
 
 
 def shape_of_fields(stored: Sequence[Any]) -> TableShape:
-    """The shape of a table in a stored context."""
+    """Return the shape of a table from fields of a context."""
     return TableShape(*map(_tuples, stored))
 
 
 def _tuples(value: Any) -> Any:
+    """Convert lists to tuples, recursively."""
     return tuple(map(_tuples, value)) if isinstance(value, list) else value
 
 
 def history_context(state: ClusterState) -> dict[str, Any]:
-    """What a context has of it: nothing, where nothing is promised."""
+    """Return the history for a context. Empty if the log promises no validation watermark."""
     if not state.settled.until:
         return {}
     found = history_of(state)
@@ -46,7 +48,7 @@ def history_context(state: ClusterState) -> dict[str, Any]:
 
 
 def history_in(context: Mapping[str, Any]) -> SchemaHistory | None:
-    """The history of a stored context; None: its part was judged by the newest tables."""
+    """Return the history in a stored context. None: the newest tables apply to every write of the part."""
     if KEY not in context:
         return None
     stored = context[KEY]
@@ -60,7 +62,7 @@ def _lifetime_out(lifetime: CountedLifetime) -> list[Any]:
 
 
 def _plain(version: CountedVersion) -> list[Any]:
-    """The fields of a version but for its shape."""
+    """Return the fields of a version except its shape, which is the last one."""
     return [getattr(version, field.name) for field in fields(version)][:-1]
 
 

@@ -1,13 +1,13 @@
-"""What a CDC writer promises next: the pure rules of horizon and low-watermark.
+"""Pure rules for the next promise of a CDC writer: its horizon and its low-watermark.
 
-- The horizon is raised ahead of use while there is something to route, to ``lead`` beyond the clock; an idle writer
-  lets it lie, so that it costs no entries and holds back no generation.
-- While a generation is prepared nothing is raised; the horizon is lowered at once to just above what stored plans
-  have used, so that the generation can be committed soon. It is never lowered below the floor found at registration
-  nor the low-watermark.
-- The low-watermark is raised to the start of a generation once everything below it is durable.
+* While there is something to route, the horizon is raised ahead of use, to ``lead`` past the clock. An idle writer
+  leaves it unchanged, which costs no entries and delays no generation.
+* While a generation is prepared, the horizon is never raised. It is lowered at once to just above the use of stored
+  plans, so that the generation can be committed soon. It never goes below the low-watermark, nor below the floor found
+  at registration.
+* The low-watermark is raised to the start of a generation once everything below is durable.
 
-The clock decides only when to ask; the log decides what holds.
+Invariant: the clock decides only when to ask, and the log decides the outcome.
 """
 
 from __future__ import annotations
@@ -21,15 +21,21 @@ from ringlog.protocol.submission.results import RejectedResult, Submitted
 
 _REPLACED = ("stale_incarnation", "unknown_writer", "writer_fenced")
 HELD_STEPS = 10
-"""While rows are held the horizon is raised at most N times a lead: each time is an entry of the log."""
+"""While rows are held, the horizon is raised at most this number of times per lead, because each time is an entry of
+the log.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class WriterStanding:
-    """A writer as the log has it, and what it used (times in microseconds).
+    """A writer's state in the log and its use so far. Times in microseconds.
 
-    ``used``: the greatest timestamp or append time of any stored plan. ``active``: rows were planned lately.
-    ``held``: rows wait.
+    Attributes:
+        floor: Horizon found at registration.
+        used: Largest timestamp or append time of any stored plan.
+        prepared: A generation is prepared.
+        active: Rows were planned recently.
+        held: Rows are waiting.
     """
 
     horizon: int
@@ -42,12 +48,18 @@ class WriterStanding:
 
 
 def binding(folded: int, lowering: int | None) -> int:
-    """The horizon that binds: the folded one, or that of a lowering whose fate is open, submitted or not yet folded."""
+    """Return the horizon in force: the folded one, or that of a lowering that is not yet folded, if that is lower."""
     return folded if lowering is None else min(folded, lowering)
 
 
 def next_horizon(standing: WriterStanding, now: int, lead: int) -> int | None:
-    """The horizon to ask for now, or None if the present one serves."""
+    """Return the horizon to request, or None to keep the current one.
+
+    Args:
+        standing: The writer.
+        now: Clock, microseconds.
+        lead: Distance of the horizon from the clock, microseconds.
+    """
     if standing.prepared:
         lowest = max(standing.floor, standing.low_watermark, standing.used + 1)
         return lowest if lowest < standing.horizon else None
@@ -57,32 +69,35 @@ def next_horizon(standing: WriterStanding, now: int, lead: int) -> int | None:
 
 
 def next_closing(generations: Sequence[Generation], low_watermark: int) -> Generation | None:
-    """The generation whose start the low-watermark reaches next: the first that follows another and begins above."""
+    """Return the generation whose start the low-watermark reaches next, or None. The first generation has no
+    predecessor to close.
+    """
     followers = list(generations)[1:]
     return next((generation for generation in followers if generation.timestamp > low_watermark), None)
 
 
 def closed_before(generations: Sequence[Generation], low_watermark: int) -> tuple[str, ...]:
-    """Ids of the generations that ended at or before ``low_watermark``."""
+    """Return the ids of the generations that ended at or before ``low_watermark``."""
     pairs = zip(generations, list(generations)[1:], strict=False)
     return tuple(earlier.id for earlier, later in pairs if later.timestamp <= low_watermark)
 
 
 def closes_before_nothing(generations: Sequence[Generation], claimed: int, low_watermark: int) -> bool:
-    """True if the newest closing in the chain reaches up to a generation that was withdrawn: what it closes is open.
+    """Return True if the newest closing of the chain ends at a generation that was withdrawn, so the closed ones are
+    open again.
 
-    It takes a clock that was ahead here, too, to store such a closing; nothing can be routed behind it.
+    Only a clock that was ahead here as well can store such a closing. Nothing can be routed after it.
     """
     return claimed > low_watermark and all(generation.timestamp != claimed for generation in generations)
 
 
 def is_replaced(answer: Submitted) -> bool:
-    """Does the answer to a promise say that this incarnation promises nothing any more?"""
+    """Return True if the answer to a promise means that this incarnation can make no more promises."""
     return isinstance(answer, RejectedResult) and answer.code in _REPLACED
 
 
 class Claim(Enum):
-    """What a writer does about its low-watermark."""
+    """A writer's next step for its low-watermark."""
 
     NOTHING = "nothing"
     RAISE_HORIZON = "raise horizon"
@@ -90,10 +105,15 @@ class Claim(Enum):
 
 
 def next_claim(mine: CdcWriter, claimed: int, is_durable: bool) -> Claim:
-    """What to do about ``claimed``, the low-watermark of the newest closing in the chain.
+    """Return the next step for the low-watermark.
 
-    ``is_durable``: every part before that closing is carried out; one that is not may still write rows of what it
-    closes. A low-watermark is not above the horizon, so that may have to be raised first.
+    A low-watermark must not exceed the horizon, so the horizon may have to be raised first.
+
+    Args:
+        mine: The writer.
+        claimed: Low-watermark of the newest closing in the chain.
+        is_durable: Every part before that closing is done. An unfinished one may still write rows into closed
+            generations.
     """
     if claimed <= mine.low_watermark or not is_durable:
         return Claim.NOTHING
@@ -103,11 +123,16 @@ def next_claim(mine: CdcWriter, claimed: int, is_durable: bool) -> Claim:
 def covers(
     durable: Mapping[int, int], later: Mapping[int, int | None], ends: Mapping[int, int], clock_is_past: bool
 ) -> bool:
-    """True if ``durable`` (source partition to offset) covers every record appended before a limit.
+    """Return True if all records appended before a limit are durable.
 
-    ``later``: the first offset that was appended at the limit or after it, None if there is none; ``ends``: where
-    each partition ends. A partition with a later record answers by itself; for another one the clock, which was looked
-    at before the broker was asked, must be safely past the limit.
+    A partition with a record after the limit proves its own case. Otherwise the clock, read before the broker was
+    asked, must be safely past the limit.
+
+    Args:
+        durable: Source partition to the first offset that may not be durable.
+        later: First offset appended at or after the limit, or None.
+        ends: End of each partition.
+        clock_is_past: The clock is safely past the limit.
     """
     for partition, end in ends.items():
         first = later[partition]

@@ -1,25 +1,25 @@
-"""Batch plans: the driver's decisions, as a chain of values that a replay follows; and the size of the next part.
+"""Batch plans: the driver's decisions as a chain of values, and the size of the next part.
 
-A plan part says which input offsets go out under which context (generations, tables, limits) and at which epoch that
-was known. It is stored before the first of its rows goes out. A replayed batch carries out its stored parts and
-decides nothing again, so the rows are the same bytes, whatever the log has learned since. Closing a generation is an
-entry of the same chain.
+A *plan part* assigns input offsets to a context (generations, tables, limits) and to the metadata epoch of that
+context. A part is stored before its first row is written. A replay carries out the stored parts and decides nothing
+again, so its rows are the same bytes, even if the log has changed since. Closing a generation is an entry of the same
+chain.
 
 Invariants, checked when a chain is loaded and when an entry is added:
 
-- sequence numbers have no gap, and each entry carries the digest of the one before it;
-- ``positions``, ``closed``, ``used`` and ``low_watermark`` are cumulative and never go back;
-- the ranges of an entry begin where the positions before it end: no offset is skipped, none is planned twice.
+* Sequence numbers have no gap, and each entry has the digest of its predecessor.
+* ``positions``, ``closed``, ``used`` and ``low_watermark`` are cumulative and never decrease.
+* The ranges of an entry start where the previous positions end: no offset is skipped or planned twice.
 
-The rule of held writes: a write may be routed when its append time, and its timestamp unless that lies beyond the
-acceptance window anyway, are below the writer's horizon. A part ends, for each source partition, before the first
-write that may not.
+Rule of held writes: a write may be routed if its append time is below the writer's horizon, and also its timestamp,
+unless that is outside the acceptance window anyway. In each source partition, a part ends before the first write that
+may not be routed.
 
-A job that dies often must still make progress. A part that was begun is carried out again as a whole, so a driver that
-dies loses one part. The first part of a run is small. Each later one may be as large as all before it, and takes about
-``PART_S`` at most. So a part takes no longer than the earlier ones of its run together, and a driver that lives as long
-as the previous one finishes what that one began. If parts are fast, a whole batch soon is one part. Durations decide
-sizes only: the outcome of a write follows from its plan.
+A job that crashes often must still make progress. A crash loses one part, since a started part is repeated as a whole.
+The first part of a run is therefore small. Each later one may be as large as all before it, up to about ``PART_S`` of
+work. So a part takes no longer than all earlier ones of its run together, and a driver that lives as long as its
+predecessor finishes the part that the predecessor started. If parts are fast, one part soon covers a whole batch.
+Durations influence sizes only: the outcome of a write follows from its plan.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ Positions = tuple[tuple[int, int], ...]
 """(source partition, first offset that is not planned), by ascending partition."""
 
 FORMAT = 1
+"""Version of the stored format."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +50,24 @@ class OffsetRange:
 
 @dataclass(frozen=True, slots=True)
 class PlanEntry:
-    """One link of the chain. ``kind``: ``route`` (a plan part) or ``close`` (everything below ``low_watermark`` is
-    durable).
+    """One entry of the chain.
 
-    ``part`` counts the parts of a batch from 0; ``last`` marks the one that completes it. ``epoch``: the metadata
-    epoch whose knowledge the context holds. ``horizon``: the folded horizon it was made under. ``used``: the greatest
-    timestamp or append time (microseconds) that this entry or one before it routes. ``closed``: ids of generations
-    that take no more rows.
+    Attributes:
+        sequence: Number of the entry, from 0.
+        kind: ``route`` for a plan part, or ``close``: everything below ``low_watermark`` is durable.
+        batch: Spark's number of the batch.
+        part: Number of the part in its batch, from 0.
+        last: True if the part completes its batch.
+        ranges: Offsets of the part.
+        epoch: Metadata epoch of the context.
+        context: Name of the stored context.
+        horizon: Folded horizon when the part was made, microseconds.
+        used: Largest timestamp or append time that this entry or an earlier one routes, microseconds.
+        closed: Ids of generations that accept no more rows.
+        low_watermark: Everything below is durable, microseconds.
+        positions: End of this entry in every source partition.
+        incarnation: Incarnation of the writer.
+        previous: Digest of the previous entry.
     """
 
     sequence: int
@@ -76,11 +88,11 @@ class PlanEntry:
 
 
 GENESIS = PlanEntry(-1, "close", -1, 0, True, (), 0, "", 0, 0, (), 0, (), "", "")
-"""What precedes the first entry; it is never stored."""
+"""Predecessor of the first entry. Never stored."""
 
 
 def encode(entry: PlanEntry) -> bytes:
-    """Canonical JSON of an entry: the bytes that are stored and digested."""
+    """Encode an entry as canonical JSON, the bytes that are stored and hashed."""
     fields = {name: getattr(entry, name) for name in PlanEntry.__dataclass_fields__}
     fields["ranges"] = [[item.partition, item.start, item.end] for item in entry.ranges]
     fields["format"] = FORMAT
@@ -88,7 +100,11 @@ def encode(entry: PlanEntry) -> bytes:
 
 
 def decode(data: bytes) -> PlanEntry:
-    """The entry that ``encode`` gave, of the very same bytes; raises ChainBroken for anything else."""
+    """Decode the bytes of ``encode``.
+
+    Raises:
+        ChainBroken: The bytes are not exactly the encoding of an entry.
+    """
     try:
         fields = json.loads(data)
         if not isinstance(fields, dict) or fields.pop("format") != FORMAT:
@@ -113,17 +129,18 @@ _PLAIN = {
     for field in dataclass_fields(PlanEntry)
     if str(field.type) in ("int", "str", "bool")
 }
-"""Field name to its one class, for the fields that JSON holds as they are."""
+"""Field name to its type, for fields that JSON represents directly."""
 
 
 def _whole(value: object) -> int:
+    """Return the value if it is an int, not a bool. Raises TypeError."""
     if type(value) is not int:
         raise TypeError(f"{value!r} is no whole number")
     return value
 
 
 def digest(entry: PlanEntry) -> str:
-    """Hex SHA-256 of the stored bytes; the empty text for GENESIS."""
+    """Return the SHA-256 of the stored bytes in hex, or the empty text for GENESIS."""
     return "" if entry.sequence < 0 else hashlib.sha256(encode(entry)).hexdigest()
 
 
@@ -164,10 +181,16 @@ def route_entry(
     starts: Mapping[int, int] | None = None,
     closed: Sequence[str] = (),
 ) -> PlanEntry:
-    """The chain's next plan part.
+    """Return the next plan part of the chain.
 
-    ``used`` is the greatest of its own rows (0 if it has none); ``starts`` gives a position to partitions that
-    have none yet; ``closed``: generations that the log says are closed, by this writer or another.
+    Args:
+        before: Newest entry.
+        used: Largest time that the part's own rows use. 0 if it has none.
+        starts: Position of each source partition that has none yet.
+        closed: Ids of generations that are closed in the log, by this writer or another.
+
+    Raises:
+        ChainBroken: The part does not fit the chain.
     """
     ordered = tuple(sorted(ranges, key=lambda item: item.partition))
     positions = dict(starts or {}) | dict(before.positions) | {item.partition: item.end for item in ordered}
@@ -195,7 +218,13 @@ def route_entry(
 def close_entry(
     before: PlanEntry, *, generations: Sequence[str], low_watermark: int, epoch: int, incarnation: str
 ) -> PlanEntry:
-    """The chain's next closing: ``generations`` take no more rows, everything below ``low_watermark`` is durable."""
+    """Return the next closing of the chain.
+
+    Args:
+        before: Newest entry.
+        generations: Ids of the generations that accept no more rows.
+        low_watermark: Everything below is durable, microseconds.
+    """
     entry = replace(
         before,
         sequence=before.sequence + 1,
@@ -216,19 +245,24 @@ def close_entry(
 
 
 def use_of(timestamp: int, appended: int, leeway: int) -> int:
-    """The greatest time that routing a write uses: a horizon above it lets the write pass. All in microseconds.
+    """Return the largest time that routing a write uses. A higher horizon lets the write pass. All in microseconds.
 
-    A timestamp beyond ``appended + leeway`` is refused under every set of generations, so it does not count.
+    A timestamp after ``appended + leeway`` is rejected under every set of generations, so it does not count.
     """
     return max(appended, timestamp) if timestamp <= appended + leeway else appended
 
 
 def append_limits(now: int, horizon: int, leeway: int) -> tuple[int, ...]:
-    """Append times (milliseconds, as brokers count) worth asking for before any row is looked at.
+    """Return append times (milliseconds, as brokers count) to ask the broker for before reading any row.
 
-    If nothing of a batch was appended at such a time or later, it can use no more than ``most_used``, which lies below
-    the horizon: nothing is held. The tighter one comes first: what a plan may use, the horizon cannot be lowered below.
-    ``now`` is only a guess of the newest append time; the broker's answer decides.
+    If nothing of a batch was appended at that time or later, the batch uses at most ``most_used``, which is below the
+    horizon, and no row is held. The lower limit comes first: the horizon cannot be lowered below the recorded use.
+    ``now`` is only a guess at the newest append time, and the broker's answer decides.
+
+    Args:
+        now: Clock, microseconds.
+        horizon: Horizon, microseconds.
+        leeway: Allowed lateness, microseconds.
     """
     allowed = (horizon - leeway) // 1000
     likely = now // 1000 + 1
@@ -236,22 +270,29 @@ def append_limits(now: int, horizon: int, leeway: int) -> tuple[int, ...]:
 
 
 def most_used(limit: int, leeway: int) -> int:
-    """The greatest time that routing uses of writes appended before ``limit`` (milliseconds); in microseconds."""
+    """Return the largest time (microseconds) that routing uses for writes appended before ``limit`` (milliseconds)."""
     return (limit - 1) * 1000 + leeway
 
 
 def is_before(later: Mapping[int, int | None], ends: Mapping[int, int]) -> bool:
-    """True if a batch that ends at ``ends`` has none of the records that begin at ``later`` (None: there are none)."""
+    """Return True if the batch ends before all later records.
+
+    Args:
+        later: Source partition to the first later record. None: there are none.
+        ends: Source partition to the end of the batch.
+    """
     firsts = [(later[partition], end) for partition, end in ends.items()]
     return all(first is None or first >= end for first, end in firsts)
 
 
 @dataclass(frozen=True, slots=True)
 class PartitionFacts:
-    """What a pass over the rows of one source partition found, from the position of the plans on.
+    """Result of reading the rows of one source partition, from the end of the plans on.
 
-    ``held`` is the offset of the first one that may not be routed yet, or None; ``used`` is the greatest timestamp or
-    append time of the rows that may be routed.
+    Attributes:
+        partition: Source partition.
+        held: Offset of the first row that may not be routed yet, or None.
+        used: Largest timestamp or append time of the rows that may be routed, microseconds.
     """
 
     partition: int
@@ -262,10 +303,14 @@ class PartitionFacts:
 def next_ranges(
     facts: Sequence[PartitionFacts], positions: Mapping[int, int], ends: Mapping[int, int]
 ) -> tuple[tuple[OffsetRange, ...], bool]:
-    """(ranges of the next part, whether they complete the batch).
+    """Return the ranges of the next part, and True if they complete the batch.
 
-    ``positions``: where the plans before it end, of every partition; ``ends``: where the batch ends. Offsets without a
-    row are control records; a part takes them along.
+    Offsets without a row are control records and belong to the part.
+
+    Args:
+        facts: Facts of the source partitions with rows.
+        positions: End of the plans in every source partition.
+        ends: End of the batch in every source partition.
     """
     held = {item.partition: item.held for item in facts if item.held is not None}
     ranges = []
@@ -277,7 +322,7 @@ def next_ranges(
 
 
 def at_most(ranges: tuple[OffsetRange, ...], complete: bool, limit: int) -> tuple[tuple[OffsetRange, ...], bool]:
-    """The same answer for a part of about ``limit`` offsets: every range from its begin on, by equal shares."""
+    """Limit the result of ``next_ranges`` to about ``limit`` offsets, with equal shares for the ranges."""
     share = max(1, limit // max(1, len(ranges)))
     if sum(item.end - item.start for item in ranges) <= limit:
         return ranges, complete
@@ -286,26 +331,35 @@ def at_most(ranges: tuple[OffsetRange, ...], complete: bool, limit: int) -> tupl
 
 
 def used_by(facts: Sequence[PartitionFacts], horizon: int) -> int:
-    """An upper bound of what a part uses: exact when nothing is held, else the most that the horizon allows."""
+    """Return an upper bound of the time that a part uses. It is exact if nothing is held, else the most that the
+    horizon allows.
+    """
     if any(item.held is not None for item in facts):
         return horizon - 1
     return max((item.used for item in facts), default=0)
 
 
 FIRST = 20_000
-"""Offsets of the first part of a run, at most."""
+"""Most offsets in the first part of a run."""
 LEAST = 1_000
+"""Lower bound for the limit of a part."""
 PART_S = 20.0
+"""Intended upper bound for the duration of a part, seconds."""
 QUICK_S = PART_S / 4
-"""What is done so soon says little of how long a large part would take."""
+"""A part faster than this says little about the duration of a large one."""
 
 
 def next_limit(limit: int, offsets: int, seconds: float, done: int) -> int:
-    """Offsets of the next part at most, after one of ``offsets`` took ``seconds`` under ``limit``.
+    """Return the most offsets for the next part.
 
-    ``done``: all offsets of this run so far, that part's among them.
+    Args:
+        limit: Limit of the part that was just done.
+        offsets: Its offsets.
+        seconds: Its duration.
+        done: All offsets of this run so far, including that part.
     """
     grown = max(limit, min(2 * limit, done))
     if seconds <= QUICK_S:
+        # A fast part far below its limit is no evidence that a larger limit is safe.
         return grown if 2 * offsets >= limit else limit
     return max(LEAST, min(grown, int(offsets / seconds * PART_S)))

@@ -1,17 +1,21 @@
-"""What a checkpoint that takes the place of a lost one must know, and leaves out: the decisions of ``recovery``.
+"""Rules for a checkpoint that replaces a lost one: which rows and dead letters exist already and must not be written
+again.
 
-A writer's name goes on with an empty checkpoint only after its right to write was taken away: what it wrote until then
-is all that there is, and may be looked up. Names of rows and letters are places of the source, never of the topic.
+A writer's name can continue with an empty checkpoint only after its right to write was revoked. The rows written until
+then are final and can be looked up. Rows and letters are identified by their position in the source, never in the
+topic.
 
-Nothing tells of a write of which nothing became (its table kept no log), and today it might become a row, behind rows
-of later writes, where readers take it for a repetition. Two things say that such a write was decided:
+A write without any output, because its table had no log, leaves no trace. Decided again today, it might become a row
+after the rows of later writes, and readers would take it for a repetition. Two facts show that such a write was
+decided:
 
-- the writer's own word in the metadata log (``CdcWriter.decided``), which it gives with every promise, and always
-  before it plans anything under tables that are not what they were (``may_revive``): below it nothing goes out;
-- a row in the same partition of the CDC topic, of a later write of the same source partition (``Known.lasts``): rows
-  come there in the order of the source, so what is missing before it was to be no row. Likewise letters.
+* The writer's own report in the metadata log (``CdcWriter.decided``). The writer sends it with every promise, and
+  before it plans anything under changed tables (``may_revive``). Nothing below that offset is written.
+* A row of a later write of the same source partition, in the same partition of the CDC topic (``KnownRows.lasts``).
+  Rows arrive there in the order of the source, so a missing earlier row was never meant to exist. The same holds for
+  letters.
 
-What neither of them covers lies at the end: it goes out behind nothing that came later.
+Writes that neither fact covers are at the end. Their rows follow no later ones.
 """
 
 from __future__ import annotations
@@ -28,23 +32,28 @@ from ringlog_cdc.plan.decisions import closed_for
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry
 
 Noted = tuple[int, int, int, int, int, bool, bool]
-"""Of a row: source partition, offset, timestamp, number, operation, is it the last, False. Of a letter: partition,
-offset, 0, 0, 0, False, True."""
+"""Identity of a row: source partition, offset, timestamp, number, operation, True for the last row, False. Identity of
+a letter: source partition, offset, 0, 0, 0, False, True.
+"""
 
 LETTERS = -1
-"""Stands for the topic of dead letters among partitions of the CDC topic."""
+"""Represents the dead-letter topic among the partitions of the CDC topic."""
 
 Write = tuple[int, int, int]
-"""Source partition, offset, timestamp: a part of a write whose rows are numbered together."""
+"""Source partition, offset, timestamp: the rows of a write that are numbered together."""
 
 
 @dataclass(frozen=True, slots=True)
 class KnownRows:
-    """What is there of the mutations of a plan part: rows by (partition, offset, timestamp, number), and letters.
+    """Existing rows and letters for the mutations of a plan part.
 
-    ``whole``: parts of writes whose last row is there; ``begun``: of others the operations that are there, by number.
-    ``settled``: source partition to the offset below which all is decided; ``lasts``: (source partition, partition of
-    the CDC topic, or ``LETTERS``) to the greatest source offset there.
+    Attributes:
+        rows: (partition, offset, timestamp, number) of each row.
+        whole: Writes whose last row exists.
+        letters: (partition, offset) of each letter.
+        begun: Other writes with rows, to the operations of these rows by number.
+        settled: Source partition to an offset. All writes below it are decided.
+        lasts: (source partition, partition of the CDC topic or ``LETTERS``) to the largest source offset there.
     """
 
     rows: frozenset[tuple[int, int, int, int]]
@@ -55,16 +64,18 @@ class KnownRows:
     lasts: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     def is_settled(self, partition: int, offset: int, to: int) -> bool:
-        """True if nothing more of that write goes to the partition ``to`` of the CDC topic, or to the ``LETTERS``."""
+        """Return True if nothing more of that write may go to the partition ``to`` of the CDC topic, or to
+        ``LETTERS``.
+        """
         return offset < max(self.settled.get(partition, 0), self.lasts.get((partition, to), 0))
 
     def has_row(self, name: tuple[int, int, int, int], to: int) -> bool:
-        """True for a row that must not go out to that partition."""
+        """Return True for a row that must not be written to that partition."""
         return self.is_settled(*name[:2], to) or name in self.rows or name[:3] in self.whole or name[:2] in self.letters
 
 
 def known_of(noted: Iterable[Noted]) -> KnownRows:
-    """What these identities say."""
+    """Build the lookup tables from identities."""
     rows: dict[tuple[int, int, int, int], int] = {}
     whole: set[Write] = set()
     letters: set[tuple[int, int]] = set()
@@ -83,7 +94,7 @@ def known_of(noted: Iterable[Noted]) -> KnownRows:
 
 
 def settled_of(state: ClusterState, source: str) -> dict[int, int]:
-    """Partition of ``source`` to the offset below which every write is decided, by the word of all its writers."""
+    """Return partition of ``source`` to the end offset of its decided writes, from the reports of all its writers."""
     found: dict[int, int] = {}
     for writer in state.writers.values():
         for position in writer.decided if writer.source == source else ():
@@ -92,34 +103,39 @@ def settled_of(state: ClusterState, source: str) -> dict[int, int]:
 
 
 def has_said(mine: CdcWriter, durable: Mapping[int, int]) -> bool:
-    """True if the metadata log has all that this checkpoint has decided. ``durable``: source partition to offset."""
+    """Return True if the metadata log has all decisions of this checkpoint.
+
+    Args:
+        mine: The writer.
+        durable: Source partition to the first offset that may not be durable.
+    """
     said = {position.partition: position.offset for position in mine.decided}
     return all(said.get(partition, 0) >= offset for partition, offset in durable.items())
 
 
 def may_revive(before: Mapping[str, Any], now: Mapping[str, Any]) -> bool:
-    """True if a write of which nothing became under the tables of one context might become something under another."""
+    """Return True if a write without output under one context might have output under another."""
     was, is_now = (json.loads(json.dumps(context["tables"])) for context in (before, now))
     return any(is_now.get(name) != shape for name, shape in was.items())
 
 
 class RestOfWrite:
-    """The rows of a write that was left half written, as they are made once more: which go out, and as which number.
+    """The remaining rows of a half-written write, while its rows are made again.
 
-    Images may be others by now, or none, for their states begin with a checkpoint and tables are altered. So a row is
-    there if as many of its kind are, before what is logged anyway, that, or after it; and what goes out is numbered
-    behind what is there. The last row always goes out, for a reader waits for it.
+    Images may differ from the first attempt, or be missing, since states start with a checkpoint and tables change.
+    Rows are therefore matched by kind (before, the write, after) and count, and new rows are numbered after the
+    existing ones. The last row is always written, because readers wait for it.
     """
 
     def __init__(self, operations: Sequence[int]) -> None:
-        """``operations``: of the rows that are there, by number."""
+        """Start with the operations of the existing rows, by number."""
         kinds = [_kind(operation) for operation in operations]
         self._furthest = max(kinds)
         self._there = kinds.count(self._furthest)
         self._next = len(kinds)
 
     def take(self, operation: int, last: bool) -> int | None:
-        """The next row in order: its number, None if it is there."""
+        """Return the number for the next row in order, or None if it exists."""
         kind = _kind(operation)
         is_there = kind < self._furthest or (kind == self._furthest and self._there > 0)
         if kind == self._furthest:
@@ -131,7 +147,7 @@ class RestOfWrite:
 
 
 class LeftToWrite:
-    """What is still to go out where these rows and letters are there. It is asked of all that would, in order."""
+    """Filter for the outgoing rows and letters of a part. Must see all of them, in order."""
 
     def __init__(self, known: KnownRows) -> None:
         self._known = known
@@ -139,52 +155,68 @@ class LeftToWrite:
         self._rests = {write: RestOfWrite(operations) for write, operations in known.begun.items()}
 
     def number(self, name: tuple[int, int, int, int], to: int, operation: int, last: bool) -> int | None:
-        """The number under which a row goes out to that partition; None: it must not. ``name``: as in ``KnownRows``."""
+        """Return the number to write a row with, or None if it must not be written.
+
+        Args:
+            name: Identity of the row, as in ``KnownRows.rows``.
+            to: Partition of the CDC topic.
+            operation: ``cdc$operation``.
+            last: True for the last row of its timestamp.
+        """
         known, rest = self._known, self._rests.get(name[:3])
         if rest is None or name[:2] in known.letters or known.is_settled(*name[:2], to):
             return None if known.has_row(name, to) else name[3]
         return rest.take(operation, last)
 
     def has_letter(self, place: tuple[int, int]) -> bool:
-        """True for the letter of a mutation that must not go out.
+        """Return True if the letter of the mutation at this position must not be written.
 
-        A write may have been routed, and its generation closed before its rows were there. So it gets the letter even
-        if letters of later writes are there, and even if it has some of its rows: readers drop those at the close.
+        A write may have been routed, and its generation closed before its rows were written. It then gets a letter,
+        even if letters of later writes exist, and even if some of its rows exist: readers drop those at the close.
         """
         decided = place[1] < self._known.settled.get(place[0], 0)
         return decided or place in self._known.letters or place in self._whole
 
 
 def _kind(operation: int) -> int:
-    """0: before the write, 1: the write, 2: after it."""
+    """Return 0 for a preimage, 1 for the write, 2 for a postimage."""
     return 0 if operation == PREIMAGE else 2 if operation == POSTIMAGE else 1
 
 
 def is_lost(before: CdcWriter | None) -> bool:
-    """True if an empty checkpoint means that one was lost. ``before``: the writer of its name. A fenced name begins
-    anew, also with an empty checkpoint: nobody writes under its old plans any more.
+    """Return True if an empty checkpoint means that the previous one was lost.
+
+    A fenced name starts over, also with an empty checkpoint, because its old plans are void.
+
+    Args:
+        before: The registered writer of that name, if any.
     """
     return before is not None and before.fenced is None
 
 
 def may_have_written(state: ClusterState, head: PlanEntry) -> bool:
-    """True for a checkpoint without plans, where a writer's right to write was taken away: it may have written.
+    """Return True for a checkpoint without plans if some writer was fenced, and may have written before.
 
-    Asked before this checkpoint's writer registers, which ends its fence.
+    Ask before this checkpoint's writer registers, which ends its fence.
     """
     return head.sequence < 0 and any(writer.fenced is not None for writer in state.writers.values())
 
 
 def is_cut_off(undone: Iterable[PlanEntry], state: ClusterState) -> bool:
-    """True if a part may be half written and a generation was closed since, as only a fence of its writer allows.
+    """Return True if a part may be half-written and a generation was closed since. Only a fence of the writer allows
+    that.
 
-    Carried out under such a plan, a write whose row is there would get a letter as well. ``undone``: of a checkpoint.
+    Under such a plan, a write with an existing row would get a letter as well.
+
+    Args:
+        undone: Unfinished parts of the checkpoint.
+        state: Cluster state.
     """
     return any(closed_for(entry, state) != entry.closed for entry in undone)
 
 
 def cut_off(writer: str) -> CdcError:
-    """The error of a writer whose checkpoint ``is_cut_off``."""
+    """Return the error for a checkpoint that ``is_cut_off``."""
     return CdcError(
         "checkpoint_cut_off",
         f"CDC writer {writer!r} was fenced in the middle of a part, and a generation was closed since",
@@ -194,7 +226,7 @@ def cut_off(writer: str) -> CdcError:
 
 
 def withdrawn(writer: str, start: int) -> CdcError:
-    """The error of a writer whose chain closes what lies before a generation that an operator withdrew."""
+    """Return the error for a chain with a closing before a generation that an operator withdrew."""
     return CdcError(
         "checkpoint_cut_off",
         f"CDC writer {writer!r} has closed, by a clock that was ahead, what lies before {start}, where a generation "
@@ -205,7 +237,7 @@ def withdrawn(writer: str, start: int) -> CdcError:
 
 
 def behind(why: str) -> CdcError:
-    """The error of a checkpoint that does not have all that is decided of the source: it would be decided again."""
+    """Return the error for a checkpoint that misses decisions and would make them again."""
     return CdcError(
         "checkpoint_cut_off",
         why,
@@ -215,5 +247,10 @@ def behind(why: str) -> CdcError:
 
 
 def concerns(bounds: Mapping[int, int], ranges: Sequence[OffsetRange]) -> bool:
-    """True unless these ranges lie behind all that was there. ``bounds``: source partition to the offset behind it."""
+    """Return True unless these ranges follow everything that existed.
+
+    Args:
+        bounds: Source partition to the offset after the last existing row or letter.
+        ranges: Ranges of a plan part.
+    """
     return any(item.start < bounds.get(item.partition, 0) for item in ranges)

@@ -1,13 +1,13 @@
-"""Fair shares of a batch: a source partition with a great backlog does not hold up the others.
+"""Fair shares of a batch: a source partition with a large backlog does not delay the others.
 
-Spark's Kafka source divides what a trigger may take in proportion to what lies in each partition, so all of them are
-late by the same time: one hot key makes every other key wait as long as itself. So the job reads its partitions as a
-few sources, each with an equal share of ``max_offsets_per_trigger`` for itself; within a source Spark divides. A
-source whose writes come more slowly than its share goes through is up to date after each batch, whatever lies in
-another. A share that is not used is not given to others: a batch is then smaller, and the next one begins earlier.
+Spark's Kafka source divides a trigger's limit in proportion to the backlog of each partition, so all partitions lag by
+the same time. One hot key would then delay every other key as long as itself. The job therefore reads the partitions as
+several sources. Each has an equal share of ``max_offsets_per_trigger``, and Spark divides within it. A source whose
+writes arrive more slowly than its share allows is up to date after each batch, regardless of the others. Unused shares
+are not redistributed: the batch is smaller, and the next one starts earlier.
 
-A source costs some milliseconds a trigger, so there are at most ``SOURCES_MAX``: beyond as many partitions, some share.
-Spark keeps the number of sources with the checkpoint: it stays what it was when the checkpoint began.
+A source costs some milliseconds per trigger, so there are at most ``SOURCES_MAX``. With more partitions, several share
+a source. Spark stores the number of sources in the checkpoint, so it never changes for a checkpoint.
 """
 
 from __future__ import annotations
@@ -20,38 +20,52 @@ from pathlib import Path
 from ringlog_cdc.errors import ChainBroken
 
 SOURCES_MAX = 8
+"""Most sources of a new checkpoint."""
 FORM = "v1"
+"""Version of Spark's offset log."""
 LEAD_LINES = 2
-"""Lines of a file of Spark's offset log before those of the sources: its format, and the query's settings."""
+"""Lines of an offset log file before those of the sources: its version, and the query's settings."""
 NO_OFFSETS = "-"
-"""The line of a source that has no offsets yet."""
+"""The line of a source without offsets."""
 
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """What one source reads: partitions of the mutations topic, and how many records a trigger at most."""
+    """Partitions of the mutations topic that one source reads, and its most records per trigger."""
 
     partitions: tuple[int, ...]
     limit: int
 
 
 def shares_of(partitions: int, limit: int, sources: int | None) -> tuple[Share, ...]:
-    """The shares of a topic with this number of partitions. ``sources``: as many as the checkpoint has; None: it is
-    new.
+    """Divide a topic into shares.
+
+    Args:
+        partitions: Partitions of the topic.
+        limit: Most records per trigger, for all sources together.
+        sources: Number of sources in the checkpoint. None: it is new.
     """
     count = min(sources or SOURCES_MAX, partitions)
     return tuple(Share(tuple(range(first, partitions, count)), -(-limit // count)) for first in range(count))
 
 
 def sources_of(checkpoint: Path) -> int | None:
-    """How many sources Spark's offset log of a checkpoint knows; None if there is none yet. Raises ChainBroken."""
+    """Return the number of sources in Spark's offset log, or None for a new checkpoint.
+
+    Raises:
+        ChainBroken: The log is unreadable.
+    """
     folder = checkpoint / "spark" / "offsets"
     batches = [int(path.name) for path in folder.iterdir() if path.name.isdigit()] if folder.is_dir() else []
     return len(_lines((folder / str(max(batches))).read_bytes())) if batches else None
 
 
 def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
-    """Source partition to the end of a batch, from Spark's own offset log, which is written before the batch begins."""
+    """Return source partition to the end of a batch, from Spark's offset log. Spark writes it before the batch starts.
+
+    Raises:
+        ChainBroken: The log has no such batch or is unreadable.
+    """
     path = checkpoint / "spark" / "offsets" / str(batch)
     if not path.exists():
         raise ChainBroken(f"Spark's offset log has no batch {batch}")
@@ -59,7 +73,11 @@ def batch_ends(checkpoint: Path, batch: int, topic: str) -> dict[int, int]:
 
 
 def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
-    """Source partition to offset in a file of Spark's offset log; raises ChainBroken."""
+    """Return source partition to offset from a file of Spark's offset log.
+
+    Raises:
+        ChainBroken: The file is unreadable.
+    """
     found: dict[int, int] = {}
     try:
         for line in _lines(data):
@@ -73,6 +91,7 @@ def decode_offsets(data: bytes, topic: str) -> dict[int, int]:
 
 
 def _add(found: dict[int, int], offsets: Mapping[str, object]) -> None:
+    """Add the offsets of one source. Raises ValueError for a partition that another source has."""
     for name, offset in offsets.items():
         partition = int(name)
         if type(offset) is not int or partition in found:
@@ -81,7 +100,7 @@ def _add(found: dict[int, int], offsets: Mapping[str, object]) -> None:
 
 
 def _lines(data: bytes) -> list[str]:
-    """The lines of the sources in a file of Spark's offset log; raises ChainBroken."""
+    """Return the lines of the sources in an offset log file. Raises ChainBroken."""
     try:
         form, *lines = data.decode("utf-8").split("\n")
     except ValueError as error:

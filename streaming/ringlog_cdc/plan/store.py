@@ -1,13 +1,16 @@
-"""The plan chain on disk: ``<checkpoint>/plans/``, one file an entry, created if absent and never changed.
+"""The plan chain on disk: ``<checkpoint>/plans/``, one file per entry, created if absent and never changed.
 
-``<sequence>.json`` is an entry, ``<sequence>.done`` says that all its rows are durable in their topics, and
-``contexts/<digest>.json`` is what parts were decided with. A file appears whole or not at all: it is written under
-another name, synchronised, linked to its own name (which fails if that exists), and the folder is synchronised too.
+``<sequence>.json`` is an entry. ``<sequence>.done`` marks its rows as durable in their topics.
+``contexts/<digest>.json`` is a context of parts.
 
-An append that raises anything but ChainMoved may have happened: the caller must not go on with another plan; after a
-restart the chain says which it was. The last ``kept`` entries stay on disk; the cumulative fields of an entry need no
-older ones. The store serves one driver; the lock of the checkpoint (``ringlog_cdc.driver.session``) keeps a second one
-away.
+Invariants:
+
+* A file appears completely or not at all. It is written under another name, synced, and linked to its final name, which
+  fails if that exists. Then the folder is synced.
+* An append that raises anything but ChainMoved may have succeeded. The caller must not continue with another plan.
+  After a restart the chain shows the outcome.
+* The last ``kept`` entries stay on disk. Older ones are not needed, since the fields of an entry are cumulative.
+* The store serves one driver. The lock of the checkpoint (``ringlog_cdc.driver.session``) excludes a second one.
 """
 
 from __future__ import annotations
@@ -25,11 +28,13 @@ from ringlog_cdc.plan.chain import StoredChain, canonical, context_name
 from ringlog_cdc.plan.plan import GENESIS, PlanEntry, check_link, decode, encode
 
 KEPT_ENTRIES = 2_000
+"""Entries that stay on disk."""
 CLAIM = "claim.json"
+"""File that ties a checkpoint to its cluster and writer."""
 
 
 def create_if_absent(path: Path, data: bytes) -> bool:
-    """Make ``path`` with ``data``, durably and in one step; False if it exists already (then nothing changes)."""
+    """Create a file durably and atomically. Return False, without a change, if it exists."""
     descriptor, name = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     draft = Path(name)
     try:
@@ -57,12 +62,13 @@ class PlanStore(StoredChain[None, str]):
         self._known: dict[str, dict[str, Any]] = {}
         entries = self._load()
         done = {int(path.stem) for path in self._plans.glob("*.done")}
-        # The mark of an entry that was pruned a moment before the driver died says nothing any more.
+        # A crash during pruning can leave the mark of a pruned entry. It has no meaning.
         super().__init__(entries, done & entries.keys())
         if done and max(done) > self.head.sequence:
             raise ChainBroken(f"plan {max(done)} was carried out, and it is missing")
 
     def _load(self) -> dict[int, PlanEntry]:
+        """Read and check the stored entries."""
         entries: dict[int, PlanEntry] = {}
         before: PlanEntry | None = None
         for path in self._kept_files():
@@ -77,7 +83,7 @@ class PlanStore(StoredChain[None, str]):
         return entries
 
     def _kept_files(self) -> list[Path]:
-        """The files of the entries without a gap up to the newest. What is older was about to be pruned."""
+        """Return the files of the newest entries without a gap. Older ones are remains of an interrupted pruning."""
         paths = sorted(self._plans.glob("*.json"))
         first = len(paths) - 1
         while first > 0 and int(paths[first - 1].stem) + 1 == int(paths[first].stem):
@@ -87,7 +93,7 @@ class PlanStore(StoredChain[None, str]):
         return paths[max(first, 0) :]
 
     def append(self, entry: PlanEntry) -> None:
-        """Store the next entry. Raises ChainMoved if that place is taken, ChainBroken if it does not fit."""
+        """Store the next entry. Raises ChainMoved if its sequence number is in use, ChainBroken if it does not fit."""
         check_link(self.head, entry)
         if not create_if_absent(self._plans / f"{_name(entry.sequence)}.json", encode(entry)):
             raise ChainMoved(entry.sequence)
@@ -95,7 +101,7 @@ class PlanStore(StoredChain[None, str]):
         self._prune(entry.sequence - self._kept)
 
     def _prune(self, limit: int) -> None:
-        """Forget entries up to ``limit``, from the oldest on and never past one whose rows may not be durable."""
+        """Delete entries up to ``limit``, oldest first, and stop at one whose rows may not be durable."""
         for sequence in range(min(self._entries), limit + 1):
             if not self.is_settled(self._entries[sequence]):
                 return
@@ -105,14 +111,14 @@ class PlanStore(StoredChain[None, str]):
             del self._entries[sequence]
 
     def mark_done(self, entry: PlanEntry) -> None:
-        """All rows of the entry are durable in their topics."""
+        """Record that all rows of the entry are durable in their topics."""
         create_if_absent(self._plans / f"{_name(entry.sequence)}.done", b"")
         self._done.add(entry.sequence)
 
     # ------------------------------------------------------------------------------------------- contexts
 
     def put_context(self, context: Mapping[str, Any]) -> str:
-        """Store what parts are decided with; see there."""
+        """Store a context unless it exists. Return its name."""
         data = canonical(context)
         name = context_name(data)
         if name not in self._known:
@@ -121,7 +127,9 @@ class PlanStore(StoredChain[None, str]):
         return name
 
     def context(self, name: str) -> dict[str, Any]:
-        """The context stored under ``name``; raises ChainBroken if it is missing or differs from its digest."""
+        """Return the context stored under ``name``. Raises ChainBroken if it is missing or does not match its
+        digest.
+        """
         if name in self._known:
             return self._known[name]
         try:
@@ -135,12 +143,23 @@ class PlanStore(StoredChain[None, str]):
 
 
 def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partitions: int, registered: bool) -> bool:
-    """Tie a checkpoint to one cluster, writer and number of partitions of the CDC topic for ever; True if it is new.
+    """Tie a checkpoint permanently to a cluster, a writer and the number of partitions of the CDC topic.
 
-    ``registered``: the metadata log knows this writer already. Then a checkpoint without a claim is a lost one: its
-    plans would be decided anew and rows written twice under other generations. With another number of partitions a
-    stream would go on in another partition, and its rows would have no order any more. Raises CdcError
-    ``checkpoint_lost``, ``checkpoint_of_another`` or ``partitions_changed``.
+    With another number of partitions, a stream would continue in another partition and its rows would lose their order.
+
+    Args:
+        checkpoint: The checkpoint.
+        cluster_id: Id of the cluster.
+        writer: Name of the writer.
+        cdc_partitions: Number of partitions of the CDC topic.
+        registered: The metadata log knows this writer. A checkpoint without a claim then replaces a lost one. Its plans
+            would be decided again, and rows written twice under other generations.
+
+    Returns:
+        True if the checkpoint is new.
+
+    Raises:
+        CdcError: ``checkpoint_lost``, ``checkpoint_of_another`` or ``partitions_changed``.
     """
     checkpoint.mkdir(parents=True, exist_ok=True)
     path = checkpoint / CLAIM
@@ -167,7 +186,11 @@ def claim_checkpoint(checkpoint: Path, cluster_id: str, writer: str, cdc_partiti
 
 
 def decode_claim(data: bytes) -> dict[str, Any]:
-    """``cluster_id``, ``writer`` and ``cdc_partitions`` of a stored claim; raises ChainBroken for other bytes."""
+    """Return ``cluster_id``, ``writer`` and ``cdc_partitions`` of a stored claim.
+
+    Raises:
+        ChainBroken: The bytes are not a claim.
+    """
     try:
         found = json.loads(data)
         if sorted(found) != ["cdc_partitions", "cluster_id", "writer"]:
@@ -178,7 +201,7 @@ def decode_claim(data: bytes) -> dict[str, Any]:
 
 
 def give_up_claim(checkpoint: Path) -> None:
-    """Take back a claim that was made a moment ago and that nothing was done under."""
+    """Remove a new claim. Nothing was done under it."""
     (checkpoint / CLAIM).unlink()
     sync_folder(checkpoint)
 

@@ -1,5 +1,5 @@
-"""Protocols of the CDC job: the order of its steps, as generators (``ringlog.protocol``).
+"""Protocols of the CDC job: the order of its steps, as generators that yield effects (``ringlog.protocol``).
 
-Threads, Kafka and Spark perform them in ``ringlog_cdc.driver.writer`` and ``ringlog_cdc.driver.batch``, virtual time in
-``ringlog_sim.actors``.
+``ringlog_cdc.driver.writer`` and ``ringlog_cdc.driver.batch`` perform them with threads, Kafka and Spark.
+``ringlog_sim.actors`` performs them on virtual time.
 """

@@ -1,15 +1,17 @@
-"""The CDC job at work: how it starts on a checkpoint, and what it does with a batch. Nothing is passed over.
+"""Protocol of the CDC job: start on a checkpoint, and processing of batches.
 
-A start claims the checkpoint, looks whether a fence cut it off, and only then registers the writer's incarnation. What
-a lost checkpoint may have written is noted before that, since to register ends the writer's fence; it is looked up
-afterwards.
+A start claims the checkpoint, checks whether a fence cut it off, and only then registers the writer's incarnation.
+Registration ends the writer's fence. So whether a lost checkpoint may have written is recorded before, and the look-up
+follows after.
 
-The stored plan parts of a batch are carried out first; then, until all its rows are planned, the next part is made:
-read barrier, the writer's horizon in that very state, a look at what the rows would use, the entry of the chain, and
-only then the rows. Where not a single row may be routed yet, the batch waits, visibly.
+A batch first executes its stored plan parts. Until all its rows are planned, it then makes the next part, in five
+steps: read barrier, the writer's horizon in that state, a check of the times that the rows would use, the entry of the
+chain, the rows. If not a single row may be routed yet, the batch waits, and reports it.
 
-The look seldom reads a row: if the broker says that nothing of the batch was appended after some time, the batch can
-use no more than that and the leeway. Only where that is not below the horizon the rows are gone through.
+The check rarely reads rows. If the broker says that nothing of the batch was appended after some time, the batch uses
+at most that time plus the allowed lateness. Rows are read only if that is not below the horizon.
+
+Invariant: no offset is passed before its row or dead letter is written.
 """
 
 from __future__ import annotations
@@ -42,12 +44,16 @@ from ringlog_cdc.protocol.effects import AppendPlan, Locked, OfChain, chain_head
 from ringlog_cdc.protocol.writer import Promises
 
 PATIENCE: Micros = 30_000_000
+"""Limit of a read barrier, microseconds."""
 Context = Mapping[str, Any]
+"""Context of a plan part, JSON fields."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClaimCheckpoint:
-    """Tie the checkpoint to the writer. Outcome: True if it is new. The driver raises CdcError if one ``is_lost``."""
+    """Tie the checkpoint to the writer. Outcome: True if it is new. The driver raises CdcError if ``is_lost`` and it
+    is.
+    """
 
     state: ClusterState
     is_lost: bool
@@ -55,8 +61,9 @@ class ClaimCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class CheckCheckpoint:
-    """Is the checkpoint whole, as far as ``state`` can tell? The driver raises CdcError if not. Outcome: True if the
-    topics may have rows by one before it, which is noted durably.
+    """Check the checkpoint against ``state``. The driver raises CdcError if it is inconsistent.
+
+    Outcome: True if the topics may have rows of an earlier checkpoint. That answer is stored durably.
     """
 
     state: ClusterState
@@ -64,13 +71,17 @@ class CheckCheckpoint:
 
 @dataclass(frozen=True, slots=True)
 class GiveUpClaim:
-    """Take back the claim, which nothing was done under."""
+    """Remove the claim. Nothing was done under it."""
 
 
 @dataclass(frozen=True, slots=True)
 class BeginLookUp:
-    """Begin to note what the topics have by checkpoints before this one: an attempt before is forgotten. ``settled``:
-    source partition to the offset below which all is decided. The driver raises CdcError where the source ends before.
+    """Start to record the rows and letters of earlier checkpoints. Results of an earlier attempt are discarded.
+
+    The driver raises CdcError if the source ends before ``settled``.
+
+    Attributes:
+        settled: Source partition to an offset. All writes below it are decided.
     """
 
     settled: Mapping[int, int]
@@ -78,7 +89,9 @@ class BeginLookUp:
 
 @dataclass(frozen=True, slots=True)
 class NoteTopic:
-    """Note all that the topic of rows, or that of the ``letters``, has now. ``state``: the log by then."""
+    """Record the current content of the CDC topic, or of the dead-letter topic if ``letters``. ``state`` is the current
+    state.
+    """
 
     state: ClusterState
     letters: bool
@@ -86,13 +99,15 @@ class NoteTopic:
 
 @dataclass(frozen=True, slots=True)
 class EndLookUp:
-    """All is noted: keep it, for ever. What another driver kept meanwhile stays."""
+    """Store the recorded rows and letters permanently. A result that another driver stored meanwhile stays."""
 
 
 @dataclass(frozen=True, slots=True)
 class AppendedSince:
-    """Outcome: source partition to the first offset appended at ``limit`` (milliseconds) or later, None if there is
-    none: for the batch in hand. The driver raises if the broker does not answer.
+    """Ask for the first records since ``limit`` (milliseconds), for the current batch. The driver raises if the broker
+    does not answer.
+
+    Outcome: source partition to the first offset appended then or later, or None if there are no such records.
     """
 
     limit: int
@@ -100,7 +115,7 @@ class AppendedSince:
 
 @dataclass(frozen=True, slots=True)
 class FactsOf:
-    """Go through the rows of the batch in hand from ``positions`` on. Outcome: their PartitionFacts."""
+    """Read the rows of the current batch from ``positions`` on. Outcome: their PartitionFacts."""
 
     positions: Mapping[int, int]
     ends: Mapping[int, int]
@@ -110,15 +125,18 @@ class FactsOf:
 
 @dataclass(frozen=True, slots=True)
 class PutContext:
-    """Store what a part is decided with. Outcome: its name."""
+    """Store the context of a part. Outcome: its name."""
 
     context: Context
 
 
 @dataclass(frozen=True, slots=True)
 class ReportHeld:
-    """For all to see, now and then: the batch waits ``since`` (``Now``). ``horizon``: the one that is too low; None if
-    it waits for the log to have what is decided.
+    """Report, now and then, that the batch is waiting.
+
+    Attributes:
+        horizon: The horizon that is too low. None: the batch waits for its decisions to reach the log.
+        since: Start of the wait, as of ``Now``.
     """
 
     batch: int
@@ -129,14 +147,14 @@ class ReportHeld:
 
 @dataclass(frozen=True, slots=True)
 class AwaitState:
-    """Wait a while for a state after ``seen``; outcome: the newest one."""
+    """Wait briefly for a state after ``seen``. Outcome: the newest state."""
 
     seen: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
 class Begin:
-    """For all to see: a part is carried out now; or it is passed over, since it was before (``is_done``)."""
+    """Report that a part starts, or is skipped because it is done (``is_done``)."""
 
     entry: PlanEntry
     is_done: bool
@@ -144,10 +162,10 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """Write the rows and letters of ``ranges`` of a part, those of each source partition in its order; outcome: the
-    ranges that are left to do.
+    """Write the rows and letters of ``ranges`` of a part, each source partition in order. Outcome: the ranges left to
+    write.
 
-    ``context``, ``closed``, ``state``: what gives the routing table (``decisions.table_of``).
+    ``context``, ``closed`` and ``state`` determine the routing table (``ringlog_cdc.plan.decisions.table_of``).
     """
 
     entry: PlanEntry
@@ -159,13 +177,17 @@ class WriteRows:
 
 @dataclass(frozen=True, slots=True)
 class MarkDone:
-    """All rows of the entry are durable: note it durably."""
+    """Record durably that all rows of the entry are durable."""
 
     entry: PlanEntry
 
 
 def start(promises: Promises) -> Steps[Epoch]:
-    """Make the checkpoint ready and register the writer; gives the epoch of that. Raises CdcError."""
+    """Prepare the checkpoint and register the writer. Return the epoch of the registration.
+
+    Raises:
+        CdcError: The checkpoint or the writer cannot be used.
+    """
     name, source = promises.name, promises.source
     state = yield Barrier(PATIENCE)
     other = source_owner(state, name, source)
@@ -185,11 +207,12 @@ def start(promises: Promises) -> Steps[Epoch]:
         raise
     registered = yield Newest()
     if is_cut_off(undone, registered):
-        raise cut_off(name)  # a fence and a close came after the look; from here on none closes without this writer
+        # a fence and a close happened after the check. From here on no generation closes without this writer
+        raise cut_off(name)
     ended = set(promises.mine(registered).ended)
     earlier = {*before.ended, before.incarnation} if before is not None else set()
     if is_new and not ended - earlier <= set(promises.tried):
-        # Another driver claimed another empty checkpoint under this name at the same time, and was faster.
+        # Another driver claimed another empty checkpoint under this name at the same time, and registered first.
         yield GiveUpClaim()
         raise checkpoint_lost(name)
     if recovers:
@@ -198,7 +221,7 @@ def start(promises: Promises) -> Steps[Epoch]:
 
 
 def look_up(source: str) -> Steps[None]:
-    """Have it noted what is there of the mutations of ``source``, under no right to write but this writer's."""
+    """Record the existing rows and letters for the mutations of ``source``. Only this writer may write meanwhile."""
     state = yield Newest()
     yield BeginLookUp(settled_of(state, source))
     yield NoteTopic(state, letters=False)
@@ -207,10 +230,10 @@ def look_up(source: str) -> Steps[None]:
 
 
 class Batches:
-    """What a job that was started does with its batches, one after the other.
+    """Processing of the batches of a started job, one at a time.
 
-    ``starts``: where the source begins; ``context``: what a part is decided with in a state, ``stored``: the one of a
-    name; ``ends``: where Spark's own record says that a batch ends; ``limit``: offsets of the next part at most.
+    Attributes:
+        limit: Most offsets of the next part.
     """
 
     def __init__(
@@ -222,6 +245,16 @@ class Batches:
         ends: Callable[[int], Mapping[int, int]],
         limit: int,
     ) -> None:
+        """Create the protocol.
+
+        Args:
+            promises: The writer.
+            starts: First offset of each source partition.
+            context: Function from a state to the context of a part.
+            stored: Function from a name to the stored context.
+            ends: Function from a batch to its end in Spark's offset log.
+            limit: Most offsets of the next part.
+        """
         self.limit = limit
         self._promises = promises
         self._starts = starts
@@ -230,7 +263,11 @@ class Batches:
         self._ends = ends
 
     def run(self, batch: int) -> Steps[None]:
-        """Carry out a batch. Raises CdcError."""
+        """Process a batch.
+
+        Raises:
+            CdcError: The job must stop.
+        """
         ends = self._ends(batch)
         parts, head = yield OfChain(lambda chain: (chain.parts(batch), chain.head))
         before = {} if parts or not batch else self._ends(batch - 1)
@@ -246,7 +283,7 @@ class Batches:
     # ---------------------------------------------------------------------------------------------- plans
 
     def plan(self, batch: int, part: int, ends: Mapping[int, int]) -> Steps[PlanEntry]:
-        """Make and store the next part of a batch; waits while no row may be routed."""
+        """Make and store the next part of a batch. Waits while no row may be routed."""
         since: Micros | None = None
         while True:
             yield CheckSuperseded()
@@ -273,7 +310,7 @@ class Batches:
                 return entry
 
     def _until_said(self, batch: int, part: int, state: ClusterState) -> Steps[None]:
-        """Before anything is planned under tables that are not what they were, the log has what was decided so far."""
+        """Before planning under changed tables, wait until the log has all decisions so far."""
         before = (yield OfChain(chain_head)).context
         if not before or not may_revive(self._stored(before), self._context(state)):
             return
@@ -284,7 +321,7 @@ class Batches:
             state = yield AwaitState(state)
 
     def _hold(self, batch: int, part: int, horizon: Micros, since: Micros | None) -> Steps[Micros]:
-        """Wait until the horizon is another one; gives since when."""
+        """Wait until the horizon changes. Return the start of the wait."""
         began: Micros = (yield Now()) if since is None else since
         yield from self._promises.need(held=True)
         state = yield Newest()
@@ -295,11 +332,12 @@ class Batches:
         return began
 
     def _decide(self, draft: Draft, context: Context, name: str) -> Steps[PlanEntry | None]:
-        """Store a part decided under ``context``; None if the log has moved on meanwhile, and it must be made anew.
+        """Store a part decided under ``context``. Return None if the log has changed in between, and the part must be
+        planned again.
 
-        Knowledge and horizon must be of one and the same state: after the rows were looked at, the horizon may have
-        been lowered, a generation committed above it, and the horizon raised again. Under the lock no lowering
-        begins, and one that begins later stays above all that stored plans use.
+        Context and horizon must belong to the same state. After the rows were read, the horizon may have been lowered,
+        a generation committed above it, and the horizon raised again. Under the lock no lowering can start. A later one
+        stays above the use of all stored plans.
         """
         now = yield Newest()
         if self._context(now) != context:
@@ -324,7 +362,8 @@ class Batches:
         left = entry.ranges
         while left:
             state = yield Newest()
-            # Another incarnation may have carried the part out, and closed its generation: these rows are no late ones.
+            # Another incarnation may have executed the part and closed its generation, so these rows are not late. This
+            # incarnation must stop instead.
             self._promises.mine(state)
             context = still_known(self._stored(entry.context), state, entry.used)
             left = yield WriteRows(entry, left, context, closed_for(entry, state), state)
@@ -332,7 +371,9 @@ class Batches:
 
 
 def _most_used(ends: Mapping[int, int], horizon: Micros, leeway: Micros) -> Steps[Micros | None]:
-    """The most that routing the batch uses, if the broker can tell that it lies below the horizon."""
+    """Return the largest time that routing the batch uses, if the broker can prove that it is below the horizon. Else
+    None.
+    """
     for limit in append_limits((yield WallClock()), horizon, leeway):
         if is_before((yield AppendedSince(limit)), ends):
             return most_used(limit, leeway)

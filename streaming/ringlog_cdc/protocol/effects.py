@@ -1,4 +1,4 @@
-"""Effects that the protocols of the CDC job have beside those of ``ringlog.protocol.effects``."""
+"""Effects of the CDC job's protocols, in addition to those of ``ringlog.protocol.effects``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlog_cdc.plan.plan import PlanEntry
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """Wait for an epoch or a ``Wake`` since the last time, for ``timeout`` at most. The driver raises if the
+    """Wait for an epoch or a ``Wake`` since the last wait, at most ``timeout`` microseconds. The driver raises if the
     job was asked to stop.
     """
 
@@ -23,14 +23,14 @@ class Woken:
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """End the wait of the writer's process, or its next one."""
+    """End the current or next wait of the writer's process."""
 
 
 @dataclass(frozen=True, slots=True)
 class Locked:
-    """Perform ``steps`` while no other steps of this kind are under way; outcome: what they return. Not nested.
+    """Perform ``steps`` while no other ``Locked`` steps run. The outcome is their result. Not nested.
 
-    Under this lock a plan is checked against the horizon and stored, and a lowering of the horizon begins and ends.
+    Under this lock a plan is checked against the horizon and stored, and a lowering of the horizon starts and ends.
     """
 
     steps: Steps[Any]
@@ -38,29 +38,35 @@ class Locked:
 
 @dataclass(frozen=True, slots=True)
 class OfChain:
-    """Outcome: what ``read`` gives of the plan chain, which nobody changes meanwhile."""
+    """Evaluate ``read`` on the plan chain, which does not change meanwhile. The outcome is its result."""
 
     read: Callable[[PlanChain], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """Store the next entry of the chain, only while ``Locked``. The driver raises ChainMoved if its place is taken."""
+    """Store the next entry of the chain. Only while ``Locked``. The driver raises ChainMoved if its sequence number is
+    in use.
+    """
 
     entry: PlanEntry
 
 
 @dataclass(frozen=True, slots=True)
 class EndsOf:
-    """Outcome: partition of ``topic`` to the offset of its next record; None if the broker does not answer."""
+    """Ask for the ends of a topic. Outcome: partition to the offset of its next record, or None if the broker does not
+    answer.
+    """
 
     topic: str
 
 
 @dataclass(frozen=True, slots=True)
 class FirstSince:
-    """Outcome: partition of ``topic`` to the first offset appended at ``limit`` or later, or to None if there is none;
-    None if the broker does not answer.
+    """Ask for the first records since a time.
+
+    Outcome: partition to the first offset appended at ``limit`` (microseconds) or later, or to None if there are no
+    such records. None as a whole if the broker does not answer.
     """
 
     topic: str
@@ -68,5 +74,5 @@ class FirstSince:
 
 
 def chain_head(chain: PlanChain) -> PlanEntry:
-    """For ``OfChain``: the newest entry."""
+    """Return the newest entry. For ``OfChain``."""
     return chain.head

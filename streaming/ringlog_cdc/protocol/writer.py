@@ -1,12 +1,17 @@
-"""A CDC writer at work: it registers an incarnation, keeps its horizon ahead of use, claims its low-watermark.
+"""Protocol of a CDC writer: it registers an incarnation, keeps its horizon ahead of use, and claims its low-watermark.
 
-The promises are in the metadata log, so the switch of generations needs no clock. Rows are routed only below the
-*folded* horizon, and below a lowering from the moment it begins until its fate is final and folded. No row is routed
-before the log has a settled time. Under the lock (``Locked``) a plan is checked against the horizon and stored, and a
-lowering begins: so it never goes below what a stored plan has used.
+The promises are in the metadata log, so the switch of generations needs no clock.
 
-One promise is under way at a time. Its request is sent again, under the same id, until there is an answer. What to
-promise, ``ringlog_cdc.plan.leases`` decides.
+Invariants:
+
+* Rows are routed only below the *folded* horizon. A lowering applies from its start until its outcome is final and
+  folded.
+* No row is routed before the log has a validation watermark.
+* Under the lock (``Locked``) a plan is checked against the horizon and stored, and a lowering starts. A lowering thus
+  never goes below the use of a stored plan.
+* One promise is in flight at a time. Its request is repeated with the same id until there is an answer.
+
+``ringlog_cdc.plan.leases`` decides which promise to make.
 """
 
 from __future__ import annotations
@@ -54,9 +59,13 @@ INCARNATION_BYTES = 16
 
 @dataclass(frozen=True, slots=True)
 class WriterTimes:
-    """``look``: how often it looks again when nothing wakes it; ``close_look``: how often it asks the broker whether a
-    generation can be closed; ``clock_margin``: how far the clock must be past a time before no broker is believed to
-    append below it any more; ``timeout``: with a read barrier.
+    """Intervals of the protocol, microseconds.
+
+    Attributes:
+        look: Longest wait between two checks.
+        close_look: Interval of asking the broker whether a generation can be closed.
+        clock_margin: Distance of the clock from a time after which no broker appends below that time.
+        timeout: Limit of a read barrier.
     """
 
     look: Micros
@@ -66,9 +75,11 @@ class WriterTimes:
 
 
 class Promises:
-    """One incarnation of the writer ``name``, which turns ``source`` into ``sink``.
+    """One incarnation of a writer, which turns ``source`` into ``sink``.
 
-    ``tried``: the incarnations that it asked to register, the one that it is at the end.
+    Attributes:
+        incarnation: Random id, hex.
+        tried: Incarnations that it tried to register. The last one is its own.
     """
 
     def __init__(self, name: str, source: str, sink: str, draw: Draw, times: WriterTimes) -> None:
@@ -87,22 +98,26 @@ class Promises:
     # ----------------------------------------------------------------------------------------- for plans
 
     def mine(self, state: ClusterState) -> CdcWriter:
-        """This writer in ``state``; raises WriterReplaced if the incarnation is not the current one."""
+        """Return this writer in ``state``.
+
+        Raises:
+            WriterReplaced: The incarnation is not the current one, or is fenced.
+        """
         found = state.writers.get(self.name)
         if found is None or found.incarnation != self.incarnation or found.fenced is not None:
             raise WriterReplaced(self.name, self.incarnation, found.incarnation if found else "")
         return found
 
     def horizon(self, state: ClusterState) -> Micros:
-        """Return the time below which rows may be routed under ``state``: the folded horizon, a lowering that is under
-        way, or 0 until the log promises a settled time.
+        """Return the exclusive upper bound of times that may be routed, microseconds.
 
-        Before that, a later ALTER or DROP would change the verdict on a write that has rows already.
+        It is the folded horizon, or a lowering in flight, or 0 until the log promises a validation watermark. Before
+        that, a later ALTER or DROP would change the verdict on a write that already has rows.
         """
         return binding(min(self.mine(state).horizon, state.settled.until), self._bound)
 
     def need(self, held: bool) -> Steps[None]:
-        """Rows are being planned now; ``held`` ones wait for a higher horizon."""
+        """Note that rows are being planned, and whether they wait for a higher horizon (``held``)."""
         state = yield Newest()
         self._held = held
         self._active_until = (yield Now()) + _lead(state)
@@ -110,7 +125,7 @@ class Promises:
             yield Wake()
 
     def says(self, state: ClusterState) -> Steps[bool]:
-        """True if the log of ``state`` has all that is decided; if not, it will be said."""
+        """Return True if the log of ``state`` has all decisions so far. Otherwise request that they are reported."""
         if has_said(self.mine(state), (yield OfChain(PlanChain.durable_positions))):
             return True
         self._is_asked = True
@@ -120,7 +135,12 @@ class Promises:
     # -------------------------------------------------------------------------------------------- asking
 
     def register(self) -> Steps[Epoch]:
-        """Register this incarnation and fold at least to it; gives the epoch. Raises CdcError."""
+        """Register this incarnation and fold its entry. Return the epoch.
+
+        Raises:
+            CdcError: The registration was rejected.
+            WriterReplaced: Another incarnation registered afterwards.
+        """
         while True:
             self.tried.append(self.incarnation)
             answer = yield from insist(RegisterCdcWriter(self.name, self.incarnation, self.source), self._draw)
@@ -131,13 +151,13 @@ class Promises:
             if isinstance(answer, AppliedResult):
                 self.mine((yield from _folded(answer.epoch)))
                 return answer.epoch
-            # Whether the expired request had an effect is unknown; a new incarnation ends the old one in both cases.
+            # The expired request may have had an effect. A new incarnation ends the old one in both cases.
             self.incarnation = self._draw.take(INCARNATION_BYTES).hex()
 
     def keep(self) -> Steps[None]:
-        """Keep the promises; ends by what is raised, WriterReplaced or another CdcError.
+        """Keep the promises until an error ends it: WriterReplaced or another CdcError.
 
-        The first extension is asked for at once, while the first batch is still being read.
+        The first extension is requested at once, while the first batch is still being read.
         """
         yield from self.need(held=False)
         while True:
@@ -145,7 +165,7 @@ class Promises:
             yield from self.step()
 
     def step(self) -> Steps[None]:
-        """Ask for what is needed now; close and claim what can be."""
+        """Make the promises needed now, and close and claim generations if possible."""
         state = yield Newest()
         mine = self.mine(state)
         now = yield WallClock()
@@ -164,7 +184,7 @@ class Promises:
             yield from self._claim(state, self.mine(state), now)
 
     def _wish(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[Micros | None]:
-        """The horizon to ask for, None if the present one serves. A lowering binds from here on."""
+        """Return the horizon to request, or None to keep the current one. A lowering applies from here on."""
         head = yield OfChain(chain_head)
         standing = WriterStanding(
             horizon=mine.horizon,
@@ -181,7 +201,7 @@ class Promises:
         return horizon
 
     def _settle(self) -> Steps[None]:
-        """Ask for the first settled time of the cluster, as nodes do; from then on each horizon raises it."""
+        """Request the first validation watermark of the cluster, as nodes do. From then on each horizon raises it."""
         state = yield Newest()
         horizon = self.mine(state).horizon
         if state.settled.until or not horizon:
@@ -191,7 +211,7 @@ class Promises:
             yield from _folded(answer.epoch)
 
     def _claim(self, state: ClusterState, mine: CdcWriter, now: Micros) -> Steps[None]:
-        """Close what can be closed, and claim the low-watermark that the chain allows."""
+        """Close generations if possible, and claim the low-watermark that the chain allows."""
         claimed, durable = yield OfChain(lambda chain: (chain.head.low_watermark, chain.durable_positions()))
         if closes_before_nothing(state.generations, claimed, mine.low_watermark):
             raise withdrawn(self.name, claimed)
@@ -211,6 +231,7 @@ class Promises:
                 yield from self.advance(mine.horizon, claimed, places(ends))
 
     def _close(self, state: ClusterState, low_watermark: Micros) -> Steps[None]:
+        """Append a closing to the chain."""
         head = yield OfChain(chain_head)
         closed = closed_before(state.generations, low_watermark)
         epoch, mine = state.epoch, self.incarnation
@@ -219,15 +240,16 @@ class Promises:
         )
 
     def _is_passed(self, limit: Micros, durable: Mapping[int, int], clock_is_past: bool) -> Steps[bool]:
-        """True if all that was appended below ``limit`` is durable. The ends are asked for first: what comes after them
-        has its answer by ``later`` or by the clock.
+        """Return True if everything appended below ``limit`` is durable.
+
+        The ends are read first: any record after them is covered by ``later`` or by the clock.
         """
         ends = yield EndsOf(self.source)
         later = None if ends is None else (yield FirstSince(self.source, limit))
         return later is not None and covers(durable, later, ends, clock_is_past)
 
     def advance(self, horizon: Micros, low_watermark: Micros, positions: tuple[Position, ...]) -> Steps[None]:
-        """Make one promise and wait until its fate is final and folded; until then a lowering binds."""
+        """Make one promise and wait until its outcome is final and folded. A lowering applies until then."""
         decided = places((yield OfChain(PlanChain.durable_positions)))
         answer = yield from insist(
             AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions, decided), self._draw
@@ -241,11 +263,13 @@ class Promises:
         yield Locked(self._unbind())
 
     def _unbind(self) -> Steps[None]:
+        """End the effect of a lowering, which is folded by now or void."""
         self._bound = None
         yield from ()
 
 
 def _folded(epoch: Epoch) -> Steps[ClusterState]:
+    """Wait until the epoch is folded."""
     state: ClusterState = yield Until(
         lambda state: state if state.epoch >= epoch else None, FOREVER, f"epoch {epoch} to be folded"
     )
@@ -253,9 +277,10 @@ def _folded(epoch: Epoch) -> Steps[ClusterState]:
 
 
 def _lead(state: ClusterState) -> Micros:
+    """Return the distance of the horizon from the clock, microseconds."""
     return setting(state, "cdc_horizon_lead_us")
 
 
 def places(offsets: Mapping[int, int]) -> tuple[Position, ...]:
-    """Partition to offset as the log has it."""
+    """Convert partition to offset into the log's form."""
     return tuple(Position(partition, offset) for partition, offset in sorted(offsets.items()))
