@@ -1,4 +1,4 @@
-"""The Spark side of CDC: the job that writes the log, and the data source that reads it."""
+"""Spark side of CDC: the job that writes the log, and access to the data source that reads it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,17 @@ def read_cdc(
     stream: bool = False,
     table_id: str = "",
 ) -> DataFrame:
-    """A table's CDC log; ``stream``: followed, else up to its present end. ``table_id``: of a table that had the name
-    before. Options and columns: ``reading``.
+    """Return a table's CDC log as a frame. ``ringlog_cdc_reader.source`` describes the options and columns.
+
+    Args:
+        spark: Spark session.
+        bootstrap: The brokers.
+        cluster: Name of the cluster.
+        table: ``keyspace.table``.
+        start: Start of the query.
+        lost: ``error`` or ``skip``.
+        stream: Follow the log, instead of reading to its current end.
+        table_id: Id of a table that had the name before.
     """
     from ringlog_cdc_reader.source import NAME, RinglogCdc
 

@@ -1,4 +1,4 @@
-"""``python -m ringlog_cdc`` is ``ringlog cdc``."""
+"""``python -m ringlog_cdc`` runs ``ringlog cdc``."""
 
 from ringlog_cdc.cli import app
 

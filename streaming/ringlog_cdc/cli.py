@@ -1,4 +1,4 @@
-"""``ringlog cdc``: run the Spark job."""
+"""The commands ``ringlog cdc run`` and ``ringlog cdc launcher``."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ringlog_cdc.settings import JobSettings
 from ringlog_cdc.topics.sink import ORDER, unfit
 
 ROW_BYTES_MAX = 2_000_000
-"""The CDC topic takes records of 2 MiB; key and header of a row need little of it."""
+"""Limit of ``--row-bytes-max``. The CDC topic accepts records of 2 MiB, and key and header of a row need little."""
 
 MetricsOption = Annotated[
     int | None, typer.Option(min=0, max=65535, help="Port of the figures for Prometheus; none: no figures.")
@@ -100,7 +100,7 @@ def run(
 
 
 def _carry_on(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str) -> None:
-    """Run the job; ends the program with status 1 where it fails."""
+    """Run the job. Exit with status 1 if it fails."""
     from ringlog_cdc.driver import job
     from ringlog_cdc.driver.session import LOCAL, is_submitted
 
@@ -132,16 +132,19 @@ def launcher(
 
 
 def lake_root(given: str | None) -> str | None:
-    """The address of a lake, or its folder's path from the root; None if there is none. Refuses an empty one."""
+    """Return the address of a lake, or the absolute path of its folder. None without a lake. Rejects an empty name."""
     if given == "":
         raise typer.BadParameter("--lake must name a folder or an address")
     return given if given is None or "://" in given else str(Path(given).absolute())
 
 
 def log_in(bootstrap: str | None, given: Path | None) -> str:
-    """Have all Kafka clients log in as the file says, or as is known of the broker; ends with status 1 if it cannot.
+    """Configure the login of all Kafka clients, from the given file or from the known settings of the brokers.
 
-    Returns the brokers: those that are named, else those of the file, else those of the cluster in use.
+    Exits with status 1 if that fails.
+
+    Returns:
+        The brokers: the given ones, else those of the file, else those of the cluster in use.
     """
     try:
         if given is not None:
@@ -151,7 +154,7 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
         if not brokers:
             raise typer.BadParameter("no broker is named: give --bootstrap, or put a cluster in use")
         log_in_at(brokers, kafka_config_of_stack(brokers))
-        spark_options(brokers)  # what Java cannot say is said now, not by the first batch
+        spark_options(brokers)  # fails now if Java clients cannot express the login, not in the first batch
     except BadKafkaConfig as error:
         typer.echo(f"ringlog cdc: {error.code}: {error}", err=True)
         raise typer.Exit(1) from error
@@ -159,7 +162,9 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
 
 
 def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
-    """The ``name=value`` lines of a file, as Java reads them; ends the program with status 2 where it has others."""
+    """Parse the ``name=value`` lines of a file, by the rules of Java's properties. Exits with status 2 for other
+    lines.
+    """
     try:
         lines = read_properties(read_text(path.absolute(), PROPERTIES_BYTES_MAX))
     except (OSError, UnicodeDecodeError) as error:
@@ -175,7 +180,7 @@ def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """``ringlog cdc run`` with these arguments; returns the exit status."""
+    """Run ``ringlog cdc run`` with these arguments. Return the exit status."""
     try:
         app(["run", *arguments], prog_name="ringlog cdc")
     except SystemExit as end:

@@ -1,14 +1,20 @@
-"""Errors of the CDC job: each has a stable code, a sentence and a hint of what to do next.
+"""Errors of the CDC job. Each has a stable code, a sentence, and a hint for the next step.
 
-Nothing that a producer can write to the mutations topic raises one of these: bad input ends in the dead letters. They
-mean that the job must not go on: its checkpoint or its right to write is in doubt, or it was asked to stop.
+Invariant: no content of the mutations topic can raise one of these, since bad input becomes dead letters. An error
+means that the job must stop: its checkpoint or its right to write is in doubt, or it was asked to stop.
 """
 
 from __future__ import annotations
 
 
 class CdcError(Exception):
-    """The job stopped. ``code`` is stable, ``hint`` says what to do next."""
+    """The job stopped.
+
+    Attributes:
+        code: Stable code.
+        message: The sentence.
+        hint: The next step.
+    """
 
     def __init__(self, code: str, message: str, hint: str = "") -> None:
         super().__init__(f"{code}: {message}" + (f" ({hint})" if hint else ""))
@@ -18,14 +24,14 @@ class CdcError(Exception):
 
 
 class StopRequested(CdcError):
-    """The job was asked to stop and does not begin, or does not wait for, any more work."""
+    """The job was asked to stop, and starts or awaits no more work."""
 
     def __init__(self) -> None:
         super().__init__("stop_requested", "the job was asked to stop")
 
 
 class WriterReplaced(CdcError):
-    """A newer incarnation of this writer has registered: this one has lost the right to route."""
+    """A newer incarnation of this writer has registered, so this one may no longer route."""
 
     def __init__(self, writer: str, mine: str, current: str) -> None:
         super().__init__(
@@ -47,7 +53,7 @@ class PartitionsAdded(CdcError):
 
 
 class ChainMoved(CdcError):
-    """Somebody else appended to the plan chain of this checkpoint."""
+    """Another driver appended to the plan chain of this checkpoint."""
 
     def __init__(self, sequence: int) -> None:
         super().__init__(
@@ -69,7 +75,7 @@ class ChainBroken(CdcError):
 
 
 def source_in_use(why: str) -> CdcError:
-    """The error of a writer whose source another one logs."""
+    """Return the error for a writer whose source is processed by another writer."""
     return CdcError(
         "source_in_use",
         why,
@@ -78,7 +84,7 @@ def source_in_use(why: str) -> CdcError:
 
 
 def checkpoint_lost(writer: str) -> CdcError:
-    """The error of a writer that has worked before, on another checkpoint than this empty one."""
+    """Return the error for a known writer with an empty checkpoint."""
     return CdcError(
         "checkpoint_lost",
         f"CDC writer {writer!r} has worked before, and this checkpoint is empty",

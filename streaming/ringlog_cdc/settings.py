@@ -1,4 +1,4 @@
-"""What one run of the CDC job needs to know."""
+"""Settings of one run of the CDC job."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ from pathlib import Path
 
 @dataclass(frozen=True, slots=True)
 class JobSettings:
-    """``checkpoint`` is a local folder. A row larger than ``row_bytes_max`` becomes a dead letter.
+    """Settings of the job.
 
-    ``stop_when_idle``: end once everything that is in the mutations topic is durable in the CDC topic.
-    ``metrics_port``: where Prometheus finds the figures; None: nowhere, 0: a free port.
-    ``direct``: append promises to the log without a validator (recovery, tests). ``producer``: (name, value) options of
-    the Kafka producers that write rows and dead letters, by Kafka's names: credentials that a fence can take away.
-    ``lake``: folder or address that gets the rows as Delta tables, too; None: nowhere.
-    ``image_ttl_s``: seconds after which a row that nobody writes has no preimage any more; 0: it always has.
-    ``images_anew``: where the states that images are made of were lost, begin without them.
+    Attributes:
+        checkpoint: Local folder of plans, offsets and progress.
+        writer: Name of the CDC writer in the metadata log.
+        max_offsets_per_trigger: Most mutations in a batch.
+        trigger_seconds: Minimum time between two batches.
+        row_bytes_max: Larger CDC rows become dead letters.
+        stop_when_idle: Stop once every mutation in the topic is durable in the CDC topic.
+        direct: Append promises to the log without a validator, for recovery and tests.
+        metrics_port: Port for Prometheus. None: no metrics. 0: a free port.
+        producer: (name, value) options of the Kafka producers for rows and dead letters, such as credentials that a
+            fence can revoke.
+        lake: Folder or address for the rows as Delta tables, in addition to the topic.
+        image_ttl_s: Seconds without a write until a row has no preimage. 0: no limit.
+        images_anew: Start without image states if they were lost.
     """
 
     bootstrap_servers: str

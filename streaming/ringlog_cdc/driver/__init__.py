@@ -1,1 +1,1 @@
-"""The driver: job, batches, session, sources, sinks."""
+"""The driver of the CDC job: job, batches, session and recovery."""

@@ -1,4 +1,4 @@
-"""What Spark calls for a micro-batch: performs ``ringlog_cdc.protocol.batch`` with Spark's jobs, on log and disk."""
+"""The function that Spark calls for each micro-batch. It performs ``ringlog_cdc.protocol.batch`` with Spark's jobs."""
 
 from __future__ import annotations
 
@@ -65,13 +65,25 @@ from ringlog_cdc.topics.source import Offsets
 
 HELD_LOOK_S = 0.5
 HELD_REPORT_S = 5.0
+"""Interval of reports about a waiting batch, seconds."""
 WRITING_REPORT_S = 30.0
+"""Interval of reports about a slow write, seconds."""
 GROUP = "ringlog-cdc-batch"
+"""Spark's job group, used to cancel the jobs of a batch."""
 TABLES_KEPT = 4
+"""Broadcast routing tables that are kept."""
 
 
 class BatchRunner:
-    """What ``foreachBatch`` calls. ``idle``: no batch is being worked on; ``stopping``, once set, lets none begin."""
+    """The callback of ``foreachBatch``.
+
+    Attributes:
+        idle: Set while no batch is processed.
+        stopping: Once set, no batch starts.
+        failure: The error that ended the query.
+        batch: Number of the current or last batch.
+        last_batch: Number of the last finished batch.
+    """
 
     def __init__(
         self,
@@ -128,7 +140,7 @@ class BatchRunner:
         }
 
     def __call__(self, frame: DataFrame, batch: int) -> None:
-        """Carry out a batch. Any exception ends the query; ``failure`` keeps it."""
+        """Process a batch. Any exception ends the query and is kept in ``failure``."""
         self.idle.clear()
         self.batch, self._given_up = batch, False
         try:
@@ -143,17 +155,17 @@ class BatchRunner:
             self.idle.set()
 
     def give_up(self) -> None:
-        """End the batch in hand where it is, as a killed process would; returns when it has ended."""
+        """Abort the current batch, as a killed process would. Return when it has ended."""
         self._given_up = True
-        while not self.idle.wait(HELD_LOOK_S):  # again, as it may be between two of Spark's jobs
+        while not self.idle.wait(HELD_LOOK_S):  # repeated, since the batch may be between two Spark jobs
             self._session.sparkContext.cancelJobGroup(GROUP)
 
     def _for_giving_up(self) -> None:
-        """What Spark runs for this thread from here on is what ``give_up`` ends."""
+        """Put the next Spark jobs of this thread into the group that ``give_up`` cancels."""
         self._session.sparkContext.setJobGroup(GROUP, f"batch {self.batch}", interruptOnCancel=True)
 
     def report_writing(self) -> None:
-        """Say of a part that is being written for long since when, and what ends that. For another thread."""
+        """Report a write that takes long: its start, and how it ends. Called from another thread."""
         began = self._writing_since
         if began is None or (now := time.monotonic()) < max(began, self._writing_said) + WRITING_REPORT_S:
             return
@@ -177,6 +189,7 @@ class BatchRunner:
         return batch_ends(self._settings.checkpoint, batch, self._settings.source_topic)
 
     def _look(self) -> None:
+        """Raise the writer's failure, or StopRequested."""
         self._writer.check()
         if self.stopping.is_set():
             raise StopRequested
@@ -184,7 +197,7 @@ class BatchRunner:
     # ---------------------------------------------------------------------------------------------- plans
 
     def _facts(self, effect: FactsOf) -> list[PartitionFacts]:
-        """What a plan must know of the rows, where some may be held."""
+        """Read the rows of the batch, if some of them may be held."""
         ranges = [
             OffsetRange(partition, start, effect.ends[partition])
             for partition, start in sorted(effect.positions.items())
@@ -192,6 +205,7 @@ class BatchRunner:
         self._for_giving_up()
         records = self._records.of(self._frame.where(within(ranges)))
         found = records.mapInArrow(facts_function(effect.horizon, effect.leeway), FACTS_TYPE)
+        # One partition may be in several Arrow batches and tasks.
         parted = found.groupBy("partition").agg(F.min("held").alias("held"), F.max("used").alias("used")).collect()
         return [
             PartitionFacts(row["partition"], None if row["held"] == NEVER else row["held"], row["used"])
@@ -199,11 +213,14 @@ class BatchRunner:
         ]
 
     def _put_context(self, effect: PutContext) -> str:
-        self._replica.remember()  # a plan made on a history that the log loses must be known by its state id
+        # If the log loses this history, the plan must be recognizable by the history's state id
+        self._replica.remember()
         return self._store.put_context(effect.context)
 
     def _held(self, effect: ReportHeld) -> None:
-        """Say for what the batch waits, since when, and how it ends; of what is to be said only if it takes long."""
+        """Report why the batch waits, since when, and how the wait ends. Waits for the log are reported only if they
+        take long.
+        """
         now, since = time.monotonic(), effect.since / 1e6
         if now < self._report_at or (effect.horizon is None and now - since < HELD_REPORT_S):
             return
@@ -261,10 +278,13 @@ class BatchRunner:
             self._store.mark_done(entry)
 
     def _write(self, effect: WriteRows) -> tuple[OffsetRange, ...]:
-        """Those of a source partition go out in its order: by one task, with one producer. Where a record is not small
-        (``ringlog_cdc.bulk.arrow_batching``) the rest of its partition is left for another pass.
+        """Write the rows of a part, each source partition in order by one task with one producer.
+
+        Return the ranges left to write: a record that is not small cuts its partition
+        (``ringlog_cdc.bulk.arrow_batching``).
         """
         entry, frame = effect.entry, self._frame
+        # A part that is the whole batch needs no filter.
         if entry.part or not entry.last or effect.ranges != entry.ranges:
             frame = frame.where(within(effect.ranges))
         self._for_giving_up()
@@ -277,7 +297,7 @@ class BatchRunner:
         return tuple(left_of(effect.ranges, cut))
 
     def _write_rows(self, frame: DataFrame, effect: WriteRows) -> dict[int, int]:
-        """Returns what was cut."""
+        """Write rows and return the cuts, source partition to offset plus 1."""
         entry, state, context = effect.entry, effect.state, dict(effect.context)
         part = PartContext(
             source_topic=self._settings.source_topic,
@@ -295,7 +315,7 @@ class BatchRunner:
         if self._lake is not None:
             function, columns = with_heads(function, self._settings.sink_topic), KEPT_TYPE
         options = sink_options(self._settings.bootstrap_servers, self._settings.producer)
-        # States, and the lake, take a part as a whole.
+        # States and the lake process a part as a whole, so it must not be cut.
         is_lean = self._all_small and images is None and self._lake is None
         out = self._records.of(frame, only_small=is_lean).mapInArrow(function, columns)
         with self._both_sinks(out, entry, context.get("columns") or fields_of(state)) as out:
@@ -307,13 +327,16 @@ class BatchRunner:
 
     @contextmanager
     def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
-        """What goes out, made once for topic and lake; the lake gets it when the block that fills the topic ends."""
+        """Yield the frame for the topic. If there is a lake, cache the frame, and append to the lake when the block
+        ends.
+        """
         if self._lake is None:
             yield out
             return
         self._lake.check_there()
         state = self._replica.state
         self._lake.describe(state)
+        # Read before the topic gets the rows: the lake's commit records where they start.
         ends = self._offsets.ends(self._settings.sink_topic)
         kept = out.persist()
         try:
@@ -324,7 +347,9 @@ class BatchRunner:
             kept.unpersist()
 
     def _nothing_counted(self) -> Accumulator[Tally]:
-        """The accumulator of all batches, at its begin: the driver's part of Spark never forgets one."""
+        """Return the accumulator of all batches, reset. There is only one, because Spark's driver never frees an
+        accumulator.
+        """
         if self._counts is None:
             self._counts = self._session.sparkContext.accumulator({}, TallyParam())
         self._counts.value = {}
@@ -333,7 +358,7 @@ class BatchRunner:
     def _table(
         self, name: str, context: dict[str, Any], closed: tuple[str, ...], state: ClusterState
     ) -> Broadcast[Any]:
-        """The routing table of a context: broadcast once and kept for the batches that share it."""
+        """Return the routing table of a context, broadcast once for all batches that share it."""
         key = (name, closed)
         if key not in self._tables:
             table = table_of(context, closed, state)
@@ -344,10 +369,12 @@ class BatchRunner:
 
 
 def _offsets(entry: PlanEntry) -> int:
+    """Return the number of offsets in the entry's ranges."""
     return sum(item.end - item.start for item in entry.ranges)
 
 
 def _add(figures: BatchFigures, tally: Tally) -> None:
+    """Add a tally to the counts of the batch."""
     reasons = of_kind(tally, REASON)
     figures.rows += tally.get(RECORDS, 0)
     figures.skipped += reasons.pop(SKIPPED, 0)

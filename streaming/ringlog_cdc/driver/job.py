@@ -1,8 +1,8 @@
-"""The CDC job: wiring of metadata, writer, plans and the streaming query; start, clean stop, and the reason it ended.
+"""The CDC job: wiring of metadata, writer, plans and the streaming query; start, clean stop, and the cause of its end.
 
-Order of a start: the checkpoint is locked and claimed, the writer registers a new incarnation and folds at least to
-it, and only then does the query begin. A clean stop finishes the batch that is being written. One that waits, for a
-horizon or for a broker that is away, is given up without loss, since its plans are stored.
+A start locks and claims the checkpoint, registers a new incarnation of the writer and folds its entry. Only then does
+the query start. A clean stop finishes the batch that is being written. A batch that waits for a horizon or an
+unavailable broker is aborted. That loses nothing, since its plans are stored.
 """
 
 from __future__ import annotations
@@ -66,21 +66,24 @@ from ringlog_cdc.topics.source import Offsets
 
 LOOK_S = 0.2
 COMMIT_WAIT_S = 15.0
+"""Wait of a stop for Spark to commit the finished batch, seconds."""
 BROKER_PATIENCE_S = 10.0
-"""How long a stop waits for a broker that does not answer, before it gives the batch in hand up."""
+"""Wait of a stop for a broker that does not answer, seconds. Then the current batch is aborted."""
 CONSUMER_OPTIONS = {
     "kafka.isolation.level": "read_committed",
-    "kafka.fetch.max.wait.ms": "50",  # at the end of a partition; by default ten times that, in each batch
-    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task asks for more only when it has read them
+    "kafka.fetch.max.wait.ms": "50",  # wait at the end of a partition, in each batch; the default is ten times longer
+    "kafka.max.partition.fetch.bytes": str(4 * 1024 * 1024),  # a task fetches more only after it has read these
     "kafka.max.poll.records": "5000",
 }
 CAUSED_BY = "Caused by: "
 USED = (MUTATIONS, CDC, DEAD_LETTERS)
-"""The topics whose settings the job rests on, foremost that the broker says when a mutation was appended."""
+"""Topics whose settings the job depends on, above all that the broker sets the append time of mutations."""
 
 
 def client_of(settings: JobSettings) -> Client:
-    """The driver's client: the checkpoint remembers what it has read of the log; of a long replay it tells people."""
+    """Return the driver's client. It records in the checkpoint how far it has read the log, and reports a long
+    replay.
+    """
     return Client(
         settings.bootstrap_servers,
         settings.cluster,
@@ -92,9 +95,12 @@ def client_of(settings: JobSettings) -> Client:
 
 
 class CdcJob:
-    """One run of the job on a session that the caller owns. ``start``, ``wait``, ``stop``; once each.
+    """One run of the job on a session that the caller owns. Call ``start``, ``wait`` and ``stop``, once each.
 
-    ``stopping``, its own if none is given, asks it to stop once it is set.
+    Args:
+        settings: Settings of the job.
+        session: Spark session.
+        stopping: Event that asks the job to stop. None: a new event.
     """
 
     def __init__(self, settings: JobSettings, session: SparkSession, stopping: threading.Event | None = None) -> None:
@@ -111,10 +117,15 @@ class CdcJob:
         """How many partitions of the source topic there are, as far as is known."""
 
     def start(self) -> CdcJob:
-        """Lock, register, begin. Raises CdcError, LogError."""
+        """Lock the checkpoint, register the writer, start the query.
+
+        Raises:
+            CdcError, LogError: The job cannot start.
+        """
         settings = self.settings
         check_session(self._session)
-        if str(self._session.sparkContext.master).startswith("local"):  # else workers of other users may read it
+        # other masters may run workers of other users, who need access
+        if str(self._session.sparkContext.master).startswith("local"):
             private_folder(settings.checkpoint, CLAIM)
         settings.checkpoint.mkdir(parents=True, exist_ok=True)
         prepare_session(self._session)
@@ -156,9 +167,11 @@ class CdcJob:
         return self
 
     def _watch_topics(self) -> None:
-        """Watch the topics: rows wait for theirs (``sink``), and would wait forever for a deleted one.
+        """Watch the topics. Writes wait for their topic (``ringlog_cdc.topics.sink``), and would wait forever for a
+        deleted one.
 
-        Spark reads the partitions that it was given at the start, while producers use added ones at once.
+        The watch also counts source partitions. Spark reads the partitions that it got at the start, while producers
+        use added ones at once.
         """
         settings = self.settings
         names = (settings.sink_topic, settings.letters_topic, settings.source_topic)
@@ -167,7 +180,7 @@ class CdcJob:
         ids = {name: topic_id for name, topic_id in found.items() if topic_id is not None}
 
         def count() -> None:
-            with suppress(LogUnavailable, TopicMissing):  # the watch says so
+            with suppress(LogUnavailable, TopicMissing):  # the watch reports it
                 self._source_partitions = describe(admin, [settings.source_topic])[settings.source_topic].partitions
 
         watch = TopicWatch(settings.bootstrap_servers, ids, self._lost.append, answers=count)
@@ -175,9 +188,11 @@ class CdcJob:
         watch.start()
 
     def _check_topics(self) -> None:
-        """Raise CdcError if a topic is gone; the batch in hand is given up, as if the process had been killed.
+        """Check the results of the watch.
 
-        Raise PartitionsAdded if there is more to read than the query was given.
+        Raises:
+            CdcError: A topic was deleted. The current batch is aborted, as if the process had been killed.
+            PartitionsAdded: The source has more partitions than the query reads.
         """
         if self._source_partitions > sum(len(share.partitions) for share in self._shares):
             raise PartitionsAdded(self.settings.source_topic, self._source_partitions)
@@ -189,6 +204,7 @@ class CdcJob:
         raise CdcError(code, what, "restore it, or run ringlog cluster repair-topics; then start the job again")
 
     def _claim(self, effect: ClaimCheckpoint, offsets: Offsets) -> bool:
+        """Perform ``ClaimCheckpoint``, and open the plan store."""
         settings, state = self.settings, effect.state
         self._partitions = offsets.partitions(settings.sink_topic)
         is_new = claim_checkpoint(
@@ -201,7 +217,9 @@ class CdcJob:
         return is_new
 
     def _check(self, state: ClusterState, client: Client, offsets: Offsets) -> bool:
-        """Raise CdcError if the checkpoint, or a topic, is not as it must be; does it take the place of a lost one?"""
+        """Perform ``CheckCheckpoint``: check checkpoint and topics. Return True if the checkpoint replaces a lost
+        one.
+        """
         settings, store = self.settings, self._store
         self._index = Index(settings.checkpoint)
         self._files = ImageFiles(settings.checkpoint / FOLDER)
@@ -222,7 +240,9 @@ class CdcJob:
         return self._index.is_needed(state, store.head)
 
     def _meet_lake(self, client: Client, offsets: Offsets) -> None:
-        """The lake, if there is one, gets what the topic has; rows of stored plan parts are left to these."""
+        """Open the lake, if there is one, and fill it from the topic. Rows of unfinished plan parts are left to
+        these.
+        """
         with self.writer.lock:
             planned = self._store.durable_positions()
             takes_all = self._index.is_made and self._store.head.sequence < 0
@@ -250,7 +270,7 @@ class CdcJob:
         )
 
     def _observer(self, client: Client) -> Observer:
-        """What gets each line of the progress: the metrics, if they were asked for."""
+        """Return the observer of progress lines: the metrics, if requested."""
         port, name = self.settings.metrics_port, self.settings.writer
         if port is None:
             return unobserved
@@ -272,10 +292,11 @@ class CdcJob:
         return metrics.observe
 
     def _first_offsets(self, offsets: Offsets, state: ClusterState, store: PlanStore) -> dict[int, int]:
-        """Where the source begins for this checkpoint. An empty one leaves out what only closed generations would take.
+        """Return the first offset of each source partition for this checkpoint.
 
-        Every write of a generation that is open is appended after its start, less the leeway ahead of now, which may
-        have been greater once.
+        An empty checkpoint skips writes that only closed generations would accept. Every write of an open generation is
+        appended after the generation's start minus the allowed lateness. The setting may have been larger once, so its
+        maximum is used.
         """
         topic = self.settings.source_topic
         oldest = next((found for found in state.generations if found.closed is None), None)
@@ -290,6 +311,7 @@ class CdcJob:
         self._opened.append(close)
 
     def _begin(self) -> StreamingQuery:
+        """Start the streaming query."""
         settings = self.settings
         try:
             sources = [self._source(share) for share in self._shares]
@@ -305,12 +327,13 @@ class CdcJob:
                 source.writeStream.foreachBatch(self.runner)
                 .queryName(self._name)
                 .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
-                .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())  # of this host, not the cluster
+                # a ``file:`` address: a folder of this host, not of the cluster's file system
+                .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())
                 .start()
             )
 
     def _source(self, share: Share) -> DataFrame:
-        """The records of some partitions of the mutations topic."""
+        """Return a frame with the source partitions of a share."""
         topic, begins = self.settings.source_topic, self._begins
         reader = (
             self._session.readStream.format("kafka")
@@ -326,9 +349,11 @@ class CdcJob:
         return reader.option("startingOffsets", json.dumps({topic: offsets})).load()
 
     def wait(self) -> None:
-        """Until ``stopping`` is set, the job is idle (if it shall end then), or it failed; raises why it failed.
+        """Wait until ``stopping`` is set, the job is idle (with ``stop_when_idle``), or it failed. Raise the cause of a
+        failure.
 
-        Raises PartitionsAdded if the next job on this checkpoint would read more partitions; ``stop`` this one first.
+        Raises:
+            PartitionsAdded: The next job on this checkpoint would read more partitions. ``stop`` this one first.
         """
         assert self._query is not None, "start it first"
         while not self.stopping.wait(LOOK_S):
@@ -345,18 +370,19 @@ class CdcJob:
                 return
 
     def is_idle(self) -> bool:
-        """True if every mutation is durable as a row or a dead letter, and the last batch is committed."""
+        """Return True if every mutation is durable as a row or dead letter, and the last batch is committed."""
         with self.writer.lock:
             durable = self._store.durable_positions()
         ends = self._ends.ends(self.settings.source_topic)
         return all(durable.get(partition, 0) >= end for partition, end in ends.items()) and self._is_committed()
 
     def _is_committed(self) -> bool:
+        """Return True if Spark has committed the last finished batch."""
         batch = self.runner.last_batch
         return batch < 0 or (self.settings.checkpoint / "spark" / "commits" / str(batch)).exists()
 
     def stop(self) -> None:
-        """Finish the batch in hand, end the query, give everything back. Raises why the job had failed, if it had."""
+        """Finish the current batch, stop the query and release everything. Raise the cause if the job had failed."""
         self.stopping.set()
         try:
             if self._query is not None:
@@ -371,15 +397,17 @@ class CdcJob:
             self._close()
 
     def _finish_batch(self) -> None:
-        """Wait for the batch in hand. Rows wait for a broker that is away as long as that takes (``sink``), a stop does
-        not: then the batch is given up, as if the process had been killed.
+        """Wait for the current batch.
+
+        A write waits for an unavailable broker without limit (``ringlog_cdc.topics.sink``). A stop does not: it aborts
+        the batch, as if the process had been killed.
         """
         sink = self.settings.sink_topic
         offsets = Offsets(self.settings.bootstrap_servers, self.runner.idle, BROKER_PATIENCE_S)
         try:
             while not self.runner.idle.wait(LOOK_S):
                 offsets.ends(sink)
-        except StopRequested:  # it has ended while the question waited
+        except StopRequested:  # the batch ended during the query
             pass
         except LogUnavailable as error:
             self.progress.emit("given_up", batch=self.runner.batch, why=str(error), then="the next start repeats it")
@@ -388,7 +416,7 @@ class CdcJob:
             offsets.close()
 
     def _raise_failure(self) -> None:
-        """Raise what ended the query, unless that was the wish to stop."""
+        """Raise the error that ended the query, unless that was the requested stop."""
         self.writer.check()
         failure = self.runner.failure
         if isinstance(failure, (Py4JJavaError, PySparkException)):
@@ -406,34 +434,36 @@ class CdcJob:
 
 
 def query_failed(error: Exception) -> CdcError:
-    """Spark gave up a batch, or the query: the deepest cause that it names, or else its first line."""
+    """Return the error for a failed batch or query: the deepest cause that Spark names, or else its first line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [type(error).__name__]
     causes = [line.removeprefix(CAUSED_BY) for line in lines if line.startswith(CAUSED_BY)]
     return CdcError("query_failed", causes[-1] if causes else lines[0], "the checkpoint is whole: start the job again")
 
 
 class StopSignal(threading.Event):
-    """A request to stop the program, which stops the job that runs."""
+    """A request to stop the program. Setting it also stops the running job."""
 
     job: CdcJob | None = None
 
     def set(self) -> None:
+        """Set this event and the job's."""
         super().set()
         if (job := self.job) is not None:
             job.stopping.set()
 
 
 def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_options: str = "") -> None:
-    """Run the job until SIGTERM or SIGINT, or until it is idle; returns after a clean stop, raises why it failed.
+    """Run the job until SIGTERM or SIGINT, or until it is idle. Return after a clean stop, or raise the cause of a
+    failure.
 
-    When partitions are added to the source topic, the next job takes over on the same session.
+    If partitions are added to the source topic, another job continues on the same session.
     """
     stopping = StopSignal()
-    stop_on_signals(stopping)  # from before Spark starts: a JVM that is given up while it does would stay behind
+    stop_on_signals(stopping)  # before Spark starts: a JVM that is abandoned during its start would stay behind
     session = open_session(
         f"ringlog-cdc-{settings.cluster}", jars, master, java_options=java_options, lake=settings.lake is not None
     )
-    stop_on_signals(stopping)  # Spark has a handler of its own for SIGINT
+    stop_on_signals(stopping)  # again, because Spark has set its own handler for SIGINT
     try:
         if is_submitted():
             forward_signals(session, stopping.set)
@@ -448,7 +478,7 @@ def run(settings: JobSettings, jars: tuple[Path, ...], master: str | None, java_
 
 
 def run_jobs(make: Callable[[], CdcJob], stopping: StopSignal) -> None:
-    """Run a job to its end; after one that ends since partitions were added, run the next one."""
+    """Run a job to its end. If it ends because partitions were added, run the next one."""
     while True:
         job = stopping.job = make()
         if stopping.is_set():

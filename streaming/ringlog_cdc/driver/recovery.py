@@ -1,20 +1,25 @@
-"""A checkpoint that takes the place of a lost one: it finds what was written, and writes what is missing.
+"""Recovery with a checkpoint that replaces a lost one: it finds the existing rows and letters, and writes the missing
+ones.
 
-Plans are lost with a checkpoint, so every write is decided anew. What was decided before is in the topics: a write with
-a row in the CDC topic, or a letter among the dead letters, keeps it. Before its first batch the job reads both topics
-and notes the identities of all rows and letters of the mutations that it will read again (``Index``); a plan part that
-lies within their bounds then leaves out what is there:
+The plans were lost with the checkpoint, so every write is decided again. The earlier decisions are in the topics: a
+write with a row in the CDC topic or with a dead letter keeps it. Before its first batch, the job reads both topics and
+records the identities of all rows and letters for the mutations that it will read again (``Index``). A plan part within
+the index then filters its output:
 
-- nothing of a mutation that has a letter goes out;
-- a row that is there does not go out again, and of a write (of its part with one timestamp) whose last row is there
-  none does: with other options of the table it may have had another number of rows;
-- a write that is half written is completed behind what is there (``ringlog_cdc.plan.recovered_rows.RestOfWrite``);
-- no letter goes out for a mutation that has a row: its generation may have closed since.
+* A mutation with a letter has no further output.
+* An existing row is not written again. If the last row of a write (at one timestamp) exists, no row of it is written:
+  under other table options it may have had another number of rows.
+* A half-written write is completed after its existing rows (``ringlog_cdc.plan.recovered_rows.RestOfWrite``).
+* A mutation with a row gets no letter, since its generation may have closed in between.
 
-The index is made once, after the right of all earlier incarnations to write was taken away, and never changed: a part
-that is carried out again leaves out the same. It is a folder of Parquet files in the checkpoint; of it a part's own
-identities are in memory, no more. The place of a row in the topic proves nothing, so each is looked for by identity.
-Rows keep the order of their source: what is missing of it in a partition of the topic is its end.
+Invariants:
+
+* The index is built once, after all earlier incarnations have lost their right to write, and never changes. A repeated
+  part filters the same output.
+* Rows are matched by identity, since their position in the topic proves nothing.
+* Rows keep the order of their source. Missing rows of a source in a partition of the topic are the last ones.
+
+The index is a folder of Parquet files in the checkpoint. Only the identities of the current part are in memory.
 """
 
 from __future__ import annotations
@@ -62,13 +67,15 @@ Positions = Mapping[int, int]
 
 FOLDER, FILE = "recovery", "recovery.json"
 CHUNK = 2_000_000
-"""Records of a topic in one step; after each the progress says how far it is."""
+"""Records of a topic per step. Each step reports its progress."""
 CLOCK_MARGIN_US = 3_600_000_000
-"""The CDC topic is read from this long before the time of the first mutation: its records have the time of their
-writer's clock. One that is slower leaves rows unseen, which are then written again: a reader drops them."""
+"""Distance of the first record to read from the time of the first mutation. Records of the CDC topic have the time of
+their writer's clock. A clock that is slower by more hides rows, which are then written again, and readers drop them.
+"""
 GROUP = 100_000
-"""Rows of a file that are looked at together, by their bounds."""
+"""Rows of a Parquet row group, the unit that is skipped by its bounds."""
 NOTED = ("partition", "offset", "timestamp", "number", "operation", "last", "letter")
+"""Columns of an identity."""
 NAMED_TYPE = (
     "topic string, partition int, offset bigint, timestamp bigint, number int, operation int, last boolean, place int"
 )
@@ -76,7 +83,14 @@ STREAM_BYTES = 16
 
 
 class Index:
-    """Identities of what is in the topics, in the folder of a checkpoint."""
+    """Identities of existing rows and letters, in a folder of the checkpoint.
+
+    Attributes:
+        is_made: The index is complete.
+        bounds: See ``IndexBounds``.
+        settled: See ``KnownRows``.
+        lasts: See ``KnownRows``.
+    """
 
     def __init__(self, checkpoint: Path) -> None:
         self._folder = checkpoint / FOLDER
@@ -87,7 +101,9 @@ class Index:
         self._kept: tuple[int, KnownRows] | None = None
 
     def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
-        """True for a checkpoint that ``may_have_written``, until the index is made; remembered after a crash."""
+        """Return True for a checkpoint that ``may_have_written``, until the index is complete. A crash does not change
+        the answer.
+        """
         if self.is_made or head.sequence >= 0:
             return False
         if may_have_written(state, head):
@@ -95,14 +111,20 @@ class Index:
         return self._folder.exists()
 
     def begin(self, settled: Positions) -> None:
-        """Forget what an attempt before this one noted. ``settled``: where all is decided by the metadata log."""
+        """Discard the results of an earlier attempt.
+
+        Args:
+            settled: End offset of the decided writes in each source partition, from the metadata log.
+        """
         for path in self._folder.iterdir():
             path.unlink()
         self.bounds, self.settled, self.lasts = dict(settled), dict(settled), {}
 
     def note(self, found: pa.Table) -> None:
-        """Add identities: columns partition, offset, timestamp, number, last (row), and letter (instead); ``place``:
-        the partition of the CDC topic, or ``LETTERS``.
+        """Add identities.
+
+        Args:
+            found: Columns ``NOTED`` and ``place``, the partition of the CDC topic or ``LETTERS``.
         """
         if not found.num_rows:
             return
@@ -116,24 +138,33 @@ class Index:
             self.lasts[name] = max(self.lasts.get(name, 0), line["offset_max"])
 
     def finish(self) -> None:
-        """All has been noted."""
+        """Complete the index."""
         create_if_absent(self._file, encode_index(IndexBounds(self.bounds, self.settled, self.lasts)))
         self.is_made = True
 
     def concerns(self, ranges: Sequence[OffsetRange]) -> bool:
-        """True unless these ranges lie behind all that was there."""
+        """Return True unless these ranges follow everything that existed."""
         return concerns(self.bounds, ranges)
 
     def known(self, entry: PlanEntry) -> KnownRows | None:
-        """What is there of a plan part; None: it lies behind all that was there. Raises ChainBroken."""
+        """Return the existing rows and letters for a plan part, or None if the part follows all of them.
+
+        Raises:
+            ChainBroken: The index is gone.
+        """
         if not self.concerns(entry.ranges):
             return None
+        # A part is written in several passes if it is cut.
         if self._kept is None or self._kept[0] != entry.sequence:
             self._kept = entry.sequence, self.look(entry.ranges)
         return self._kept[1]
 
     def look(self, ranges: Sequence[OffsetRange]) -> KnownRows:
-        """What is there of the mutations in these ranges. Raises ChainBroken."""
+        """Look up the existing rows and letters in these ranges.
+
+        Raises:
+            ChainBroken: The index is gone.
+        """
         files = sorted(self._folder.glob("*.parquet")) if self._folder.exists() else []
         if not files:
             raise ChainBroken(f"{FOLDER} of the checkpoint is gone, and {FILE} says that it is needed")
@@ -146,8 +177,10 @@ class Index:
 
 
 class Indexing:
-    """Performs the look-up (``ringlog_cdc.protocol.batch.look_up``), each topic in chunks. ``starts``: where the job
-    will begin to read each partition of the mutations; ``handlers``: by effect.
+    """Builds the index (``ringlog_cdc.protocol.batch.look_up``), reading each topic in chunks.
+
+    Attributes:
+        handlers: Functions that perform the look-up's effects, by type.
     """
 
     def __init__(
@@ -172,7 +205,7 @@ class Indexing:
         }
 
     def _begin(self, effect: BeginLookUp) -> None:
-        """Raises CdcError ``source_cut``."""
+        """Start the index. Raises CdcError ``source_cut``."""
         check_source(effect.settled, self._offsets.ends(self._settings.source_topic))
         self._index.begin(effect.settled)
 
@@ -196,7 +229,11 @@ class Indexing:
 
 
 def check_source(settled: Positions, ends: Positions) -> None:
-    """Raise CdcError unless the source has all that was decided of it: what it got in that place would be left out."""
+    """Check that the source still has all decided writes. New writes at the same offsets would be skipped.
+
+    Raises:
+        CdcError: ``source_cut``.
+    """
     gone = [partition for partition, offset in sorted(settled.items()) if offset > ends.get(partition, 0)]
     if gone:
         raise CdcError(
@@ -207,16 +244,22 @@ def check_source(settled: Positions, ends: Positions) -> None:
 
 
 def _rows(found: DataFrame, settings: JobSettings, partitions: int) -> DataFrame:
+    """Return the identities of rows from records of the CDC topic."""
     rows = found.mapInArrow(named(partitions), NAMED_TYPE).where(F.col("topic") == settings.source_topic)
     return rows.select(*NOTED[:-1], F.lit(False).alias("letter"), "place")
 
 
 def named(partitions: int) -> Callable[[Batches], Batches]:
-    """Rows of the CDC topic, which has this number of partitions, as their identities and places (``NAMED_TYPE``)."""
+    """Return a function from records of the CDC topic to identities of their rows (``NAMED_TYPE``).
+
+    Args:
+        partitions: Number of partitions of the CDC topic.
+    """
 
     def identities(batches: Batches) -> Batches:
         for batch in batches:
             of = heads_of(batch.column("value"))
+            # The record key is the stream id, and its hash is the partition.
             streams = np.frombuffer(b"".join(batch.column("key").to_pylist()), dtype=np.uint8).reshape(-1, STREAM_BYTES)
             columns = [
                 of.topics,
@@ -234,6 +277,9 @@ def named(partitions: int) -> Callable[[Batches], Batches]:
 
 
 def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
+    """Return the identities of letters from records of the dead-letter topic. The key is topic, partition and
+    offset.
+    """
     place = F.split(F.col("key").cast("string"), "/")
     return found.where(place[0] == settings.source_topic).select(
         place[1].cast("int").alias("partition"),
@@ -248,7 +294,7 @@ def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
 
 
 def first_place(offsets: Offsets, topic: str, state: ClusterState) -> dict[int, int]:
-    """Where in the CDC topic rows of mutations may begin that a new checkpoint reads again."""
+    """Return the first offsets of the CDC topic that may have rows of mutations that a new checkpoint reads again."""
     oldest = next((found for found in state.generations if found.closed is None), None)
     if oldest is None or oldest is state.generations[0]:
         return offsets.begins(topic)
@@ -256,7 +302,13 @@ def first_place(offsets: Offsets, topic: str, state: ClusterState) -> dict[int, 
 
 
 def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> Callable[[Batches], Batches]:
-    """The function of the rows, without what is there. ``known``: a broadcast; ``counts``: accumulates tallies."""
+    """Wrap the rows function to remove existing rows and letters.
+
+    Args:
+        function: Function of ``OUT`` batches.
+        known: Broadcast ``KnownRows``.
+        counts: Accumulator of tallies.
+    """
 
     def outgoing(batches: Batches) -> Batches:
         left = LeftToWrite(known.value)
@@ -274,9 +326,14 @@ def without(function: Callable[[Batches], Batches], known: Any, counts: Any) -> 
 
 
 def report_basis(batch: pa.RecordBatch, left: LeftToWrite) -> tuple[NDArray[np.bool_], dict[int, bytes]]:
-    """True for the records of a batch of ``OUT`` that must not go out; and rows that go out under another number.
+    """Find the records of an ``OUT`` batch that must not be written.
 
-    ``left`` is asked of the rows of all batches, in order.
+    Args:
+        batch: The batch. ``left`` must see all batches, in order.
+        left: The filter.
+
+    Returns:
+        Flags of the records to remove, and record index to the encoded row for rows with another number.
     """
     partitions = batch.column("partition").to_numpy(zero_copy_only=False)
     found, renumbered = np.zeros(len(partitions), dtype=bool), dict[int, bytes]()
@@ -299,7 +356,7 @@ def report_basis(batch: pa.RecordBatch, left: LeftToWrite) -> tuple[NDArray[np.b
 
 
 def correction(batch: pa.RecordBatch) -> Tally:
-    """What was counted of records that do not go out, taken back, and their mutations as ``KNOWN``."""
+    """Return a tally that undoes the counts of removed records, and counts their mutations as ``KNOWN``."""
     is_row = pa.array(batch.column("partition").to_numpy(zero_copy_only=False) != LETTER)
     rows = heads_of(batch.filter(is_row).column("value"))
     letters = batch.filter(pc.invert(is_row)).column("value").to_pylist()
@@ -315,8 +372,12 @@ def correction(batch: pa.RecordBatch) -> Tally:
 
 @dataclass(frozen=True, slots=True)
 class IndexBounds:
-    """What an index says of whole partitions. ``bounds``: source partition to the offset behind the last one that is
-    known of; ``settled`` and ``lasts`` as in ``KnownRows``.
+    """Summary of an index.
+
+    Attributes:
+        bounds: Source partition to the offset after the last existing row or letter.
+        settled: See ``KnownRows``.
+        lasts: See ``KnownRows``.
     """
 
     bounds: dict[int, int]
@@ -325,14 +386,18 @@ class IndexBounds:
 
 
 def encode_index(found: IndexBounds) -> bytes:
-    """What is stored."""
+    """Encode the summary as JSON."""
     lasts = [[*name, offset] for name, offset in sorted(found.lasts.items())]
     named = {"bounds": _named(found.bounds), "settled": _named(found.settled), "lasts": lasts}
     return json.dumps(named, sort_keys=True).encode() + b"\n"
 
 
 def decode_index(data: bytes) -> IndexBounds:
-    """What was stored; raises ChainBroken for other bytes."""
+    """Decode the bytes of ``encode_index``.
+
+    Raises:
+        ChainBroken: The bytes are not a summary.
+    """
     try:
         found = json.loads(data)
         bounds, settled = ({int(key): value for key, value in found[name].items()} for name in ("bounds", "settled"))

@@ -1,8 +1,8 @@
-"""The Spark session of the job, and the lock that keeps a second driver away from its checkpoint.
+"""The Spark session of the job, and the lock of its checkpoint.
 
-On the user's own machine the session is small and keeps to the loopback address. On any other Spark all of that is left
-to its configuration: the driver must have an address that the executors reach, and the executors a Python that has what
-the Arrow functions import. What they lack is found out before the job registers, not in its first batch.
+A local session is small and uses the loopback address. Any other Spark is left to its own configuration: executors must
+reach the driver, and their Python must have everything that the Arrow functions import. Missing modules are found
+before the job registers, not in its first batch.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from ringlog_cdc.errors import CdcError
 from ringlog_cdc.lake import delta
 
 LOCAL = "local[2]"
+"""Default master: two threads."""
 LOCAL_SETTINGS = {
     "spark.driver.memory": "1g",
     "spark.driver.host": "127.0.0.1",
@@ -36,20 +37,20 @@ LOCAL_SETTINGS = {
     "spark.ui.enabled": "false",
 }
 SQL_SETTINGS = {
-    "spark.sql.adaptive.enabled": "false",  # partitioning is the job's own; each batch is small
+    "spark.sql.adaptive.enabled": "false",  # the job partitions its data, and batches are small
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(ARROW_RECORDS),
-    "spark.sql.sources.useV1SourceList": "",  # a batch is written as a stream is: planned once
+    "spark.sql.sources.useV1SourceList": "",  # batches use the data source API v2, as streams do, and are planned once
     "spark.sql.streaming.stopTimeout": "30s",
 }
 FILES_SETTING = "spark.sql.streaming.checkpointFileManagerClass"
 FILES = "org.apache.spark.sql.execution.streaming.FileSystemBasedCheckpointFileManager"
 CONNECT_VARIABLES = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 PROBES = 2
-"""Tasks that look whether the workers have what the job needs."""
+"""Tasks that check the workers."""
 SPARK_GONE = (Py4JNetworkError, ConnectionError)
-"""What calls raise when the JVM has ended."""
+"""Errors of calls into a JVM that has ended."""
 LOCK_WAIT_S = 30.0
 LOCK_LOOK_S = 0.2
 
@@ -62,12 +63,21 @@ def open_session(
     java_options: str = "",
     lake: bool = False,
 ) -> SparkSession:
-    """A session with the Kafka connector. ``master`` None: that of ``spark-submit`` or of Spark's configuration.
+    """Return a session with the Kafka connector.
 
-    ``lake``: with Delta. A local session's Python workers run under this interpreter; others under ``PYSPARK_PYTHON``,
-    and where that is not set under the one that has this interpreter's path on their host.
+    A local session runs its Python workers with this interpreter. Others use ``PYSPARK_PYTHON``, or else the
+    interpreter at the same path on their host.
 
-    Raises CdcError ``connect_unsupported``, ``spark_not_started``.
+    Args:
+        name: Name of the application.
+        jars: Jars of the connector.
+        master: Spark master. None: the one of ``spark-submit`` or of Spark's configuration.
+        memory: Memory of a local driver.
+        java_options: Further options for the driver's JVM.
+        lake: Configure Delta.
+
+    Raises:
+        CdcError: ``connect_unsupported`` or ``spark_not_started``.
     """
     if (master or "").startswith("sc://") or any(name in os.environ for name in CONNECT_VARIABLES):
         raise connect_unsupported()
@@ -82,7 +92,7 @@ def open_session(
         builder = builder.config(map=delta.SETTINGS)
     if master is not None:
         builder = builder.master(master)
-    if not is_submitted():  # its JVM would run already, with the jars and options that it was given
+    if not is_submitted():  # a submitted program's JVM runs already, with its own jars and options
         prefer_fitting(os.environ)
         ours = ("-XX:+UseSerialGC", *java.options(SPARK)) if is_local else ()
         flags = " ".join((*ours, *jvm_options(), java_options)).strip()
@@ -103,11 +113,11 @@ def open_session(
 
 
 def _launch(builder: Any) -> None:
-    """Start the JVM in a session of its own, if none runs yet.
+    """Start the JVM in a separate session (and process group), unless one runs.
 
-    Who stops a program signals its process group: ``timeout``, a terminal, supervisors. The JVM would end at once, in
-    the middle of a batch that the driver is to finish. It ends with the driver all the same, however that ends, for it
-    reads from a pipe that the driver holds.
+    Tools that stop a program signal its process group: ``timeout``, terminals, supervisors. The JVM would end at once,
+    in the middle of a batch that the driver wants to finish. It still ends together with the driver, because it reads
+    from a pipe that the driver holds.
     """
     if SparkContext._gateway is None:
         conf = SparkConf()
@@ -118,37 +128,37 @@ def _launch(builder: Any) -> None:
 
 
 def shield(session: SparkSession) -> None:
-    """Let the JVM pass over SIGTERM and SIGINT, as they come to it where a whole control group is signalled."""
+    """Make the JVM ignore SIGTERM and SIGINT, which reach it if a whole control group is signalled."""
     signals = _jvm(session).sun.misc
     for name in ("TERM", "INT"):
         signals.Signal.handle(signals.Signal(name), signals.SignalHandler.SIG_IGN)
 
 
 def is_submitted() -> bool:
-    """Was this program started by ``spark-submit``?"""
+    """Return True if ``spark-submit`` started this program."""
     return "PYSPARK_GATEWAY_PORT" in os.environ
 
 
 class _Forwarded:
-    """A handler of a signal in the JVM."""
+    """Signal handler in the JVM that calls a Python function."""
 
     def __init__(self, stop: Callable[[], None]) -> None:
         self._stop = stop
 
     def handle(self, _signal: Any) -> None:
-        """The signal has come."""
+        """Handle the signal."""
         self._stop()
 
     class Java:
-        """The interface for the JVM."""
+        """Py4J's declaration of the implemented interface."""
 
         implements: ClassVar = ["sun.misc.SignalHandler"]
 
 
 def forward_signals(session: SparkSession, stop: Callable[[], None]) -> None:
-    """Let SIGTERM and SIGINT of a submitted program call ``stop``.
+    """Make SIGTERM and SIGINT of a submitted program call ``stop``.
 
-    They reach the JVM, whose child this process is: by itself it would end at once, in the middle of a batch.
+    They reach the JVM, which is the parent of this process. Its default is to end at once, in the middle of a batch.
     """
     context = session.sparkContext
     ensure_callback_server_started(context._gateway)  # type: ignore[no-untyped-call]
@@ -158,7 +168,7 @@ def forward_signals(session: SparkSession, stop: Callable[[], None]) -> None:
 
 
 def connect_unsupported() -> CdcError:
-    """The error of a job that was given a Spark Connect server."""
+    """Return the error for a Spark Connect session."""
     return CdcError(
         "connect_unsupported",
         "the job does not run through Spark Connect, whose client has no driver to keep plans and promises in",
@@ -167,7 +177,11 @@ def connect_unsupported() -> CdcError:
 
 
 def check_session(session: SparkSession) -> None:
-    """Raise CdcError unless the job can run on the session: ``connect_unsupported``, ``workers_lack_ringlog``."""
+    """Check that the job can run on the session.
+
+    Raises:
+        CdcError: ``connect_unsupported`` or ``workers_lack_ringlog``.
+    """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise connect_unsupported()
     found = _first_said(session, import_probe())
@@ -180,8 +194,10 @@ def check_session(session: SparkSession) -> None:
 
 
 def check_shared(session: SparkSession, path: Path) -> None:
-    """Raise CdcError ``workers_lack_checkpoint`` unless the workers see this file: images are states that tasks keep in
-    the checkpoint.
+    """Check that the workers see this file of the checkpoint, where tasks keep image states.
+
+    Raises:
+        CdcError: ``workers_lack_checkpoint``.
     """
     name = str(path)
 
@@ -200,7 +216,9 @@ def check_shared(session: SparkSession, path: Path) -> None:
 
 
 def _first_said(session: SparkSession, probe: Callable[[int], str]) -> str:
-    """What the workers have to say, empty if nothing; a local session's are on this host, with all that it has."""
+    """Return the first complaint of a worker, or empty. Workers of a local session have everything that this host
+    has.
+    """
     context = session.sparkContext
     if str(context.master).startswith("local"):
         return ""
@@ -208,9 +226,9 @@ def _first_said(session: SparkSession, probe: Callable[[int], str]) -> str:
 
 
 def import_probe() -> Callable[[int], str]:
-    """A function for a task: what its worker lacks of the job, empty if nothing.
+    """Return a function for a task that reports what its worker lacks, or empty.
 
-    It is pickled by value, as every function in a function is, and so runs where this module is not there.
+    Spark pickles a nested function by value, so it runs on workers without this module.
     """
 
     def missing(_: int) -> str:
@@ -226,7 +244,7 @@ def import_probe() -> Callable[[int], str]:
 
 
 def prepare_session(session: SparkSession) -> None:
-    """Set what the job's expressions rely on; harmless to repeat."""
+    """Set the options that the job depends on. May be repeated."""
     for key, value in SQL_SETTINGS.items():
         session.conf.set(key, value)
     session.sparkContext.setLogLevel("ERROR")
@@ -234,11 +252,11 @@ def prepare_session(session: SparkSession) -> None:
 
 @contextmanager
 def logs_without_shell(session: SparkSession) -> Iterator[None]:
-    """For queries that are started in the block: Spark's offset and commit logs are files, not the work of commands.
+    """For queries started in the block, write Spark's offset and commit logs without subprocesses.
 
-    Spark's own choice for local folders, Hadoop's ``FileContext``, runs ``readlink`` a few times for each file that it
-    renames, where Hadoop's native library is not installed. Both rename a finished file into its place, and the
-    checkpoint has one driver, which holds its lock.
+    For local folders Spark uses Hadoop's ``FileContext``. Without Hadoop's native library, that runs ``readlink``
+    several times per renamed file. Both ways rename a complete file to its final name, and the checkpoint's lock admits
+    one driver only.
     """
     before = session.conf.get(FILES_SETTING, None)
     session.conf.set(FILES_SETTING, FILES)
@@ -256,10 +274,10 @@ def _jvm(session: SparkSession) -> Any:
 
 
 class CheckpointLock:
-    """An exclusive lock on ``<checkpoint>/lock``, held by the JVM: the process that writes, which may outlive Python
-    a moment.
+    """An exclusive lock on ``<checkpoint>/lock``.
 
-    The operating system frees it when that process ends, however it ends.
+    The JVM holds it, since that process writes and may briefly outlive Python. The operating system releases the lock
+    when the process ends.
     """
 
     def __init__(self, session: SparkSession, checkpoint: Path, stopping: threading.Event) -> None:
@@ -284,6 +302,7 @@ class CheckpointLock:
             waited += LOCK_LOOK_S
 
     def _try(self) -> Any:
+        """Try to lock. Return None if another holder exists, also in this JVM."""
         try:
             return self._file.getChannel().tryLock()
         except Py4JJavaError as error:
@@ -292,6 +311,6 @@ class CheckpointLock:
             raise
 
     def release(self) -> None:
-        """Let another driver have it."""
+        """Release the lock."""
         self._lock.release()
         self._file.close()

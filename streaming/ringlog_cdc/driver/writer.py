@@ -1,4 +1,4 @@
-"""The registered CDC writer in a thread of its own: performs ``ringlog_cdc.protocol.writer``."""
+"""The registered CDC writer. It performs ``ringlog_cdc.protocol.writer`` in a thread."""
 
 from __future__ import annotations
 
@@ -21,8 +21,10 @@ from ringlog_cdc.protocol.writer import Promises, WriterTimes
 from ringlog_cdc.topics.source import Offsets
 
 LOOK_S = 0.25
+"""Longest wait between two checks, seconds."""
 TIMES = WriterTimes(look=micros(LOOK_S), close_look=micros(1.0), clock_margin=micros(5.0), timeout=micros(30.0))
 SUBMIT_S = 10.0
+"""Timeout of one attempt to submit a promise, seconds."""
 
 log = get_logger(__name__)
 Submit = Callable[..., Submitted]
@@ -30,9 +32,15 @@ T = TypeVar("T")
 
 
 class Writer:
-    """One incarnation of a CDC writer. ``use`` a chain, register, ``start``; ``stop`` ends its thread, no promise.
+    """One incarnation of a CDC writer.
 
-    ``promises``: what it does, and knows; ``driver``: on what.
+    Call ``use``, register, then ``start``. ``stop`` ends its thread, but revokes no promise.
+
+    Attributes:
+        promises: The protocol and its state.
+        driver: Performs its effects.
+        lock: Held by ``Locked`` steps and by users of the chain.
+        failure: The error that ended the thread.
     """
 
     def __init__(
@@ -54,19 +62,23 @@ class Writer:
             Wake: lambda _: self._wake.set(),
             Locked: self._locked,
             EndsOf: lambda effect: self._answer(offsets.ends, effect.topic),
-            # Brokers count append times in whole milliseconds.
+            # Brokers count append times in milliseconds. Round up.
             FirstSince: lambda effect: self._answer(offsets.later, effect.topic, -(-effect.limit // 1000)),
         }
 
     def use(self, store: PlanStore) -> None:
-        """From here on ``store`` is its chain."""
+        """Set the plan chain."""
         self.driver.handlers |= {
             OfChain: lambda effect: self._of(store, effect),
             AppendPlan: lambda effect: store.append(effect.entry),
         }
 
     def carry_out(self, steps: Steps[T], stopping: threading.Event) -> T:
-        """Perform a protocol in the thread that asks; waits end once ``stopping`` is set. Raises CdcError, LogError."""
+        """Perform a protocol in the calling thread. Waits end once ``stopping`` is set.
+
+        Raises:
+            CdcError, LogError: The protocol failed.
+        """
         self._stops = (self._stopping, stopping)
         try:
             return self.driver.carry_out(steps)
@@ -74,19 +86,19 @@ class Writer:
             self._stops = (self._stopping,)
 
     def start(self) -> None:
-        """Begin to keep the promises, at once."""
+        """Start to keep the promises."""
         self._wake.set()
         self._thread.start()
 
     def stop(self, timeout_s: float = 15.0) -> None:
-        """Stop asking. What was promised stays in the log."""
+        """Stop the thread. Promises stay in the log."""
         self._stopping.set()
         self._wake.set()
         if self._thread.is_alive():
             self._thread.join(timeout_s)
 
     def check(self) -> None:
-        """Raise what stopped the thread, if it stopped."""
+        """Raise the error that ended the thread, if any."""
         if self.failure is not None:
             raise self.failure
 
@@ -107,10 +119,12 @@ class Writer:
             unsubscribe()
 
     def _look(self) -> None:
+        """Raise StopRequested if a stop was requested."""
         if any(stop.is_set() for stop in self._stops):
             raise StopRequested
 
     def _ask(self, effect: AskFor) -> Submitted | None:
+        """Submit a promise once. Return None if its outcome is open: the protocol then repeats it with the same id."""
         self._look()
         kind = type(effect.command).__name__
         try:
@@ -141,6 +155,7 @@ class Writer:
             return effect.read(store)
 
     def _answer(self, ask: Callable[..., dict[int, Any]], *about: Any) -> dict[int, Any] | None:
+        """Ask the broker. Return None if it does not answer."""
         try:
             return ask(*about)
         except LogUnavailable as error:

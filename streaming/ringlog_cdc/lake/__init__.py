@@ -1,6 +1,6 @@
-"""The lakehouse sink: the CDC log of each table as a Delta table, and the description of its generations beside them.
+"""The lakehouse sink: the CDC log of each table as a Delta table, and tables that describe its generations.
 
-``heads`` reads what identifies a row out of its bytes, ``columns`` says what a row is in a table of the lake,
-``delta`` is all that is asked of Delta, ``descriptions`` keeps the tables of generations and streams, ``sink`` puts it
-together for the job.
+``heads`` parses the identity of rows from their bytes. ``columns`` defines a table's columns in the lake. ``delta``
+wraps Delta's operations. ``descriptions`` maintains the tables of generations and streams. ``sink`` combines them for
+the job.
 """

@@ -1,25 +1,29 @@
-"""The columns of a table's CDC log in the lake: those of the reader in Spark, and where the row came from.
+"""Columns of a table's CDC log in the lake: those of the Spark reader, and the origin of the row.
 
-Beside the columns of ``ringlog_cdc_reader.columns`` a row has
+In addition to the columns of ``ringlog_cdc_reader.columns`` a row has:
 
 =========================  ========================================================================================
 column                     type
 =========================  ========================================================================================
 ``cdc$stream_token``       bigint: the first half of the stream id. Files are sorted by it, and Delta keeps its bounds
-                           in each file, which it does not for binary columns
+                           for each file, which it does not do for binary columns
 ``cdc$source_topic``       string: the mutations topic
 ``cdc$source_partition``   int
 ``cdc$source_offset``      bigint
-``cdc$epoch``              bigint: an epoch at which the name has the version that reads the row; null: not said.
-                           It tells rows of a table that was dropped from those of a namesake
+``cdc$epoch``              bigint: an epoch when the name had the version that reads the row. Null: unknown. It
+                           distinguishes rows of a dropped table from those of a later table with the name
 =========================  ========================================================================================
 
-A column of a Delta table keeps its type and its name for ever: it has the name under which its cells lie
-(``ringlog.kernel.schema.stored``), the one that it was added with, whatever it is called later. So what the lake has
-already decides: a new column of the base table is added; one that has gone stays, and is null from then on; one that
-came back with another type (of another table of the name, or of a user type that has grown), or that differs from an
-earlier one only in upper and lower case (``ringlog.client.cdc.copies.names``), is left out, and what it would have is
-in ``cdc$undecoded``. Nothing stops the job, and nothing is lost.
+Invariant: a column of a Delta table never changes its type or name. Its name is the stored one
+(``ringlog.kernel.schema.stored``), and stays if the column is renamed later. The existing columns of the lake therefore
+decide:
+
+* A new column of the base table is added.
+* A dropped column stays and is null from then on.
+* A column is omitted if its type changed, because it belongs to another table of that name or to a user type that has
+  grown. It is also omitted if its name differs from an earlier one only in case (``ringlog.client.cdc.copies.names``).
+
+Values of omitted columns go to ``cdc$undecoded``. Nothing stops the job, and nothing is lost.
 """
 
 from __future__ import annotations
@@ -48,13 +52,14 @@ SOURCE = (
     pa.field(SOURCE_PARTITION, pa.int32()),
     pa.field(SOURCE_OFFSET, pa.int64()),
 )
+"""Arrow fields of the additional columns."""
 
 TableFields = Sequence[Any]
-"""Columns (name, CQL type), names of the partition key, names of the clustering key: a table in a stored context."""
+"""A table in a stored context: columns (name, CQL type), names of the partition key, names of the clustering key."""
 
 
 def fields_of(state: ClusterState) -> dict[str, TableFields]:
-    """What rows of every table are decoded by, for the context of a plan part; JSON."""
+    """Return the fields that decode the rows of every table, as JSON for the context of a plan part."""
     tables = ((name, in_stored_names(table)) for name, table in in_order(state.tables))
     return {
         name: [
@@ -67,12 +72,14 @@ def fields_of(state: ClusterState) -> dict[str, TableFields]:
 
 
 def ids_of(state: ClusterState) -> dict[str, str]:
-    """The id of every table."""
+    """Return full name to id of every table."""
     return {name: table.id for name, table in in_order(state.tables)}
 
 
 def table_of(name: str, fields: TableFields | None) -> TableChange:
-    """The table of that full name; None: nothing is known of its columns, and all its values stay bytes."""
+    """Return the table with that full name. Without fields its columns are unknown, and all its values stay
+    undecoded.
+    """
     columns, partition_key, clustering_key = fields or ((), (), ())
     keyspace, _, table = name.partition(".")
     return TableChange(
@@ -90,24 +97,40 @@ def table_of(name: str, fields: TableFields | None) -> TableChange:
 
 
 def left_out(wanted: Mapping[str, str], there: Mapping[str, str]) -> frozenset[str]:
-    """Names of ``wanted`` columns (to their types) that a table with the columns ``there`` cannot take."""
+    """Return the names of columns that an existing table cannot take.
+
+    Args:
+        wanted: Wanted columns, name to type.
+        there: Columns of the existing table, name to type.
+    """
     changed = (name for name in wanted if there.get(name, wanted[name]) != wanted[name])
     return displaced_names(wanted, there) | frozenset(changed)
 
 
 @dataclass(frozen=True, slots=True)
 class LakeColumns:
-    """Rows of one table as batches of the lake's columns. ``out``: those that are left out. Goes to the tasks."""
+    """Conversion of rows of one table to batches of the lake's columns. Sent to the tasks.
+
+    Attributes:
+        table: The table.
+        out: Columns to omit.
+    """
 
     table: TableChange
     out: frozenset[str] = frozenset()
 
     def schema(self) -> pa.Schema:
-        """The Arrow schema of the batches."""
+        """Return the Arrow schema of the batches."""
         return pa.schema([*self._log().schema(), *SOURCE])
 
     def batch(self, values: pa.Array) -> pa.RecordBatch:
-        """Encoded rows of the table (binary, no nulls; one or more) as one batch, in their order. Raises BadRow."""
+        """Convert at least one encoded row of the table (binary, no nulls) to one batch, in order.
+
+        Raises:
+            BadRow: A value is not a CDC row.
+        """
+        # The leading fields are parsed once for both. ``heads_in`` comes first, because ``batch_behind`` marks further
+        # records as doubtful.
         found = front_of(values)
         of = heads_in(found, values)
         log = batch_behind(self._log(), found, lambda number: decoded(values[number].as_py()))

@@ -1,10 +1,10 @@
-"""All that is asked of Delta: where tables lie, idempotent appends, overwrites, and closing an author out.
+"""Access to Delta: locations of tables, idempotent appends, overwrites, and closing out an author.
 
-A commit carries the identity of its author and a number that rises (``txnAppId``, ``txnVersion``): Delta skips one
-whose number is not above the last of that author, whatever became of the driver in between. An author that must never
-commit again is *closed out* by a commit in its name with the highest number there is.
+A commit has the identity of its author and an increasing number (``txnAppId``, ``txnVersion``). Delta skips a commit
+whose number is not above the author's last one, so a repetition after a crash changes nothing. An author that must
+never commit again is *closed out* by a commit in its name with the highest number.
 
-Only DataFrames by path: no catalogue is needed, and no Python package of Delta's.
+Tables are accessed as DataFrames by path. Neither a catalogue nor Delta's Python package is needed.
 """
 
 from __future__ import annotations
@@ -23,36 +23,40 @@ from ringlog_cdc.lake.columns import GENERATION
 
 GENERATIONS, STREAMS, WRITERS = "cdc-generations", "cdc-streams", "cdc-writers"
 SUFFIX = "_scylla_cdc_log"
+"""Suffix of a log table, as in ScyllaDB."""
 LAST = 2**63 - 1
-"""The number after which an author has no further one."""
+"""The highest number of an author."""
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    "spark.databricks.delta.snapshotPartitions": "2",  # of a table's list of files: 50 tasks are for lakes of millions
+    # partitions of a table's file list; the default of 50 suits tables with millions of files
+    "spark.databricks.delta.snapshotPartitions": "2",
 }
+"""Spark settings for Delta."""
 _MISSING = ("DELTA_TABLE_NOT_FOUND", "DELTA_PATH_DOES_NOT_EXIST", "DELTA_MISSING_DELTA_TABLE", "PATH_NOT_FOUND")
+"""Error conditions of a missing table."""
 
 
 def log_path(root: str, table: str) -> str:
-    """Where the CDC log of the table with that full name lies."""
+    """Return the location of a table's CDC log."""
     keyspace, _, name = table.partition(".")
     return f"{root.rstrip('/')}/{keyspace}/{name}{SUFFIX}"
 
 
 def description_path(root: str, name: str) -> str:
-    """Where a table of descriptions lies; no keyspace has such a name, for a hyphen is no part of one."""
+    """Return the location of a description table. No keyspace can have its name, which contains a hyphen."""
     return f"{root.rstrip('/')}/{name}"
 
 
 class DeltaTables:
-    """Tables of one session, as one author."""
+    """Delta tables of one session, written as one author."""
 
     def __init__(self, session: SparkSession, author: str) -> None:
         self.session = session
         self.author = author
 
     def load(self, path: str) -> DataFrame | None:
-        """The table as it is now; None if there is none. Raises CdcError ``lake_unreadable``."""
+        """Return the current table, or None if it does not exist. Raises CdcError ``lake_unreadable``."""
         try:
             return self.session.read.format("delta").load(path)
         except (PySparkException, Py4JJavaError) as error:
@@ -63,7 +67,7 @@ class DeltaTables:
             ) from error
 
     def is_there(self, path: str) -> bool:
-        """Is there a table, by its log alone? One question to the file system. Raises CdcError ``lake_unreadable``."""
+        """Return True if the table has a log. One request to the file system. Raises CdcError ``lake_unreadable``."""
         context: Any = self.session.sparkContext
         try:
             log = context._jvm.org.apache.hadoop.fs.Path(f"{path}/_delta_log")
@@ -73,21 +77,37 @@ class DeltaTables:
             raise CdcError("lake_unreadable", why, "does the lake's store answer?") from error
 
     def columns(self, path: str) -> dict[str, str] | None:
-        """Column to Spark type of a table; None if there is none."""
+        """Return column to Spark type of a table, or None if it does not exist."""
         found = self.load(path)
         return None if found is None else types_of(found.schema)
 
     def append(
         self, path: str, rows: DataFrame, version: int | None, told: Mapping[str, Any], author: str | None = None
     ) -> None:
-        """Add rows in one commit, unless its number was committed (None: it has none); ``told`` is kept with it."""
+        """Add rows in one commit, unless its number was committed before.
+
+        Args:
+            path: Location of the table.
+            rows: The rows.
+            version: Number of the commit. None: not numbered.
+            ``told``: Metadata of the commit.
+            author: Author of the commit. None: this one.
+        """
         write = self._write(rows, version, told, author).mode("append").option("mergeSchema", "true")
         if GENERATION in rows.columns:
             write = write.partitionBy(GENERATION)
         write.save(path)
 
     def overwrite(self, path: str, rows: DataFrame, version: int, author: str, generation: int | None = None) -> None:
-        """Put rows in the place of all that is there, or of a generation's; again if somebody else did so just now."""
+        """Replace all rows, or those of one generation. Retried after a concurrent commit.
+
+        Args:
+            path: Location of the table.
+            rows: The rows.
+            version: Number of the commit.
+            author: Author of the commit.
+            generation: Start of the generation to replace. None: all rows.
+        """
         write = self._write(rows, version, {}, author).mode("overwrite")
         if generation is not None:
             where = f"`{GENERATION}` = {generation}"
@@ -101,19 +121,20 @@ class DeltaTables:
                     raise
 
     def close_out(self, path: str, author: str) -> None:
-        """Nothing can be added to a table in that author's name any more."""
+        """Prevent all further commits of an author to a table."""
         there = self.load(path)
         if there is not None:
             self.append(path, there.limit(0), LAST, {"closed_out": author}, author)
 
     def told(self, path: str) -> tuple[dict[str, Any], ...]:
-        """What was kept with the newest commits of a table, the newest first."""
+        """Return the metadata of the newest commits of a table, newest first."""
         if self.load(path) is None:
             return ()
         history = self.session.sql(f"DESCRIBE HISTORY delta.`{path}` LIMIT {COMMITS}").select("userMetadata").collect()
         return tuple(decode_told(row["userMetadata"].encode()) for row in history if row["userMetadata"])
 
     def _write(self, rows: DataFrame, version: int | None, told: Mapping[str, Any], author: str | None) -> Any:
+        """Return a writer with the commit's metadata and number."""
         write = rows.write.format("delta").option("userMetadata", json.dumps(told, sort_keys=True))
         if version is not None:
             write = write.option("txnAppId", author or self.author).option("txnVersion", version)
@@ -121,14 +142,15 @@ class DeltaTables:
 
 
 TRIES = 5
+"""Attempts of an overwrite."""
 CONFLICT = "DELTA_CONCURRENT"
-"""Begins the code of an error where another driver of the cluster committed at the same moment."""
+"""Start of the error code for a concurrent commit of another driver."""
 COMMITS = 200
-"""How many commits of a table are looked through for one of the job's: others compact it now and then."""
+"""Commits of a table that are searched for one of the job's. Other tools compact the table now and then."""
 
 
 def decode_told(data: bytes) -> dict[str, Any]:
-    """What was kept with a commit of the job; nothing for a commit by another author."""
+    """Return the metadata of a commit of the job, or nothing for a commit of another author."""
     try:
         found = json.loads(data)
         places = {int(partition): offset for partition, offset in found.get("cdc_from", {}).items()}
@@ -139,5 +161,5 @@ def decode_told(data: bytes) -> dict[str, Any]:
 
 
 def types_of(schema: StructType) -> dict[str, str]:
-    """Column to its type, as text."""
+    """Return column to its type as text."""
     return {field.name: field.dataType.simpleString() for field in schema.fields}

@@ -1,10 +1,12 @@
-"""``cdc-generations`` and ``cdc-streams`` in the lake: what the metadata log says of them, kept in step by the job.
+"""The tables ``cdc-generations`` and ``cdc-streams`` in the lake, kept up to date from the metadata log.
 
-A generation's streams are there before its own row, and its own row before any row of the log that lies in it: who
-sees a generation finds all its streams. ``closed`` is set no sooner than all rows of the generation are in the lake,
-as a generation closes only when its writers' rows are durable, in the lake too.
+Invariants:
 
-Each commit has the epoch as its number: a driver that lags behind, of this writer or another, changes nothing.
+* The streams of a generation are written before its own row, and its row before any row of the log in it. A reader that
+  sees a generation finds all its streams.
+* ``closed`` is set only after all rows of the generation are in the lake. A generation closes only when its writers'
+  rows are durable, in the lake too.
+* Each commit is numbered with the epoch. A driver that is behind, of this writer or another, changes nothing.
 """
 
 from __future__ import annotations
@@ -51,15 +53,23 @@ STREAM_FIELDS = pa.schema(
 )
 
 Mark = tuple[str, int, int | None, int | None, int | None]
-"""Of a generation: its id, how many ranges it describes, and since when it is published, closed, expired."""
+"""Summary of a generation: id, number of described ranges, and the times when it was published, closed and expired."""
 
 
 class Descriptions:
-    """The two tables of one lake. For one thread at a time. ``check``: called before anything is written; may raise."""
+    """The two tables of one lake. For one thread at a time."""
 
     def __init__(
         self, delta: DeltaTables, root: str, cluster_id: str, check: Callable[[], None] = lambda: None
     ) -> None:
+        """Open the tables.
+
+        Args:
+            delta: Access to Delta.
+            root: Folder or address of the lake.
+            cluster_id: Id of the cluster.
+            check: Called before anything is written. May raise.
+        """
         self._check = check
         self._delta = delta
         self._root = root
@@ -67,7 +77,7 @@ class Descriptions:
         self._marks: dict[int, Mark] = {}
 
     def keep(self, state: ClusterState) -> bool:
-        """Bring both tables in step with ``state``; False if there was nothing to do."""
+        """Update both tables to ``state``. Return False if nothing has changed."""
         marks = {found.timestamp: _mark(found) for found in state.generations}
         if marks == self._marks or not marks:
             return False
@@ -76,6 +86,7 @@ class Descriptions:
             self._marks = self._read()
         for generation in state.generations:
             before = self._marks.get(generation.timestamp)
+            # Streams change with the described ranges and with expiry only.
             if before is None or (before[1], before[4]) != (_mark(generation)[1], _mark(generation)[4]):
                 self._put_streams(generation, state.epoch)
         if marks != self._marks:
@@ -84,7 +95,7 @@ class Descriptions:
         return True
 
     def _read(self) -> dict[int, Mark]:
-        """What a driver before this one has written."""
+        """Return the summaries written by an earlier driver."""
         there = self._delta.load(description_path(self._root, GENERATIONS))
         rows = () if there is None else there.collect()
         return {
@@ -92,6 +103,9 @@ class Descriptions:
         }
 
     def _put_streams(self, generation: Generation, epoch: int) -> None:
+        """Write the streams of a generation. An expired one has no ranges in the state: its existing rows get the
+        expiry.
+        """
         path, start = description_path(self._root, STREAMS), generation.timestamp
         if generation.ranges:
             rows = self._delta.session.createDataFrame(streams_table(generation))
@@ -105,26 +119,30 @@ class Descriptions:
         self._delta.overwrite(path, rows, epoch, self._author(f"{STREAMS}/{start}"), start)
 
     def _put_generations(self, state: ClusterState) -> None:
+        """Write all generations."""
         rows = self._delta.session.createDataFrame(generations_table(state.generations, state.epoch)).coalesce(1)
         path = description_path(self._root, GENERATIONS)
         self._delta.overwrite(path, rows, state.epoch, self._author(GENERATIONS))
 
     def _author(self, name: str) -> str:
+        """Return the author of a table's commits. Each has its own, since numbers count per author."""
         return f"ringlog/{self._cluster_id}/{name}"
 
 
 def _mark(generation: Generation) -> Mark:
+    """Return the summary of a generation."""
     gone = generation.forgotten
     ranges = len(generation.ranges) + sum(len(one.ends) for one in generation.tables) if gone is None else gone.ranges
     return generation.id, ranges, generation.published, generation.closed, _expired(generation)
 
 
 def _expired(generation: Generation) -> int | None:
+    """Return the time when the generation expired, or None."""
     return None if generation.expired is None else generation.expired_at
 
 
 def generations_table(generations: Sequence[Generation], epoch: int) -> pa.Table:
-    """Rows of ``cdc-generations``: all of them, with the epoch they are from."""
+    """Return the rows of ``cdc-generations``, with the epoch of the state."""
     rows: list[dict[str, Any]] = []
     for found in generations:
         size = size_of(found)
@@ -147,13 +165,14 @@ def generations_table(generations: Sequence[Generation], epoch: int) -> pa.Table
 
 
 def streams_table(generation: Generation) -> pa.Table:
-    """Rows of ``cdc-streams`` for a generation that has its ranges: a stream each, with its place in its range.
+    """Return the rows of ``cdc-streams`` for a generation with ranges: one per stream, with its slot in the range.
 
-    ``table``: the id of the table of which the range is a tablet; empty: the range is one of the ring.
+    ``table`` is the id of the table whose tablet the range is, or empty for a range of the token ring.
     """
     rows: list[dict[str, Any]] = []
     tablets = [(one.table, ranges_of(generation.timestamp, one)) for one in generation.tables]
     for table, ranges in [("", generation.ranges), *tablets]:
+        # The first range wraps around the ring, so it starts at the end of the last one.
         start = ranges[-1].end
         for described in ranges:
             for slot, stream in enumerate(described.streams):

@@ -1,10 +1,10 @@
-"""What identifies encoded CDC rows, as columns: table, generation, place of the write in the source.
+"""Identifying fields of encoded CDC rows as columns: table, generation, position of the write in the source.
 
-The identity of a row is the place of its write in the mutations topic, the timestamp of its part of the write, and its
-number among the rows of that timestamp: a function of the input, the same in the topic and in the lake.
+The identity of a row is the position of its write in the mutations topic, the timestamp of its part of the write, and
+its number among the rows of that timestamp. It is a function of the input, and the same in topic and lake.
 
-Fields are read by ``ringlog_cdc_reader.heads``; a record that is doubtful there is decoded whole. Bytes that are no
-row raise BadRow.
+``ringlog_cdc_reader.heads`` parses the fields. If a record is doubtful there, all records of the batch are decoded by
+the definition. Bytes that are not a row raise BadRow.
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from ringlog_cdc_reader.heads import NAMES_MAX, Front, front_of
 
 I64 = NDArray[np.int64]
 TOKEN_BYTES = 8
+"""Bytes of the token at the start of a stream id."""
 
 
 class BadRow(CdcError):
-    """Bytes in the CDC topic, or out of the routing, that are no CDC row."""
+    """Bytes in the CDC topic, or from the routing, that are not a CDC row."""
 
     def __init__(self, why: str) -> None:
         super().__init__("bad_row", f"a value is no CDC row: {why}", "only CDC writers may write to the CDC topic")
@@ -37,9 +38,19 @@ class BadRow(CdcError):
 
 @dataclass(frozen=True, slots=True)
 class Heads:
-    """Of n rows: ``tables`` and ``topics`` are strings, ``tables`` with the keyspace before a point; ``tokens``: of
-    their streams; ``timestamps`` in microseconds; ``partitions`` and ``offsets`` of the source; ``lasts``: the rows
-    with ``end_of_batch``.
+    """Identifying fields of n rows, each of shape (n,).
+
+    Attributes:
+        tables: ``keyspace.table``.
+        topics: Source topic.
+        generations: Start of the generation, microseconds.
+        tokens: First half of the stream id.
+        numbers: ``cdc$batch_seq_no``.
+        operations: ``cdc$operation``.
+        partitions: Source partition.
+        offsets: Source offset.
+        timestamps: Microseconds.
+        lasts: ``cdc$end_of_batch``.
     """
 
     tables: pa.Array
@@ -55,12 +66,20 @@ class Heads:
 
 
 def heads_of(values: pa.Array) -> Heads:
-    """The heads of encoded rows (binary, without nulls). Raises BadRow."""
+    """Parse the heads of encoded rows (binary, no nulls).
+
+    Raises:
+        BadRow: A value is not a CDC row.
+    """
     return heads_in(front_of(values), values) if len(values) else _of_rows([])
 
 
 def heads_in(found: Front, values: pa.Array) -> Heads:
-    """The same of one row or more whose front was read. Raises BadRow."""
+    """Return the heads of at least one row whose leading fields were parsed.
+
+    Raises:
+        BadRow: A value is not a CDC row.
+    """
     names = [_texts(found, span) for span in found.names]
     if not found.cursor.sound.all():
         return _of_rows([decoded(value) for value in values.to_pylist()])
@@ -68,6 +87,7 @@ def heads_in(found: Front, values: pa.Array) -> Heads:
         tables=pc.binary_join_element_wise(names[0], names[1], "."),
         topics=names[2],
         generations=found.generation,
+        # Big-endian bytes to native numbers.
         tokens=rows_of(found.cursor.data, found.stream, TOKEN_BYTES).view(">i8").astype(np.int64).ravel(),
         numbers=found.number,
         operations=found.operation,
@@ -79,7 +99,9 @@ def heads_in(found: Front, values: pa.Array) -> Heads:
 
 
 def _texts(found: Front, span: ByteSpan) -> pa.Array:
-    """The texts of spans; the records of names beyond ``NAMES_MAX`` others become doubtful."""
+    """Return the text of each span, decoding each distinct one once. Records beyond ``NAMES_MAX`` texts become
+    doubtful.
+    """
     rows = np.flatnonzero(found.cursor.sound)
     codes, contents = grouped(found.cursor.data, span, rows, NAMES_MAX)
     known = np.full(len(span.start), -1, dtype=np.int64)
@@ -91,7 +113,7 @@ def _texts(found: Front, span: ByteSpan) -> pa.Array:
 
 
 def decoded(value: bytes) -> CdcRow:
-    """A row, by the definition. Raises BadRow."""
+    """Decode a row by the definition. Raises BadRow."""
     try:
         return decode_cdc_row(value)
     except WireError as error:
@@ -99,6 +121,8 @@ def decoded(value: bytes) -> CdcRow:
 
 
 def _of_rows(rows: list[CdcRow]) -> Heads:
+    """Return the heads of decoded rows."""
+
     def numbers(name: str) -> I64:
         return np.array([getattr(row, name) for row in rows], dtype=np.int64)
 

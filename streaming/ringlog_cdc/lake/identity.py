@@ -1,8 +1,9 @@
-"""Who writes to a lake: one identity for each checkpoint, made when the checkpoint first meets the lake.
+"""Identity of a checkpoint towards its lake, created when the checkpoint first uses the lake.
 
-Delta's rule of idempotence is *this author has committed this number already*. The numbers are those of the plans, and
-plans belong to a checkpoint: with another checkpoint they begin anew. So the author is the checkpoint, by a random id
-in ``<checkpoint>/lake.json``; a checkpoint that was lost takes its id along, and nothing is skipped in silence.
+Delta's idempotence is the rule that an author has committed a number already. The numbers are those of the plans, which
+belong to a checkpoint: another checkpoint starts again from 0. The author is therefore the checkpoint, identified by a
+random id in ``<checkpoint>/lake.json``. If a checkpoint is lost, its id is lost too, and no commit of its successor is
+skipped by mistake.
 """
 
 from __future__ import annotations
@@ -18,11 +19,12 @@ from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.plan.store import create_if_absent
 
 FILE, FILLED, MADE = "lake.json", "lake.filled", "lake.tables"
+"""Files of the checkpoint: its identity, the mark of a filled lake, and the folder of its tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """Of a checkpoint towards its one lake. ``root``: the lake's folder or address."""
+    """A checkpoint as an author in its lake. ``root`` is the lake's folder or address."""
 
     cluster_id: str
     writer: str
@@ -31,19 +33,22 @@ class Identity:
 
     @property
     def author(self) -> str:
-        """The name under which it commits to Delta tables."""
+        """Author of the checkpoint's commits to Delta tables."""
         return f"{author_prefix(self.cluster_id)}{self.writer}/{self.checkpoint}"
 
 
 def author_prefix(cluster_id: str) -> str:
-    """What the names of all authors of a cluster begin with."""
+    """Return the common prefix of all authors of a cluster."""
     return f"ringlog/{cluster_id}/"
 
 
 def identify(checkpoint: Path, cluster_id: str, writer: str, root: str | None) -> Identity | None:
-    """The identity of a checkpoint towards the lake ``root``; None if it has none and none is asked for.
+    """Return the identity of a checkpoint for the lake ``root``, or None if the job has no lake.
 
-    Raises CdcError ``lake_left_out`` or ``lake_changed``: a lake gets all rows or it would have holes.
+    A checkpoint stays with its lake, because a lake that missed rows would have gaps.
+
+    Raises:
+        CdcError: ``lake_left_out`` or ``lake_changed``.
     """
     path = checkpoint / FILE
     if not path.exists():
@@ -68,7 +73,11 @@ def identify(checkpoint: Path, cluster_id: str, writer: str, root: str | None) -
 
 
 def decode_identity(data: bytes) -> Identity:
-    """The identity in a stored file; raises ChainBroken for other bytes."""
+    """Decode a stored identity.
+
+    Raises:
+        ChainBroken: The bytes are not an identity.
+    """
     try:
         fields = json.loads(data)
         found = Identity(**fields)
@@ -80,28 +89,28 @@ def decode_identity(data: bytes) -> Identity:
 
 
 def is_filled(checkpoint: Path) -> bool:
-    """True once the lake has all rows of the CDC topic that were there when this checkpoint met it."""
+    """Return True once the lake has all rows that the CDC topic had when this checkpoint first used the lake."""
     return (checkpoint / FILLED).exists()
 
 
 def mark_filled(checkpoint: Path, identity: Identity) -> None:
-    """The lake has them."""
+    """Mark the lake as filled."""
     create_if_absent(checkpoint / FILLED, identity.checkpoint.encode() + b"\n")
 
 
 def forget_filled(checkpoint: Path, identity: Identity) -> None:
-    """Take a mark back that another identity has left behind."""
+    """Remove the mark of another identity."""
     path = checkpoint / FILLED
     if path.exists() and path.read_text(encoding="utf-8").strip() != identity.checkpoint:
         os.unlink(path)
 
 
 class Made:
-    """The tables that a checkpoint has made or met in its lake: one that is not there any more was lost, unless it was
-    of another table of the cluster that had the name before.
+    """The tables that a checkpoint has created or found in its lake. A missing one was lost, unless it belonged to an
+    earlier table with that name.
 
-    A table has a mark by its name, which holds the id that it had in the cluster; empty: the cluster had no table of
-    that name any more. For use by one thread.
+    Each table has a mark, a file with the id that it had in the cluster. An empty id means that the cluster had no
+    table with that name. For one thread.
     """
 
     def __init__(self, checkpoint: Path, identity: Identity) -> None:
@@ -111,7 +120,7 @@ class Made:
         self._noted: dict[str, str] = {}
 
     def note(self, table: str, table_id: str) -> None:
-        """It is there, for the table of that id."""
+        """Record that the lake has the table with that id."""
         mark = self._mark(table)
         if self._noted.get(table) == table_id:
             return
@@ -120,10 +129,11 @@ class Made:
         self._noted[table] = table_id
 
     def check(self, table: str, table_id: str) -> None:
-        """It is not there, and the table of that id has rows for it. Raises CdcError ``lake_lost`` if it was."""
+        """Check whether a missing table, which now has rows, was lost. Raises CdcError ``lake_lost``."""
         mark = self._mark(table)
         self._noted.pop(table, None)
         known = _held(mark)
+        # An unknown id on either side counts as the same table: losing rows silently would be worse than asking.
         if known is not None and (known == table_id or not (known and table_id)):
             ends = f"bring it back; if it is to begin anew, without the rows that it had, delete {mark}"
             raise CdcError("lake_lost", f"{self._identity.root} has lost the table of {table}", ends)
@@ -133,6 +143,7 @@ class Made:
 
 
 def _held(mark: Path) -> str | None:
+    """Return the id in a mark, or None without a mark."""
     try:
         return mark.read_text(encoding="utf-8", errors="replace")
     except FileNotFoundError:

@@ -1,9 +1,9 @@
-"""The start of a job with a lake: it signs, fills what is missing from the CDC topic, and brings descriptions in step.
+"""Opening a lake at the start of a job: sign it, fill it from the CDC topic, update its descriptions.
 
-A lake is filled once for each checkpoint that meets it, before its first batch. A new lake gets what the topic has. One
-that an earlier checkpoint of the same writer has written to lacks at most what came after that one's newest commit.
-Rows of plan parts that are stored and not carried out are left to these. A lake that was filled and is another one now,
-or has lost a table, is not begun anew: what came in between would be missing, and nobody would know.
+A lake is filled once per checkpoint, before the first batch. A new lake gets everything in the topic. A lake of an
+earlier checkpoint of the same writer lacks at most the rows since that checkpoint's newest commit. Rows of stored but
+unfinished plan parts are left to these parts. If a filled lake was replaced or has lost a table, the job stops instead
+of starting over: rows in between would be missing without notice.
 """
 
 from __future__ import annotations
@@ -31,10 +31,18 @@ def open_lake(
     offsets: Offsets,
     say: BatchProgress,
 ) -> Lake | None:
-    """The lake of the job, with everything that the CDC topic has; None if it has no lake.
+    """Open the lake of the job and fill it. Return None if the job has no lake.
 
-    ``planned``: source partition to the first offset that is left to plan parts; None: all that is in the topic is
-    carried out. Raises CdcError.
+    Args:
+        session: Spark session.
+        settings: Settings of the job.
+        state: Cluster state.
+        planned: Source partition to the first offset that is left to plan parts. None: no part is unfinished.
+        offsets: Client for offsets.
+        say: Progress of the job.
+
+    Raises:
+        CdcError: The lake is not the checkpoint's, or is unreadable.
     """
     identity = identify(settings.checkpoint, state.cluster_id, settings.writer, settings.lake)
     if identity is None:
@@ -45,6 +53,7 @@ def open_lake(
         lake.check_signed()
     else:
         authors = lake.others()
+        # Sign before filling, so that a later checkpoint finds this author and closes it out.
         lake.sign()
         begins, ends = offsets.begins(settings.sink_topic), offsets.ends(settings.sink_topic)
         told = lake.lacks_from(sorted(state.tables)) if authors else {}

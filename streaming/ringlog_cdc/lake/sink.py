@@ -1,11 +1,13 @@
-"""The lake as a sink of the job: rows of plan parts into the Delta tables of their base tables.
+"""The lake as a sink of the job: rows of plan parts go into the Delta tables of their base tables.
 
-The CDC topic gets the rows of a part first, the lake after it. So the lake never has a row that the topic has not, and
-what the lake may lack is found by looking at the topic: that is how a lake is *filled*, when a checkpoint meets it for
-the first time (a new lake, or a checkpoint that took the place of a lost one).
+Invariants:
 
-Each table is a commit of its own, with the sequence of the plan part as its number: a part that is carried out again
-commits to those tables that lack it, and to no other.
+* The CDC topic gets the rows of a part before the lake does. The lake thus never has a row that the topic lacks, and
+  missing rows can be found in the topic.
+* A lake is *filled* from the topic when a checkpoint first uses it: a new lake, or a checkpoint that replaces a lost
+  one.
+* Each table gets its own commit, numbered with the sequence of the plan part. A repeated part commits only to the
+  tables that lack it.
 """
 
 from __future__ import annotations
@@ -48,32 +50,48 @@ Batches = Iterable[pa.RecordBatch]
 Positions = Mapping[int, int]
 
 ROWS_PER_FILE = 200_000
-"""A part of more rows of one table is written in several files, each with streams of its own."""
+"""Rows per file. Larger parts of a table are split by range of generation and token, so each stream is in one file."""
 HEADS_TYPE = (
     "table string, topic string, generation bigint, token bigint, number int, operation int, partition int, "
     "offset bigint, timestamp bigint, last boolean, value binary"
 )
+"""Spark schema of ``heads``."""
 KEPT = ("table", "generation", "token")
+"""Columns added for the lake to outgoing records."""
 KEPT_TYPE = f"{ADDRESSED_TYPE}, table string, generation bigint, token bigint"
+"""Spark schema of outgoing records with these columns."""
 ORDER = (GENERATION, TOKEN, "cdc$timestamp", SOURCE_PARTITION, SOURCE_OFFSET, "cdc$batch_seq_no")
+"""Sort order within a file."""
 IDENTITY = {
     "partition": SOURCE_PARTITION,
     "offset": SOURCE_OFFSET,
     "timestamp": "cdc$timestamp",
     "number": "cdc$batch_seq_no",
 }
+"""Columns of ``heads`` that identify a row, to their names in the lake."""
 
 
 @dataclass(frozen=True, slots=True)
 class LakeCommit:
-    """What a commit of rows is: its number (None: it needs none), and what is kept with it."""
+    """Properties of a commit of rows.
+
+    Attributes:
+        version: Its number. None: the commit is not numbered.
+        ``told``: Metadata stored with it.
+    """
 
     version: int | None
     told: Mapping[str, Any]
 
 
 def commit_of(entry: PlanEntry, identity: Identity, cdc_from: Positions) -> LakeCommit:
-    """The commit of a plan part. ``cdc_from``: where the CDC topic ended before the part was written to it."""
+    """Return the commit of a plan part.
+
+    Args:
+        entry: The part.
+        identity: Author of the commit.
+        cdc_from: Ends of the CDC topic before the part was written to it.
+    """
     return LakeCommit(
         entry.sequence,
         {
@@ -90,13 +108,19 @@ def commit_of(entry: PlanEntry, identity: Identity, cdc_from: Positions) -> Lake
 
 
 class Lake:
-    """One lake. ``append`` is for the thread of the batches, ``describe`` for any. ``made``: its tables as the
-    checkpoint knows them.
-    """
+    """One lake. Call ``append`` from the thread of the batches, ``describe`` from any."""
 
     def __init__(
         self, delta: DeltaTables, identity: Identity, made: Made | None = None, rows_per_file: int = ROWS_PER_FILE
     ) -> None:
+        """Open a lake.
+
+        Args:
+            delta: Access to Delta.
+            identity: Author of the commits.
+            made: Tables that the checkpoint knows to exist.
+            rows_per_file: Most rows per file.
+        """
         self.identity = identity
         self._made = made
         self.delta = delta
@@ -106,7 +130,7 @@ class Lake:
         self._lock = threading.Lock()
 
     def describe(self, state: ClusterState) -> None:
-        """Bring generations and streams in step with the state. Raises CdcError ``lake_lost``."""
+        """Update generations and streams to the state. Raises CdcError ``lake_lost``."""
         with self._lock:
             self._descriptions.keep(state)
 
@@ -118,10 +142,17 @@ class Lake:
         told: Positions,
         ids: Mapping[str, str],
     ) -> None:
-        """Add the rows of a plan part (``with_heads``), each table's in one commit, unless they are there.
+        """Add the rows of a plan part, each table in one commit, unless they are present.
 
-        ``fields``: what their tables are decoded by; ``told``: where the CDC topic ended before the part; ``ids``:
-        tables to their ids. Raises CdcError ``lake_lost``.
+        Args:
+            rows: Rows with the columns of ``with_heads``.
+            entry: The part.
+            fields: Table to the fields that decode its rows.
+            ``told``: Ends of the CDC topic before the part.
+            ids: Table to its id.
+
+        Raises:
+            CdcError: ``lake_lost``.
         """
         self.check_there()
         self.add(rows, commit_of(entry, self.identity, told), fields, ids)
@@ -129,9 +160,16 @@ class Lake:
     def add(
         self, rows: DataFrame, commit: LakeCommit, fields: Mapping[str, TableFields], ids: Mapping[str, str]
     ) -> dict[str, int]:
-        """Add rows of any tables (``table``, ``generation``, ``token``, ``value``); their numbers by table.
+        """Add rows of any tables. Return the number of rows by table.
 
-        Raises CdcError ``lake_lost``.
+        Args:
+            rows: Columns ``table``, ``generation``, ``token`` and ``value``.
+            commit: Properties of the commits.
+            fields: Table to the fields that decode its rows.
+            ids: Table to its id.
+
+        Raises:
+            CdcError: ``lake_lost``.
         """
         counts = {row["table"]: row["count"] for row in rows.groupBy("table").count().collect()}
         for table, count in sorted(counts.items()):
@@ -143,26 +181,32 @@ class Lake:
         return counts
 
     def _is_there(self, table: str) -> bool:
-        """Is there a table of the lake now? Its columns are known then."""
+        """Return True if the lake has the table, and load its columns."""
         path = log_path(self.identity.root, table)
         if self._there.get(table) is None or not self.delta.is_there(path):
             self._there[table] = self.delta.columns(path)
         return self._there[table] is not None
 
     def _add(self, table: str, rows: DataFrame, count: int, commit: LakeCommit, fields: TableFields | None) -> None:
+        """Add the rows of one table."""
         path = log_path(self.identity.root, table)
         wanted = types_of(from_arrow_schema(LakeColumns(table_of(table, fields)).schema()))
         columns = LakeColumns(table_of(table, fields), left_out(wanted, self._there[table] or {}))
         files = -(-count // self._rows_per_file)
         rows = rows.repartitionByRange(files, "generation", "token") if files > 1 else rows
         typed = rows.select("value").mapInArrow(decoder(columns), from_arrow_schema(columns.schema()))
+        # One file for a small part: many small files make a Delta table slow.
         typed = typed if files > 1 else typed.repartition(1)
         self.delta.append(path, typed.sortWithinPartitions(*ORDER), commit.version, commit.told)
         added = {name: kind for name, kind in wanted.items() if name not in columns.out}
         self._there[table] = added | (self._there[table] or {})
 
     def others(self) -> list[str]:
-        """Authors of this cluster that met this lake before this checkpoint. Raises CdcError ``lake_of_another``."""
+        """Return the authors of this cluster that used the lake before this checkpoint.
+
+        Raises:
+            CdcError: ``lake_of_another``.
+        """
         authors = self._authors()
         if any(not name.startswith(author_prefix(self.identity.cluster_id)) for name in authors):
             raise CdcError(
@@ -171,12 +215,12 @@ class Lake:
         return [name for name in authors if name != self.identity.author]
 
     def check_signed(self) -> None:
-        """Raises CdcError ``lake_lost`` unless this checkpoint has signed here."""
+        """Check that this checkpoint has signed the lake. Raises CdcError ``lake_lost``."""
         if self.identity.author not in self._authors():
             raise self._lost()
 
     def check_there(self) -> None:
-        """Before each part, at little cost: raises CdcError ``lake_lost`` if what the checkpoint has signed is gone."""
+        """Check, before each part and at low cost, that the signed lake exists. Raises CdcError ``lake_lost``."""
         if not self.delta.is_there(description_path(self.identity.root, WRITERS)):
             raise self._lost()
 
@@ -192,15 +236,20 @@ class Lake:
         return [] if there is None else sorted({row["author"] for row in there.select("author").collect()})
 
     def sign(self) -> None:
-        """Enter this checkpoint among the authors; harmless to repeat."""
+        """Add this checkpoint to the authors. May be repeated."""
         one = pa.table({"author": [self.identity.author], "writer": [self.identity.writer]})
         path = description_path(self.identity.root, WRITERS)
         self.delta.append(path, self.delta.session.createDataFrame(one), 0, {})
 
     def fill(self, rows: DataFrame, state: ClusterState) -> dict[str, int]:
-        """Add those rows of the CDC topic (``HEADS_TYPE``) that the lake has not; their numbers by table.
+        """Add the rows of the CDC topic that the lake lacks. Return the number of rows by table.
 
-        No other author can add one of them afterwards. Whatever is repeated in ``rows`` is one row.
+        Other authors are closed out first, so none of them can add one of these rows afterwards. Repetitions in
+        ``rows`` count once.
+
+        Args:
+            rows: Rows with the columns of ``HEADS_TYPE``.
+            state: Cluster state.
         """
         found: dict[str, int] = {}
         authors = self.others()
@@ -220,8 +269,9 @@ class Lake:
         return found
 
     def lacks_from(self, tables: Iterable[str]) -> dict[int, int]:
-        """Where in the CDC topic the rows begin that the lake may lack, by the newest commit of an earlier checkpoint
-        of this writer; empty: nothing is known of it.
+        """Return the first offsets of the CDC topic with rows that the lake may lack.
+
+        They come from the newest commit of an earlier checkpoint of this writer. Empty if there is none.
         """
         found: list[dict[int, int]] = []
         for table in tables:
@@ -233,12 +283,18 @@ class Lake:
 
 
 def with_heads(function: Callable[[Batches], Batches], topic: str) -> Callable[[Batches], Batches]:
-    """What goes out to topics (``KEPT_TYPE``), with table, generation and token of the rows, which go to ``topic``."""
+    """Wrap a function of ``ADDRESSED_TYPE`` batches to add table, generation and token of the rows (``KEPT_TYPE``).
+
+    Args:
+        function: The function.
+        topic: Topic of the rows. Records of other topics get nulls.
+    """
 
     def outgoing(batches: Batches) -> Batches:
         for batch in function(batches):
             is_row = pc.equal(batch.column("topic"), topic).to_numpy(zero_copy_only=False)
             found = heads_of(batch.column("value").filter(pa.array(is_row)))
+            # Index of each row among the rows, and null for letters: ``take`` then returns null for them.
             place = pa.array(np.cumsum(is_row) - 1, mask=~is_row)
             taken = [pa.array(column).take(place) for column in (found.tables, found.generations, found.tokens)]
             yield pa.RecordBatch.from_arrays([*batch.columns, *taken], names=[*batch.schema.names, *KEPT])
@@ -247,7 +303,7 @@ def with_heads(function: Callable[[Batches], Batches], topic: str) -> Callable[[
 
 
 def heads(batches: Batches) -> Batches:
-    """Values of the CDC topic with what identifies them (``HEADS_TYPE``)."""
+    """Add the identifying fields to values of the CDC topic (``HEADS_TYPE``)."""
     for batch in batches:
         values = batch.column("value")
         found = heads_of(values)
@@ -282,10 +338,11 @@ COLUMNS = (
     "last",
     "value",
 )
+"""Columns of ``heads``, in order."""
 
 
 def decoder(columns: LakeColumns) -> Callable[[Batches], Batches]:
-    """Values of the CDC topic, of one table, as its columns."""
+    """Return a function from values of one table in the CDC topic to its columns in the lake."""
 
     def decoded(batches: Batches) -> Batches:
         for batch in batches:

@@ -1,6 +1,6 @@
-"""What ``spark-submit`` starts: the CDC job, with the options of ``ringlog cdc run``.
+"""Main program for ``spark-submit``: the CDC job, with the options of ``ringlog cdc run``.
 
-Alone in its folder, which Python puts first on its path.
+The file is alone in its folder, because Python puts the folder of the main program first on its path.
 """
 
 import sys

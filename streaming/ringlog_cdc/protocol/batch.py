@@ -4,9 +4,9 @@ A start claims the checkpoint, checks whether a fence cut it off, and only then 
 Registration ends the writer's fence. So whether a lost checkpoint may have written is recorded before, and the look-up
 follows after.
 
-A batch first executes its stored plan parts. Until all its rows are planned, it then makes the next part, in five
-steps: read barrier, the writer's horizon in that state, a check of the times that the rows would use, the entry of the
-chain, the rows. If not a single row may be routed yet, the batch waits, and reports it.
+A batch first executes its stored plan parts. Until all its rows are planned, it then makes the next part. That starts
+with a read barrier, the writer's horizon in that state, and a check of the times that the rows would use. The entry of
+the chain follows, and only then the rows. If not a single row may be routed yet, the batch waits, and reports it.
 
 The check rarely reads rows. If the broker says that nothing of the batch was appended after some time, the batch uses
 at most that time plus the allowed lateness. Rows are read only if that is not below the horizon.

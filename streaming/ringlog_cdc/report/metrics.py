@@ -1,8 +1,7 @@
-"""The job's figures for Prometheus: the lines of ``progress`` as counters and gauges at ``/metrics``.
+"""Metrics of the job for Prometheus: the progress lines as counters and gauges at ``/metrics``.
 
-Whatever a line says is all that is known here, so the numbers agree with ``progress.jsonl``. Counters begin at zero
-with each start of the job, as Prometheus expects it. Names and meanings are those of
-``ringlog.runtime.monitoring.metrics``.
+Invariant: the metrics contain nothing but the progress lines, so they agree with ``progress.jsonl``. Counters start at
+zero with each start of the job, as Prometheus expects. ``ringlog.runtime.monitoring.metrics`` has names and meanings.
 """
 
 from __future__ import annotations
@@ -21,11 +20,18 @@ from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.trust import current, guard
 
 PREFIX = "ringlog_cdc_"
+"""Prefix of all names."""
 
 
 class Metrics:
-    """One endpoint. ``port`` 0 takes a free one; ``port`` of the object is the one in use. Raises OSError where it is
-    taken, BadTrustConfig where other machines would reach it unasked (``ringlog.runtime.trust``).
+    """One endpoint.
+
+    Args:
+        port: Port. 0: a free one, which the attribute ``port`` then shows.
+
+    Raises:
+        OSError: The port is in use.
+        BadTrustConfig: Other machines could read the metrics without permission (``ringlog.runtime.trust``).
     """
 
     def __init__(self, port: int) -> None:
@@ -65,12 +71,12 @@ class Metrics:
         return Gauge(figure.name, figure.meaning, figure.labels, registry=self._registry)
 
     def watch(self, low_watermark: Callable[[], int], horizon: Callable[[], int]) -> None:
-        """Show the writer's promises; both in microseconds, asked for at each scrape."""
+        """Add the writer's promises, both in microseconds. The functions are called at each scrape."""
         self._gauge("low_watermark_seconds").set_function(lambda: low_watermark() / SECOND_US)
         self._gauge("horizon_seconds").set_function(lambda: horizon() / SECOND_US)
 
     def observe(self, event: str, fields: Mapping[str, Any]) -> None:
-        """Take in one line of the progress."""
+        """Process one progress line."""
         if event == "held":
             self._waiting.set(fields["seconds"])
         if event != "batch":
@@ -92,7 +98,7 @@ class Metrics:
             self._behind.set(fields["behind"])
 
     def close(self) -> None:
-        """Stop answering."""
+        """Stop the server."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

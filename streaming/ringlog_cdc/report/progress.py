@@ -1,9 +1,7 @@
-"""What the job reports: one JSON line for everything that happens, to standard output and to
-``<checkpoint>/progress.jsonl``.
+"""Progress of the job: one JSON line per event, to standard output and to ``<checkpoint>/progress.jsonl``.
 
-Every line has ``event`` and ``at`` (microseconds). A ``batch`` line has the counts that the job itself observed,
-joined with what Spark's query listener says of the same batch; ``held`` says for what a batch waits, since when and
-how it ends.
+Every line has ``event`` and ``at`` (microseconds). A ``batch`` line combines the job's own counts with Spark's report
+on the same batch. A ``held`` line says why a batch waits, since when, and how the wait ends.
 """
 
 from __future__ import annotations
@@ -21,18 +19,27 @@ from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import SparkSession
 
 Observer = Callable[[str, Mapping[str, Any]], None]
-"""Gets the event of a line and its fields."""
+"""Callback for a line: its event and fields."""
 
 
 def unobserved(_event: str, _fields: Mapping[str, Any]) -> None:
-    """An observer that wants nothing."""
+    """Ignore a line."""
 
 
 @dataclass(slots=True)
 class BatchFigures:
-    """Counts of one batch (CDC rows by generation timestamp, dead letters by reason) and its times.
+    """Counts and times of one batch.
 
-    ``repeated`` rows had been written before a restart and were not written again.
+    Attributes:
+        rows: Mutations of the batch.
+        written: CDC rows written.
+        skipped: Mutations of tables without a CDC log.
+        repeated: Mutations processed before a restart, and not written again.
+        parts: Plan parts.
+        held_ms: Time spent waiting for a horizon.
+        epoch: Metadata epoch of the last part.
+        rejected: Reason to number of dead letters.
+        generations: Start of a generation to number of CDC rows.
     """
 
     batch: int
@@ -48,7 +55,7 @@ class BatchFigures:
     generations: dict[str, int] = field(default_factory=dict)
 
     def line(self) -> dict[str, Any]:
-        """The fields of its line; ``seconds`` is the time it worked, without that in which it was held."""
+        """Return the fields of the progress line. ``seconds`` excludes the time spent waiting for a horizon."""
         fields: dict[str, Any] = {name: getattr(self, name) for name in self.__dataclass_fields__}
         fields["seconds"] = max(self.duration_ms - self.held_ms, 1) / 1000
         fields["rows_per_second"] = round(self.rows / fields["seconds"])
@@ -56,7 +63,13 @@ class BatchFigures:
 
 
 class BatchProgress:
-    """Writes the lines. Thread-safe; lines of one batch are written once. ``observe`` gets each line, too."""
+    """Writer of the lines. Thread-safe. A batch has one line.
+
+    Args:
+        path: File to append to.
+        output: Further output. None: standard output.
+        observe: Called with each line.
+    """
 
     def __init__(
         self,
@@ -71,7 +84,7 @@ class BatchProgress:
         self._waiting: dict[int, BatchFigures] = {}
 
     def emit(self, event: str, **fields: Any) -> None:
-        """Write one line now."""
+        """Write one line."""
         self._observe(event, fields)
         line = json.dumps({"event": event, "at": time.time_ns() // 1000, **fields}, default=str)
         with self._lock:
@@ -79,18 +92,18 @@ class BatchProgress:
                 print(line, file=target, flush=True)
 
     def finished(self, figures: BatchFigures) -> None:
-        """A batch is done; its line waits for Spark's own figures."""
+        """Hold the line of a finished batch until Spark's report arrives."""
         with self._lock:
             self._waiting[figures.batch] = figures
 
     def close(self) -> None:
-        """Write what still waits, without Spark's figures, and close the file."""
+        """Write the held lines without Spark's report, and close the file."""
         for batch in sorted(self._waiting):
             self.emit("batch", **self._waiting.pop(batch).line())
         self._file.close()
 
     def reported(self, progress: Mapping[str, Any]) -> None:
-        """Join Spark's figures (its JSON of a query's progress) to those of the batch and write its line."""
+        """Combine Spark's report (JSON of a query's progress) with the batch's counts, and write the line."""
         with self._lock:
             figures = self._waiting.pop(progress["batchId"], None)
         if figures is None:
@@ -106,13 +119,20 @@ class BatchProgress:
 
 
 class Listener:
-    """Spark's listener of streaming queries, as the JVM knows it; hands the progress of one query on, as it is.
+    """Listener of one streaming query's progress, directly in the JVM's interface.
 
-    PySpark's own asks the JVM for every single figure of an event, which takes as long as ten thousand rows.
+    PySpark's own listener fetches every number of an event from the JVM one by one, which takes as long as ten thousand
+    rows. This one fetches the event's JSON at once.
     """
 
     def __init__(self, session: SparkSession, query: str, reported: Callable[[Mapping[str, Any]], None]) -> None:
-        """``query``: the name of the query; a session may have several."""
+        """Register the listener.
+
+        Args:
+            session: Spark session. It may run several queries.
+            query: Name of the query.
+            reported: Called with the progress of each batch.
+        """
         jvm: Any = session.sparkContext._jvm
         ensure_callback_server_started(session.sparkContext._gateway)  # type: ignore[no-untyped-call]
         self._query = query
@@ -122,25 +142,25 @@ class Listener:
         self._listeners.addListener(self._listener)
 
     def close(self) -> None:
-        """Listen no longer."""
+        """Remove the listener."""
         self._listeners.removeListener(self._listener)
 
     def onQueryProgress(self, event: Any) -> None:
-        """A batch is through."""
+        """Process the progress of a batch."""
         progress = json.loads(event.progress().json())
         if progress["name"] == self._query:
             self._reported(progress)
 
     def onQueryStarted(self, event: Any) -> None:
-        """Nothing: the job announces itself."""
+        """Ignore: the job reports its start."""
 
     def onQueryIdle(self, event: Any) -> None:
-        """Nothing: an idle job is silent."""
+        """Ignore: an idle job reports nothing."""
 
     def onQueryTerminated(self, event: Any) -> None:
-        """Nothing: the job announces its end."""
+        """Ignore: the job reports its end."""
 
     class Java:
-        """The interface for the JVM."""
+        """Py4J's declaration of the implemented interface."""
 
         implements: ClassVar = ["org.apache.spark.sql.streaming.PythonStreamingQueryListener"]
