@@ -142,7 +142,6 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     timestamp = cursor.number()
     timestamp_at = cursor.span_from(before)
     before = cursor.at
-    # Only records with a time to live have bytes to read.
     part = cursor.where(cursor.null_or())
     ttl_value = part.spread(part.number())
     part.give_back()
@@ -150,7 +149,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     operation = cursor.number()
     cursor.expect((operation >= 0) & (operation < operations_known()[behind.clip(0)]))
     partition_key = _items(cursor, named=False)
-    # A non-empty array ends with a zero byte. In a CDC row that byte also follows the key, so it belongs to the rest.
+    # A non-empty array ends with a zero byte, in a CDC row too, so that byte belongs to the rest.
     rest = cursor.at - (partition_key.count > 0)
     before = cursor.at
     clustering_key = _items(cursor, named=False)
@@ -165,8 +164,7 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     plain = plain & (words_of(data)[tail] & KEEP.take(behind.clip(0)) == 0)
     for text in cells.content:
         plain = plain & is_ascii(data, text.start, text.length)
-    # Usually one check covers both names with their lengths: a length below 64 is one byte below 128. Longer names fail
-    # it and are checked without lengths.
+    # Usually one check covers both names: a length below 64 is one byte below 128.
     short = is_ascii(data, names.start, names.length)
     if not short.all():
         both = is_ascii(data, keyspace.start, keyspace.length) & is_ascii(data, table.start, table.length)

@@ -89,6 +89,7 @@ class EarlierImages:
         return self._made[key]
 
     def _make(self, table: str, reading: int, counting: int) -> ImageTable | None:
+        """Build the table for ``at``, which caches it."""
         if (table, reading) not in self._fields or (table, counting) not in self._fields:
             return None
         (name, columns), (_, options) = self._fields[table, reading], self._fields[table, counting]

@@ -257,6 +257,7 @@ class BatchRunner:
     # ------------------------------------------------------------------------------------------ execution
 
     def _begin(self, effect: Begin) -> None:
+        """Count the part, and its offsets as repeated if it is done already."""
         entry, figures = effect.entry, self._figures
         figures.parts += 1
         figures.epoch = entry.epoch
@@ -269,6 +270,7 @@ class BatchRunner:
             figures.repeated += _offsets(entry)
 
     def _mark_done(self, effect: MarkDone) -> None:
+        """Mark the part as done, and adapt the size of the next one to its duration."""
         entry, planned = effect.entry, _offsets(effect.entry)
         if planned:
             self._done += planned

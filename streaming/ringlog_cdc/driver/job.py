@@ -97,10 +97,7 @@ def client_of(settings: JobSettings) -> Client:
 class CdcJob:
     """One run of the job on a session that the caller owns. Call ``start``, ``wait`` and ``stop``, once each.
 
-    Args:
-        settings: Settings of the job.
-        session: Spark session.
-        stopping: Event that asks the job to stop. None: a new event.
+    Setting the event ``stopping`` asks the job to stop.
     """
 
     def __init__(self, settings: JobSettings, session: SparkSession, stopping: threading.Event | None = None) -> None:
@@ -251,6 +248,10 @@ class CdcJob:
         self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
 
     def _runner(self, client: Client, images: ImageFolder) -> BatchRunner:
+        """Return the callback of ``foreachBatch``.
+
+        It uses a separate client for offsets, because clients serve one thread and ``is_idle`` is called from another.
+        """
         self._ends, looks = (Offsets(self.settings.bootstrap_servers, self.stopping) for _ in range(2))
         self._open(self._ends.close)
         self._open(looks.close)
@@ -352,8 +353,7 @@ class CdcJob:
         """Wait until ``stopping`` is set, the job is idle (with ``stop_when_idle``), or it failed. Raise the cause of a
         failure.
 
-        Raises:
-            PartitionsAdded: The next job on this checkpoint would read more partitions. ``stop`` this one first.
+        PartitionsAdded means that the next job on this checkpoint would read more partitions. ``stop`` this one first.
         """
         assert self._query is not None, "start it first"
         while not self.stopping.wait(LOOK_S):
@@ -490,6 +490,7 @@ def run_jobs(make: Callable[[], CdcJob], stopping: StopSignal) -> None:
 
 
 def _until_stopped(job: CdcJob) -> None:
+    """Start a job, wait for its end, and stop it."""
     try:
         job.start()
     except StopRequested:

@@ -210,6 +210,7 @@ class Indexing:
         self._index.begin(effect.settled)
 
     def _note(self, effect: NoteTopic) -> None:
+        """Add the identities in a topic to the index, chunk by chunk."""
         settings, offsets = self._settings, self._offsets
         topic = settings.letters_topic if effect.letters else settings.sink_topic
         partitions = offsets.partitions(settings.sink_topic)

@@ -286,6 +286,7 @@ class CheckpointLock:
         self._lock = self._acquire(stopping)
 
     def _acquire(self, stopping: threading.Event) -> Any:
+        """Wait for the lock. Raises CdcError ``checkpoint_in_use``."""
         waited = 0.0
         while True:
             lock = self._try()
@@ -306,6 +307,7 @@ class CheckpointLock:
         try:
             return self._file.getChannel().tryLock()
         except Py4JJavaError as error:
+            # This JVM holds the lock itself, for another session.
             if "OverlappingFileLockException" in str(error.java_exception):
                 return None
             raise

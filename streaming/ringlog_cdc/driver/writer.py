@@ -105,6 +105,7 @@ class Writer:
     # -------------------------------------------------------------------------------------------- thread
 
     def _run(self) -> None:
+        """Keep the promises until stopped. Each new epoch wakes the protocol."""
         unsubscribe = self._replica.subscribe(lambda *_: self._wake.set()).close
         try:
             self.driver.carry_out(self.promises.keep())

@@ -103,6 +103,7 @@ class ImageStore:
         self._start = self._chunks = self._added = 0
 
     def _open(self, folder: Path) -> None:
+        """Lock and open the file, and copy a leftover write-ahead log into it."""
         try:
             self._lock = (folder / f"{self.partition}.lock").open("w")
         except FileNotFoundError as error:
