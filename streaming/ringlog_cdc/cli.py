@@ -162,8 +162,9 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
 
 
 def producer_options(path: Path) -> tuple[tuple[str, str], ...]:
-    """Parse the ``name=value`` lines of a file, by the rules of Java's properties. Exits with status 2 for other
-    lines.
+    """Parse the ``name=value`` lines of a file, by the rules of Java's properties.
+
+    Exits with status 2 for other lines.
     """
     try:
         lines = read_properties(read_text(path.absolute(), PROPERTIES_BYTES_MAX))

@@ -254,8 +254,9 @@ class LogColumns:
 
 
 def _named(row: CdcRow, types: TableTypes) -> dict[str, bytes | None]:
-    """Return column name to raw value. Key columns take their value from the row's key only, even if a cell has their
-    name.
+    """Return column name to raw value.
+
+    Key columns take their value from the row's key only, even if a cell has their name.
     """
     found: dict[str, bytes | None] = {cell.column: cell.value for cell in row.cells}
     found |= dict.fromkeys((*types.partition_key, *types.clustering_key))
@@ -298,8 +299,9 @@ def read_value(read: Convert, name: str, data: bytes | None, odd: dict[str, byte
 
 
 def _taken(row: CdcRow, name: str, read: Convert) -> list[Any] | None:
-    """Return the keys of the elements that a row removed from a collection, or None. Unreadable keys become null here;
-    ``TableTypes.homeless`` reports them as undecoded.
+    """Return the keys of the elements that a row removed from a collection, or None.
+
+    Unreadable keys become null here; ``TableTypes.homeless`` reports them as undecoded.
     """
     for found in row.deleted_elements:
         if found.column == name:

@@ -248,8 +248,9 @@ def _known(data: U8, starts: I64, ends: I64) -> Flags:
 
 
 def _grouped(cursor: Cursor, span: ByteSpan) -> list[str]:
-    """Return the name of each record, decoding each distinct name once. Records beyond ``NAMES_MAX`` names become
-    doubtful.
+    """Return the name of each record, decoding each distinct name once.
+
+    Records beyond ``NAMES_MAX`` names become doubtful.
     """
     rows = np.flatnonzero(cursor.sound)
     codes, contents = grouped(cursor.data, span, rows, NAMES_MAX)
@@ -262,8 +263,9 @@ def _grouped(cursor: Cursor, span: ByteSpan) -> list[str]:
 
 
 def _sixteen(data: U8, starts: I64) -> list[bytes]:
-    """Return the 16 bytes at each start. Meaningless for doubtful records, whose start may be too close to the buffer's
-    end.
+    """Return the 16 bytes at each start.
+
+    Meaningless for doubtful records, whose start may be too close to the buffer's end.
     """
     found = rows_of(data, np.minimum(starts, len(data) - 16), 16).tobytes()
     return [found[at : at + 16] for at in range(0, len(found), 16)]

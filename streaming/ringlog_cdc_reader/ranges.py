@@ -174,8 +174,9 @@ class Scan:
             schema.close()
 
     def life(self, table_id: str) -> NamePeriod:
-        """Return the period when that table had its name. It covers every epoch named by a row that is in the topic
-        now.
+        """Return the period when that table had its name.
+
+        It covers every epoch named by a row that is in the topic now.
 
         Raises:
             ReplicaHalted, LogUnavailable, WaitTimedOut: The metadata log cannot be folded to its end.
@@ -234,8 +235,9 @@ class Scan:
         return self._at().progress()
 
     def advance(self) -> list[ConsumerProgress]:
-        """Read to the current end of the topic, or as many records as a batch may have. Later records belong to the
-        next batch.
+        """Read to the current end of the topic, or as many records as a batch may have.
+
+        Later records belong to the next batch.
 
         Returns:
             The position at the end of each generation that was left.

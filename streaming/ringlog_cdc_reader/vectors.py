@@ -140,8 +140,7 @@ def _fast(columns: LogColumns, found: Front) -> tuple[I64, pa.RecordBatch] | Non
     }
     try:
         for name, kind in kept.items():
-            # Arrow raises ArrowInvalid for a text that is not UTF-8, without telling the row. The definition then takes
-            # all.
+            # ArrowInvalid, for a text that is not UTF-8, does not name the row. The definition then takes all rows.
             one = Values(values[name].start[rows], values[name].length[rows], values[name].has[rows])
             made[name] = _typed(data, kind, one, schema.field(name).type, name, undecoded)
     except pa.ArrowInvalid:
@@ -252,8 +251,9 @@ def _items(cursor: Cursor, *, nullable: bool, named: bool = False) -> list[Item]
 
 
 def _rows_by_name(cursor: Cursor, there: Flags, name: ByteSpan) -> list[tuple[str, I64]]:
-    """Return (name, numbers of the records whose item has it) for each distinct name. Records with a name that is not
-    ASCII become doubtful.
+    """Return (name, numbers of the records whose item has it) for each distinct name.
+
+    Records with a name that is not ASCII become doubtful.
     """
     cursor.expect(~there | is_ascii(cursor.data, name.start, name.length))
     rows = np.flatnonzero(there & cursor.sound)
@@ -279,8 +279,9 @@ def _check(cursor: Cursor, kind: str, values: Values) -> None:
 
 
 def _typed(data: U8, kind: str, values: Values, arrow: pa.DataType, name: str, odd: list[dict[str, bytes]]) -> pa.Array:
-    """Return the Arrow array of a column. Unreadable values become null and are added to ``odd``, one dict for each
-    row.
+    """Return the Arrow array of a column.
+
+    Unreadable values become null and are added to ``odd``, one dict for each row.
     """
     if kind in NUMBERS:
         return _numbers(data, kind, values, arrow)
@@ -316,8 +317,7 @@ def _bytes(data: U8, values: Values) -> pa.Array:
     lengths = np.where(values.has, values.length, 0)
     offsets = np.zeros(len(lengths) + 1, dtype=np.int32)
     np.cumsum(lengths, out=offsets[1:])
-    # Source index of each output byte: its output index plus the distance between the value's start in the input and in
-    # the output.
+    # Source index of each output byte: its output index, moved by the distance between the value's two starts.
     places = np.repeat(values.start - offsets[:-1], lengths) + np.arange(offsets[-1])
     valid = pa.array(values.has).buffers()[1]
     buffers = [valid, pa.py_buffer(offsets), pa.py_buffer(data.take(places))]

@@ -192,8 +192,7 @@ def _avro_meanings(schema: Any) -> dict[str, Meaning]:
                 kind = _branch(column["type"])
                 wrapped = isinstance(kind, dict) and kind["type"] == "record"
                 inner = _branch(kind["fields"][0]["type"]) if isinstance(kind, dict) and wrapped else kind
-                # The scale stays 0: fastavro decodes the logical type ``decimal`` to a Decimal, which carries its own
-                # scale.
+                # The scale stays 0: fastavro decodes the logical type ``decimal`` to a Decimal with its own scale.
                 name = inner.get("connect.name", "") if isinstance(inner, dict) else ""
                 meanings[column["name"]] = Meaning(name, 0, wrapped)
     return meanings

@@ -185,8 +185,9 @@ _FACTS = (pa.int32(), pa.int64(), pa.int64())
 
 
 def uses_of(found: ArrowRecords, leeway: int) -> I64:
-    """Return the largest time that routing each record uses, microseconds. The rule is
-    ``ringlog_cdc.plan.plan.use_of``.
+    """Return the largest time that routing each record uses, microseconds.
+
+    The rule is ``ringlog_cdc.plan.plan.use_of``.
     """
     # The default, for records that are not mutations.
     uses = found.appended.copy()
@@ -310,8 +311,9 @@ def records_of(
 
 @dataclass(frozen=True, slots=True)
 class OutgoingColumns:
-    """Outgoing records as columns, in ascending order of their source records. Skipped records are included to be
-    counted.
+    """Outgoing records as columns, in ascending order of their source records.
+
+    Skipped records are included to be counted.
 
     Attributes:
         numbers: Number of the source record in its Arrow batch. A record with several rows repeats.

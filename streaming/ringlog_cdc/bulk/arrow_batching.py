@@ -39,8 +39,9 @@ NEVER_CUT = 2**31 - 1
 
 
 class RecordColumns:
-    """The columns that the Arrow functions read (``ringlog_cdc.bulk.arrow.read``). Expressions are built once, since
-    each costs a few calls into the JVM.
+    """The columns that the Arrow functions read (``ringlog_cdc.bulk.arrow.read``).
+
+    Expressions are built once, since each costs a few calls into the JVM.
     """
 
     def __init__(self) -> None:

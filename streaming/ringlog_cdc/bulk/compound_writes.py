@@ -45,9 +45,7 @@ from ringlog_cdc.images.define import States, imaged
 
 @dataclass(frozen=True, slots=True)
 class Single:
-    """A write to process alone: the mutation, its append time (microseconds), and its position in the mutations
-    topic.
-    """
+    """A write to process alone: the mutation, its append time (microseconds), and its position in the source."""
 
     mutation: Mutation
     appended: int
@@ -131,9 +129,7 @@ def route_single(
 
 
 def earlier_version(table: RoutingTable, mutation: Mutation, appended: int) -> CountedVersion | None:
-    """Return the table version that reads a write, or None if that is the newest version of the table with this
-    name.
-    """
+    """Return the table version that reads a write, or None if it is the newest one with the name."""
     history = table.rules.history
     if history is None or history.is_newest(mutation, appended):
         return None

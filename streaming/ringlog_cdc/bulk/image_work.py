@@ -284,8 +284,9 @@ class ImageFolder:
                     store.close()
 
     def _begin_anew(self, item: OffsetRange, error: ImagesLost) -> int:
-        """Drop the lost states of a partition. Return the offset where its images begin now. Raises ``error`` unless
-        ``anew``.
+        """Drop the lost states of a partition.
+
+        Return the offset where its images begin now. Raises ``error`` unless ``anew``.
         """
         if not self._anew:
             raise error

@@ -158,9 +158,7 @@ def easy_writes(
 
 
 def _clustering(mutations: Mutations, numbers: I64) -> pa.LargeBinaryArray:
-    """Return the clustering keys as in ``ringlog_cdc.images.state.row_key``: each component after its length (4
-    bytes).
-    """
+    """Return the clustering keys as in ``ringlog_cdc.images.state.row_key``: each component after its 4-byte length."""
     pieces = BytePieces(len(numbers), mutations.data)
     key = mutations.clustering_key
     pieces.constant(b"\1")

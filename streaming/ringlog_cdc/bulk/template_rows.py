@@ -113,8 +113,8 @@ def _joined(groups: Sequence[LayoutGroup], count: int) -> tuple[I64, list[I64]]:
 
 
 def _is_simple(layout: ByteLayout, table: RoutingTable) -> bool:
-    """Return True if mutations of this layout need only routing: known columns, all cells logged, no images, one
-    row.
+    """Return True if mutations of this layout need only routing: one row, known columns, all cells logged, no
+    images.
     """
     shape = table.tables.get(layout.name)
     if shape is None or not shape.cdc or shape.delta == "keys" or layout.name in table.images:
@@ -336,8 +336,9 @@ class Laid:
         self._data = np.empty(int(self._ends[-1]), dtype=np.uint8)
 
     def rows(self, places: I64, width: int) -> ByteTable:
-        """Return a table to fill for these strings, which all have this width. If they are all strings, it is the
-        buffer itself.
+        """Return a table to fill for these strings, which all have this width.
+
+        If they are all strings, it is the buffer itself.
         """
         if len(places) == len(self._ends) - 1:
             return ByteTable(self._data, len(places), width)

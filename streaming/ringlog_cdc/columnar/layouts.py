@@ -66,8 +66,7 @@ class ByteLayout:
         for place, want, mask in self.words:
             # Collect the differing constant bits of all comparisons and test once.
             wrong |= (table.words(place) ^ want) & mask
-        # The digits of the timestamp vary, but it must stay canonical: a last byte of 0 would belong in a shorter
-        # number.
+        # The digits of the timestamp vary, but must be canonical: a last byte of 0 would belong in a shorter number.
         found: NDArray[np.bool_] = wrong == 0
         if self.timestamp_bytes > 1:
             found &= table.words(self.timestamp + self.timestamp_bytes - WORD) >> np.uint64(56) != 0
@@ -133,8 +132,9 @@ def groups_of(data: U8, starts: I64) -> list[LayoutGroup]:
 
 
 def _frequent(lengths: I64) -> list[tuple[int, I64]]:
-    """Return (width, numbers of its records), most frequent first. Empty if these widths cover too little of the
-    batch.
+    """Return (width, numbers of its records), most frequent first.
+
+    Empty if these widths cover too little of the batch.
     """
     if not len(lengths):
         return []

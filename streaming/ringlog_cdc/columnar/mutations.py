@@ -156,11 +156,10 @@ def scan(data: U8, start: I64, end: I64) -> Mutations:
     clustering_at = cursor.span_from(before)
     cells = _items(cursor, named=True)
     rest_at = cursor.span_from(rest)
-    tail = cursor.at
+    tail = cursor.at  # fields with defaults: zero bytes, compared below as one masked word
     cursor.skip(behind.clip(0))
     plain = cursor.sound & (cursor.at == end)
     assert int(behind.max(initial=0)) <= WORD, "one word is looked at"
-    # All fields after the cells are zero bytes: compare up to 8 of them with one masked word.
     plain = plain & (words_of(data)[tail] & KEEP.take(behind.clip(0)) == 0)
     for text in cells.content:
         plain = plain & is_ascii(data, text.start, text.length)
@@ -198,8 +197,9 @@ def _optional(cursor: Cursor, size: int) -> ByteSpan:
 
 
 def _items(cursor: Cursor, *, named: bool) -> Items:
-    """Read an array of optional bytes, item by item across all records. With ``named``, each item starts with a column
-    name.
+    """Read an array of optional bytes, item by item across all records.
+
+    With ``named``, each item starts with a column name.
     """
     count = cursor.number()
     cursor.expect((count >= 0) & (count <= ITEMS_MAX))
@@ -260,8 +260,7 @@ def grouped(data: U8, span: ByteSpan, rows: I64, groups_max: int) -> tuple[NDArr
     contents: list[bytes] = []
     left = np.arange(len(rows))
     while len(left) and len(contents) < groups_max:
-        # Each round compares all records left with the first of them. Batches have few distinct names, so few rounds
-        # suffice.
+        # Each round compares all records left with the first of them. Batches have few distinct names.
         first = rows[left[0]]
         start, size = int(span.start[first]), int(span.length[first])
         at = span.start[rows[left]]

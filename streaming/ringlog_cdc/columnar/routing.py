@@ -448,8 +448,9 @@ def buffers(values: pa.Array) -> tuple[NDArray[np.uint8], NDArray[np.int64]]:
 
 
 def mutation_ids(identities: pa.Array) -> tuple[NDArray[np.uint64], Flags]:
-    """Return (big-endian halves of the ids, shape (n, 2); flags of rows with an id). An identity is 16 bytes or
-    empty.
+    """Return (big-endian halves of the ids, shape (n, 2); flags of rows with an id).
+
+    An identity is 16 bytes or empty.
     """
     data, starts = buffers(identities)
     lengths = starts[1:] - starts[:-1]

@@ -103,15 +103,15 @@ class Cursor:
         return value if self.all_sound else np.where(self.sound, value, 0)
 
     def _alike(self) -> U64 | None:
-        """Read numbers that all have the same length of 2 to 9 bytes, such as timestamps. Return None if they do
-        not.
+        """Read numbers that all have the same length of 2 to 9 bytes, such as timestamps.
+
+        Return None if they do not.
         """
         words = words_of(self.data)[self.at]
         # The highest bit of a number's byte is clear in its last byte only.
         ends = ~words & HIGH_BITS
         if not ends[0]:
-            # No end within 8 bytes: a number of 9 bytes, if the ninth one ends it. A last byte of 0 would not be
-            # canonical.
+            # No end within 8 bytes: a number of 9 bytes, if the ninth one ends it and is not 0 (not canonical).
             last = self.data.take(self.at + WORD)
             if ends.any() or (last >= 0x80).any() or not last.all():
                 return None

@@ -21,9 +21,7 @@ KEEP = np.array([(1 << 8 * size) - 1 for size in range(WORD + 1)], dtype=np.uint
 """Number of bytes to the mask that keeps that many leading bytes of a little-endian word."""
 
 HIGH_BITS = np.uint64(0x8080808080808080)
-"""Mask of the highest bit of each byte: set in bytes that are not ASCII, and in all but the last byte of an Avro
-number.
-"""
+"""Highest bit of each byte: set in bytes that are not ASCII, and in all but the last byte of an Avro number."""
 
 
 def words_of(data: U8) -> U64:

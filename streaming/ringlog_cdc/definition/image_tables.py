@@ -50,8 +50,8 @@ class ImageTable:
 
     @property
     def is_flat(self) -> bool:
-        """True if every column is one cell of a row and states have no other cells: no static columns, multi-cell
-        collections or dropped columns.
+        """True if every column is one cell of a row: no static columns, multi-cell collections, or cells of dropped
+        columns.
         """
         return not (self.static or self.shape.columns.multi_cell or self.respelled)
 
@@ -119,9 +119,7 @@ def images_context(state: ClusterState, ttl: int) -> dict[str, Any]:
 
 
 def tables_with_images(context: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
-    """Return (full name, id) of the tables in a stored context that keep images, or kept them for writes that may still
-    arrive.
-    """
+    """Return (full name, id) of the tables in a stored context that keep images, also for earlier writes only."""
     newest = {(name, fields["id"]) for name, fields in context["images"].items()}
     return tuple(sorted(newest | {(name, table) for name, table, *_ in context["images_before"]}))
 

@@ -217,8 +217,9 @@ class _Write:
         return self._groups
 
     def _pieces(self) -> Iterator[Piece]:
-        """Yield all pieces, unordered except that rows keep the order of the write. ``batch_seq_no`` holds the rank of
-        the piece's kind until the pieces are numbered.
+        """Yield all pieces, unordered except that rows keep the order of the write.
+
+        ``batch_seq_no`` holds the rank of the piece's kind until the pieces are numbered.
         """
         yield from self._changes(self._static, (), 0)
         for key, row in self._rows.items():
@@ -299,7 +300,9 @@ class _Part:
 
     def additions(self) -> _Part | None:
         """Remove and return the changes that an insert cannot express: elements of collections that it does not
-        replace. Return None if there are none.
+        replace.
+
+        Return None if there are none.
         """
         rest = _Part(added=[cell for cell in self.added if cell.column not in self.deleted], taken=self.taken)
         self.added = [cell for cell in self.added if cell.column in self.deleted]
@@ -313,8 +316,9 @@ class _Part:
 
 
 def _rank(piece: Piece) -> tuple[int, int, int]:
-    """Return the sort key of a piece: timestamp, kind, time to live. The sort is stable, so equal pieces keep their
-    order.
+    """Return the sort key of a piece: timestamp, kind, time to live.
+
+    The sort is stable, so equal pieces keep their order.
     """
     return piece.timestamp, piece.batch_seq_no, piece.ttl or 0
 

@@ -218,8 +218,9 @@ class BatchRunner:
         return self._store.put_context(effect.context)
 
     def _held(self, effect: ReportHeld) -> None:
-        """Report why the batch waits, since when, and how the wait ends. Waits for the log are reported only if they
-        take long.
+        """Report why the batch waits, since when, and how the wait ends.
+
+        Waits for the log are reported only if they take long.
         """
         now, since = time.monotonic(), effect.since / 1e6
         if now < self._report_at or (effect.horizon is None and now - since < HELD_REPORT_S):
@@ -329,8 +330,9 @@ class BatchRunner:
 
     @contextmanager
     def _both_sinks(self, out: DataFrame, entry: PlanEntry, fields: Mapping[str, TableFields]) -> Iterator[DataFrame]:
-        """Yield the frame for the topic. If there is a lake, cache the frame, and append to the lake when the block
-        ends.
+        """Yield the frame for the topic.
+
+        If there is a lake, cache the frame, and append to the lake when the block ends.
         """
         if self._lake is None:
             yield out
@@ -349,8 +351,9 @@ class BatchRunner:
             kept.unpersist()
 
     def _nothing_counted(self) -> Accumulator[Tally]:
-        """Return the accumulator of all batches, reset. There is only one, because Spark's driver never frees an
-        accumulator.
+        """Return the accumulator of all batches, reset.
+
+        There is only one, because Spark's driver never frees an accumulator.
         """
         if self._counts is None:
             self._counts = self._session.sparkContext.accumulator({}, TallyParam())

@@ -81,9 +81,7 @@ USED = (MUTATIONS, CDC, DEAD_LETTERS)
 
 
 def client_of(settings: JobSettings) -> Client:
-    """Return the driver's client. It records in the checkpoint how far it has read the log, and reports a long
-    replay.
-    """
+    """Return the driver's client. It records its position in the log in the checkpoint, and reports a long replay."""
     return Client(
         settings.bootstrap_servers,
         settings.cluster,
@@ -214,9 +212,7 @@ class CdcJob:
         return is_new
 
     def _check(self, state: ClusterState, client: Client, offsets: Offsets) -> bool:
-        """Perform ``CheckCheckpoint``: check checkpoint and topics. Return True if the checkpoint replaces a lost
-        one.
-        """
+        """Perform ``CheckCheckpoint`` for checkpoint and topics. Return True if the checkpoint replaces a lost one."""
         settings, store = self.settings, self._store
         self._index = Index(settings.checkpoint)
         self._files = ImageFiles(settings.checkpoint / FOLDER)
@@ -237,9 +233,7 @@ class CdcJob:
         return self._index.is_needed(state, store.head)
 
     def _meet_lake(self, client: Client, offsets: Offsets) -> None:
-        """Open the lake, if there is one, and fill it from the topic. Rows of unfinished plan parts are left to
-        these.
-        """
+        """Open the lake, if any, and fill it from the topic. Unfinished plan parts keep their own rows."""
         with self.writer.lock:
             planned = self._store.durable_positions()
             takes_all = self._index.is_made and self._store.head.sequence < 0
@@ -248,10 +242,7 @@ class CdcJob:
         self._lake = open_lake(self._session, self.settings, state, left, offsets, self.progress)
 
     def _runner(self, client: Client, images: ImageFolder) -> BatchRunner:
-        """Return the callback of ``foreachBatch``.
-
-        It uses a separate client for offsets, because clients serve one thread and ``is_idle`` is called from another.
-        """
+        """Return the callback of ``foreachBatch``. ``Offsets`` serves one thread, so ``is_idle`` has another one."""
         self._ends, looks = (Offsets(self.settings.bootstrap_servers, self.stopping) for _ in range(2))
         self._open(self._ends.close)
         self._open(looks.close)

@@ -101,8 +101,9 @@ class Index:
         self._kept: tuple[int, KnownRows] | None = None
 
     def is_needed(self, state: ClusterState, head: PlanEntry) -> bool:
-        """Return True for a checkpoint that ``may_have_written``, until the index is complete. A crash does not change
-        the answer.
+        """Return True for a checkpoint that ``may_have_written``, until the index is complete.
+
+        A crash does not change the answer.
         """
         if self.is_made or head.sequence >= 0:
             return False
@@ -278,8 +279,9 @@ def named(partitions: int) -> Callable[[Batches], Batches]:
 
 
 def _letters(found: DataFrame, settings: JobSettings) -> DataFrame:
-    """Return the identities of letters from records of the dead-letter topic. The key is topic, partition and
-    offset.
+    """Return the identities of letters from records of the dead-letter topic.
+
+    The key is topic, partition and offset.
     """
     place = F.split(F.col("key").cast("string"), "/")
     return found.where(place[0] == settings.source_topic).select(

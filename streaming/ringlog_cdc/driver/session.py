@@ -216,8 +216,9 @@ def check_shared(session: SparkSession, path: Path) -> None:
 
 
 def _first_said(session: SparkSession, probe: Callable[[int], str]) -> str:
-    """Return the first complaint of a worker, or empty. Workers of a local session have everything that this host
-    has.
+    """Return the first complaint of a worker, or empty.
+
+    Workers of a local session have everything that this host has.
     """
     context = session.sparkContext
     if str(context.master).startswith("local"):

@@ -245,8 +245,9 @@ def postimage(timestamp: int, key: Key, columns: Sequence[str], values: Values) 
 def _there(
     touched: _Touched, state: PartitionState, table: ImageTable, now: int
 ) -> Iterable[tuple[Key, set[str] | None, Values]]:
-    """Yield (clustering key, touched columns, values) of everything that is touched and exists. Static columns have an
-    empty key.
+    """Yield (clustering key, touched columns, values) of everything that is touched and exists.
+
+    Static columns have an empty key.
     """
     if touched.static:
         # Without rows, the reader returns the static columns alone.

@@ -324,8 +324,7 @@ class ImageStore:
     def under(self, prefix: bytes) -> Sequence[bytes]:
         """Return the keys with this prefix, in ascending order."""
         self._flush()
-        # The smallest key after all keys with the prefix. The first byte belongs to a table number, so the sum does not
-        # overflow.
+        # The smallest key after all keys with the prefix. The first byte belongs to a small table number: no overflow.
         behind = (int.from_bytes(prefix, "big") + 1).to_bytes(len(prefix), "big")
         rows = self._base.execute("SELECT key FROM states WHERE key >= ? AND key < ? ORDER BY key", (prefix, behind))
         return [key for (key,) in rows]

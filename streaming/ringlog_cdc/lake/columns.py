@@ -77,8 +77,9 @@ def ids_of(state: ClusterState) -> dict[str, str]:
 
 
 def table_of(name: str, fields: TableFields | None) -> TableChange:
-    """Return the table with that full name. Without fields its columns are unknown, and all its values stay
-    undecoded.
+    """Return the table with that full name.
+
+    Without fields its columns are unknown, and all its values stay undecoded.
     """
     columns, partition_key, clustering_key = fields or ((), (), ())
     keyspace, _, table = name.partition(".")

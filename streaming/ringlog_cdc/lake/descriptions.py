@@ -103,8 +103,9 @@ class Descriptions:
         }
 
     def _put_streams(self, generation: Generation, epoch: int) -> None:
-        """Write the streams of a generation. An expired one has no ranges in the state: its existing rows get the
-        expiry.
+        """Write the streams of a generation.
+
+        An expired one has no ranges in the state: its existing rows get the expiry.
         """
         path, start = description_path(self._root, STREAMS), generation.timestamp
         if generation.ranges:

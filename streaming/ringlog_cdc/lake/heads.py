@@ -99,8 +99,9 @@ def heads_in(found: Front, values: pa.Array) -> Heads:
 
 
 def _texts(found: Front, span: ByteSpan) -> pa.Array:
-    """Return the text of each span, decoding each distinct one once. Records beyond ``NAMES_MAX`` texts become
-    doubtful.
+    """Return the text of each span, decoding each distinct one once.
+
+    Records beyond ``NAMES_MAX`` texts become doubtful.
     """
     rows = np.flatnonzero(found.cursor.sound)
     codes, contents = grouped(found.cursor.data, span, rows, NAMES_MAX)

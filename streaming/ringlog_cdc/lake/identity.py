@@ -106,8 +106,9 @@ def forget_filled(checkpoint: Path, identity: Identity) -> None:
 
 
 class Made:
-    """The tables that a checkpoint has created or found in its lake. A missing one was lost, unless it belonged to an
-    earlier table with that name.
+    """The tables that a checkpoint has created or found in its lake.
+
+    A missing one was lost, unless it belonged to an earlier table with that name.
 
     Each table has a mark, a file with the id that it had in the cluster. An empty id means that the cluster had no
     table with that name. For one thread.

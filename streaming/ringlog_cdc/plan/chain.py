@@ -78,8 +78,9 @@ class PlanChain:
         return positions
 
     def is_closing_durable(self) -> bool:
-        """Return True if every part before the newest closing is done. The closed generations then receive no more
-        rows.
+        """Return True if every part before the newest closing is done.
+
+        The closed generations then receive no more rows.
         """
         closings = [entry.sequence for entry in self._entries.values() if entry.kind == "close"]
         newest = max(closings, default=-1)

@@ -69,8 +69,9 @@ def next_horizon(standing: WriterStanding, now: int, lead: int) -> int | None:
 
 
 def next_closing(generations: Sequence[Generation], low_watermark: int) -> Generation | None:
-    """Return the generation whose start the low-watermark reaches next, or None. The first generation has no
-    predecessor to close.
+    """Return the generation whose start the low-watermark reaches next, or None.
+
+    The first generation has no predecessor to close.
     """
     followers = list(generations)[1:]
     return next((generation for generation in followers if generation.timestamp > low_watermark), None)

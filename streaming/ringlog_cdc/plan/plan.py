@@ -331,8 +331,9 @@ def at_most(ranges: tuple[OffsetRange, ...], complete: bool, limit: int) -> tupl
 
 
 def used_by(facts: Sequence[PartitionFacts], horizon: int) -> int:
-    """Return an upper bound of the time that a part uses. It is exact if nothing is held, else the most that the
-    horizon allows.
+    """Return an upper bound of the time that a part uses.
+
+    It is exact if nothing is held, else the most that the horizon allows.
     """
     if any(item.held is not None for item in facts):
         return horizon - 1

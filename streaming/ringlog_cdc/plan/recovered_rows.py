@@ -64,9 +64,7 @@ class KnownRows:
     lasts: Mapping[tuple[int, int], int] = field(default_factory=dict)
 
     def is_settled(self, partition: int, offset: int, to: int) -> bool:
-        """Return True if nothing more of that write may go to the partition ``to`` of the CDC topic, or to
-        ``LETTERS``.
-        """
+        """Return True if nothing more of that write may go to this partition of the CDC topic, or to ``LETTERS``."""
         return offset < max(self.settled.get(partition, 0), self.lasts.get((partition, to), 0))
 
     def has_row(self, name: tuple[int, int, int, int], to: int) -> bool:
@@ -203,8 +201,9 @@ def may_have_written(state: ClusterState, head: PlanEntry) -> bool:
 
 
 def is_cut_off(undone: Iterable[PlanEntry], state: ClusterState) -> bool:
-    """Return True if a part may be half-written and a generation was closed since. Only a fence of the writer allows
-    that.
+    """Return True if a part may be half-written and a generation was closed since.
+
+    Only a fence of the writer allows that.
 
     Under such a plan, a write with an existing row would get a letter as well.
 

@@ -127,8 +127,9 @@ class PlanStore(StoredChain[None, str]):
         return name
 
     def context(self, name: str) -> dict[str, Any]:
-        """Return the context stored under ``name``. Raises ChainBroken if it is missing or does not match its
-        digest.
+        """Return the context stored under ``name``.
+
+        Raises ChainBroken if it is missing or does not match its digest.
         """
         if name in self._known:
             return self._known[name]

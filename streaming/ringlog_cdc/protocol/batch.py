@@ -51,8 +51,9 @@ Context = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ClaimCheckpoint:
-    """Tie the checkpoint to the writer. Outcome: True if it is new. The driver raises CdcError if ``is_lost`` and it
-    is.
+    """Tie the checkpoint to the writer.
+
+    Outcome: True if it is new. The driver raises CdcError if ``is_lost`` and it is.
     """
 
     state: ClusterState
@@ -89,8 +90,9 @@ class BeginLookUp:
 
 @dataclass(frozen=True, slots=True)
 class NoteTopic:
-    """Record the current content of the CDC topic, or of the dead-letter topic if ``letters``. ``state`` is the current
-    state.
+    """Record the current content of the CDC topic, or of the dead-letter topic if ``letters``.
+
+    ``state`` is the current state.
     """
 
     state: ClusterState
@@ -104,8 +106,9 @@ class EndLookUp:
 
 @dataclass(frozen=True, slots=True)
 class AppendedSince:
-    """Ask for the first records since ``limit`` (milliseconds), for the current batch. The driver raises if the broker
-    does not answer.
+    """Ask for the first records since ``limit`` (milliseconds), for the current batch.
+
+    The driver raises if the broker does not answer.
 
     Outcome: source partition to the first offset appended then or later, or None if there are no such records.
     """
@@ -162,8 +165,9 @@ class Begin:
 
 @dataclass(frozen=True, slots=True)
 class WriteRows:
-    """Write the rows and letters of ``ranges`` of a part, each source partition in order. Outcome: the ranges left to
-    write.
+    """Write the rows and letters of ``ranges`` of a part, each source partition in order.
+
+    Outcome: the ranges left to write.
 
     ``context``, ``closed`` and ``state`` determine the routing table (``ringlog_cdc.plan.decisions.table_of``).
     """
@@ -332,8 +336,9 @@ class Batches:
         return began
 
     def _decide(self, draft: Draft, context: Context, name: str) -> Steps[PlanEntry | None]:
-        """Store a part decided under ``context``. Return None if the log has changed in between, and the part must be
-        planned again.
+        """Store a part decided under ``context``.
+
+        Return None if the log has changed in between, and the part must be planned again.
 
         Context and horizon must belong to the same state. After the rows were read, the horizon may have been lowered,
         a generation committed above it, and the horizon raised again. Under the lock no lowering can start. A later one
@@ -371,8 +376,9 @@ class Batches:
 
 
 def _most_used(ends: Mapping[int, int], horizon: Micros, leeway: Micros) -> Steps[Micros | None]:
-    """Return the largest time that routing the batch uses, if the broker can prove that it is below the horizon. Else
-    None.
+    """Return the largest time that routing the batch uses, if the broker can prove that it is below the horizon.
+
+    Else None.
     """
     for limit in append_limits((yield WallClock()), horizon, leeway):
         if is_before((yield AppendedSince(limit)), ends):

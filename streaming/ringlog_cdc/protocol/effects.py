@@ -14,8 +14,9 @@ from ringlog_cdc.plan.plan import PlanEntry
 
 @dataclass(frozen=True, slots=True)
 class Woken:
-    """Wait for an epoch or a ``Wake`` since the last wait, at most ``timeout`` microseconds. The driver raises if the
-    job was asked to stop.
+    """Wait for an epoch or a ``Wake`` since the last wait, at most ``timeout`` microseconds.
+
+    The driver raises if the job was asked to stop.
     """
 
     timeout: Micros
@@ -45,8 +46,9 @@ class OfChain:
 
 @dataclass(frozen=True, slots=True)
 class AppendPlan:
-    """Store the next entry of the chain. Only while ``Locked``. The driver raises ChainMoved if its sequence number is
-    in use.
+    """Store the next entry of the chain.
+
+    Only while ``Locked``. The driver raises ChainMoved if its sequence number is in use.
     """
 
     entry: PlanEntry
@@ -54,8 +56,9 @@ class AppendPlan:
 
 @dataclass(frozen=True, slots=True)
 class EndsOf:
-    """Ask for the ends of a topic. Outcome: partition to the offset of its next record, or None if the broker does not
-    answer.
+    """Ask for the ends of a topic.
+
+    Outcome: partition to the offset of its next record, or None if the broker does not answer.
     """
 
     topic: str

@@ -121,17 +121,13 @@ class Offsets:
         return self._ask(topic, asked)
 
     def begins_at(self, topic: str, time: int) -> dict[int, int]:
-        """Return partition to the offset of its first record appended at ``time`` (microseconds) or later, or else its
-        end.
-        """
+        """Return partition to the first offset appended at ``time`` (microseconds) or later, or else its end."""
         ends = self.ends(topic)
         found = self.later(topic, time // 1000)
         return {partition: end if (offset := found[partition]) is None else offset for partition, end in ends.items()}
 
     def later(self, topic: str, limit: int) -> dict[int, int | None]:
-        """Return partition to the first offset appended at ``limit`` (milliseconds) or later, or None if there are no
-        such records.
-        """
+        """Return partition to the first offset appended at ``limit`` (milliseconds) or later, or else None."""
         # A writer without a promise asks for times before 1970. Brokers reserve negative times for special queries, and
         # reject unknown ones as an unsupported version.
         places = [TopicPartition(topic, partition, max(limit, 0)) for partition in range(self.partitions(topic))]
