@@ -195,7 +195,7 @@ def heads(values: Sequence[bytes], offsets: Sequence[int]) -> list[RowHead | Non
         offsets,
         values,
     )
-    # Columns to rows through one zip: the fastest way to build many tuples without a loop in Python.
+    # One zip turns columns into rows, without a loop in Python.
     rows = map(RowHead._make, zip(*columns, strict=True))
     return [head if sound else None for head, sound in zip(rows, cursor.sound.tolist(), strict=True)]
 

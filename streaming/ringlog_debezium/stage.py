@@ -157,8 +157,8 @@ class Import:
         return False
 
     def _carry_out(self, batch: list[Message]) -> None:
-        # All events of a batch are converted with one schema, at least as new as the one at the time of this call.
         """Import one batch in one transaction."""
+        # All events of a batch are converted with one schema, at least as new as the one at the time of this call.
         state = self._client.read_barrier()
         self._producer.begin_transaction()
         try:

@@ -80,7 +80,7 @@ def before_mark(batches: Iterable[pa.RecordBatch], counts: Any) -> Iterator[pa.R
         first = int(marked[0])
         yield batch.slice(0, first)
         counts.add({(CUT, batch.column("partition")[first].as_py()): batch.column("offset")[first].as_py() + 1})
-        # Read the rest: Spark does not expect a task to leave its input unread.
+        # Drain the task's input. The second pass writes these records.
         for _ in left:
             pass
 

@@ -92,7 +92,7 @@ def route_single(
     earlier = earlier_version(table, mutation, write.appended)
     images = _images_of(table, mutation, write.appended, earlier)
     if earlier is not None and images is None and states is not None:
-        # the write changes rows without updating a state, so states of its table would be wrong
+        # The write changes rows without updating a state, so states of its table would be wrong.
         states.forget(name, earlier.id)
     if verdict == SKIPPED:
         return RoutedWrite(SKIPPED)

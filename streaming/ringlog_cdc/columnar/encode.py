@@ -118,7 +118,7 @@ def cdc_rows(mutations: Mutations, rows: I64, places: Places, source_topic: str,
         rest = ByteSpan(last.start, last.length + rest.length)
     for span in inner:
         pieces.spans(span)
-    # If two zero bytes happen to follow in the buffer, as for schemas with fields after the cells, they serve as the
+    # If two zero bytes follow in the buffer for all rows, as for schemas with fields after the cells, they serve as the
     # empty arrays and extend the piece.
     behind = words_of(mutations.data)[rest.start + rest.length]
     if (behind & KEEP[len(BEHIND_CELLS)] == 0).all():

@@ -86,7 +86,7 @@ class BytePieces:
         width = sum(column.shape[-1] for column in columns)
         if not width or not self._count:
             return
-        # A structured dtype with one void field per column: numpy then copies column by column, row width at a stride.
+        # One void field per column, so that each assignment below copies a whole column.
         fields = [(str(place), f"V{column.shape[-1]}") for place, column in enumerate(columns)]
         flat = np.zeros(self._count * width + INLINE, dtype=np.uint8)
         table = flat[: self._count * width].view(np.dtype(fields))

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 I64 = NDArray[np.int64]
-"""Shape (n,) unless stated otherwise; the same for the types below."""
+"""Array types of this package. Their shape is (n,) unless stated otherwise."""
 U8 = NDArray[np.uint8]
 U64 = NDArray[np.uint64]
 Flags = NDArray[np.bool_]

@@ -165,8 +165,8 @@ class _Write:
             self._upsert(change, timestamp, ttl)
 
     def _upsert(self, change: MutationStatement, timestamp: int, ttl: Ttl) -> None:
-        # An insert that names only static columns and no clustering key makes no row.
         """Merge an insert or update."""
+        # An insert that names only static columns and no clustering key makes no row.
         whole_row = not (is_static_only(change, self._table) and not change.clustering_key)
         if change.operation == INSERT and (whole_row or not self._table.clustering_key):
             row = self._row(change.clustering_key)

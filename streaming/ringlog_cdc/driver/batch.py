@@ -213,7 +213,7 @@ class BatchRunner:
         ]
 
     def _put_context(self, effect: PutContext) -> str:
-        # If the log loses this history, the plan must be recognizable by the history's state id
+        # If the log loses this history, the plan must be recognizable by the history's state id.
         self._replica.remember()
         return self._store.put_context(effect.context)
 

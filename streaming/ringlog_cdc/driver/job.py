@@ -119,7 +119,7 @@ class CdcJob:
         """
         settings = self.settings
         check_session(self._session)
-        # other masters may run workers of other users, who need access
+        # Other masters may run workers of other users, who need access.
         if str(self._session.sparkContext.master).startswith("local"):
             private_folder(settings.checkpoint, CLAIM)
         settings.checkpoint.mkdir(parents=True, exist_ok=True)
@@ -319,7 +319,7 @@ class CdcJob:
                 source.writeStream.foreachBatch(self.runner)
                 .queryName(self._name)
                 .trigger(processingTime=f"{round(settings.trigger_seconds * 1000)} milliseconds")
-                # a ``file:`` address: a folder of this host, not of the cluster's file system
+                # A ``file:`` address: a folder of this host, not of the cluster's file system.
                 .option("checkpointLocation", (settings.checkpoint / "spark").as_uri())
                 .start()
             )

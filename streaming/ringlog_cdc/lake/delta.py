@@ -29,7 +29,7 @@ LAST = 2**63 - 1
 SETTINGS = {
     "spark.sql.extensions": "io.delta.sql.DeltaSparkSessionExtension",
     "spark.sql.catalog.spark_catalog": "org.apache.spark.sql.delta.catalog.DeltaCatalog",
-    # partitions of a table's file list; the default of 50 suits tables with millions of files
+    # Partitions of a table's file list. The default of 50 suits tables with millions of files.
     "spark.databricks.delta.snapshotPartitions": "2",
 }
 """Spark settings for Delta."""

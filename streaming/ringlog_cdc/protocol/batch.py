@@ -211,7 +211,7 @@ def start(promises: Promises) -> Steps[Epoch]:
         raise
     registered = yield Newest()
     if is_cut_off(undone, registered):
-        # a fence and a close happened after the check. From here on no generation closes without this writer
+        # A fence and a close happened after the check. From here on no generation closes without this writer.
         raise cut_off(name)
     ended = set(promises.mine(registered).ended)
     earlier = {*before.ended, before.incarnation} if before is not None else set()

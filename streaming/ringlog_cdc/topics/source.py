@@ -78,7 +78,7 @@ class Offsets:
                 raise StopRequested
             if time.monotonic() - began >= self._patience_s:
                 raise LogUnavailable(f"offsets of {topic} are unknown: {why}", "is the broker up? Then start again")
-            # After these errors a client keeps outdated metadata, and only a new one asks again.
+            # The client makes these errors up, and may repeat them against the broker's word. A new client asks again.
             if code in MISBELIEFS:
                 self._consumer.close()
                 self._consumer = self._made()
