@@ -1,34 +1,41 @@
-"""Discovery of a fresh cluster: who founds it, among processes that know a few addresses each.
+"""Discovery of a fresh cluster: processes that know a few addresses each agree on the one that creates it.
 
-Each has a *view*: the name of the cluster, the addresses that it has heard of, whom it has heard from itself, whether
-somebody has decided to found, and the cluster once there is one. It sends its view to every address that it knows, and
-is answered with the other's; both add what they hear to their own. So the addresses that are known become the
-transitive closure of the seeds.
+Each process has a *view*. It contains the name of the cluster, the known addresses, and the processes whose views were
+received. It also names the process that decided to create the cluster (the *founder*), and the cluster once it exists.
+A process sends its view to every known address, and each receiver answers with its own. Both add the contents of the
+other view to theirs. So the known addresses become the transitive closure of the seeds.
 
-===================  =================================================================================================
-there is a cluster   who hears of it joins it; nobody founds
-somebody founds      all others wait for the cluster
-all known were met   the lowest id founds; others wait
-else                 it asks on
-===================  =================================================================================================
+The first row that holds applies:
 
-Two rules make that safe, whatever is lost, late, repeated, or crashes:
+=================================  ====================================================================================
+a process knows of                 it
+=================================  ====================================================================================
+a cluster                          joins the cluster
+a founder                          waits for the cluster, or creates it if it is the founder
+views from all known addresses     becomes the founder if its id is the lowest, else waits
+none of these                      keeps asking
+=================================  ====================================================================================
 
-- **A view is on the disk before it is sent**, as a question or as an answer.
-- **Who sends a view to somebody knows him**: the sender of a question knows the address that it asks; an answer is
-  given by one that has taken the question in, and counts only if its view has the asker's address.
+Two rules make this safe against loss, delay, repetition and crashes:
 
-Theorem: of two whose seeds lead, hop by hop, to a common process (which may be one of the two), at most one decides.
-Proof: let both decide, *a* and *b*. All that their seeds lead to they have met, so both have heard from some *x*. One
-of these two views is the later one of *x*, say that which *b* heard; it has the address of *a*. So *b* has met *a*, by
-a view that *a* sent when it knew *b*. If *a* had decided by then, its view said so, and *b* waits. If not, *a* decides
-later, when it knows *b*, and so has met it, by the same argument before *b* decides. Then each has seen the other's id,
-and only one of them is the lowest. (``tests/protocol/test_discovery.py`` walks all states of three processes.)
+- **A view is on disk before it is sent**, in a question or in an answer.
+- **The sender of a view knows the receiver.** A question is sent to a known address. An answer is sent after the
+  question was merged, and counts only if its view contains the address of the asker.
 
-What cannot be excluded are processes that never hear of each other, one that lost its disk, and one disk at two places:
-the log's first founding entry decides there, as always (``ringlog.client.creation.creation``). No clock is looked at,
-and nobody is taken for dead: an address that never answers keeps everybody waiting until an operator founds the cluster
-himself.
+Theorem: let the seeds of two processes lead, hop by hop, to a common process, which may be one of the two. Then at most
+one of the two decides to create a cluster.
+
+Proof: assume that *a* and *b* both decide. Each has the view of every process that its seeds lead to, so both have a
+view of a common process *x*. Let *b* have the later one of these two views. It contains the address of *a*, because *x*
+knew *a* when it sent the earlier one. So *b* has a view of *a*, which *a* sent when *a* knew *b*. If *a* had decided by
+then, that view says so, and *b* waits. Otherwise *a* decides later, when it already knows *b*. Then *a* has a view of
+*b*, by the same argument from before *b* decides. So each has seen the id of the other, and only one of the two ids is
+the lowest. (``tests/protocol/test_discovery.py`` walks all states of three processes.)
+
+Three cases cannot be excluded: processes that never exchange views, a process that lost its disk, and two copies of one
+disk. In these cases the first initial entry of the log decides (``ringlog.client.creation.creation``). Discovery uses
+no clock and never assumes that a process is dead. An address that never answers blocks discovery until an operator
+creates the cluster.
 
 Source: ScyllaDB, "Establishing group 0 in a fresh cluster"; decision 96.
 """
@@ -42,27 +49,31 @@ from typing import Final
 from ringlog.wire.data import DiscoveryView, MetPeer
 
 ADDRESSES_MAX: Final = 1_000
-"""Addresses; a view with more is not listened to, so nobody decides without them."""
+"""A view with more addresses is ignored as a whole, so a process never decides without some of them."""
 TEXT_MAX: Final = 255
 
 
 def beginning(cluster: str, address: str, own_id: str, seeds: Iterable[str]) -> DiscoveryView:
-    """The view of a process that has heard from nobody. ``address``: its own, as others know it; ``cluster``: the name
-    of what it looks for, empty: it learns that from others, and founds nothing before.
+    """Return the view of a process that has not received any view.
+
+    Args:
+        cluster: the name of the cluster; empty: the process learns it from others, and does not decide before.
+        address: the address of the process, as others reach it.
     """
     return decided(DiscoveryView(cluster, address, own_id, tuple(sorted({address, *seeds}))))
 
 
 def continued(kept: DiscoveryView, cluster: str, seeds: Iterable[str]) -> DiscoveryView:
-    """The view of a process that starts again, with what it is given this time."""
+    """Return the view of a restarted process: its stored view, with the arguments of this start."""
     addresses = tuple(sorted({*kept.known, *seeds}))
     return decided(replace(kept, cluster=kept.cluster or cluster, known=addresses))
 
 
 def hears(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
-    """The view after a question or an answer of another one; None: it is not listened to, and must not be answered.
+    """Return the view after a question or an answer from another process; None: ignore the message and do not answer.
 
-    ``asked_at``: the address that this is the answer of, which may be another name of its own.
+    Args:
+        asked_at: for an answer, the address that was asked. The sender may have another name for itself.
     """
     addresses = {*view.known, *other.known, other.address, *filter(None, [asked_at])}
     texts = (*addresses, other.id, other.cluster, other.founder, other.cluster_id)
@@ -87,12 +98,15 @@ def hears(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> Disc
 
 
 def differ(view: DiscoveryView, other: DiscoveryView) -> bool:
-    """Whether they look for clusters of different names."""
+    """Return whether two views are for clusters of different names."""
     return bool(view.cluster and other.cluster and view.cluster != other.cluster)
 
 
 def decided(view: DiscoveryView) -> DiscoveryView:
-    """The same; with the decision to found, if nobody else can."""
+    """Return the view, with this process as the founder if the last but one row of the module's table says so.
+
+    A process that does not know the name of the cluster never becomes the founder.
+    """
     if view.founder or view.cluster_id or not view.cluster or unmet(view):
         return view
     is_lowest = all(view.id <= one.id for one in view.met)
@@ -100,21 +114,21 @@ def decided(view: DiscoveryView) -> DiscoveryView:
 
 
 def settled(view: DiscoveryView, cluster_id: str) -> DiscoveryView:
-    """The view once its own log has shown the cluster, which is never another one than that."""
+    """Return the view after the metadata log has shown the cluster."""
     return replace(view, cluster_id=cluster_id)
 
 
 def founds(view: DiscoveryView) -> bool:
-    """Whether it is this one that is to found."""
+    """Return whether this process must create the cluster."""
     return view.founder == view.id and not view.cluster_id
 
 
 def others(view: DiscoveryView) -> tuple[str, ...]:
-    """Whom it asks: again and again, until there is a cluster."""
+    """Return the addresses that the process asks, repeatedly, until a cluster exists."""
     return tuple(one for one in view.known if one != view.address)
 
 
 def unmet(view: DiscoveryView) -> tuple[str, ...]:
-    """Addresses that it has heard of, and not from."""
+    """Return the known addresses whose views were not received."""
     met = {one.address for one in view.met}
     return tuple(one for one in others(view) if one not in met)

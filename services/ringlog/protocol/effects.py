@@ -16,7 +16,7 @@ from ringlog.kernel.values import Micros
 
 T = TypeVar("T")
 Steps = Generator[Any, Any, T]
-"""A protocol under way: yields effects, is sent their outcomes, returns what it was for."""
+"""A running protocol: yields effects, receives their outcomes, returns its result."""
 
 FOREVER: Micros = 1_000_000_000_000_000
 """Longer than any process lives: no deadline."""
@@ -29,25 +29,26 @@ class Newest:
 
 @dataclass(frozen=True, slots=True)
 class Now:
-    """Outcome: microseconds on a clock that never goes back; only differences mean something."""
+    """Outcome: microseconds of a monotonic clock. Only differences have a meaning."""
 
 
 @dataclass(frozen=True, slots=True)
 class WallClock:
-    """Outcome: this machine's time in microseconds since 1970. It may be wrong: nothing safe is built on it."""
+    """Outcome: this machine's time in microseconds since 1970. It may be wrong, so safety must not depend on it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """Append records to the metadata log, once. No outcome: whether they are there is learned from the log."""
+    """Append records to the metadata log, once. No outcome: the log shows whether they arrived."""
 
     records: tuple[bytes, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Barrier:
-    """Outcome: a state that holds every entry which was in the log when this began. The driver raises after
-    ``timeout``.
+    """Outcome: a state that contains every entry that was in the log when this effect began.
+
+    The driver raises after ``timeout``.
     """
 
     timeout: Micros
@@ -55,8 +56,9 @@ class Barrier:
 
 @dataclass(frozen=True, slots=True)
 class LogEnd:
-    """Outcome: the offset after the last record of the metadata log now. The driver asks until it is answered, and
-    raises after ``timeout``.
+    """Outcome: the present end offset of the metadata log.
+
+    The driver retries until the broker answers, and raises after ``timeout``.
     """
 
     timeout: Micros
@@ -64,7 +66,10 @@ class LogEnd:
 
 @dataclass(frozen=True, slots=True)
 class ReadUpTo:
-    """Wait until all before offset ``end`` is folded; outcome: that state. The driver raises after ``timeout``."""
+    """Wait until every entry before offset ``end`` is folded. Outcome: that state.
+
+    The driver raises after ``timeout``.
+    """
 
     end: int
     timeout: Micros
@@ -72,14 +77,14 @@ class ReadUpTo:
 
 @dataclass(frozen=True, slots=True)
 class CatchUp:
-    """As ``Barrier``, for as long as it takes while the replica gets on: a log of months takes minutes."""
+    """A ``Barrier`` without a timeout, while the replica makes progress: a log of months takes minutes to replay."""
 
 
 @dataclass(frozen=True, slots=True)
 class Until:
-    """Wait for the folded state on which ``found`` gives a value; outcome: that value, or None after ``timeout``.
+    """Wait for the first folded state with a result of ``found``. Outcome: that result, or None after ``timeout``.
 
-    ``what`` completes "waited 3 s for".
+    ``what`` completes the phrase "waited 3 s for".
     """
 
     found: Callable[[ClusterState], Any]
@@ -106,7 +111,10 @@ class FaultPoint:
 
 
 def read_barrier(timeout: Micros) -> Steps[ClusterState]:
-    """What performs ``Barrier``: the end is asked for after this begins, since what is behind it was not yet there."""
+    """Perform ``Barrier``.
+
+    The end offset is requested after the barrier begins, so every entry that was in the log by then is below it.
+    """
     deadline = (yield Now()) + timeout
     end: int = yield LogEnd(timeout)
     state: ClusterState = yield ReadUpTo(end, max(deadline - (yield Now()), 0))
@@ -114,11 +122,12 @@ def read_barrier(timeout: Micros) -> Steps[ClusterState]:
 
 
 def carry_out(steps: Steps[T], perform: Callable[[Any], Any]) -> T:
-    """Perform a protocol to its end; what ``perform`` raises ends it."""
+    """Perform a protocol until it returns, and return its result. An exception of ``perform`` ends the protocol."""
     outcome: Any = None
     try:
         while True:
-            effect, outcome = steps.send(outcome), None  # it may be a whole state, and what is performed may be a wait
+            # Drop the outcome before the next effect: it may be a whole state, and the effect may wait for long.
+            effect, outcome = steps.send(outcome), None
             outcome = perform(effect)
     except StopIteration as done:
         result: T = done.value
@@ -131,4 +140,4 @@ class Draw(Protocol):
     """A source of random bits."""
 
     def take(self, count: int) -> bytes:
-        """The next ``count`` bytes. Raises ValueError if ``count`` is negative."""
+        """Return the next ``count`` bytes. Raises ValueError if ``count`` is negative."""

@@ -1,8 +1,14 @@
-"""Taking a CDC writer's right to write away, for ever.
+"""Fencing of a CDC writer: the end of its right to write.
 
-A fence is four things in this order, none of which may be left out: the rights go, at the broker; every leader is seen
-to refuse; only then is it read where the CDC topic ends; and only then does the log say that the incarnation is fenced,
-with those positions. Whatever stops in between is repeated from the beginning: each step may be done twice.
+A fence is a sequence of four steps, and none may be left out:
+
+1. Remove the writer's permissions at the broker.
+2. Check that every partition leader rejects its records.
+3. Read the end offsets of the CDC topic.
+4. Record the fence in the log, with these offsets.
+
+The offsets are final only because no leader accepts a record after step 2. Each step may be repeated, so a fence that
+was interrupted starts again from the beginning.
 """
 
 from __future__ import annotations
@@ -17,18 +23,18 @@ from ringlog.protocol.effects import Steps
 
 @dataclass(frozen=True, slots=True)
 class TakeRights:
-    """Have every leader refuse what this writer's processes send, now and for ever. Outcome: in words, how."""
+    """Make every leader reject the records of this writer's processes, permanently. Outcome: a text that says how."""
 
     writer: CdcWriter
 
 
 @dataclass(frozen=True, slots=True)
 class EndsOfRows:
-    """Outcome: where each partition of the CDC topic ends now."""
+    """Outcome: the present end offset of each partition of the CDC topic."""
 
 
 def fence(writer: CdcWriter, reason: str) -> Steps[FenceCdcWriter]:
-    """All but the log's part, and the command that is it."""
+    """Perform steps 1 to 3, and return the command for step 4."""
     how: str = yield TakeRights(writer)
     ends: tuple[Position, ...] = yield EndsOfRows()
     return FenceCdcWriter(writer.name, writer.incarnation, ends, f"{reason}; {how}")

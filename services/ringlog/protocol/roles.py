@@ -1,7 +1,9 @@
-"""The roles of agents: a line each. Agents, supervisor, simulator, demo, status and clean-up take them from here.
+"""The roles of agents, one row each.
 
-A role's protocol is a module of this room. One that hears acknowledgements and asks the validator needs nothing else.
-One with effects of its own has a shell of its name in ``agents.roles``, and a worker in the simulator.
+Agents, supervisor, simulator, demo, status and clean-up read this table.
+
+The protocol of a role is a module of this package. A role that only reads acknowledgements and submits requests needs
+no other code. Any other role has a thread class in ``agents.roles``, and a worker in the simulator.
 """
 
 from __future__ import annotations
@@ -17,14 +19,14 @@ from ringlog.protocol.effects import Steps
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an agent of a role needs.
+    """The requirements of a role's agent.
 
-    ``source``: the topic whose partition says which instance tries to act; ``reset``: where a new group begins to read
-    it; ``uses``: the other topics that the role cannot do without. ``is_optional``: a cluster goes on without it, and
-    simulated ones have it only where a script asks for it. ``steps``: the generator in
-    ``ringlog.protocol.<name>.<name>`` of a role that hears acknowledgements and asks the validator, and needs no other
-    effect; empty: it has a shell. ``stores``: it stores snapshots, archives the log, and keeps the cache; ``confirms``:
-    it says of each snapshot whether its own fold gives the same.
+    ``source``: the topic of the consumer group. The instance that gets its partition tries to become the active one.
+    ``reset``: the start position of a new group. ``uses``: the other topics that the role cannot work without.
+    ``is_optional``: a cluster works without the role, and a simulated cluster has it only if its script asks for it.
+    ``steps``: the name of the generator in ``ringlog.protocol.<name>.<name>``, for a role that needs no other code;
+    else empty. ``stores``: the role stores snapshots, archives the log, and writes the cache. ``confirms``: the role
+    compares each snapshot with its own fold.
     """
 
     name: str
@@ -37,7 +39,7 @@ class Role:
     confirms: bool = False
 
     def protocol(self) -> Callable[[], Steps[None]]:
-        """The steps of a role that has no shell, one term long."""
+        """Return the generator function of ``steps``. It serves one term."""
         assert self.steps, f"{self.name} has a shell"
         module = importlib.import_module(f"ringlog.protocol.{self.name}.{self.name}")
         made: Callable[[], Steps[None]] = getattr(module, self.steps)
@@ -54,4 +56,4 @@ _ROWS: Final = (
 )
 
 ROLES: Final = {role.name: role for role in _ROWS}
-"""By name, in the order in which they are started."""
+"""Roles by name, in the order of their start."""

@@ -1,1 +1,1 @@
-"""The coordinator: acknowledgements in, next steps out."""
+"""The coordinator: reads acknowledgements, and proposes the next steps of operations, tablets and CDC generations."""

@@ -1,13 +1,15 @@
-"""What nodes have acknowledged, as far as a log can vouch for it.
+"""The acknowledgements of nodes, and which of them count for a state.
 
-An acknowledgement outlives the log that it was made on: the topic keeps the last one of each node, also where the log
-has lost its newest entries since, and has others in their place by now. As a witness such a one would advance gates
-that its node knows nothing of. So an acknowledgement counts once the log has come to its epoch, and only if the state
-there is the one that it names. Until then the one before it counts: a node that is ahead of who looks, all the time,
-holds nothing up. Of the incarnations of a node only the latest is heard, and of that the newest epoch counts, however
-late an earlier one is sent again (``ringlog.wire.acks``).
+An acknowledgement may survive the log that it was made on. The topic keeps the last one of each node. The log may
+meanwhile have lost its newest entries and have other entries in their place. As a witness, such an acknowledgement
+would open a gate for an epoch that its node does not know.
 
-Nobody's word is taken for who exists, either: nodes that the state does not have, and other clusters, are passed over.
+So an acknowledgement counts only when the log has reached its epoch, and only if the log's state there is the state
+that it names. Until then the previous acknowledgement counts. So a node that is always ahead of the reader does not
+delay anything.
+
+Only the latest incarnation of a node counts, and within it the newest epoch, even if an earlier record is sent again
+(``ringlog.wire.acks``). Acknowledgements of unregistered nodes and of other clusters are ignored.
 """
 
 from __future__ import annotations
@@ -25,10 +27,16 @@ from ringlog.wire.acks import ReceivedAck, order_of, place_of
 from ringlog.wire.records import NodeAck
 
 WAITING_MAX = 64
-"""At most this many acknowledgements of one node wait for the log; of more, the newest and the oldest ones."""
+"""The most acknowledgements kept for one node.
+
+Above it the middle one is dropped: the oldest one may count now, and the newest ones will count later.
+"""
 STRANGERS_MAX = 10_000
-"""At most this many nodes are heard of that had no acknowledgement that counts: of more, who was silent for longest is
-forgotten until it speaks again."""
+"""The most nodes kept without an acknowledgement that ever counted.
+
+Above it the node that was silent for longest is dropped until its next acknowledgement. Any client can invent nodes, so
+without this bound the memory would grow.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,9 +54,9 @@ class NewAcks:
 
 
 def is_vouched_for(ack: NodeAck, state: ClusterState) -> bool:
-    """True if the acknowledgement is of this log, as ``state`` knows it.
+    """Return whether the acknowledgement belongs to this log, as ``state`` knows it.
 
-    It names the state of its epoch. A state whose history has forgotten that epoch has no id for it, nor has the node.
+    It must name the log's state at its epoch. If the history no longer remembers that epoch, it must name no state.
     """
     return (
         ack.cluster_id == state.cluster_id
@@ -59,21 +67,23 @@ def is_vouched_for(ack: NodeAck, state: ClusterState) -> bool:
 
 
 class AckBook:
-    """The acknowledgements that were read, each once, in whatever order they come. For one thread."""
+    """The acknowledgements that were read, for one thread. Their order and repeated records make no difference."""
 
     def __init__(self) -> None:
         self._read: dict[NodeId, list[ReceivedAck]] = {}
         self._said: dict[NodeId, ReceivedAck] = {}
         self._strangers: dict[NodeId, None] = {}
-        """The nodes of which nothing has counted yet; who spoke last is last."""
+        """The nodes without an acknowledgement that ever counted, in the order of their last acknowledgement."""
 
     def take(self, offset: int, ack: NodeAck) -> None:
-        """Note an acknowledgement that stands in the topic at ``offset``."""
+        """Add the acknowledgement that the topic has at ``offset``."""
         if ack.node in self._strangers or ack.node not in self._read:
             self._strangers.pop(ack.node, None)
             self._strangers[ack.node] = None
         read = self._read.setdefault(ack.node, [])
         known, heard = (order_of(read[0][1].incarnation) if read else (0, "")), order_of(ack.incarnation)
+        # Only the greatest incarnation counts: an older process of the node may still serve under an epoch that this
+        # one left.
         if heard > known:
             read.clear()
         if heard > known or (heard == known and offset >= self._said.get(ack.node, (offset, ack))[0]):
@@ -88,15 +98,19 @@ class AckBook:
             self._said.pop(silent, None)
 
     def nodes(self) -> tuple[NodeId, ...]:
-        """The nodes that were heard of, sorted."""
+        """Return the nodes with an acknowledgement, sorted."""
         return tuple(sorted(self._read))
 
     def said(self) -> dict[NodeId, NodeAck]:
-        """The last acknowledgement of each node, whether it counts or not: to show what is wrong with it."""
+        """Return the last acknowledgement of each node, even if it does not count. It shows the node's mistake."""
         return {node: ack for node, (_, ack) in self._said.items()}
 
     def newest(self, state: ClusterState) -> dict[NodeId, NodeAck]:
-        """The last acknowledgement of each node that counts in ``state``, which is not older than the one before."""
+        """Return the last acknowledgement of each node that counts in ``state``. Drops the ones before it.
+
+        Args:
+            state: not older than the state of the previous call.
+        """
         found = {}
         for node, read in self._read.items():
             last = max((at for at, (_, ack) in enumerate(read) if is_vouched_for(ack, state)), default=None)

@@ -1,15 +1,12 @@
-"""What the coordinator asks for: the next step of operations and of CDC generations, as soon as its conditions hold.
+"""Proposals of the coordinator: next steps of operations, tablets, CDC generations, the metadata service, snapshots.
 
-A pure function of the state, the nodes' acknowledgements, how far the change topics are published, and the clock. Every
-candidate is tried with the rule that the fold will apply (``decide``); only what would be accepted is proposed, so a
-gate that is not met costs nothing, and a mistaken proposal could not advance anything either.
+``propose`` is a pure function of the state, the nodes' acknowledgements, the published epoch and the clock. It decides
+each candidate with the rule that the fold applies (``decide``), and proposes only accepted ones. So an unmet gate costs
+no request, and a wrong proposal has no effect.
 
-Request ids are a function of subject, step, ``since_epoch`` and command: an instance that takes over asks for the same
-under the same id, and after a rejection the same step is asked for under a newer one.
-
-The clock decides when to look again and where a new generation starts, never whether that is safe: the rule on horizons
-does. Live writers lower their horizons while a generation is prepared, so the coordinator waits a little for that; a
-dead writer's horizon is simply passed.
+The clock decides when to look again and where a new generation starts. Safety rests on the rule about horizons, not on
+the clock. Live writers lower their horizons while a generation is prepared, and the coordinator waits a short time for
+that. Then it places the start above all remaining horizons, so a dead writer does not block it.
 """
 
 from __future__ import annotations
@@ -50,23 +47,23 @@ from ringlog.wire.records import NodeAck
 
 ROLE = "coordinator"
 SERVICE = "service"
-"""The subject of the metadata service."""
+"""The subject of commands about the metadata service."""
 SNAPSHOT = "snapshot"
-"""The subject of snapshots."""
+"""The subject of commands about snapshots."""
 HORIZON_WAIT_US: Micros = 3_000_000
-"""How long to wait for live writers to lower their horizons before the generation starts above them."""
+"""How long live writers get to lower their horizons. Then the generation starts above the remaining horizons."""
 UNWATCHED_MARGIN_US: Micros = 60_000_000
-"""So long after the leeway a generation stays open that no writer came through: for brokers whose clocks are behind."""
+"""How long beyond the allowed lateness a generation without a log stays open. For brokers with slow clocks."""
 
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorView:
-    """What an instance knows.
+    """The input of one round.
 
-    ``acks`` by node id; ``published``: the last epoch whose changes are in the change topics; ``complete_since``: when
-    it first saw the data of ``prepared_in_full`` complete (0: long ago, so there is nothing to be patient for);
-    ``said``: the nodes' last words, where ``acks`` has only what counts; ``unstored``: bytes of the entries since the
-    newest mark of a snapshot.
+    ``acks``: the acknowledgements that count, by node id. ``published``: the last epoch in the change topics.
+    ``complete_since``: when this instance first saw all data of the prepared generation; 0: long ago, so it does not
+    wait for writers. ``said``: the last acknowledgement of each node, even if it does not count. ``unstored``: bytes of
+    the entries since the newest mark of a snapshot.
     """
 
     state: ClusterState
@@ -79,7 +76,7 @@ class CoordinatorView:
 
 
 def propose(view: CoordinatorView) -> tuple[Proposal, ...]:
-    """All that can go on now, in the order in which to ask."""
+    """Return the commands that would be applied now, in the order of submission."""
     steps = [*_operation_steps(view), *_generation_steps(view), *_tablet_steps(view), *_service_steps(view)]
     if is_due(view.state, view.unstored):
         steps.append((SNAPSHOT, TakeSnapshot()))
@@ -97,11 +94,15 @@ WAITING_CODES = frozenset(
         "waits_its_turn",
     }
 )
-"""Refusals of a next step that are nothing but waiting; ``operation show`` says for whom."""
+"""Codes of next steps that only need to wait. ``operation show`` lists the nodes that they wait for."""
 
 
 def rejections(view: CoordinatorView) -> tuple[Rejection, ...]:
-    """What the coordinator does not even propose, since the log would refuse it, and what nodes have said wrongly."""
+    """Return the next steps that the log would reject, and the mistakes of nodes.
+
+    A resize is included only if a dead node has a replica of its table: otherwise the missing reports are still to
+    come.
+    """
     found = []
     for operation in in_flight(view.state):
         for _, text in complaints(view.state, view.acks, operation, view.said):
@@ -126,13 +127,13 @@ def resizes(state: ClusterState, acks: Mapping[str, NodeAck]) -> tuple[FinishRes
 
 
 def prepared_in_full(state: ClusterState) -> GenerationId | None:
-    """The prepared generation of which every part is there."""
+    """Return the prepared generation if all of its parts are in the state."""
     prepared = state.prepared
     return prepared.id if prepared is not None and 0 < prepared.parts == len(prepared.received) else None
 
 
 def awaits_publication(state: ClusterState) -> bool:
-    """True while the last generation is committed and its publication not yet recorded: look often."""
+    """Return whether the last generation is committed but not recorded as published. Then the coordinator polls."""
     last = current(state)
     return last is not None and last.published is None
 
@@ -142,6 +143,7 @@ Steps = Iterator[tuple[str, Command]]
 
 
 def _operation_steps(view: CoordinatorView) -> Steps:
+    """Yield the failures and the next step of each operation in flight."""
     for operation in in_flight(view.state):
         yield from _failures(view, operation)
         stage = next_stage(operation)
@@ -152,12 +154,13 @@ def _operation_steps(view: CoordinatorView) -> Steps:
 
 
 def _next_step(view: CoordinatorView, operation: Operation, stage: str) -> AdvanceOperation:
+    """Return the command that would move an operation to ``stage``, with the present witnesses and reports."""
     witnesses = witnesses_of(view.state, view.acks)
     return AdvanceOperation(operation.id, stage, witnesses, reports_of(view.state, view.acks, operation))
 
 
 def _failures(view: CoordinatorView, operation: Operation) -> Steps:
-    """Nodes that have asked for rows as often as they may: with that in the log an operator decides."""
+    """Yield the failure of each node that used up its tries to get rows. In the log it waits for an operator."""
     state = view.state
     most, since = setting(state, "stream_tries_max"), counts_from(operation)
     for node, ack in sorted(view.acks.items()):
@@ -181,7 +184,7 @@ def _tablet_steps(view: CoordinatorView) -> Steps:
 
 
 def _exhausted_sessions(view: CoordinatorView) -> dict[str, str]:
-    """Sessions of tablets that a node has tried as often as it may, and what it says of that."""
+    """Return the sessions of tablets with a node that used up its tries, and the reason of the node with most tries."""
     state = view.state
     most, found = setting(state, "stream_tries_max"), dict[str, str]()
     for node, one in sorted(session_tries(state, view.acks), key=lambda row: (-row[1].count, row[0])):
@@ -193,7 +196,7 @@ def _exhausted_sessions(view: CoordinatorView) -> dict[str, str]:
 
 
 def _service_steps(view: CoordinatorView) -> Steps:
-    """The next node into the metadata service, or out of it; only members are witnesses there."""
+    """Yield the next step of a node into or out of the metadata service. Only members are witnesses of it."""
     state = view.state
     step = next_step(state)
     if step is not None:
@@ -204,6 +207,7 @@ def _service_steps(view: CoordinatorView) -> Steps:
 
 
 def _generation_steps(view: CoordinatorView) -> Steps:
+    """Yield the steps of CDC generations: preparation, commit, publication, close, expiry."""
     state = view.state
     yield from _preparation_steps(view)
     yield from _request_for_tablets(state)
@@ -215,9 +219,13 @@ def _generation_steps(view: CoordinatorView) -> Steps:
 
 
 def _request_for_tablets(state: ClusterState) -> Steps:
-    """A table in tablets was cut otherwise, or keeps a log now: a generation is begun, for all such tables at once."""
+    """Yield the request for a generation that fits the present tablets, for all tables at once.
+
+    It is needed after a split, a merge or a drop, and when a table in tablets starts to keep a log.
+    """
     if to_prepare(state) is None and not fits_tablets(state):
-        # Any bits serve: the seed is part of the request's id, so who takes over must come to the same.
+        # Any seed will do, but it is part of the request id. So it comes from the state: an instance that takes over
+        # must make the same request.
         seed = blake2b(state.state_id.encode(), digest_size=SEED_BYTES).digest()
         command = RequestCdcGeneration(seed, requester="")
         if is_accepted(state, command):
@@ -225,7 +233,11 @@ def _request_for_tablets(state: ClusterState) -> Steps:
 
 
 def _closing_steps(view: CoordinatorView) -> Steps:
-    """The oldest open generation closes: at once behind a writer; where no table has a log, when it is long over."""
+    """Yield the close of the oldest open generation.
+
+    The rule of the log waits for all live writers. If no table kept a log, no writer may ever come. Then the generation
+    closes after the allowed lateness and a margin.
+    """
     state = view.state
     open_ones = [found for found in state.generations if found.closed is None]
     if len(open_ones) < 2:
@@ -239,7 +251,10 @@ def _closing_steps(view: CoordinatorView) -> Steps:
 
 
 def _expiry_steps(view: CoordinatorView) -> Steps:
-    """The oldest generation whose rows are gone is marked; when the mark is in the change topics its streams go."""
+    """Yield the steps that remove a generation whose last row has expired: the mark, later its streams.
+
+    The streams stay until the mark is published, so that consumers of the change topics learn of it first.
+    """
     state = view.state
     for found, following in zip(state.generations, state.generations[1:], strict=False):
         if found.closed is None:
@@ -254,7 +269,10 @@ def _expiry_steps(view: CoordinatorView) -> Steps:
 
 
 def _preparation_steps(view: CoordinatorView) -> Steps:
-    """The parts that are missing, or differ since the owners changed; when all are there, the commit."""
+    """Yield the missing parts of the wanted generation, or the commit if none is missing.
+
+    Owners may have changed since a part was received. Then the part differs, and counts as missing.
+    """
     wanted = to_prepare(view.state)
     if wanted is None:
         return
@@ -270,11 +288,13 @@ def _preparation_steps(view: CoordinatorView) -> Steps:
 
 
 def _commit(view: CoordinatorView, generation: GenerationId, digest: str) -> Steps:
+    """Yield the commit of a complete generation, at the earliest allowed start."""
     state = view.state
     soonest, earliest, latest = start_of_next(state, view.now)
     if highest_horizon(state) >= soonest and 0 <= view.now - view.complete_since < HORIZON_WAIT_US:
         return
-    # The validator refuses what lies too far ahead of its clock, and the refusal would stay while nothing else happens.
+    # The validator rejects a timestamp too far ahead of its clock. While nothing else happens the epoch is the same, so
+    # a later request would have the same id and get the same rejection.
     if earliest > latest:
         return
     command = CommitCdcGeneration(generation, earliest, digest)
@@ -283,16 +303,19 @@ def _commit(view: CoordinatorView, generation: GenerationId, digest: str) -> Ste
 
 
 def highest_horizon(state: ClusterState) -> Micros:
-    """Where the writers' promises end."""
+    """Return the highest horizon of all writers; 0 without writers."""
     return max((writer.horizon for _, writer in in_order(state.writers)), default=0)
 
 
 def start_of_next(state: ClusterState, now: Micros) -> tuple[Micros, Micros, Micros]:
-    """(soonest, earliest, latest) start of a generation that is complete now.
+    """Return (soonest, earliest, latest) start of a generation that is complete now.
 
-    ``soonest``: by the clock alone; ``earliest``: that is above all promises and the generation before, too;
-    ``latest``: that the validator takes, and a little less, since its clock may be behind this one. Where the earliest
-    is above the latest a clock was ahead: it waits until the clock is near, or an operator takes the time back.
+    ``soonest`` follows from the clock and the lead time alone. ``earliest`` is also above all horizons and the previous
+    generation, and not below the validation watermark. ``latest`` is the limit of the validator, minus the lead time
+    because its clock may be behind.
+
+    If the latest start is below the earliest, some clock was ahead. The commit waits for the clock, or an operator
+    lowers the time.
     """
     last = current(state)
     lead = setting(state, "cdc_generation_lead_us")

@@ -1,15 +1,15 @@
-"""When past table versions and allowed latenesses may be pruned: what the coordinator proposes, and on what evidence.
+"""Pruning of past table versions and past allowed lateness: the coordinator's proposals and their evidence.
 
-A reader needs a version to validate writes that were appended while the version counted. Readers are nodes, which
-read the mutations topic, and CDC writers, whose progress is in the state. No reader can fetch a write below the
-beginning of the topic, but a node may have fetched one before it was deleted. So each member must report that it has
-validated all records below the beginning (``NodeLoad.judged``). A member that restarts continues at its own position,
-and refuses to start if the topic begins above it.
+A reader needs a version to validate writes that were appended while the version counted. Readers are nodes, which read
+the mutations topic, and CDC writers, whose progress is in the state. No reader can fetch a write below the beginning of
+the topic, but a node may have fetched one before it was deleted. So each member must report that it has validated all
+records below the beginning (``NodeLoad.judged``). A member that restarts continues at its own position, and refuses to
+start if the topic begins above it.
 
-No clock of an agent, writer or validator decides. The beginning of a topic and the position of a node only move
-forward. Times are those of brokers: the append time of the topic's first record or, while the topic is empty, that of
-the newest load report. The settled time is not evidence, since a wrong clock may have put it far ahead.
-``SLACK_US`` is for brokers whose clocks differ; append times are taken to be out of order by no more than that.
+The evidence uses no clock of an agent, writer or validator. The beginning of a topic and the position of a node only
+move forward. Times are those of brokers: the append time of the topic's first record or, while the topic is empty, that
+of the newest load report. The validation watermark is not evidence, since a wrong clock may have put it far ahead.
+``SLACK_US`` is for brokers whose clocks differ. It assumes that append times are out of order by no more than that.
 
 Source: decisions 54, rule 7, and 152.
 """
@@ -27,6 +27,7 @@ from ringlog.kernel.values import Micros, NodeId
 from ringlog.wire.records import NodeLoad
 
 SLACK_US: Final[Micros] = 3_600_000_000
+"""One hour."""
 
 Positions = Mapping[int, int]
 """Partition of the mutations topic to an offset."""
@@ -34,8 +35,8 @@ Positions = Mapping[int, int]
 
 @dataclass(frozen=True, slots=True)
 class TopicBeginning:
-    """The first offset of each partition. ``since``: a time before which no later read returns a record's append time;
-    None: unknown.
+    """The first offset of each partition. ``since``: no later read returns a record with an earlier append time; None:
+    unknown.
     """
 
     offsets: Positions
@@ -50,12 +51,12 @@ def judged_by_nodes(loads: Iterable[NodeLoad]) -> dict[NodeId, Positions]:
 def next_pruning(
     state: ClusterState, beginning: TopicBeginning, judged: Mapping[NodeId, Positions]
 ) -> SettleVerdicts | str | None:
-    """Return what to propose; a text: what it waits for; None: there is nothing to prune.
+    """Return the command to propose; a text: the reason to wait; None: there is nothing to prune.
 
     Args:
         state: the newest state.
-        beginning: where the mutations topic begins, asked for before ``judged`` was read.
-        judged: for each node, the offsets below which it has validated every record.
+        beginning: the beginning of the mutations topic, read before ``judged``.
+        judged: offsets by node. The node has validated every record below them.
     """
     since = state.settled.until if beginning.since is None else min(beginning.since, state.settled.until)
     below = since - SLACK_US

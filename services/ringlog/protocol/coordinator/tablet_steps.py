@@ -1,12 +1,17 @@
-"""How tablets go on: which enter their next stage, which turn back, and what a node says of its part.
+"""The next steps of tablets in transition: advance, revert, finish a resize. Also the reports of nodes without rows.
 
-A pure function of the state and of what nodes have said, as ``coordinator_core`` is for operations: many tablets go on
-with one entry, each as soon as its own gate and its own reports are there, and none waits for another.
+Pure functions of the state and the nodes' reports, like ``coordinator.core`` for operations. One entry advances many
+tablets. Each advances when its own gate is open and its own reports are present, and none waits for another.
 
-A tablet turns back for the sake of the dead, as the log knows them (declared down, or left): until it has streamed,
-if who comes or who leaves is dead, or if too few are alive to know every row; while the new replicas are read, if more
-of these are dead than of those before. And it turns back when a node has tried the streams of its session as often as
-it may. Everything else is tried again, or an operator's ``RevertTablets``.
+A tablet reverts in these cases, if its stage allows it. A node is dead if it was declared down or has left:
+
+- While it streams, its coming replica is dead, or a leaving replica that must send the rows.
+- While it streams, too few living nodes know every row.
+- While the new replicas are read, they serve it worse than the old ones would (``is_worse_off``). A move within a node
+  does not revert for this reason.
+- A node used up its tries in the tablet's session.
+
+All other failures are retried, or ended by an operator with ``RevertTablets``.
 """
 
 from __future__ import annotations
@@ -47,7 +52,7 @@ NOTHING: Final = hashlib.sha256().hexdigest()
 """The checksum of no rows."""
 
 Reports = Mapping[str, Mapping[NodeId, StreamReport]]
-"""Session to who has reported its work."""
+"""Session to the reports about it, by node."""
 
 STEPS_BYTES_MAX: Final = 1_000_000
 """The most bytes of steps in one entry, half of an entry's limit. Acknowledgements take the other half."""
@@ -62,10 +67,11 @@ def tablet_steps(
     stream_reports: Iterable[StreamReport],
     exhausted: Mapping[str, str] = NO_EXHAUSTED_SESSIONS,
 ) -> Iterator[Command]:
-    """The commands by which tablets go on now: at most one of each kind, and those that finish a resize.
+    """Yield the commands that advance tablets now: at most one of each kind, and one for each resize.
 
-    ``stream_reports``: sound reports. ``exhausted``: sessions whose streams were tried as often as they may be, and why
-    that came to nothing.
+    Args:
+        stream_reports: well-formed reports.
+        exhausted: sessions with a node that used up its tries, and the reason.
     """
     acked = {one.node: min(one.applied, one.drained) for one in witnesses}
     reports = _by_session(stream_reports)
@@ -77,6 +83,7 @@ def tablet_steps(
             back.append(TabletRevert(tablets.table, tablet.index, reason))
         elif (step := _next(state, tablets, tablet, acked, reports)) is not None:
             on.append(step)
+        # Only if the tablet cannot advance: reports that were made before the nodes died still count.
         elif reason := _unknowing(state, tablets.table, tablet):
             back.append(TabletRevert(tablets.table, tablet.index, reason))
     if back:
@@ -87,7 +94,7 @@ def tablet_steps(
 
 
 def _fitting_steps(steps: Sequence[S]) -> tuple[S, ...]:
-    """Return the first steps, as many as one entry carries by their number and by their bytes."""
+    """Return the first steps that fit into one entry, by number and by bytes."""
     size = 0
     for count, step in enumerate(steps[:TABLETS_MAX]):
         size += _bytes_of(step)
@@ -97,7 +104,7 @@ def _fitting_steps(steps: Sequence[S]) -> tuple[S, ...]:
 
 
 def _bytes_of(step: TabletAdvance | TabletRevert) -> int:
-    """Return at least the bytes of a step in an entry: its texts, and what numbers and lengths take."""
+    """Return an upper bound of the bytes of a step in an entry: its texts, and allowances for numbers and lengths."""
     if isinstance(step, TabletRevert):
         return len(step.table.encode()) + len(step.reason.encode()) + 16
     reports = (len(one.node) + len(one.operation.encode()) + len(one.checksum) + 32 for one in step.reports)
@@ -107,7 +114,7 @@ def _bytes_of(step: TabletAdvance | TabletRevert) -> int:
 def resize_steps(
     state: ClusterState, witnesses: Sequence[Witness], stream_reports: Iterable[StreamReport]
 ) -> Iterator[FinishResize]:
-    """Return the commands that would finish the decided resizes, also those that the state still refuses."""
+    """Yield the commands that would finish the decided resizes, including those that the state still rejects."""
     return _resize_steps(state, witnesses, _by_session(stream_reports))
 
 
@@ -127,7 +134,7 @@ def _by_session(stream_reports: Iterable[StreamReport]) -> dict[str, dict[NodeId
 
 
 def revert_reason(state: ClusterState, table: str, tablet: Tablet) -> str:
-    """Why a tablet in transition must turn back; empty if it need not, or cannot."""
+    """Return why a tablet in transition must revert because of dead nodes; empty if it need not or cannot."""
     transition = tablet.transition
     assert transition is not None, "who is settled goes nowhere"
     stage = STAGES[transition.stage]
@@ -147,7 +154,7 @@ def revert_reason(state: ClusterState, table: str, tablet: Tablet) -> str:
 
 
 def tablet_reports(state: ClusterState, node: NodeId) -> tuple[StreamReport, ...]:
-    """What a node reports that has no rows of tablets: the work of every session that it has a part in is done."""
+    """Return the reports of a node that has no rows of tablets: its work in every session is done."""
     found = []
     for tablets, transition in transitions(state):
         own = session(tablets.table, transition.tablet, transition)
@@ -164,7 +171,7 @@ def tablet_reports(state: ClusterState, node: NodeId) -> tuple[StreamReport, ...
 
 
 def _unknowing(state: ClusterState, table: str, tablet: Tablet) -> str:
-    """Why nobody will ever report the rows of a tablet; empty if somebody may."""
+    """Return why no node can ever report the rows of a tablet; empty if one may."""
     assert tablet.transition is not None, "who is settled goes nowhere"
     if tablet.transition.stage not in STREAMING_STAGES:
         return ""
@@ -179,7 +186,7 @@ def _dead_names(state: ClusterState, dead: Iterable[NodeId]) -> str:
 def _next(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, acked: Mapping[NodeId, Epoch], reports: Reports
 ) -> TabletAdvance | None:
-    """The step of a tablet whose gate is open and whose work is reported."""
+    """Return the step of a tablet whose gate is open and whose reports are present, or None."""
     transition = tablet.transition
     assert transition is not None, "who is settled goes nowhere"
     anywhere = is_anywhere(state, tablets.table)

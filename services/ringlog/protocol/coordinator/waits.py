@@ -1,8 +1,8 @@
-"""What an operation or a tablet waits for, as a kind and the nodes: for figures, and for the words of operators.
+"""The cause of the wait of an operation or a tablet, as a kind and nodes: for metrics and for views.
 
-It counts what the coordinator counts, in the order in which the rules of the log ask: a decision, tablets, its turn,
-the gate of its stage, its generation, the reports of those who stream. ``operator.views.waiting`` says the same in
-words, with the ways out.
+The functions count as the coordinator does. They check in the order of the log's rules: an operator's decision,
+tablets, the order of operations, the gate, the generation, the stream reports. ``operator.views.waiting`` has the same
+in sentences, with the ways to end each wait.
 """
 
 from __future__ import annotations
@@ -48,19 +48,19 @@ WAITS: Final = {
     STREAMS: "nodes to report that they streamed their rows",
     COORDINATOR: "the coordinator, who is about to lead it on",
 }
-"""Every kind, in words."""
+"""The kinds of waits, with their texts."""
 
 
 @dataclass(frozen=True, slots=True)
 class Awaited:
-    """``kind``: one of ``WAITS``; ``nodes``: who is waited for; of a quorum not all may be needed."""
+    """A wait of a kind of ``WAITS``. ``nodes``: the nodes without an answer; a quorum may not need all of them."""
 
     kind: str
     nodes: tuple[NodeId, ...] = ()
 
 
 def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> Awaited:
-    """What an operation in flight waits for, given the nodes' last acknowledgements."""
+    """Return the wait of an operation in flight, given the acknowledgements that count."""
     if stopped_by(found):
         return Awaited(DECISION)
     if found.stage == REQUESTED:
@@ -82,7 +82,7 @@ def operation_waits(state: ClusterState, found: Operation, acks: Mapping[str, No
 
 
 def tablet_waits(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> Awaited:
-    """The same of a tablet in transition."""
+    """Return the wait of a tablet in transition, given the acknowledgements that count."""
     assert tablet.transition is not None, "a settled tablet waits for nothing"
     if nodes := missed(tablet, state.nodes):
         return Awaited(SURVIVORS, nodes)

@@ -1,8 +1,10 @@
-"""What the acknowledgements are good for: witnesses and reports that the log will take, and who said what it will not.
+"""Witnesses and stream reports from acknowledgements, and complaints about those that cannot count.
 
-A node may be anybody's program. What it says wrongly is left out, so that it holds up nobody else, and is reported: by
-``complaints`` to those who ask what an operation waits for, with the field and the rule. The coordinator collects here,
-and the command line counts here, so that both see the same.
+A node may run any program. A wrong acknowledgement or report is left out, so that it does not block other nodes.
+Operators who look at the operation see a complaint with the field and the broken rule (``complaints``). The coordinator
+and the command line both call these functions, so they count the same acknowledgements.
+
+Invariant: the log never rejects a command because of a witness or a report from here.
 """
 
 from __future__ import annotations
@@ -20,7 +22,11 @@ Acks = Mapping[str, NodeAck]
 
 
 def witnesses_of(state: ClusterState, acks: Acks) -> tuple[Witness, ...]:
-    """Acknowledgements of present nodes that the log vouches for, none beyond the state that it is shown to."""
+    """Return the acknowledgements of present nodes that match the log.
+
+    A node may have drained a later epoch than that of ``state``. The value is capped, because the log checks it on
+    ``state``.
+    """
     return tuple(
         Witness(node, ack.applied, min(ack.drained, state.epoch))
         for node, ack in _counted(state, acks)
@@ -29,24 +35,24 @@ def witnesses_of(state: ClusterState, acks: Acks) -> tuple[Witness, ...]:
 
 
 def reports_of(state: ClusterState, acks: Acks, operation: Operation) -> tuple[StreamReport, ...]:
-    """The last report of each gaining node on this operation, if it is sound."""
+    """Return the last report of each gaining node about this operation, if it is well-formed."""
     last = _last_reports(state, acks, operation)
     return tuple(report for report in last if broken_report(report) is None)
 
 
 def valid_reports(state: ClusterState, node: NodeId, ack: NodeAck) -> tuple[StreamReport, ...]:
-    """What a node reports of itself, of whatever it is, that can be used, if its acknowledgement counts."""
+    """Return the well-formed reports of a node about itself, for any session, if its acknowledgement counts."""
     return tuple(one for one in _own(state, node, ack) if broken_report(one) is None)
 
 
 def session_complaints(state: ClusterState, acks: Acks, name: str) -> tuple[tuple[NodeId, str], ...]:
-    """(node, what is wrong) of all that nodes report of a session and that cannot count, by node."""
+    """Return (node, complaint) for each malformed report about a session, ordered by node."""
     reports = (report for node, ack in sorted(acks.items()) for report in _own(state, node, ack))
     return tuple(_malformed(state, (report for report in reports if report.operation == name)))
 
 
 def session_tries(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, FailedTries]]:
-    """(node, stream that it has asked for in vain) of sessions of tablets, by node; of whatever session."""
+    """Yield (node, failed stream) for sessions of tablets, ordered by node."""
     for node, ack in _counted(state, acks):
         yield from ((node, one) for one in ack.tries if one.operation not in state.operations)
 
@@ -54,9 +60,11 @@ def session_tries(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, Fai
 def complaints(
     state: ClusterState, acks: Acks, operation: Operation, latest_acks: Acks | None = None
 ) -> tuple[tuple[NodeId, str], ...]:
-    """(node, what is wrong) of all that nodes have said and that cannot count for an operation in flight, by node.
+    """Return (node, complaint) for all that cannot count for an operation in flight, ordered by node.
 
-    ``latest_acks``: their last words, where ``acks`` has only what counts.
+    Args:
+        acks: the acknowledgements that count.
+        latest_acks: the last acknowledgement of each node, even if it does not count. Default: ``acks``.
     """
     return tuple(
         sorted({*_of_acks(state, acks if latest_acks is None else latest_acks), *_of_reports(state, acks, operation)})
@@ -68,6 +76,7 @@ def _counted(state: ClusterState, acks: Acks) -> list[tuple[NodeId, NodeAck]]:
 
 
 def _counts(state: ClusterState, node: NodeId, ack: NodeAck) -> bool:
+    """Return whether an acknowledgement is the node's own, of this log, and of a node that has not left."""
     return node == ack.node and is_vouched_for(ack, state) and state.nodes[node].state != "left"
 
 
@@ -76,12 +85,14 @@ def _own(state: ClusterState, node: NodeId, ack: NodeAck) -> tuple[StreamReport,
 
 
 def _malformed(state: ClusterState, reports: Iterable[StreamReport]) -> Iterator[tuple[NodeId, str]]:
+    """Yield (node, complaint) for each malformed report."""
     for report in reports:
         if (broken := broken_report(report)) is not None:
             yield report.node, f"report of {state.nodes[report.node].name} is malformed: {broken}"
 
 
 def _last_reports(state: ClusterState, acks: Acks, operation: Operation) -> list[StreamReport]:
+    """Return the last report of each gaining node about an operation, well-formed or not."""
     last = []
     for node in gaining_nodes(operation):
         ack = acks.get(node)
@@ -91,11 +102,15 @@ def _last_reports(state: ClusterState, acks: Acks, operation: Operation) -> list
 
 
 def _of_another_history(state: ClusterState, ack: NodeAck) -> bool:
-    """Its epoch is another state here. Epochs that cannot be compared are no reason to complain."""
+    """Return whether the log has another state at the acknowledged epoch.
+
+    An epoch that the history does not remember cannot be compared, so it causes no complaint.
+    """
     return state_id_at(state, ack.applied) != "" and not is_vouched_for(ack, state)
 
 
 def _of_acks(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, str]]:
+    """Yield (node, complaint) for acknowledgements with a wrong name, cluster, history or number."""
     for node, ack in sorted(acks.items()):
         if node in state.node_names and node not in state.nodes:
             meant = state.node_names[node]
@@ -111,6 +126,7 @@ def _of_acks(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, str]]:
 
 
 def _of_reports(state: ClusterState, acks: Acks, operation: Operation) -> Iterator[tuple[NodeId, str]]:
+    """Yield (node, complaint) for reports about an operation that are malformed or name another node."""
     if operation.stage not in REPORTED_STAGES:
         return
     yield from _malformed(state, _last_reports(state, acks, operation))
