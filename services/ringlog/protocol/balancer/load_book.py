@@ -1,9 +1,9 @@
-"""The newest load of each node, and when each node was last heard.
+"""The newest load report of each node, and the age of the reports.
 
-Both fold the topic ``load`` in the order of its records. The topic is compacted by node, so a reader that starts again
-knows what the one before it knew. The broker stamps each report, so ages do not depend on the nodes' clocks. A node
-reports every ``SELDOM_US``, even if it has no tablets and nothing to acknowledge. ``ringlog.kernel.balance.reports``
-says which reports count.
+Both come from the topic ``load``, in the order of its records. The topic is compacted by node, so a restarted reader
+gets the same reports again. The broker stamps each report, so ages do not depend on the nodes' clocks. A node reports
+every ``SELDOM_US``, even if it has no tablets and nothing to acknowledge. ``ringlog.kernel.balance.reports`` decides
+which reports count.
 
 The ages are for display and alerts only: a slow node and a dead node look the same.
 """
@@ -31,14 +31,14 @@ from ringlog.protocol.balancer.load_reports import SELDOM_US
 from ringlog.wire.records import NodeLoad, TableLoad
 
 UNREADABLE: Final = "unreadable"
-"""The code of a record that is no report."""
+"""The code of a record that is not a load report."""
 REJECTED: Final = "load_not_believed"
-"""The code of a report that has no code by the key of its node, where these are checked."""
+"""The code of a report without a valid MAC of its node, if the reader checks them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heard:
-    """A node's word, and when the broker appended it. ``load`` None: the record was none, for the reason ``code``."""
+    """A load report, and when the broker appended it. ``load`` None: the record was rejected with ``code``."""
 
     load: NodeLoad | None
     appended: Micros
@@ -46,7 +46,7 @@ class Heard:
 
 
 def take(reports: Reports, records: Iterable[Heard], state: ClusterState) -> Reports:
-    """The reports with these, held against the state."""
+    """Return the reports after these records, checked against the state."""
     registered = report_basis(state)
     for one in records:
         if one.load is None:
@@ -57,17 +57,17 @@ def take(reports: Reports, records: Iterable[Heard], state: ClusterState) -> Rep
 
 
 def measured(reports: Reports, state: ClusterState) -> dict[NodeId, MeasuredLoads]:
-    """What counts, by node: the reports that are not much older than the newest one."""
+    """Return the loads that count, by node: from reports that are at most ``WINDOW_US`` older than the newest one."""
     return within_window(reports, reports.now, report_basis(state))
 
 
 def ignored(reports: Reports, state: ClusterState) -> tuple[tuple[NodeId, str], ...]:
-    """Node and code of each report that is ignored now; the node is empty if it is not known."""
+    """Return node and code of each report that is ignored now. The node is empty if it is not known."""
     return tuple(ignored_within_window(reports, reports.now, report_basis(state)))
 
 
 def report_of(load: NodeLoad) -> LoadReport:
-    """The report that a record holds. Amounts that do not fit the tablets make it one that is ignored."""
+    """Return the report of a record. The kernel ignores a report whose amounts do not fit its tablets."""
     loads: dict[str, dict[str, Mapping[int, object]]] = {BYTES: {}, READS: {}, WRITES: {}, CPU: {}}
     for table in load.tables:
         for kind, amounts in _columns(table):
@@ -87,7 +87,7 @@ SILENT_US: Final[Micros] = SELDOM_US + SELDOM_US // 2
 
 
 def report_times(records: Iterable[Heard], earlier: Mapping[NodeId, Micros] | None = None) -> dict[NodeId, Micros]:
-    """Return the broker's time of each node's last report; ``earlier``: those of earlier records."""
+    """Return the broker's time of each node's last report. ``earlier``: the result for earlier records."""
     found = dict(earlier or {})
     for one in records:
         if one.load is not None:

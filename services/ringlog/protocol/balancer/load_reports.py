@@ -1,7 +1,9 @@
-"""What a node says of its tablets' load, and when: at its start, when its tablets are others, and now and then.
+"""The schedule and the content of a node's load reports.
 
-A tablet that has arrived keeps its node out of plans until it is reported, so that is reported soon; at most one report
-in ``BRIEFLY_US``, at least one in ``SELDOM_US``, a third of the time after which a node counts as silent.
+A node reports at its start, when its set of tablets changes, and at regular intervals. A new tablet keeps its node out
+of the balancer's plans until the node reports it, so it is reported soon. A node sends at most one report in
+``BRIEFLY_US`` and at least one in ``SELDOM_US``. That is a third of the balancer's window, so the balancer still counts
+a node after a lost report.
 """
 
 from __future__ import annotations
@@ -21,11 +23,11 @@ SELDOM_US: Final[Micros] = WINDOW_US // 3
 BRIEFLY_US: Final[Micros] = 1_000_000
 
 Own = Mapping[str, tuple[int, ...]]
-"""Table to the numbers of the tablets that a node has, settled."""
+"""Table to the numbers of the tablets that a node has."""
 
 
 def own_tablets(state: ClusterState, node: NodeId) -> dict[str, tuple[int, ...]]:
-    """The tablets that the node has, by table; those of tables that share them, too."""
+    """Return the tablets of the node by table, including tables that share the tablets of another one."""
     found: dict[str, tuple[int, ...]] = {}
     shared = sharing(state)
     for name, tablets in in_order(state.tablets):
@@ -37,7 +39,7 @@ def own_tablets(state: ClusterState, node: NodeId) -> dict[str, tuple[int, ...]]
 
 
 class LoadReportSchedule:
-    """The rule for one life of node ``node``; for one thread."""
+    """The schedule of one run of a node. For one thread."""
 
     def __init__(self, node: NodeId) -> None:
         self._node = node
@@ -46,7 +48,7 @@ class LoadReportSchedule:
         self._own: Own | None = None
 
     def due(self, state: ClusterState, now: Micros) -> Own | None:
-        """The tablets to report now; None if nothing is due. ``now``: of a clock that does not go back."""
+        """Return the tablets to report now, or None. ``now``: of a monotonic clock."""
         if self._node not in state.nodes or (self._at is not None and now - self._at < BRIEFLY_US):
             return None
         changed = max(state.changed.get("tablets", 0), state.changed.get("tables", 0))
@@ -56,12 +58,12 @@ class LoadReportSchedule:
         return own if own != self._own or self._at is None or now - self._at >= SELDOM_US else None
 
     def sent(self, own: Own, now: Micros) -> None:
-        """These were reported."""
+        """Record that these tablets were reported."""
         self._own, self._at = own, now
 
 
 Amounts = Mapping[str, Mapping[int, int]]
-"""Table, tablet: how much."""
+"""Table and tablet to an amount."""
 
 NO_RATES: Final[Mapping[str, Amounts]] = {}
 NO_POSITIONS: Final[Mapping[int, int]] = {}
@@ -76,10 +78,15 @@ def load_of(
     rates: Mapping[str, Amounts] = NO_RATES,
     judged: Mapping[int, int] = NO_POSITIONS,
 ) -> NodeLoad:
-    """The record: ``own`` tablets with their ``sizes`` in bytes, 0 where there is none. ``rates``: of reads and writes
-    in a second, by kind; a table that has none does without. ``judged``: positions
-    of the mutations topic below which the node has validated every record. A reference node does
-    not measure its capacity.
+    """Return the record to send.
+
+    Args:
+        own: the tablets to report.
+        sizes: their sizes in bytes. A missing one counts as 0.
+        rates: reads and writes per second, by kind. A table without rates reports none.
+        judged: positions of the mutations topic. The node has validated every record below them.
+
+    A reference node does not measure its capacity, so the record has none.
     """
 
     def column(amounts: Amounts, table: str) -> tuple[int, ...]:

@@ -1,1 +1,1 @@
-"""The zone rebalancer: zones and their partitions."""
+"""The zone rebalancer: data nodes of zones, and the steps of their partitions."""

@@ -1,32 +1,30 @@
-"""What the rebalancer asks for: the next step of each zone and partition, as soon as its condition holds.
+"""Proposals of the rebalancer: the next step of each zone and partition, as soon as its condition holds.
 
-A pure function of the state, of what nodes say of partitions (``protocol.rebalancer.zone_groups``) and of the timers
-that are over (``protocol.rebalancer.data_nodes``). In this order:
+``propose`` is a pure function of the state, the nodes' reports about partitions (``protocol.rebalancer.zone_groups``)
+and the expired timers (``protocol.rebalancer.data_nodes``). The commands, in the order of proposal:
 
 =================  ====================================================================================================
-command            when
+command            condition
 =================  ====================================================================================================
-SetDataNodes       a timer of the zone is over
-ResetPartitions    the zone is highly available, a partition has no quorum of voters, or no majority of its data, alive,
-                   and each of its nodes that are alive has said what it has; not while it begins anew from a node that
-                   is alive
-FinishCancel       a cancel is open, and the step is applied (``already_new``), or undone (``rolled_back``)
-SwitchStable       the step is applied
-CancelRebalance    a node that the step brings in says that its replica can never follow it, or has left; or that node
-                   is not alive, or of the voters after the step too few are, or a node cannot get tablets that it must
-                   have, and another target is planned: so that this one's turn comes
-TriggerRebalance   something has changed where partitions belong, and some of them have not acted on it. That is also a
-                   node that has left a partition which is at rest; in a highly available zone a data node that is up
-                   again, or down
-MigrateTablets     tablets of zones are not where their partitions have them (``protocol.rebalancer.zone_tablets``)
+SetDataNodes       A timer of the zone has expired.
+ResetPartitions    The zone is highly available, and a partition has no living quorum of voters or no living majority
+                   of its data. Each of its living nodes has reported its data, and no earlier reset continues from a
+                   living survivor.
+FinishCancel       A cancel is open, and its step is applied (``already_new``) or undone (``rolled_back``).
+SwitchStable       The pending step is applied.
+CancelRebalance    A coming node reports that its replica can never follow, or has left. If another target is planned,
+                   also: a coming node or too many voters of the step are dead, or a node cannot get its tablets.
+TriggerRebalance   A change affects where partitions belong, and some have not acted on it. Also, a settled partition
+                   has a node that has left. In a highly available zone also, a data node was declared down or up.
+MigrateTablets     Tablets of zones are not where their partitions need them (``protocol.rebalancer.zone_tablets``).
 =================  ====================================================================================================
 
-Each candidate is tried with the rule that the fold will apply; only what would be accepted is proposed. A request names
-what it was decided on (a cause, a revision), so one that comes twice, late, or from an instance that was replaced is
-refused, or changes nothing. An instance that takes over knows all that the one before it knew: the state, and the last
-word of each node, which the topic keeps.
+Each candidate is decided with the rule that the fold applies, and only accepted ones are proposed. A request names a
+cause or a revision. So a request that is repeated, late, or made by a replaced instance is rejected or changes nothing.
+An instance that takes over knows all that the one before knew: the state, and the last report of each node, which the
+topic keeps.
 
-Source: Ignite 3's design of the rebalance (the placement driver), with the corrections of decision 68.
+Source: Apache Ignite 3, design of the rebalance (placement driver), with the corrections of decision 68.
 """
 
 from __future__ import annotations
@@ -73,12 +71,12 @@ from ringlog.protocol.rebalancer.zone_waits import gone, hopeless, off_target, u
 
 ROLE: Final = "rebalancer"
 ROUND_MAX: Final = 256
-"""At most this number of requests are made of one state: the next ones are made of a newer one."""
+"""The most requests from one state. The next round uses a newer one."""
 
 
 @dataclass(frozen=True, slots=True)
 class RebalancerView:
-    """What an instance knows."""
+    """The input of one round. ``data_nodes``: commands of expired timers. ``rest``: idle zones of the last round."""
 
     state: ClusterState
     reports: SessionReports
@@ -87,13 +85,13 @@ class RebalancerView:
 
 
 def idle_zones(view: RebalancerView) -> IdleZones:
-    """The zones that need not be looked at until they change; ``view.rest``: those of the look before."""
+    """Return the zones that need no look until they change."""
     state = view.state
     return next_idle_zones(view.rest, state, lambda zone: bool(_lost(view, zone) or _triggered(state, zone)))
 
 
 def propose(view: RebalancerView) -> tuple[Proposal, ...]:
-    """What can go on now, in the order in which to ask."""
+    """Return the commands that would be applied now, in the order of submission."""
     return tuple(islice(_proposals(view), ROUND_MAX))
 
 
@@ -104,7 +102,7 @@ def _proposals(view: RebalancerView) -> Iterator[Proposal]:
 
 
 def _steps(view: RebalancerView) -> Iterator[tuple[str, Command]]:
-    """(subject, command)."""
+    """Yield (subject, command) for all candidates."""
     state = view.state
     yield from ((command.zone, command) for command in view.data_nodes)
     changing = {command.zone for command in view.data_nodes}
@@ -124,12 +122,12 @@ def _steps(view: RebalancerView) -> Iterator[tuple[str, Command]]:
 
 
 def _awake(view: RebalancerView) -> Iterator[tuple[str, Zone]]:
-    """The zones that do not rest, by name."""
+    """Yield the zones that are not idle, by name."""
     return ((name, view.state.zones[name]) for name in sorted(view.state.zones) if name not in view.rest.zones)
 
 
 def _on_its_way(view: RebalancerView, partition: ZonePartition) -> Iterator[Command]:
-    """The next command about a partition that has something pending, if there is one."""
+    """Yield the next command about a partition with pending steps, if there is one."""
     name, number, revision = partition.zone, partition.number, partition.revisions.pending
     applied = not awaited(partition, view.reports)
     if partition.cancel is not None:
@@ -153,7 +151,7 @@ def _on_its_way(view: RebalancerView, partition: ZonePartition) -> Iterator[Comm
 
 
 def _helpless(state: ClusterState, partition: ZonePartition) -> list[str]:
-    """The names of those whom the pending step waits for in vain."""
+    """Return the names of the nodes that the pending step waits for although they cannot answer."""
     return _names(state, {*hopeless(state, partition), *unfillable(state, partition)})
 
 
@@ -162,7 +160,7 @@ def _names(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
 
 
 def _lost(view: RebalancerView, zone: Zone) -> ResetPartitions | None:
-    """The reset of the partitions that have lost their majority, if the zone resets by itself."""
+    """Return the reset of the partitions without a majority, if the zone resets partitions automatically."""
     state, numbers, copies = view.state, [], list[ZoneCopy]()
     if not mode_of(zone).resets_itself:
         return None
@@ -175,13 +173,14 @@ def _lost(view: RebalancerView, zone: Zone) -> ResetPartitions | None:
             having = [node for node in members(partition) if node in reported]
             copies += [ZoneCopy(partition.number, node, reported[node].rows) for node in having]
     tables = sum(1 for _ in maps_in(state, zone.name)) if numbers else 0
+    # One entry starts the salvage of a bounded number of tablets. The other partitions follow with the next round.
     numbers = numbers[: max(1, SALVAGED_MAX // max(1, tables))]
     copies = [one for one in copies if one.partition in numbers]
     return ResetPartitions(zone.name, tuple(numbers), AUTOMATIC, state.epoch, tuple(copies)) if numbers else None
 
 
 def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
-    """The trigger of what changed last, for the partitions that have not acted on it."""
+    """Return the trigger for partitions that have not acted on the last change of the zone or of its nodes."""
     if not zone.nodes:
         return None
     partitions = list(partitions_of(state, zone))
@@ -198,8 +197,10 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
 
 
 def _placeable(state: ClusterState, zone: Zone, partitions: Sequence[ZonePartition]) -> list[int]:
-    """The numbers of those that some node can have. A trigger of the others alone is refused as long as their nodes are
-    down, and must not hold up what follows.
+    """Return the numbers of the partitions that have a target.
+
+    The log rejects a trigger of the others alone while their nodes are down. It must not block the triggers that
+    follow.
     """
     if not mode_of(zone).asks_the_living:
         return [one.number for one in partitions]
@@ -208,12 +209,12 @@ def _placeable(state: ClusterState, zone: Zone, partitions: Sequence[ZonePartiti
 
 
 def _has_nodes(zone: Zone) -> bool:
-    """True if what changed for a zone surely leads somewhere."""
+    """Return whether every change of the zone surely gives its partitions a target."""
     return bool(zone.nodes) and not mode_of(zone).asks_the_living
 
 
 def rejections(view: RebalancerView) -> Iterator[Rejection]:
-    """Report to operators the data nodes that a zone cannot have, and the partitions that are stuck."""
+    """Yield the data nodes that a zone cannot have, and the partitions that are stuck, for operators."""
     state = view.state
     for command in view.data_nodes:
         if isinstance(refused := decided_now(state, command), Rejected):

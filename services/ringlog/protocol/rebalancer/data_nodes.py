@@ -1,31 +1,31 @@
-"""The data nodes of a zone, and its two timers: when nodes that came, or went, count.
+"""The data nodes of a zone, and its two timers.
 
 =========================================  ============================================================================
-a node                                     what becomes of it
+a node that                                effect
 =========================================  ============================================================================
-matches the filter, is no data node        is one, ``scale_up`` seconds after the last of such nodes came
-matches no more (is down, has other         is none any more, ``scale_down`` seconds after the last of such nodes went
-values), is a data node
-has left                                    is none any more, at once: it never comes back
-comes back, or goes, before that           nothing: its timer is gone
-has not joined                              is none: it has nothing to lose, and may never run
-is asked to leave                           is none any more, at once, while there are others: it must give its
+matches the filter, is not a data node     becomes one ``scale_up`` seconds after the last such node appeared
+is a data node, no longer matches          is removed ``scale_down`` seconds after the last such node stopped matching
+                                           (it is down, or has other values)
+returns, or goes, before its timer fires   none: the timer ends
+has left                                   is removed at once, because it never returns
+has not joined                             does not become a data node: it has no data to lose, and may never run
+is asked to leave                          is removed at once if other data nodes remain, so that it can give its
                                            partitions away
 =========================================  ============================================================================
 
-0 seconds is at once, ``NEVER`` is never. A timer is no part of the state: an instance notes for each node that differs
-when it first saw that, at the time of the last entry that changed a node. An instance that takes over sees all of them
-then, so a timer never begins later than the last change of any node, and a take-over loses none. Another value for a
-wait counts from there, too. Times are of the authors of entries, and *now* is this machine's: a wrong clock makes a
-timer fire early or late, nothing else.
+A wait of 0 seconds means at once, ``NEVER`` means never. Timers are not part of the state. For each node that differs,
+an instance notes when it first saw the difference, at the time of the last entry that changed a node. An instance that
+takes over sees all differences then. So a timer never starts later than the last change of any node, and a take-over
+loses none. A changed wait counts from the same start. These times come from the authors of entries, *now* comes from
+this machine. With a wrong clock a timer fires early or late, and nothing else goes wrong.
 
-A filter is asked about a list of one node, an object with these members: ``name``, ``id``, ``address``,
-``datacenter``, ``rack``, ``shards``, ``release``, ``features``, ``capacity``. The node matches if the filter finds
-anything there. So ``$[?(@.rack == "r1")]`` matches by an attribute, ``$[*].features[?@ == "ssd"]`` by one of several;
-``$..*`` matches all. A comparison of what the node does not have is false, but for ``!=``.
+A filter is a JSONPath query over a list of one node. The node is an object with these members: ``name``, ``id``,
+``address``, ``datacenter``, ``rack``, ``shards``, ``release``, ``features``, ``capacity``. It matches if the query
+finds anything. So ``$[?(@.rack == "r1")]`` matches by an attribute, ``$[*].features[?@ == "ssd"]`` by one of several,
+and ``$..*`` matches every node. A comparison with an absent member is false, except ``!=``.
 
-A library evaluates it; that a text is a filter, the rule of the command says (``kernel.zones.filter``). What is none
-matches nobody.
+A library evaluates filters. The rule of the command decides whether a text is a filter (``kernel.zones.filter``). Any
+other text matches no node.
 
 Source: Apache Ignite 3, scale-up and scale-down timers of distribution zones.
 """
@@ -59,21 +59,21 @@ ATTRIBUTES: Final = (
     "features",
     "capacity",
 )
-"""What a filter sees of a node."""
+"""The members of a node in a filter."""
 SCALE_UP: Final = "scale_up"
 SCALE_DOWN: Final = "scale_down"
 
 _PARTS: Final = ("nodes", "zones", "operations")
-"""What the timers follow from."""
+"""The state sections that timers depend on."""
 
 Differing = tuple[str, NodeId]
-"""Zone, and a node that is to become a data node of it, or to be none any more."""
+"""A zone, and a node that will become one of its data nodes or stop being one."""
 
 
 def matching(
     state: ClusterState, text: str, profiles: Iterable[str], runs: Callable[[ClusterState, NodeId], bool] = is_alive
 ) -> tuple[str, ...]:
-    """Ids of the nodes that run, have these profiles and match the filter; none if it is no filter."""
+    """Return the ids of the running nodes that have these profiles and match the filter; none if it is not a filter."""
     wanted = frozenset(profiles)
     nodes = [node for _, node in sorted(state.nodes.items()) if runs(state, node.id)]
     nodes = [node for node in nodes if wanted <= set(node.features)]
@@ -97,7 +97,11 @@ def _attributes(node: Node) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Timers:
-    """Since when which nodes differ, as of a state. ``matched``: zone to the nodes that its filter matches there."""
+    """The nodes that differ in a state, with the start of their timers.
+
+    ``since``: the start, by zone and node. ``matched``: the nodes that match the filter of each zone. ``of``: the
+    epochs of the state sections that this was computed from.
+    """
 
     since: Map[Differing, Micros] = field(default_factory=Map)
     matched: Map[str, frozenset[NodeId]] = field(default_factory=Map)
@@ -105,7 +109,7 @@ class Timers:
 
 
 def followed(timers: Timers, state: ClusterState) -> Timers:
-    """The timers on a newer state: those of nodes that differ no more are gone, others begin."""
+    """Return the timers for a newer state. Timers of nodes that no longer differ end, others start."""
     of = tuple(state.changed.get(part, 0) for part in _PARTS)
     if of == timers.of:
         return timers
@@ -119,13 +123,17 @@ def followed(timers: Timers, state: ClusterState) -> Timers:
 
 
 def unfit(state: ClusterState) -> frozenset[NodeId]:
-    """The nodes that may not be data nodes: those that have not joined, or are to leave."""
+    """Return the nodes that may not be data nodes, because they have not joined or must leave."""
     outside = (node.id for node in state.nodes.values() if node.state not in STAYS)
     return frozenset(outside).union(drained_by(state))
 
 
 def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes, ...]:
-    """The data nodes of zones whose timers are over, as ``followed`` on this state."""
+    """Return the new data nodes of the zones with an expired timer.
+
+    Args:
+        timers: the result of ``followed`` for this state.
+    """
     found = []
     for name, zone in in_order(state.zones):
         nodes, have = timers.matched[name], frozenset(zone.nodes)
@@ -140,9 +148,10 @@ def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes,
 
 @dataclass(frozen=True, slots=True)
 class RunningTimer:
-    """Nodes that came and are to count (``scale_up``), or that went and are to count no more (``scale_down``).
+    """A timer of a zone. ``name``: ``scale_up`` for nodes that came, ``scale_down`` for nodes that went.
 
-    ``since``: when the last of them came, or went; ``fires``: when they count, or count no more, together; None: never.
+    ``since``: when the last of the nodes came or went. ``fires``: when all of them take effect; None: never. ``wait``:
+    the seconds between the two.
     """
 
     zone: str
@@ -154,7 +163,11 @@ class RunningTimer:
 
 
 def running(timers: Timers, state: ClusterState) -> Iterator[RunningTimer]:
-    """The timers of all zones that run, or would if their zone let them, as ``followed`` on this state."""
+    """Yield the timers of all zones, including those that never fire.
+
+    Args:
+        timers: the result of ``followed`` for this state.
+    """
     for name, zone in in_order(state.zones):
         nodes, have = timers.matched[name], frozenset(zone.nodes)
         for kind, differ in ((SCALE_UP, nodes - have), (SCALE_DOWN, have - nodes - _at_once(state, zone))):
@@ -164,7 +177,10 @@ def running(timers: Timers, state: ClusterState) -> Iterator[RunningTimer]:
 
 
 def _at_once(state: ClusterState, zone: Zone) -> frozenset[NodeId]:
-    """The data nodes that go without a timer: who has left; who may have none of the data, too, where others stay."""
+    """Return the data nodes that are removed without a timer.
+
+    These are nodes that have left and, if other data nodes remain, nodes that must have no data.
+    """
     have = frozenset(zone.nodes)
     left = frozenset(node for node in have if state.nodes[node].state == "left")
     gone = left | unfit(state) & have
@@ -181,5 +197,5 @@ def _timer(timers: Timers, zone: Zone, name: str, nodes: frozenset[NodeId]) -> R
 
 
 def _is_over(timer: RunningTimer | None, now: Micros) -> bool:
-    """True if its nodes came, or went, as long ago as its zone waits; 0 seconds are over whatever the clock says."""
+    """Return whether a timer has expired. A wait of 0 seconds has, independent of the clock."""
     return timer is not None and timer.fires is not None and (timer.wait == 0 or now >= timer.fires)

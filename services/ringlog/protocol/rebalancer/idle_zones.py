@@ -1,12 +1,13 @@
-"""The zones of which nothing is to be asked, so that a look at the state costs what has changed.
+"""Idle zones: zones that need no request, so that the cost of a round follows from the changes, not from all zones.
 
-A zone *rests* if each of its partitions has acted on its last change, is where it belongs, has nothing pending, a
-quorum alive and nobody who has left, and the tablets where it has them. Who looks again keeps what rested, by identity:
-a decision about a partition makes another value of its zone, and one about a tablet another map of its table. A node
-that dies, comes back or leaves concerns the zones whose partitions or data nodes are on it. With other recoveries all
-are looked at anew.
+A zone is *idle* if each of its partitions is settled where it belongs and has acted on the last change. Each partition
+also has a living quorum, no node that has left, and its tablets in place.
 
-Invariant: nothing would be asked for, and nothing is stuck, of a zone that rests.
+The next round keeps an idle zone if its inputs are the same objects. A decision about a partition makes another value
+of its zone, and one about a tablet makes another map of its table. A node that dies, returns or leaves affects the
+zones that have it as a data node or in a partition. A changed set of recoveries affects all zones.
+
+Invariant: an idle zone needs no request, and none of its partitions is stuck.
 """
 
 from __future__ import annotations
@@ -26,14 +27,12 @@ from ringlog.kernel.zones.resets import members
 from ringlog.protocol.rebalancer.zone_waits import off_target, waits_of
 
 ZoneInputs = tuple[object, ...]
-"""What a zone was when it was looked at: itself, and the maps of its tables."""
+"""The objects that the result for a zone depends on: the zone, and the maps of its tables."""
 
 
 @dataclass(frozen=True, slots=True)
 class IdleZones:
-    """The zones that rest. ``on``: the nodes that each of them has to do with; ``under``: the nodes, and the
-    recoveries, that this was found with.
-    """
+    """The idle zones with their inputs. ``on``: the nodes of each zone. ``under``: the state's nodes and recoveries."""
 
     zones: Mapping[str, ZoneInputs] = field(default_factory=dict)
     on: Mapping[str, frozenset[NodeId]] = field(default_factory=dict)
@@ -44,7 +43,11 @@ NO_IDLE_ZONES: Final = IdleZones()
 
 
 def next_idle_zones(before: IdleZones, state: ClusterState, is_asked: Callable[[Zone], bool]) -> IdleZones:
-    """Those that rest in a newer state; ``is_asked``: something is to be asked of a zone."""
+    """Return the idle zones of a newer state.
+
+    Args:
+        is_asked: returns whether a zone itself needs a request.
+    """
     earlier_inputs = before.zones if before.under[1] is state.recoveries else {}
     others = _other_nodes(before.under[0], state.nodes)
     dead = frozenset(node for node in state.nodes if not is_alive(state, node))
@@ -63,15 +66,17 @@ def next_idle_zones(before: IdleZones, state: ClusterState, is_asked: Callable[[
 
 
 def _other_nodes(before: Map[NodeId, Node], now: Map[NodeId, Node]) -> frozenset[NodeId]:
-    """The nodes of which something changed."""
+    """Return the nodes that changed."""
     if before is now:
         return frozenset()
     return frozenset(node for node, found in now.items() if before.get(node) is not found)
 
 
 def _may_wait(state: ClusterState, zone: Zone, inputs: ZoneInputs, dead: frozenset[NodeId]) -> Iterator[bool]:
-    """Of each partition whether it waits for something. Without tables, and without the dead, none does that has
-    nothing pending, has acted on what changed, and is where it belongs.
+    """Yield for each partition whether it waits for something.
+
+    The caller knows that no partition has pending steps or an open change. So without tables and dead nodes, only a
+    misplaced partition can wait, and the others need no look.
     """
     yield bool(off_target(state, zone, list(partitions_of(state, zone))))
     for one in partitions_of(state, zone) if dead or len(inputs) > 1 else ():

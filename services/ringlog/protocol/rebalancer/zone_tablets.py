@@ -1,9 +1,11 @@
-"""How the data of zones follow their partitions: the next migration of each tablet that is not where it belongs.
+"""The tablets of zones: the next migration of each tablet that is not where its partition needs it.
 
-A pure function of the state. One replica of a tablet comes or goes at a time; tablets of many tables and partitions
-move together, as far as the limits on streaming allow. What comes takes the place of what goes, the dead first; where
-nobody must go it is one replica more; where nobody comes, one fewer. On its node it goes to the shard with the fewest
-tablets. A tablet that was turned back is asked for again, as the balancer does.
+A pure function of the state. A move adds, removes or replaces one replica of a tablet. Tablets of many tables and
+partitions move at the same time, within the limits on streaming.
+
+A new replica replaces one that must go, dead ones first. If none must go, the tablet gets one replica more. If none is
+missing, it gets one fewer. The new replica goes to the shard of its node with the fewest tablets. The migration of a
+tablet that reverted is requested again, as the balancer does.
 """
 
 from __future__ import annotations
@@ -31,21 +33,21 @@ from ringlog.kernel.zones.data import (
 from ringlog.kernel.zones.distribution import is_alive
 
 SUBJECT: Final = "tablets"
-"""What a request that moves many tablets is about."""
+"""The subject of a request that moves many tablets."""
 
 
 Ends = tuple[TabletReplica | None, NodeId | None]
-"""The replica that goes, and the node to which one comes."""
+"""The replica to remove, and the node to get a replica. Either may be None."""
 
 
 def migrations(state: ClusterState, rest: Container[str] = ()) -> MigrateTablets | None:
-    """What may begin now for the data of zones, but of those that ``rest``; None if nothing."""
+    """Return the migrations that may start now, except for idle zones (``rest``); None if there are none."""
     begun, _ = admissible(state, wanted(state, rest))
     return MigrateTablets(begun) if begun else None
 
 
 def wanted(state: ClusterState, rest: Container[str] = ()) -> Iterator[TabletMigration]:
-    """The next move of each settled tablet that is not where its partition has it, whether or not it may begin."""
+    """Yield the next move of each settled tablet that is not where its partition needs it, even if it must wait."""
     maps = [tablets for name, tablets in in_order(state.tablets) if in_zone(state, name)]
     maps = [tablets for tablets in maps if zone_of(state, tablets.table) not in rest]
     ready, shards = takers(state) if maps else frozenset[NodeId](), _Shards(state)
@@ -59,7 +61,12 @@ def wanted(state: ClusterState, rest: Container[str] = ()) -> Iterator[TabletMig
 
 
 def next_ends(state: ClusterState, tablet: Tablet, goal: ZoneGoal, ready: frozenset[NodeId]) -> Ends | None:
-    """Of the next move of a tablet, which is not where ``goal`` has it; None: nobody can come, and nobody may go."""
+    """Return the ends of the next move of a misplaced tablet; None: no node can get a replica, and none may be removed.
+
+    Args:
+        goal: the nodes that its partition needs.
+        ready: the nodes that may receive a tablet.
+    """
     lacking = sorted((goal.must - holders(tablet)) & ready)
     extra = [one for one in tablet.replicas if one.node not in goal.may]
     source = min(extra, key=lambda one: is_alive(state, one.node), default=None)
@@ -70,7 +77,7 @@ def next_ends(state: ClusterState, tablet: Tablet, goal: ZoneGoal, ready: frozen
 
 
 def is_migration(state: ClusterState, ends: Ends) -> bool:
-    """True if rows come from the one that goes; else from those who know every row."""
+    """Return whether the removed replica sends the rows. Otherwise they come from replicas that know every row."""
     return ends[0] is not None and ends[1] is not None and is_alive(state, ends[0].node)
 
 
@@ -90,14 +97,14 @@ def _move(
 
 
 class _Shards:
-    """How many tablets each shard has, those that are on their way or planned here among them."""
+    """The number of tablets of each shard, including tablets in transition and those planned in this round."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._held: Counter[tuple[NodeId, int]] | None = None
 
     def take(self, node: NodeId) -> Shard:
-        """The shard of a node with the fewest, which has one more now."""
+        """Return the shard of a node with the fewest tablets, and count one more for it."""
         if self._held is None:
             self._held = held_by_shard(self._state.tablets.values())
         held = self._held

@@ -1,28 +1,28 @@
-"""What a partition of a zone waits for, and whether that ends by itself: one table, for operators, and for the end of
-simulated runs.
+"""The waits of a partition, and whether an agent can end them: for operators, and for the end of simulated runs.
 
 ==========  ======================================================  ==================================================
-code        a partition waits for                                   it is stuck
+code        a partition waits for                                   stuck
 ==========  ======================================================  ==================================================
-voters      a quorum of the voters of its group, or a majority of    unless its zone resets by itself, from who is alive
-            those who have its data
-copies      words of nodes that are alive on what they have, before  no: who never will is to be declared down
-            its zone resets it
-answers     words of nodes on its step, or on the way back          if too few of those who are asked are alive
-rows        nodes without which nobody knows every row of a tablet, always: they must come back, or in a reset somebody
-            or without which its next move could not end            must admit the loss
-room        nodes that must get a tablet, and are given none now    if one of them is down, or has left
-operation   an operation, beside which no tablet may begin to move  if it stands still until an operator decides
-tablets     tablets that are on their way                           if one of them needs somebody who is dead
-begin       tablets that may begin to move                          no: the rebalancer asks for it
-step        nothing: all have answered, and the data are there      no: the rebalancer records it
-trigger     what changed to be acted on                             no: the rebalancer asks for it
-place       a node where it belongs: no data node could have it     always: nodes must come, or match its filter
-gone        nothing: it is at rest, on nodes that have left         always: it was turned back to them
-misplaced   nothing: it is at rest, not where its zone puts it      always: a cancel or a reset left it there
+voters      a quorum of its group's voters, or a majority of the    unless its zone resets it to living nodes with all
+            nodes with its data                                     its tablets
+copies      reports of living nodes about their data, before a      no: a node that never reports must be declared
+            reset                                                   down
+answers     reports of nodes about its step or its cancel           if too few of these nodes are alive
+rows        nodes without which no node knows every row of a        always: they must return, or an operator must
+            tablet, or a move of a tablet could not end             admit the loss in a reset
+room        nodes that must get a tablet, and cannot get one now    if one of them is down or has left
+operation   an operation that blocks the moves of tablets           if it waits for an operator
+tablets     tablets in transition                                   if one of them needs a dead node
+begin       tablets whose move may start                            no: the rebalancer requests it
+step        nothing: all reports and tablets are there              no: the rebalancer records the step
+trigger     a trigger for the last change                           no: the rebalancer requests it
+place       a data node that can have it                            always: nodes must join, or match its filter
+gone        nothing: it is settled, on nodes that have left         always: a cancel reverted it to them
+misplaced   nothing: it is settled, not where its zone puts it      always: a cancel or a reset left it there
 ==========  ======================================================  ==================================================
 
-*Stuck* is what no agent ends: only nodes that come back, or an operator. Who is alive is what the log says.
+A partition is *stuck* if no agent can end its wait, only returning nodes or an operator. The log says which nodes are
+alive.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ MISPLACED: Final = "misplaced"
 
 @dataclass(frozen=True, slots=True)
 class ZoneWait:
-    """One thing that a partition waits for. ``nodes``: for whom, by id; ``what``: tablets, or an operation."""
+    """One wait of a partition. ``nodes``: the nodes that it waits for, by id. ``what``: tablets, or operations."""
 
     code: str
     nodes: tuple[NodeId, ...] = ()
@@ -80,8 +80,10 @@ class ZoneWait:
 def waits_of(
     state: ClusterState, partition: ZonePartition, reports: SessionReports, *, has_tables: bool = True
 ) -> tuple[ZoneWait, ...]:
-    """All that a partition waits for, in the order of the table; empty: it is at rest where it belongs. ``has_tables``
-    False: its zone is known to place none, so that nobody looks for them.
+    """Return all waits of a partition, in the order of the table; empty: it is settled where it belongs.
+
+    Args:
+        has_tables: False if the zone is known to place no tables. Then tablets are not searched.
     """
     return tuple(_waits(state, partition, reports, has_tables))
 
@@ -115,7 +117,7 @@ def _waits(state: ClusterState, one: ZonePartition, reports: SessionReports, has
 
 
 def off_target(state: ClusterState, zone: Zone, partitions: Sequence[ZonePartition]) -> list[int]:
-    """The numbers of those that neither are, nor are on their way, where they belong by now."""
+    """Return the numbers of the partitions that are not where they belong, and are not on the way there."""
     if not partitions:
         return []
     wanted = targets(state, zone, [kept(one) for one in partitions], [one.number for one in partitions])
@@ -128,14 +130,14 @@ def off_target(state: ClusterState, zone: Zone, partitions: Sequence[ZonePartiti
 
 
 def without_copy(state: ClusterState, one: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
-    """The nodes that are alive and have not said what they have of a partition that has lost its majority, by id."""
+    """Return the living nodes of a partition without a majority that have not reported their data, by id."""
     reported = reports.get(session(one, COPY), {})
     nodes = () if one.reached is None else one.reached.nodes
     return tuple(node for node in nodes if is_alive(state, node) and node not in reported)
 
 
 def _has_place(state: ClusterState, one: ZonePartition) -> bool:
-    """True if some data node can have a partition."""
+    """Return whether some data node can have the partition."""
     zone = state.zones[one.zone]
     nodes = data_nodes(state, zone)
     if not mode_of(zone).asks_the_living or all(is_alive(state, node.id) for node in nodes):
@@ -144,41 +146,39 @@ def _has_place(state: ClusterState, one: ZonePartition) -> bool:
 
 
 def silent_of(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
-    """Whose words a partition waits for, by id."""
+    """Return the nodes whose reports a partition waits for, by id."""
     if not partition.pending:
         return ()
     return (awaited if partition.cancel is None else not_returned)(partition, reports)
 
 
 def hopeless(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
-    """Who the pending step waits for in vain, by id: the dead that it brings in, and those without whom its voters have
-    no majority.
-    """
+    """Return the dead nodes that block the pending step, by id: coming ones, and voters if too few are alive."""
     dead = {node for node in coming(partition) if not is_alive(state, node)}
     return tuple(sorted(dead.union(_lost(state, partition.pending[0].peers))))
 
 
 def _cut_off(state: ClusterState, partition: ZonePartition) -> bool:
-    """True if too few of those whose words a partition waits for are alive."""
+    """Return whether too few of the nodes whose reports a partition waits for are alive."""
     old = before(partition) and partition.reached is not None and _lost(state, partition.reached.peers)
     return bool(old or (partition.cancel is None and hopeless(state, partition)))
 
 
 def _lost(state: ClusterState, peers: Iterable[NodeId]) -> tuple[NodeId, ...]:
-    """The dead of a group, if they are half of it."""
+    """Return the dead of a group if they are half of it or more; otherwise none."""
     group = tuple(peers)
     dead = tuple(node for node in group if not is_alive(state, node))
     return dead if dead and 2 * len(dead) >= len(group) else ()
 
 
 def gone(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
-    """The nodes of what is stable that have left, by id."""
+    """Return the nodes of the stable configuration that have left, by id."""
     nodes = () if partition.stable is None else partition.stable.nodes
     return tuple(node for node in nodes if state.nodes[node].state == "left")
 
 
 def _held_up(state: ClusterState) -> list[Operation]:
-    """The operations beside which no tablet may begin to move."""
+    """Return the operations that block the moves of tablets."""
     return [other for other in in_flight(state) if not is_draining(state, other)]
 
 
@@ -190,7 +190,7 @@ def _waits_for(held: Sequence[Operation]) -> ZoneWait:
 
 
 def unfillable(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
-    """The nodes to which a partition must bring data now, and that are given none, by id."""
+    """Return the nodes that must get data of a partition now, and cannot get any, by id."""
     return _unfillable(state, partition, [tablet for _, tablet in elsewhere(state, partition, goal_of(partition))])
 
 
@@ -204,7 +204,7 @@ def _unfillable(state: ClusterState, partition: ZonePartition, tablets: Iterable
 
 
 def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
-    """What the tablets of a partition wait for that are not where it has them."""
+    """Yield the waits for tablets of a partition that are not in place."""
     goal = goal_of(one)
     begin, moving = list[str](), list[str]()
     unknown, dead = set[NodeId](), set[NodeId]()
@@ -237,8 +237,10 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
 
 
 def _needed_dead(state: ClusterState, tablets: TabletMap, tablet: Tablet, ends: Ends) -> tuple[NodeId, ...]:
-    """The dead without whom the next move of a tablet cannot begin: without them too few would know every row, or
-    some stage of the move could not end. Admission refuses the move for the same reasons.
+    """Return the dead nodes that block the next move of a tablet.
+
+    Without them too few nodes would know every row, or some stage of the move could not end. The log rejects the move
+    for the same reasons.
     """
     goes, comes = ends
     there = tuple(one for one in tablet.replicas if one != goes)
@@ -250,10 +252,11 @@ def _needed_dead(state: ClusterState, tablets: TabletMap, tablet: Tablet, ends: 
 
 
 def _never(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> set[NodeId]:
-    """The dead whom a tablet in transition waits for in its stage, whatever the others say; nobody if it turns back."""
+    """Return the dead nodes that the present stage of a tablet needs; none if the tablet reverts."""
     assert tablet.transition is not None, "it is on its way"
     if revert_reason(state, tablets.table, tablet):
         return set()
+    # Assume that every living node acknowledges and reports. The nodes that are still awaited then never answer.
     living = {node: state.epoch for node in state.nodes if is_alive(state, node)}
     unmet = awaited_by_tablet(state, tablets, tablet, living)
     silent = must_report(tablet, state.nodes, is_anywhere(state, tablets.table))
