@@ -1,1 +1,1 @@
-"""Roles that follow the log: change publisher and cache writer."""
+"""Roles that follow the log: the change publisher and the cache writer."""

@@ -1,14 +1,14 @@
-"""The cache keeper at work: behind a read barrier, write what changed; while nothing changes, confirm that nothing did.
+"""The cache writer's protocol: store each change behind a read barrier, and confirm the stored state between changes.
 
-It writes the difference to its last write, or everything if it does not know what is stored. A cache that does not
-answer stops only this role: it waits and tries again, with everything. A cache that lost its content (FLUSHALL, a
-restart) gets all of it at the next beat.
+A write contains the difference to the previous write, or the whole state if the content of the cache is unknown. An
+unavailable cache stops only this role: it waits, then retries with the whole state. After a loss of its content
+(FLUSHALL, a restart) the cache gets the whole state at the next beat.
 
-A cache that holds a later epoch is ahead of this replica, which catches up: the next barrier shows that epoch. If it
-does not, the log never had it, or has it no more (it was cut, or Redis was written to by others): then that very epoch
-is replaced.
+A cache with a later epoch is ahead of this replica. Normally the replica catches up, and the next barrier shows that
+epoch. If it does not, the log never had that epoch or lost it, or another process wrote to Redis. Then the writer
+replaces exactly that epoch.
 
-The time of a confirmation is read before the barrier: the state is that of then, or younger.
+The time of a confirmation is read before the barrier. So the state is at least as new as that time.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ ROLE = "keeper"
 
 @dataclass(frozen=True, slots=True)
 class CacheWriter:
-    """``stored``: the state whose projection the cache holds, as far as this keeper knows. ``later``: what it held that
-    was later than the log before the last barrier.
+    """``stored``: the state whose projection the cache has, as far as this instance knows; None: unknown. ``later``:
+    the stamp that was later than the log before the last barrier.
     """
 
     stored: ClusterState | None = None
@@ -38,13 +38,14 @@ class CacheWriter:
 
 @dataclass(frozen=True, slots=True)
 class NextOffset:
-    """Outcome: the offset that the replica folds next; a state that is read afterwards holds everything before it."""
+    """Outcome: the next offset that the replica will fold. A state that is read later contains everything before it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """Write to the cache what makes it hold ``state``, which is that of the log at ``confirmed_at``, before
-    ``position``. Outcome: what became of it, None if the cache does not answer.
+    """Write to the cache, so that it contains ``state``. Outcome: the result, or None if the cache does not answer.
+
+    ``state``: the log's state at ``confirmed_at``, before offset ``position``.
     """
 
     write: CacheDelta | Full
@@ -55,14 +56,14 @@ class Store:
 
 @dataclass(frozen=True, slots=True)
 class StoredStamp:
-    """Outcome: which state the cache holds, None if it holds none, or does not answer."""
+    """Outcome: the stamp of the state in the cache; None if there is none, or the cache does not answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitNewer:
-    """Wait until there is a newer state than ``stored``, or it is time to confirm; for a pause if nobody answered.
+    """Wait for a state newer than ``stored``, or for the next confirmation. Without an answer from the cache, pause.
 
-    The driver raises as at ``CheckSuperseded``.
+    The driver raises as for ``CheckSuperseded``.
     """
 
     stored: ClusterState | None
@@ -70,7 +71,7 @@ class AwaitNewer:
 
 
 def keep(direct: Direct) -> Steps[None]:
-    """Serve one term of the keeper; ends by what the driver raises."""
+    """Serve one term of the cache writer. Only an exception of the driver ends it."""
     writer = CacheWriter()
     yield Accept()
     while True:
@@ -80,6 +81,7 @@ def keep(direct: Direct) -> Steps[None]:
         state = yield Newest()
         yield FaultPoint("caching")
         written = yield Store(next_write(writer, state), state, position, confirmed_at)
+        # The cache has another state than the base of the difference, or none. Write the whole state at once.
         if written is WriteOutcome.BASE_MISSING:
             written = yield Store(next_write(CacheWriter(), state), state, position, confirmed_at)
         writer = learn(state, written)
@@ -90,7 +92,7 @@ def keep(direct: Direct) -> Steps[None]:
 
 
 def next_write(writer: CacheWriter, state: ClusterState) -> CacheDelta | Full:
-    """What to write for ``state``; the difference from a state to itself is empty and only confirms it."""
+    """Return the write for ``state``. The difference from a state to itself is empty, and only confirms it."""
     if writer.stored is not None:
         return delta(writer.stored, state)
     later = writer.later
@@ -98,9 +100,9 @@ def next_write(writer: CacheWriter, state: ClusterState) -> CacheDelta | Full:
 
 
 def learn(state: ClusterState, written: WriteOutcome | None) -> CacheWriter:
-    """What the keeper knows after the answer to its write for ``state``.
+    """Return the writer after the result of its write for ``state``.
 
-    After ``base_missing`` (FLUSHALL, a restart, another keeper) everything is written anew. After ``later_stored`` the
-    cache is ahead of this replica, which catches up in a moment; nothing is known until then either.
+    After ``base_missing`` (FLUSHALL, a restart, another instance) the next write has the whole state. After
+    ``later_stored`` the cache is ahead of this replica, so its content is unknown until the replica has caught up.
     """
     return CacheWriter(state if written is WriteOutcome.APPLIED else None)

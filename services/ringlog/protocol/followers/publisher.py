@@ -1,12 +1,12 @@
-"""The publisher at work: each epoch's difference goes out in one transaction over all change topics, with those that
-were folded meanwhile.
+"""The publisher's protocol: write the difference of each epoch to the change topics, whole epochs in each transaction.
 
-A transaction costs the broker more than a commit does. A publisher that is behind catches up by whole epochs, up to
-``TOGETHER`` records: a reader of committed records sees each of them as if it had come alone, and never a part of one.
+A transaction costs the broker more than a commit of the log. So a publisher that is behind combines epochs, up to
+``TOGETHER`` records. Read-committed consumers see each epoch as a whole, as if it had been published alone.
 
-After its take-over it initialises the role's transactional id, reads from ``epochs`` how far the topics go, and follows
-the log up to there without writing. If the log does not contain what was published it ends: nothing it could write
-would mend that. What the change topics lack of that epoch's state is written before anything new.
+After its take-over an instance initialises the role's transactional id, reads from ``epochs`` the last published epoch,
+and follows the log up to there without writing. If the log does not contain the published state, the instance ends,
+because no write could repair that. First it restores the records that the change topics lack of that state. Then it
+publishes newer epochs.
 """
 
 from __future__ import annotations
@@ -25,46 +25,47 @@ from ringlog.wire.changes import content_of, encode_change
 
 ROLE = "publisher"
 TOGETHER = 1_000
-"""Change records in one transaction, if they are of several epochs."""
+"""The most change records in one transaction of several epochs."""
 COMPARED_MAX = 200_000
-"""Values whose content is compared at a take-over: a few seconds."""
+"""The most values whose content is compared at a take-over, which takes a few seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class LastPublished:
-    """Outcome: the newest committed record of ``epochs``, None if there is none."""
+    """Outcome: the newest committed record of ``epochs``, or None."""
 
 
 @dataclass(frozen=True, slots=True)
 class Diverge:
-    """End for good: what was published cannot come from this log. The driver raises."""
+    """End permanently: the published changes cannot come from this log. The driver raises."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
 class Follow:
-    """Begin to follow the log, at the latest from the state that was published ``last``; outcome: the state before."""
+    """Start to follow the log, from the state that was published ``last`` or earlier. Outcome: that start state."""
 
     last: EpochChange | None
 
 
 @dataclass(frozen=True, slots=True)
 class NextStates:
-    """Outcome: (state before, state after) of each record since the last time; waits a while for one. None may come."""
+    """Outcome: (state before, state after) of each record since the last call, possibly none. Waits a while for one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Make the change topics those of ``state``, which was published last (``restoring``)."""
+    """Repair the change topics so that they match ``state``, which was published last (``restoring``)."""
 
     state: ClusterState
 
 
 @dataclass(frozen=True, slots=True)
 class Announce:
-    """Write the differences of one or more epochs, the last of which is ``epoch``, in one transaction under the role's
-    id. ``changes``: as ``difference`` gave them.
+    """Write the differences of one or more epochs in one transaction, under the role's transactional id.
+
+    ``changes``: results of ``difference``. ``epoch``: the last of the epochs.
     """
 
     changes: Sequence[Any]
@@ -75,8 +76,10 @@ Difference = Callable[[ClusterState, ClusterState], Sequence[Any]]
 
 
 def publish(direct: Direct, difference: Difference = diff) -> Steps[None]:
-    """Serve one term of the publisher; ends by what the driver raises. ``difference``: ``diff``, or the
-    same in the form in which the driver writes it.
+    """Serve one term of the publisher. Only an exception of the driver ends it.
+
+    Args:
+        difference: ``diff``, or the same in the form that the driver writes.
     """
     yield from take_id()
     last: EpochChange | None = yield LastPublished()
@@ -114,7 +117,7 @@ def _announce(changes: Sequence[Any], epoch: Epoch) -> Steps[None]:
 
 
 def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
-    """True if ``state`` is the one that was published last: from there on everything goes out."""
+    """Restore the topics and return True if ``state`` was published last. Newer epochs are then published."""
     try:
         if not starts_from(last, state):
             return False
@@ -127,8 +130,10 @@ def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
 
 @dataclass(frozen=True, slots=True)
 class Restoration:
-    """``records`` make the change topics those of a state. ``other``: how many of them are written since what was there
-    said something else; ``unseen``: how many values, beyond ``COMPARED_MAX``, were compared by their form alone.
+    """The writes that make the change topics match a state.
+
+    ``other``: how many of them replace a different value. ``unseen``: the number of values beyond ``COMPARED_MAX``,
+    which were not compared.
     """
 
     records: tuple[ChangeRecord, ...]
@@ -139,13 +144,16 @@ class Restoration:
 def restoring(
     state: ClusterState, held: Callable[[str], Mapping[str, bytes]], compared_max: int = COMPARED_MAX
 ) -> Restoration:
-    """What the change topics need to be those of ``state``. ``held``: key to the content of its value
-    (``wire.changes.content_of``), of a topic by its suffix.
+    """Return the writes that make the change topics match ``state``.
 
-    Records are written for keys that a topic lacks, and for keys with another value. Another process may have written
-    that value, the topic may be an older copy, or the value lacks a field of the present schema. Keys that the state
-    lacks get a tombstone. Keys that this release does not publish stay, and so does ``epochs``, which says which state
-    it is.
+    A record is written for each key that a topic lacks, and for each key with another value. Another process may have
+    written that value, the topic may be an older copy, or the value may lack a field of the present schema. Keys that
+    the state lacks get a tombstone. Keys that this release does not publish stay. So does ``epochs``, which names the
+    state.
+
+    Args:
+        held: returns a topic's keys with the contents of their values (``wire.changes.content_of``), by topic suffix.
+        compared_max: the most values whose content is compared.
     """
     wanted = {(record.topic, record.key): record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS}
     prefixes: dict[str, list[str]] = {}
@@ -175,7 +183,7 @@ def restoring(
 
 
 def ahead(published: EpochChange | None, state: ClusterState) -> str | None:
-    """Why ``published`` cannot come from the log whose newest state is ``state``; None if nothing speaks against it."""
+    """Return why ``published`` cannot come from the log whose newest state is ``state``; None if it can."""
     if published is None:
         return None
     if published.cluster_id != state.cluster_id:
@@ -186,9 +194,9 @@ def ahead(published: EpochChange | None, state: ClusterState) -> str | None:
 
 
 def starts_from(published: EpochChange | None, state: ClusterState) -> bool:
-    """True if the next difference is taken from ``state``.
+    """Return whether the next difference starts from ``state``.
 
-    Raises ValueError if ``state`` has the epoch that was published last, and is another state.
+    Raises ValueError if ``state`` is another state of the epoch that was published last.
     """
     if published is None:
         return state.epoch == 0

@@ -1,1 +1,1 @@
-"""Submission of commands and what becomes of them."""
+"""Submission of commands, and the results of requests."""

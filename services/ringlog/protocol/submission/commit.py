@@ -1,8 +1,8 @@
-"""Sending a chain of entries until the fate of each is final, whatever the broker answers.
+"""The commit of a chain: send its entries until the outcome of each is final, independent of the broker's answers.
 
-The identical entries are sent again until they are applied or can never be: a lost acknowledgement, a lost record and
-a late copy all come to the same. Entries before the first open one are final and are not sent again. The pauses double,
-as those of requests do: who folds slowly must not have more to fold for it.
+The identical entries are sent again until they are applied or can never be. A lost acknowledgement, a lost record and a
+late copy make no difference. Entries before the first open one are final and are not sent again. The pauses double,
+because each copy is more work for a replica that is slow already.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from ringlog.protocol.submission.results import (
 
 RESEND: Micros = 500_000
 PAUSES_MAX = 8
-"""The longest pause between two copies, in times of the first."""
+"""The longest pause between two copies, as a multiple of the first."""
 
 
 class Undecided(Exception):
-    """Patience ended while entries of the chain were open: each may be applied later, or never."""
+    """The timeout passed while entries of the chain were open. Each may still be applied later, or never."""
 
     def __init__(self, chain: EntryChain, judged: tuple[CommitOutcome, ...]) -> None:
         super().__init__(f"{len(open_entries(chain, judged))} entries after epoch {chain.base} are open")
@@ -35,8 +35,13 @@ class Undecided(Exception):
 def commit(
     chain: EntryChain, timeout: Micros = FOREVER, resend: Micros = RESEND, handed: int = 0
 ) -> Steps[tuple[CommitOutcome, ...]]:
-    """Append the chain and wait for final fates, sending open entries again after ``resend``, then after pauses that
-    double. ``handed``: that many of its first entries were appended just before. Raises Undecided.
+    """Append the chain until its outcomes are final, and return them.
+
+    Args:
+        resend: the first pause before open entries are sent again. Later pauses double.
+        handed: the number of first entries that were appended just before.
+
+    Raises Undecided.
     """
     deadline = (yield Now()) + timeout
     judged = commit_outcomes((yield Newest()), chain)
@@ -50,6 +55,7 @@ def commit(
         unsent = open_entries(chain, judged, handed)
         if unsent:
             yield Append(tuple(encoded.data for encoded in unsent))
+        # The handed entries may be lost, too. Later rounds send them again.
         handed = 0
         left = deadline - (yield Now())
         seen = yield Until(final, min(pause, left), "the fates of entries")

@@ -1,16 +1,18 @@
 """Submission without a validator: decide, append, fold; after a lost race, decide again.
 
-A request is decided on the newest folded state. An applied entry shows by itself that this was the head of the log. A
-rejection does not: it is decided again behind a read barrier, and only that decision counts.
+A request is decided on the newest folded state. An applied entry proves that this state was the head of the log. A
+rejection proves nothing: it is decided again behind a read barrier, and only that decision counts.
 
-This is for the initial entry, recovery, take-overs, and for times without a validator: many direct authors at once
+This is for the initial entry, recovery, take-overs, and for times without a validator. Many direct authors at once
 starve each other and the validator. The rules are the same, because the decision is the fold of the very entry that
 would be appended. A process makes one decision at a time on one replica. ``EntryAuthor`` is a port, because clock and
 random bits belong to the driver.
 
-A rejection decided here is final for a request that went only this way: every entry sent for it before has a final
-outcome, and one that another call left open has the same state as predecessor only if the same command would still be
-accepted there. A request that also went to the validator may be reported as rejected only after ``withdraw``.
+A rejection decided here is final for a request that was only submitted this way. Every entry that this call sent has a
+final outcome. An entry that another call left open can be applied only if its predecessor is still the newest state.
+But then the same command would be accepted here, too.
+
+A request that also went to the validator may be reported as rejected only after ``withdraw``.
 """
 
 from __future__ import annotations
@@ -45,30 +47,30 @@ class EntryAuthor(Protocol):
     """Makes entries and request ids for one submitter (``ringlog.log.author``)."""
 
     def new_request_id(self) -> str:
-        """A fresh request id."""
+        """Return a new request id."""
 
     def entry(
         self, state: ClusterState, command: Command, *, request_id: str | None = None, since_epoch: Epoch | None = None
     ) -> EncodedEntry:
-        """An entry that follows ``state``: a new request made at its epoch, unless the caller says whose it is."""
+        """Return an entry that follows ``state``. By default it is a new request, made at the epoch of ``state``."""
 
 
 Folding = Callable[[ClusterState, bytes], Folded]
 
 
 class NoCluster(Exception):
-    """The log is empty: nothing can be decided before it has been founded."""
+    """The log is empty: no command can be decided before the initial entry."""
 
 
 class AheadOfLog(Exception):
-    """A request claims to have been made at an epoch that the log has not reached."""
+    """A request claims an epoch that the log has not reached."""
 
     def __init__(self, since_epoch: Epoch, epoch: Epoch) -> None:
         super().__init__(f"since_epoch {since_epoch} is above the epoch {epoch}")
 
 
 class RoleRefused(Exception):
-    """A take-over breaks another rule than that of the terms."""
+    """The log rejected a take-over for another reason than its term."""
 
     def __init__(self, role: str, code: str, detail: str) -> None:
         super().__init__(f"{role}: {code}: {detail}")
@@ -76,14 +78,12 @@ class RoleRefused(Exception):
 
 
 def folded(state: ClusterState, data: bytes) -> Folded:
-    """What a record of the log makes of a state."""
+    """Return the outcome of a record of the log on a state."""
     return fold(state, decode_entry(data))
 
 
 class Direct:
-    """Decides and appends by itself. ``folding``: ``folded``, or the same with a memory. ``timeout``: if no other is
-    given.
-    """
+    """Decides and appends without a validator. ``folding``: ``folded``, or the same with a cache."""
 
     def __init__(self, author: EntryAuthor, folding: Folding = folded, timeout: Micros = FOREVER) -> None:
         self.timeout = timeout
@@ -97,7 +97,7 @@ class Direct:
         since_epoch: Epoch | None = None,
         timeout: Micros | None = None,
     ) -> Steps[Submitted]:
-        """Apply the command or say why not. Raises Undecided, NoCluster, AheadOfLog."""
+        """Apply the command, or return why it was not. Raises Undecided, NoCluster, AheadOfLog."""
         asked = request_id if request_id is not None else self._author.new_request_id()
         timeout = self.timeout if timeout is None else timeout
         deadline = (yield Now()) + timeout
@@ -105,8 +105,11 @@ class Direct:
         return answer
 
     def _submit(self, command: Command, asked: str, since: Epoch | None, deadline: Micros) -> Steps[Submitted]:
+        """Decide and append under the decision lock, until the answer is final."""
         state: ClusterState = yield Newest()
         is_fresh = False
+        # This replica has not folded the initial entry, or the epoch that the request was made at. It may only be
+        # behind.
         if state.epoch < max(since or 0, 1):
             state, is_fresh = (yield Barrier(max(deadline - (yield Now()), 0))), True
         since = state.epoch if since is None else since
@@ -124,10 +127,10 @@ class Direct:
     def withdraw(
         self, request_id: str, since_epoch: Epoch, timeout: Micros | None = None
     ) -> Steps[WithdrawnResult | AppliedResult | ExpiredResult]:
-        """End a request: a Noop under its id makes everything else that carries it a duplicate.
+        """End a request. A Noop under its id makes every other entry with the id a duplicate.
 
-        A request for a Noop counts as withdrawn also if it was applied: that is the same. AppliedResult if its command
-        got there first. Raises as ``submit``.
+        If the request itself is a Noop, it counts as withdrawn even if it was applied. Returns AppliedResult if the
+        request's command was applied first. Raises as ``submit``.
         """
         timeout = self.timeout if timeout is None else timeout
         deadline = (yield Now()) + timeout
@@ -152,7 +155,7 @@ class Direct:
             yield from commit(EntryChain(state.epoch, (encoded,)), max(deadline - (yield Now()), 0))
 
     def take_over(self, role: str, instance: str, timeout: Micros | None = None) -> Steps[Term]:
-        """Become the instance that acts in ``role``: TakeOver with a higher term, again until applied.
+        """Make ``instance`` the active instance of ``role``: submit TakeOver with a higher term until it is applied.
 
         Raises RoleRefused, and as ``submit``.
         """
@@ -169,7 +172,7 @@ class Direct:
 
 
 def decided(state: ClusterState, encoded: EncodedEntry, folding: Folding = folded) -> Submitted | None:
-    """The answer to an entry that follows ``state`` before it is sent; None if it would be applied.
+    """Return the answer to an entry that follows ``state``, without sending it; None if it would be applied.
 
     Raises NoCluster, AheadOfLog.
     """
@@ -187,6 +190,7 @@ def decided(state: ClusterState, encoded: EncodedEntry, folding: Folding = folde
             return RejectedResult(entry.request_id, "request_id_reused", outcome.detail, state.epoch)
         case OutcomeKind.EXPIRED:
             return ExpiredResult(entry.request_id, entry.since_epoch)
+        # The entry follows ``state`` itself, so it is stale only on an empty log.
         case OutcomeKind.STALE:
             raise NoCluster
         case _:

@@ -29,7 +29,7 @@ from ringlog.wire.entries import EncodedEntry
 
 
 class CommitOutcome(Enum):
-    """What became of an entry that was sent."""
+    """The outcome of an entry that was sent."""
 
     OPEN = "open"
     APPLIED = "applied"
@@ -39,7 +39,7 @@ class CommitOutcome(Enum):
 
 @dataclass(frozen=True, slots=True)
 class EntryChain:
-    """Entries sent together. ``base``: the epoch of the state that the first one follows (0 for a founding entry)."""
+    """Entries that are sent together. ``base``: the epoch of the state that the first one follows; 0: initial entry."""
 
     base: Epoch
     entries: tuple[EncodedEntry, ...]
@@ -50,7 +50,7 @@ class EntryChain:
 
 
 def commit_outcomes(state: ClusterState, chain: EntryChain) -> tuple[CommitOutcome, ...]:
-    """The fate of each entry of the chain, as the log that leads to ``state`` has decided it."""
+    """Return the outcome of each entry of the chain in the log that leads to ``state``."""
     judged: list[CommitOutcome] = []
     before = CommitOutcome.APPLIED
     for epoch, encoded in enumerate(chain.entries, start=chain.base + 1):
@@ -71,12 +71,15 @@ def _commit_outcome(state: ClusterState, epoch: Epoch, state_id: str, before: Co
 
 
 def all_final(judged: Sequence[CommitOutcome]) -> bool:
-    """True when nothing that may still happen can change these fates."""
+    """Return whether no later event can change these outcomes."""
     return CommitOutcome.OPEN not in judged
 
 
 def is_over(chain: EntryChain, state: ClusterState) -> bool:
-    """True when all fates are final, by the newest epoch alone: a chain of which that is an entry goes on."""
+    """Return whether all outcomes are final, by the newest epoch alone.
+
+    They are not if the newest epoch is an entry of the chain other than its last.
+    """
     behind = state.epoch - chain.base
     if not 0 < behind < len(chain.entries):
         return behind > 0
@@ -84,14 +87,14 @@ def is_over(chain: EntryChain, state: ClusterState) -> bool:
 
 
 def open_entries(chain: EntryChain, judged: Sequence[CommitOutcome], behind: int = 0) -> tuple[EncodedEntry, ...]:
-    """The entries to send again, identically and in chain order; of those behind the first ``behind`` ones."""
+    """Return the entries to send again, identically and in chain order, without the first ``behind`` ones."""
     both = zip(chain.entries[behind:], judged[behind:], strict=True)
     return tuple(encoded for encoded, outcome in both if outcome is CommitOutcome.OPEN)
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedResult:
-    """The command is in the log: it made ``epoch``."""
+    """The command is in the log, and made ``epoch``."""
 
     request_id: str
     epoch: Epoch
@@ -99,7 +102,7 @@ class AppliedResult:
 
 @dataclass(frozen=True, slots=True)
 class RejectedResult:
-    """The command was decided on the state of ``epoch`` and refused; it never has an effect."""
+    """The command was decided on the state of ``epoch`` and rejected. It never has an effect."""
 
     request_id: str
     code: str
@@ -109,9 +112,9 @@ class RejectedResult:
 
 @dataclass(frozen=True, slots=True)
 class ExpiredResult:
-    """Unknown, now final.
+    """The result is unknown, and is final.
 
-    No effect from here on, but there may have been one. Look in the log since ``since_epoch``.
+    The request has no effect from now on, but may have had one. Look in the log since ``since_epoch``.
     """
 
     request_id: str
@@ -120,7 +123,7 @@ class ExpiredResult:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawnResult:
-    """A Noop took the request's id with ``epoch``: whatever still carries it is a duplicate."""
+    """A Noop used the request's id at ``epoch``. Every other entry with the id is a duplicate."""
 
     request_id: str
     epoch: Epoch
@@ -130,7 +133,7 @@ Submitted = AppliedResult | RejectedResult | ExpiredResult
 
 
 def describe(answer: Submitted) -> str:
-    """An answer as a sentence for logs and errors."""
+    """Return an answer as a text for logs and errors."""
     match answer:
         case AppliedResult():
             return f"applied at epoch {answer.epoch}"

@@ -1,13 +1,16 @@
-"""Submission through the validator: ask, ask again, judge what may be an answer.
+"""Submission through the validator: send, send again, and judge possible answers.
 
-What a client may believe: *applied* is learned from the log alone. A *rejection* comes from the results and counts only
-if it answers this very command (the digest says so) and if, after a read barrier, its term is still that of the
-validator: a later one may have decided otherwise. *Expired* is learned from the log: once ``since_epoch`` has left the
-history, nobody can tell, and nothing can happen any more.
+Rules of evidence for a client:
 
-A request goes out with the same id, ``since_epoch`` and bytes every time, until it has an answer or its deadline comes:
-after ``resend``, then after pauses that double. A validator that is slow must get rid of copies faster than they come,
-or nobody who came later is ever answered.
+- *Applied* comes from the log alone.
+- A *rejection* comes from the results. It counts only if it answers this command, which its digest shows. Its term must
+  also be the validator's term after a read barrier, because a later validator may have decided otherwise.
+- *Expired* comes from the log. Once ``since_epoch`` has left the history, the result is unknown, and the request has no
+  further effect.
+
+A request is sent with the same id, ``since_epoch`` and bytes each time, until it has an answer or its deadline passes.
+The first pause is ``resend``, and later pauses double. A slow validator must remove copies faster than they arrive, or
+later requests would never be answered.
 """
 
 from __future__ import annotations
@@ -38,14 +41,14 @@ from ringlog.wire.records import (
 VALIDATOR = "validator"
 RESEND: Micros = 1_000_000
 TOGETHER_BYTES_MAX = 256 * 1024
-"""Of the requests in one record; a larger one travels alone."""
+"""The most bytes of requests in one record. A larger request has a separate record."""
 JUDGE_AGAIN: Micros = 100_000
-"""How long results wait for another try when the end of the log could not be learned."""
+"""How long results wait for the next try after the end of the log could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """A request as it was sent; kept over all retries. ``digest``: of its command."""
+    """A request as it was sent, kept over all retries. ``digest``: of its command."""
 
     request_id: str
     since_epoch: Epoch
@@ -54,7 +57,7 @@ class Asked:
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A request, the kind of its command, and the bytes that travel."""
+    """A request, the kind of its command, and its bytes."""
 
     asked: Asked
     kind: str
@@ -63,11 +66,10 @@ class Question:
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Append the question to the requests, once, when the producer is free: see ``parcels``. No outcome: whether it
-    arrived is learned from its answer.
+    """Append the request to the topic, once, when the producer is free (``parcels``).
 
-    ``alone``: in a record of its own. Requests that are sent again travel so: an unreadable record, or one that the
-    topic refuses as too large, delays each of its requests by one retry.
+    No outcome: the answer shows its arrival. ``alone``: in a separate record. Repeated requests are sent this way. An
+    unreadable record, or one that the topic rejects as too large, delays each of its requests by one retry.
     """
 
     question: Question
@@ -76,7 +78,7 @@ class Send:
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
-    """One record of the requests topic, and what it carries, in order."""
+    """One record of the requests topic, and the requests in it, in order."""
 
     sent: tuple[Send, ...]
     data: bytes
@@ -84,10 +86,9 @@ class Parcel:
 
 @dataclass(frozen=True, slots=True)
 class Hear:
-    """Wait for what may be an answer, at most until ``until``; outcome: its results since the last time, but for mere
-    hints: see ``may_answer``.
+    """Wait for possible answers, at most until ``until``. Outcome: the results since the last call that ``may_answer``.
 
-    The wait ends at once if such a result, or an applied entry of this request, has come in since the last time.
+    The wait ends at once for such a result, or for an applied entry of this request, since the last call.
     """
 
     asked: Asked
@@ -96,7 +97,7 @@ class Hear:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """As ``Barrier``; the outcome is None if the log's end was not learned in time, or something else came in."""
+    """As ``Barrier``. Outcome None: the log's end could not be read in time, or another result arrived."""
 
     asked: Asked
     timeout: Micros
@@ -104,9 +105,9 @@ class Fresh:
 
 @dataclass(frozen=True, slots=True)
 class AskFor:
-    """Ask for a command under this request id. Outcome: the final answer, None if there was none in time.
+    """Request a command under this request id. Outcome: the final answer, or None after the driver's timeout.
 
-    The driver raises if the process is to stop.
+    The driver raises if the process must stop.
     """
 
     command: Command
@@ -119,7 +120,7 @@ _new_send, _new_hear = maker_of(Send), maker_of(Hear)
 
 
 class NoAnswer(Exception):
-    """The deadline came without an answer: the request may still be applied."""
+    """The deadline passed without an answer. The request may still be applied."""
 
     def __init__(self, asked: Asked) -> None:
         super().__init__(f"no answer to request {asked.request_id}")
@@ -127,7 +128,7 @@ class NoAnswer(Exception):
 
 
 def question(command: Command, request_id: str, since_epoch: Epoch, submitter: str) -> Question:
-    """The command as a question. Raises WireError (a value that does not fit its field)."""
+    """Return the command as a question. Raises WireError (a value that does not fit its field)."""
     kind, version, payload = encode_command(command)
     data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload))
     digest = digest_of(kind, version, payload)
@@ -135,7 +136,7 @@ def question(command: Command, request_id: str, since_epoch: Epoch, submitter: s
 
 
 def ask(question: Question, timeout: Micros, resend: Micros = RESEND) -> Steps[Submitted]:
-    """The final answer. Raises NoAnswer."""
+    """Return the final answer. Raises NoAnswer."""
     asked = question.asked
     again = yield Now()
     deadline = again + timeout
@@ -144,6 +145,8 @@ def ask(question: Question, timeout: Micros, resend: Micros = RESEND) -> Steps[S
     while True:
         answer = answer_of_log((yield Newest()), asked)
         if answer is None and results:
+            # A later validator may have decided otherwise, so results are judged only on a state that is newer than
+            # they are.
             state = yield Fresh(asked, max(deadline - (yield Now()), 0))
             if state is not None:
                 answer, results = answer_of_results(state, asked, results), ()
@@ -161,13 +164,13 @@ def ask(question: Question, timeout: Micros, resend: Micros = RESEND) -> Steps[S
 
 
 def request_for(command: Command, draw: Draw) -> Steps[AskFor]:
-    """The command under a new request id, as of the newest state."""
+    """Return the request for a command, with a new request id and the newest epoch."""
     request_id = new_request_id((yield WallClock()), draw.take(ENTROPY_BYTES))
     return AskFor(command, request_id, (yield Newest()).epoch)
 
 
 def insist(command: Command, draw: Draw) -> Steps[Submitted]:
-    """The final answer, asked for as long as that takes, each time under the same id: it is applied at most once."""
+    """Return the final answer, after any number of retries under the same id. The command is applied at most once."""
     request = yield from request_for(command, draw)
     answer: Submitted | None = None
     while answer is None:
@@ -176,7 +179,7 @@ def insist(command: Command, draw: Draw) -> Steps[Submitted]:
 
 
 def parcels(waiting: Sequence[Send]) -> tuple[Parcel, ...]:
-    """What waits for the producer, as records: in order, together where that is allowed and not too large."""
+    """Return the waiting requests as records, in order. Requests share a record if allowed and not too large."""
     found: list[Parcel] = []
     group: list[Send] = []
     size = 0
@@ -198,7 +201,7 @@ def _parcel(group: Sequence[Send]) -> Parcel:
 def change_way(
     direct: Direct, command: Command, request_id: str, since_epoch: Epoch, timeout: Micros
 ) -> Steps[Submitted]:
-    """Decide here what the validator did not answer; a rejection counts only once the request is withdrawn.
+    """Decide a request that the validator did not answer. A rejection counts only after the request is withdrawn.
 
     Raises as ``Direct.submit``.
     """
@@ -212,14 +215,15 @@ def change_way(
 
 
 def may_answer(result: Result) -> bool:
-    """False for a hint that a command was applied: the log says so itself, and no barrier is made for it."""
+    """Return False for a hint that a command was applied. The log shows that itself, so it needs no read barrier."""
     return result.outcome != APPLIED
 
 
 def answer_of_log(state: ClusterState, asked: Asked) -> Submitted | None:
-    """The answer that the log gives at ``state``, or None while it gives none.
+    """Return the answer that the log gives at ``state``, or None if it gives none.
 
-    ``state`` has reached ``asked.since_epoch``: the epoch was taken from it, or from an earlier one.
+    Args:
+        state: a state at or after ``asked.since_epoch``.
     """
     found = find_request(state, asked.request_id)
     if found is not None:
@@ -231,10 +235,12 @@ def answer_of_log(state: ClusterState, asked: Asked) -> Submitted | None:
 
 
 def answer_of_results(state: ClusterState, asked: Asked, results: Sequence[Result]) -> Submitted | None:
-    """The answer that the first believable of the results justifies, judged on a state behind a read barrier that began
-    after they were read.
+    """Return the answer from the first usable result, or None.
 
-    None: they say nothing that may be believed (another command's, a replaced validator's, or a mere hint).
+    A result is not usable if it answers another command, comes from a replaced validator, or is only a hint.
+
+    Args:
+        state: a state from a read barrier that began after the results were read.
     """
     assert all(result.request_id == asked.request_id for result in results)
     answer = answer_of_log(state, asked)

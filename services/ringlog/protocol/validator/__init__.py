@@ -1,1 +1,1 @@
-"""The validator: requests in, entries and answers out."""
+"""The validator: decides requests, appends entries, publishes rejections."""

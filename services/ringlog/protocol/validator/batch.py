@@ -1,7 +1,13 @@
-"""One batch of the validator in the making: each request gets its one answer, on what the ones before it make.
+"""One batch of the validator: an answer for each request, decided on the state that the requests before it produce.
 
-The answers to a request, in this order: what the history holds, what this batch has said, *expired*, what was rejected
-before, what cannot be judged any more; then its command is decided, by the fold itself.
+The first source with an answer decides:
+
+1. The history of applied requests.
+2. An answer to the same request id in this batch.
+3. Expiry: ``since_epoch`` has left the history.
+4. An earlier rejection of the same request id.
+5. The limits of ``since_epoch``: not above the log, not below the floor of forgotten answers.
+6. The command, decided by the fold itself.
 """
 
 from __future__ import annotations
@@ -33,7 +39,7 @@ from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, CommandRequest, Res
 
 
 class BatchPlan:
-    """A part of a batch in the making: the speculative state and what was decided on the way to it."""
+    """A batch in progress: its speculative state, its entries and its answers."""
 
     def __init__(self, validator: Validator, batch: Batch, now: Micros, draw: Draw, folding: Folding) -> None:
         self.validator = validator
@@ -50,7 +56,7 @@ class BatchPlan:
         self.bytes = sum(len(encoded.data) for encoded in self.sent)
 
     def decide(self, item: WaitingRequest) -> None:
-        """Find the one answer of this request, adding an entry if its command applies."""
+        """Add the answer of this request, and an entry if its command applies."""
         request = item.request
         twin = self.decided.get(request.request_id)
         known = find_request(self.state, request.request_id)
@@ -76,7 +82,7 @@ class BatchPlan:
             detail = f"since_epoch {request.since_epoch} is above the log's epoch {self.state.epoch}"
             self._reject(item, 0, Rejected("request_expired", detail))
         elif request.since_epoch < (floor := min(self.validator.floor, self.base)):
-            # The floor is above the log only if that lost its end since: then the newest requests are decided.
+            # The floor is above ``base`` only if the log has lost its end since. Then the newest requests are decided.
             detail = (
                 f"since_epoch {request.since_epoch} is below {floor}: too many were rejected, and "
                 "answers before it are forgotten; ask again under a new request id"
@@ -86,14 +92,14 @@ class BatchPlan:
             self._decide_command(item)
 
     def take_back(self) -> None:
-        """The last answer, which no entry was made for, is none: its request waits on."""
+        """Remove the last answer, which has no entry. Its request waits again."""
         pending = self.answers.pop()
         request_id = pending.item.request.request_id
         if self.decided.get(request_id) is pending:
             del self.decided[request_id]
 
     def end_with_noop(self) -> bool:
-        """Add an entry of the validator's own to the batch: False if no state id can be made for it now."""
+        """Add an entry of the validator itself to the batch. Return False if no state id can be made for it now."""
         kind, version, payload = encode_command(Noop())
         request_id = new_request_id(self.now, self.draw.take(ENTROPY_BYTES))
         request = CommandRequest(request_id, self.state.epoch, self.validator.instance, kind, version, payload)
@@ -110,10 +116,10 @@ class BatchPlan:
         return True
 
     def _repeat(self, item: WaitingRequest, twin: PendingAnswer) -> None:
-        """A refused request id again in one batch: it shares the first one's decision, never gets one of its own.
+        """Answer a request id that occurs again in one batch with the decision about its first occurrence.
 
-        Only if no batch before answered the id: that answer stands, and the first of this batch may have been a
-        stranger that used the id for another command.
+        This is only for ids without an answer from an earlier batch. An earlier answer has precedence: the first
+        occurrence in this batch may be of another client that used the id for another command.
         """
         if twin.result.digest == item.digest:
             self.answers.append(PendingAnswer(item, twin.result, twin.after))
@@ -121,6 +127,7 @@ class BatchPlan:
             self._reject(item, twin.after, _REUSED)
 
     def _decide_command(self, item: WaitingRequest) -> None:
+        """Decide the command of a request on the speculative state. Add its entry if it applies."""
         request = item.request
         _, command = cached_command(request.kind, request.version, request.payload)
         if isinstance(command, UnknownCommand):
@@ -130,6 +137,7 @@ class BatchPlan:
         if isinstance(command, Undecodable):
             self._reject(item, 0, Rejected("undecodable", command.detail))
             return
+        # Checked before the fold, which has no clock.
         refused = too_far_ahead(self.state, command, self.now)
         if refused is not None:
             self._reject(item, len(self.sent), refused)
@@ -180,7 +188,7 @@ _new_result, _new_pending, _new_encoded = maker_of(Result), maker_of(PendingAnsw
 
 
 def _entry(state: ClusterState, state_id: str, item: WaitingRequest, command: Command, at: Micros) -> EncodedEntry:
-    """The entry of a request, with its payload as it came: whatever its author encoded is what the digest covers."""
+    """Return the entry of a request. It has the payload as received, because the digest covers the author's bytes."""
     request = item.request
     entry = new_entry(
         state.cluster_id,

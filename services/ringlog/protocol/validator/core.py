@@ -1,30 +1,30 @@
-"""What the validator does, as values: requests and folded entries in, effects out.
+"""The decisions of the validator, as values: requests and folded entries in, effects out.
 
-Group commit: all waiting requests are decided on the newest folded state, one after the other, by the fold itself, each
-on the state that the ones before it produce, and leave as one batch of chained entries. Its first entries are handed
-over while those behind them are decided; what comes in while they are under way joins the batch (``take_in``). The next
-one begins when this one's fates are final.
+Group commit: the validator decides all waiting requests on the newest folded state, with the fold itself. Each is
+decided on the state that the ones before it produce, and all of them become one batch of chained entries. The first
+entries are sent while later ones are decided. Requests that arrive meanwhile join the batch (``take_in``). The next
+batch begins when the outcomes of this one are final.
 
 Invariants (each has a counterexample without it):
 
-- Every request decided in a batch carries the number of the batch's entries that its answer was decided on (``after``).
-  The answer goes out only when all of those are folded as applied; if one of them is lost, the request is decided
-  again.
-- No read barrier is needed where the chain itself shows that the state was the newest: an entry that is applied
-  followed the head of the log, after its request came in, and so did what was decided behind it in the batch. *Applied*
-  by an earlier entry and *expired* stay true. A rejection that stands before the batch's first entry has nothing to
-  show that: it is decided on a state from behind a barrier (``Freshen``), in the next batch where entries of this one
-  are on their way. So is one that came in while the batch was under way, if no entry was sent since.
-- A batch in which something is refused is not extended by what comes in: its answers do not wait for that. - The fates
-of a batch's entries come from the log alone (``ringlog.protocol.submission.results``), in chain order. - A
-request id is answered once: a request that was rejected is never decided again, it gets the same answer under this
-  instance's term, unless the history holds it or it has expired.
-- Rejections make no epochs, so the history alone does not bound how many are remembered. Beyond ``answers_max`` a Noop
-  of the validator's own ends the batch; once it is applied, all answers given so far are forgotten, and what was asked
-  for before its epoch (``floor``) and is not in the history is refused whatever it asks: perhaps it was before. The
-  floor is published behind the results that it forgets, since the next instance must know it. (A request that claims an
-  epoch to come breaks the protocol; its refusal is remembered and forgotten like the others, without a floor.)
-- Effects are performed in their order, and acknowledging comes last: what is not answered is delivered again.
+- An answer carries the number of the batch's entries that it was decided on (``after``). It is sent only when all of
+  these are folded as applied. If one of them is lost, the request is decided again.
+- An entry that is applied shows that its state was the newest: it followed the head of the log after its request had
+  arrived. The same holds for each decision behind it in the batch. *Applied* by an earlier entry and *expired* remain
+  true. These answers need no read barrier.
+- A rejection before the first entry of a batch has no such evidence. It needs a state from behind a read barrier
+  (``Freshen``), in the next batch if entries of this one are sent already. The same holds for a request that arrived
+  during the batch, if no entry was sent since.
+- A batch with an answer other than *applied* takes in no further requests. So the answer does not wait for them.
+- The outcomes of a batch's entries come from the log alone (``ringlog.protocol.submission.results``), in chain order.
+- A request id is answered once. A rejected request is never decided again. It gets the same answer under this
+  instance's term, unless the history contains it or it has expired.
+- Rejections make no epochs, so the history does not bound the number of remembered ones. Beyond ``answers_max``, a Noop
+  of the validator ends the batch. Once it is applied, all answers so far are forgotten, and its epoch is the ``floor``.
+  An older request that is not in the history may have been rejected before, so it is rejected without a decision. The
+  floor is published behind the results that it forgets, because the next instance must know it. (A request that claims
+  a future epoch breaks the protocol. Its rejection is remembered and forgotten like the others, without a floor.)
+- Effects are performed in order, and acknowledgement is the last one. So an unanswered request is delivered again.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ _new_waiting = maker_of(WaitingRequest)
 
 
 def remember(validator: Validator, results: Iterable[Result]) -> Validator:
-    """Take in the rejections that were published, in their order; the first one of a request id counts."""
+    """Return the validator with these published rejections, in their order. The first one of a request id counts."""
     answers, floor = validator.answers.mutate(), validator.floor
     for result in results:
         if is_floor_mark(result):
@@ -83,15 +83,15 @@ def remember(validator: Validator, results: Iterable[Result]) -> Validator:
 
 
 def is_floor_mark(result: Result) -> bool:
-    """Is it no answer, but the mark that all answers before it are forgotten?"""
+    """Return whether a result is the mark that all answers before it are forgotten, and not an answer."""
     return result.request_id == FLOOR_MARK and result.code == FORGOTTEN
 
 
 def arrive(validator: Validator, records: Sequence[Arrived]) -> NextStep:
-    """Requests came in. A record is acknowledged when each of its requests has its answer.
+    """Add the requests of new records. A record is acknowledged when each of its requests has an answer.
 
-    What is open already stays as it is. Anything else is decided, also below what came before: after a rebalance
-    records of the assignment before may come first, and those that were never answered after them.
+    Records that are open already are ignored. All others are decided, even below earlier offsets: after a rebalance,
+    records of the earlier assignment may come first, and older ones without an answer after them.
     """
     open_offsets = set(_open_offsets(validator))
     waiting = list(validator.waiting)
@@ -115,11 +115,14 @@ def begin(
     is_fresh: bool = True,
     part: int = PART_ENTRIES,
 ) -> NextStep:
-    """Decide what waits, on ``state``: all of it, or the first part of a batch.
+    """Decide the waiting requests on ``state``: all of them, or the first part of a batch.
 
-    ``is_fresh``: it comes from a read barrier made after those requests came in; if not, the step may be to Freshen.
-    ``now``: this instance's wall clock in microseconds, used for the entries' ``at`` and for the limits on timestamps;
-    ``folding``: ``folded``, or the same with a memory; ``part``: entries of the first part.
+    Args:
+        now: this instance's wall clock in microseconds, for the entries' ``at`` and the limits on timestamps.
+        folding: ``folded``, or the same with a cache.
+        is_fresh: whether the state is from a read barrier made after the requests arrived. If not, the effect may be
+            Freshen.
+        part: the number of entries of the first part.
     """
     assert validator.batch is None, "a batch begins when the fates of the one before are final"
     term = state.terms.get(ROLE)
@@ -130,8 +133,9 @@ def begin(
 
 
 def extend(validator: Validator, now: Micros, draw: Draw, folding: Folding = folded, part: int = 0) -> NextStep:
-    """Decide the next part of the batch under way, on the state that its entries make: as many entries again as it has,
-    or ``part``. As ``begin``.
+    """Decide the next part of the batch in progress, on the state of its entries. As ``begin``.
+
+    The part has as many entries as the batch has already, or ``part`` if that is more.
     """
     batch = validator.batch
     assert batch is not None, "a batch is under way"
@@ -149,9 +153,9 @@ def take_in(
     folding: Folding = folded,
     part: int = PART_ENTRIES,
 ) -> NextStep:
-    """Requests came in while an open batch is under way: they are decided on the state that its entries make.
+    """Decide requests that arrived while an open batch is in progress, on the state of its entries.
 
-    None of those shows what the log had after these requests came in: only entries that are sent from now on do.
+    The entries sent so far show nothing about the log after these requests arrived. Only later ones do.
     """
     step = arrive(validator, records)
     batch = step.validator.batch
@@ -164,7 +168,7 @@ def take_in(
 def _decide(
     validator: Validator, batch: Batch, now: Micros, draw: Draw, folding: Folding, part: int
 ) -> NextStep | None:
-    """Decide up to ``part`` more entries of a batch; None if a barrier is needed before its first one."""
+    """Decide up to ``part`` more entries of a batch. Return None if its first decision needs a read barrier."""
     bound = min(BATCH_ENTRIES_MAX, setting(batch.state, "history_entries") // 4)
     plan = BatchPlan(validator, batch, now, draw, folding)
     handed = len(plan.sent)
@@ -174,6 +178,7 @@ def _decide(
         if is_full or len(plan.sent) >= handed + part:
             break
         plan.decide(item)
+        # With entries sent already, the batch must be settled first. The request stays first in line for the next one.
         if not batch.is_fresh and is_unproven(plan.answers[-1], batch.before):
             if not handed:
                 return None
@@ -197,17 +202,18 @@ def _decide(
 
 
 def is_unproven(pending: PendingAnswer, before: int) -> bool:
-    """True if only a read barrier shows that the log had the state of this answer after its request came in.
+    """Return whether only a read barrier shows that the log had the state of this answer after its request arrived.
 
-    ``before``: entries of the batch that were sent before that.
+    Args:
+        before: the number of the batch's entries that were sent before the request arrived.
     """
     return pending.result.outcome == REJECTED and pending.after <= before
 
 
 def settle(validator: Validator, commit_outcomes: Sequence[CommitOutcome]) -> NextStep:
-    """The final fates of the batch under way: answers go out, lost requests wait again.
+    """Send the answers that the final outcomes allow. The requests of lost entries wait again.
 
-    A forgotten fate (its epoch has left the history) counts as lost here: deciding the request again finds that it has
+    A forgotten outcome (its epoch has left the history) counts as lost. Deciding the request again finds that it has
     expired, or finds its entry in the history.
     """
     batch = validator.batch
@@ -221,7 +227,7 @@ def settle(validator: Validator, commit_outcomes: Sequence[CommitOutcome]) -> Ne
 
 
 def _release(validator: Validator, batch: Batch, applied: int) -> NextStep:
-    """Answers that were decided on the first ``applied`` entries go out, the rest waits again, first in line."""
+    """Release the answers that depend on at most the first ``applied`` entries. Other requests wait, first in line."""
     good = tuple(pending for pending in batch.answers if pending.after <= applied)
     again = tuple(pending.item for pending in batch.answers if pending.after > applied)
     shown = tuple(pending.result for pending in good if pending.result.outcome == APPLIED)
@@ -241,12 +247,12 @@ def _release(validator: Validator, batch: Batch, applied: int) -> NextStep:
 
 
 def _floor_mark(validator: Validator, floor: Epoch) -> Result:
-    """What tells the next instance that rejections of requests made before ``floor`` are remembered by nobody."""
+    """Return the mark for the next instance: rejections of requests from before ``floor`` are forgotten."""
     return Result(FLOOR_MARK, "", REJECTED, floor, FORGOTTEN, "", validator.term, validator.instance, floor)
 
 
 def _open_offsets(validator: Validator) -> list[int]:
-    """The offsets of all requests that have no answer yet."""
+    """Return the offsets of all requests without an answer."""
     offsets = [item.offset for item in validator.waiting]
     if validator.batch is not None:
         offsets += [pending.item.offset for pending in validator.batch.answers]
@@ -254,7 +260,7 @@ def _open_offsets(validator: Validator) -> list[int]:
 
 
 def _acknowledge(validator: Validator) -> NextStep:
-    """Everything below the first open request may be acknowledged."""
+    """Acknowledge all records below the first open request."""
     open_offsets = _open_offsets(validator)
     upto = min(open_offsets) - 1 if open_offsets else validator.arrived
     if upto <= validator.acked:
@@ -263,7 +269,7 @@ def _acknowledge(validator: Validator) -> NextStep:
 
 
 def _prune(validator: Validator, state: ClusterState) -> Validator:
-    """Forget answers whose request has left the history: asked again they have expired."""
+    """Forget answers whose request has left the history. If such a request is repeated, it has expired."""
     oldest = state.history.oldest
     if oldest < validator.pruned + PRUNE_EVERY_EPOCHS:
         return validator

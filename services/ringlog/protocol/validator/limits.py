@@ -1,7 +1,6 @@
-"""What the validator refuses by its own clock.
+"""Limits on timestamps, by the validator's clock.
 
-Limits on how far a timestamp may lie ahead of a clock are answers of this agent, not rules of the fold: they never make
-a difference between two replicas.
+They are answers of this agent and not rules of the fold. So they never cause a difference between two replicas.
 """
 
 from __future__ import annotations
@@ -22,16 +21,29 @@ from ringlog.kernel.values import MICROS_MAX, Command, Micros
 from ringlog.protocol.coordinator.pruning import SLACK_US
 
 ENDS_AHEAD_MAX_US: Micros = 86_400_000_000
-"""The setting for timestamps may be raised past what a wrong clock left; it must not take kept rows' streams away."""
+"""The limit for times that end a generation.
+
+An operator may raise the setting for timestamps after a clock was wrong. That must not remove the streams of rows that
+are still kept.
+"""
 WITHDRAWN_AHEAD_MIN_US: Micros = 60_000_000
-"""What starts sooner is no wrong clock's doing, and may begin before the withdrawal is in the log."""
+"""The least distance of a generation that may be withdrawn.
+
+A nearer one may start before the withdrawal is in the log, and a wrong clock would have placed it further ahead.
+"""
 SETTLED_AHEAD_MIN_US: Micros = 30_000_000
-"""A write that is appended before a lowering is in the log must use less than the lowered time: so much is left."""
+"""The margin of a lowered validation watermark.
+
+Writes that are appended before the lowering is in the log must be below it.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class TimeLimit:
-    """The time ``field`` of a command lies at most ``setting`` ahead, and at most ``most``; else ``code``."""
+    """A limit on the time ``field`` of a command: at most ``setting``, and at most ``most``, ahead of the clock.
+
+    ``code``: of the rejection.
+    """
 
     field: str
     setting: str
@@ -51,10 +63,11 @@ LIMITS: Final[dict[type[Command], TimeLimit]] = {
 
 
 def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejected | None:
-    """Why the validator refuses a time by its own clock, ``now``, or None.
+    """Return why the validator rejects a time in the command by its own clock ``now``, or None.
 
-    A horizon or timestamp that a mistaken clock put far ahead would hold up every later generation; an expiry that is
-    ahead of the present would take streams away whose rows are kept.
+    A horizon or timestamp from a wrong clock would delay every later generation. An expiry ahead of the present would
+    remove streams whose rows are kept. Pruning must not reach the last hour, because nodes may still validate its
+    writes. The validation watermark must not be lowered to times that writes may use now.
     """
     limit = LIMITS.get(type(command))
     if limit is not None:
@@ -75,7 +88,7 @@ def too_far_ahead(state: ClusterState, command: Command, now: Micros) -> Rejecte
 
 
 def _operates(state: ClusterState, command: WithdrawCdcGeneration, soonest: Micros) -> Rejected | None:
-    """Writes of a generation that operates have their verdict by it; nobody may take it away under them."""
+    """Reject the withdrawal of a generation that is active or starts soon: its writes are validated by it."""
     found = next((one for one in state.generations if one.id == command.generation), None)
     if found is None or found.timestamp > soonest:
         return None

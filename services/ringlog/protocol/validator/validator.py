@@ -1,11 +1,16 @@
-"""The validator at work: takes requests, performs the core's effects in their order.
+"""The validator's protocol: takes requests, and performs the effects of ``validator.core`` in their order.
 
-After the take-over it initialises the role's transactional id (its last holder can publish no rejection any more), gets
-a Noop applied (whatever the one before had under way is then final), and reads the results to their end (what was
-answered is never decided again). Only then it accepts. Results that nobody needs any more are deleted then, and as the
-history moves on.
+After its take-over an instance prepares in this order. Each step prevents an answer of the previous instance that would
+contradict a later one:
 
-The effects ``Publish``, ``Shown``, ``Ack`` and ``Stop`` of the core go to the driver as they are.
+1. It initialises the role's transactional id. The previous holder can publish no more rejections.
+2. It gets a Noop applied. All entries of the previous instance then have a final outcome.
+3. It reads the results to their end. Published answers are never decided again.
+
+Then it accepts requests. Results that are no longer needed are deleted at that point, and whenever the history
+advances.
+
+The effects ``Publish``, ``Shown``, ``Ack`` and ``StopInstance`` of the core go to the driver unchanged.
 """
 
 from __future__ import annotations
@@ -52,23 +57,23 @@ from ringlog.protocol.validator.values import (
 from ringlog.wire.records import REJECTED, Result
 
 OPEN: Micros = 100_000
-"""How long a batch takes in what comes, since it was begun. Its entries are not sent again in that time."""
+"""How long after its begin a batch takes in requests. Its entries are not sent again in that time."""
 WAITING_MAX = 5_000
-"""Requests that wait here before no more are read: what is above it waits in the topic."""
+"""The most waiting requests before the validator stops reading. Further ones wait in the topic."""
 WAITING_BYTES_MAX = 64 << 20
-"""The same for their payloads, each of which may have almost two megabytes."""
+"""The most bytes of their payloads. One payload may have almost two megabytes."""
 
 
 @dataclass(frozen=True, slots=True)
 class ReadResults:
-    """Outcome: every result that was published so far, in the order of the topic."""
+    """Outcome: all published results, in the order of the topic."""
 
 
 @dataclass(frozen=True, slots=True)
 class Requests:
-    """Outcome: the records that came in since the last time.
+    """Outcome: the records that arrived since the last call.
 
-    ``wait``: for a while, if nothing has come in. The driver raises as at ``CheckSuperseded``.
+    ``wait``: wait for a while if there are none. The driver raises as for ``CheckSuperseded``.
     """
 
     wait: bool
@@ -76,8 +81,9 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Meanwhile:
-    """Outcome: the records that came in first while a batch is under way; none once ``is_over``, or after
-    ``timeout``. The driver raises as at ``CheckSuperseded``.
+    """Outcome: the first records that arrive while a batch is in progress; none once ``is_over``, or after ``timeout``.
+
+    The driver raises as for ``CheckSuperseded``.
     """
 
     is_over: Callable[[ClusterState], bool]
@@ -86,15 +92,16 @@ class Meanwhile:
 
 @dataclass(frozen=True, slots=True)
 class Trim:
-    """Delete the results before the first that is needed while the history begins at ``oldest``."""
+    """Delete the results before the first one that is needed while the history begins at ``oldest``."""
 
     oldest: Epoch
 
 
 def is_needed(result: Result, oldest: Epoch) -> bool:
-    """May this answer still be asked for? Rejections only, until the history, from ``oldest`` on, calls them expired.
+    """Return whether a repeated request may still need this answer.
 
-    Applied and expired are never read back: the log tells them.
+    Only rejections do, until the history, which begins at ``oldest``, makes them expire. *Applied* and *expired* follow
+    from the log.
     """
     return result.outcome == REJECTED and result.since_epoch >= oldest
 
@@ -108,9 +115,10 @@ def answer_requests(
     answers_max: int = ANSWERS_MAX,
     part: int = PART_ENTRIES,
 ) -> Steps[None]:
-    """Serve one term of the validator; ends by what the driver raises."""
+    """Serve one term of the validator. Only an exception of the driver ends it."""
     decision = _Decision(direct, draw, folding, part)
     yield from role.take_id()
+    # A rejected or expired Noop proves nothing. Only an applied one follows the entries of the previous instance.
     is_final = False
     while not is_final:
         answer = yield from direct.submit(Noop())
@@ -127,10 +135,12 @@ def answer_requests(
     yield role.Accept()
     while True:
         records: Sequence[Arrived] = ()
+        # Requests above the limit stay in the topic, so a burst of them does not grow this process.
         if _has_room(validator.waiting):
             records = yield Requests(wait=not validator.waiting)
         validator = yield from decision.perform(arrive(validator, records))
         if validator.waiting:
+            # Direct submissions of this process decide on the same replica, so they take turns.
             validator = yield Exclusive(decision.decide(validator), FOREVER)
         if (validator.pruned, validator.floor) != trimmed:
             trimmed = (validator.pruned, validator.floor)
@@ -143,7 +153,7 @@ def _has_room(waiting: Sequence[WaitingRequest]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Decision:
-    """How an instance decides what waits: see ``answer_requests``."""
+    """The parameters of an instance's decisions: see ``answer_requests``."""
 
     direct: Direct
     draw: Draw
@@ -151,7 +161,7 @@ class _Decision:
     part: int
 
     def decide(self, validator: Validator) -> Steps[Validator]:
-        """One batch, from the state that it is decided on to the last of its answers."""
+        """Decide one batch, from its first request to the last of its answers."""
         state, now = (yield Newest()), (yield WallClock())
         step = begin(validator, state, now, self.draw, self.folding, is_fresh=False, part=self.part)
         if step.effects == (Freshen(),):
@@ -160,7 +170,7 @@ class _Decision:
         return (yield from self.perform(step))
 
     def perform(self, step: NextStep) -> Steps[Validator]:
-        """The effects, in their order, and those that they lead to; what is remembered then."""
+        """Perform the effects in order, with those that they lead to. Return the validator afterwards."""
         validator, effects = step.validator, deque(step.effects)
         closes = (yield Now()) + OPEN
         while effects:
@@ -173,6 +183,7 @@ class _Decision:
                 else:
                     step = yield from self._committed(validator, effect, closes)
                 validator = step.validator
+                # The effects of the next step come first, in their order.
                 effects.extendleft(reversed(step.effects))
                 continue
             if isinstance(effect, Publish):
@@ -181,7 +192,7 @@ class _Decision:
         return validator
 
     def _committed(self, validator: Validator, effect: CommitChain, closes: Micros) -> Steps[NextStep]:
-        """The batch is settled; or, while it is open, what came in is decided."""
+        """Settle the batch; or, while it is open, decide requests that arrived meanwhile."""
         chain, handed = effect.chain, effect.handed
         if effect.is_open and (yield Now()) < closes:
             if handed < len(chain.entries):

@@ -1,4 +1,4 @@
-"""What the validator remembers, and what it wants done: values, for ``ringlog.protocol.validator.core``."""
+"""The memory and the effects of the validator, for ``ringlog.protocol.validator.core``."""
 
 from __future__ import annotations
 
@@ -19,23 +19,24 @@ ROLE = "validator"
 BATCH_ENTRIES_MAX = 500
 BATCH_BYTES_MAX = 1_000_000
 PART_ENTRIES = 64
-"""Entries that are handed over before more are decided; the next part has as many as all before it."""
+"""Entries that are sent before more are decided. Each further part doubles the batch."""
 ENTRY_BYTES_MAX = 2_000_000
 DETAIL_CHARS_MAX = 900
-"""A rejection may quote what it refuses, at any length: what is published of it always fits into a record."""
+"""The most characters of a published detail. A rejection may quote its command, which may be long."""
 
 PRUNE_EVERY_EPOCHS = 1_000
+"""Answers are pruned when the start of the history has advanced this far, because a pruning walks all of them."""
 ANSWERS_MAX = 50_000
-"""Rejections that are remembered: some 25 MB, and 8 MB of the results topic, which the next instance reads first."""
+"""The most remembered rejections: about 25 MB, and 8 MB of the results topic, which the next instance reads first."""
 
 FORGOTTEN = "answer_forgotten"
 FLOOR_MARK = "00000000-0000-0000-0000-000000000000"
-"""The request id of a result that answers nobody: code ``answer_forgotten``, ``since_epoch`` is the floor."""
+"""The request id of the mark that answers are forgotten. Its code is ``FORGOTTEN``, its ``since_epoch`` the floor."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitingRequest:
-    """A request that came in at ``offset`` of the requests topic; ``digest`` of the command it asks for."""
+    """A request without an answer. ``offset``: of its record in the requests topic. ``digest``: of its command."""
 
     offset: int
     request: CommandRequest
@@ -44,7 +45,7 @@ class WaitingRequest:
 
 @dataclass(frozen=True, slots=True)
 class PendingAnswer:
-    """An answer that may go out when the first ``after`` entries of the batch are applied."""
+    """An answer that may be sent when the first ``after`` entries of the batch are applied."""
 
     item: WaitingRequest
     result: Result
@@ -53,11 +54,11 @@ class PendingAnswer:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Chained entries under way, and every answer of the batch; ``forgets``: its last entry raises the floor.
+    """A batch in progress: its chained entries, and all of its answers.
 
-    ``state``: what the entries make of the state that the batch was begun on; ``is_fresh``: see ``begin``;
-    ``refuses``: one of the answers is not *applied*. ``before``: how many entries were sent before the requests
-    that wait came in.
+    ``state``: the state after its entries. ``is_fresh``: see ``begin``. ``forgets``: its last entry raises the floor.
+    ``refuses``: it has an answer other than *applied*. ``before``: the number of entries that were sent before the
+    waiting requests arrived.
     """
 
     chain: EntryChain
@@ -71,22 +72,22 @@ class Batch:
 
 @dataclass(frozen=True, slots=True)
 class Freshen:
-    """Decide again on a state from a read barrier that begins now: nothing was decided yet."""
+    """Decide again on a state from a read barrier that begins now. Nothing was decided yet."""
 
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """Send these entries, the newest of the batch, once; then ``extend`` it, since more requests wait."""
+    """Send these entries, the newest of the batch, once. Then ``extend`` it, because more requests wait."""
 
     entries: tuple[EncodedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitChain:
-    """Send the chain until the fate of each of its entries is final; then ``settle``.
+    """Send the chain until the outcome of each entry is final. Then ``settle``.
 
-    ``handed``: that many of its first entries were sent already. ``is_open``: what comes in meanwhile may be decided
-    on it at once (``take_in``).
+    ``handed``: the number of its first entries that were sent already. ``is_open``: requests that arrive meanwhile may
+    join it (``take_in``).
     """
 
     chain: EntryChain
@@ -103,21 +104,21 @@ class Publish:
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """These requests are applied. Nothing is to be written: the log shows it to their clients."""
+    """Note that these requests are applied. Nothing is written: their clients learn it from the log."""
 
     results: tuple[Result, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Acknowledge every request up to and including this offset."""
+    """Acknowledge all requests up to this offset, inclusive."""
 
     offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class StopInstance:
-    """This instance has been taken over and does nothing any more."""
+    """End this instance: another one has taken over."""
 
     detail: str
 
@@ -127,9 +128,11 @@ Effect = Freshen | HandOver | CommitChain | Publish | Shown | Ack | StopInstance
 
 @dataclass(frozen=True, slots=True)
 class Validator:
-    """All that an instance remembers. ``arrived``: greatest offset seen; ``answers``: rejections by request id.
+    """The memory of an instance.
 
-    ``floor``: of requests made before this epoch no rejection is remembered.
+    ``answers``: rejections by request id. ``arrived``: the greatest offset seen. ``acked``: the greatest acknowledged
+    offset. ``pruned``: the start of the history at the last pruning. ``floor``: rejections of requests from before this
+    epoch are forgotten.
     """
 
     instance: str
@@ -146,18 +149,18 @@ class Validator:
 
 @dataclass(frozen=True, slots=True)
 class NextStep:
-    """The next memory and what to do, in this order."""
+    """The next memory, and the effects to perform in this order."""
 
     validator: Validator
     effects: tuple[Effect, ...] = ()
 
 
 Arrived = tuple[int, tuple[CommandRequest, ...]]
-"""A record of the requests topic: its offset and the requests in it, in order; none if its bytes are no request."""
+"""A record of the requests topic: its offset and its requests. An unreadable record has no requests."""
 
 
 def folded(state: ClusterState, encoded: EncodedEntry) -> Folded:
-    """What an entry makes of a state."""
+    """Return the outcome of an entry on a state."""
     return fold(state, encoded.entry)
 
 
