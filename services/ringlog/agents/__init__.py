@@ -1,1 +1,1 @@
-"""The agents: threads under faust that perform the protocols of their roles (``ringlog.protocol``)."""
+"""The agents: processes that perform the protocols of their roles (``ringlog.protocol``), in threads under faust."""

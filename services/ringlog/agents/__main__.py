@@ -1,4 +1,4 @@
-"""``python -m ringlog.agents ROLE``: one agent, with the settings of the ``RINGLOG_*`` variables."""
+"""Run one agent: ``python -m ringlog.agents ROLE``, configured by the ``RINGLOG_*`` variables."""
 
 from __future__ import annotations
 

@@ -1,19 +1,20 @@
-"""The faust app of one agent: it gives one process at a time its role's partition, and hands the records to the role's
+"""The faust app of one agent: it assigns the role's partition to one process, and passes the records to its worker.
+
+The consumer group decides which instance tries to become the active one. Safety does not depend on it: terms and fences
+ensure that. Each assignment starts a new worker, which takes the role over again. A revoked assignment stops the
 worker.
 
-Joining the role's consumer group is how instances agree on who works; safety never rests on it (terms and fences do
-that). Every assignment starts a new worker, which takes the role over anew; a revoked one stops.
+The event loop only passes on records and acknowledgements. Acknowledgement must survive crashes, so it follows a fixed
+recipe: one partition, one stream, ``noack()``, in offset order, and only when the worker reports that a record's
+answers are published. An exception in the stream would acknowledge the record. So the stream raises nothing, except
+after ``app.crash``, which ends the process.
 
-The event loop only passes records and acknowledgements on. Acknowledging follows the recipe that survives crashes: one
-partition, one stream, ``noack()``, in offset order, only when the worker says that an event's answers are out. An
-exception in the stream would acknowledge the event, so nothing is raised there but after ``app.crash``, which ends the
-process.
+Some workers read the records themselves. Then faust is only needed for acknowledgement, and each delivered record would
+cost it more than the worker needs for its answer. So faust is paused, and only gets the newest answered record, at most
+once in ``KEEP_UP_S``.
 
-Where a worker reads the records by itself faust only acknowledges, and each record costs it more than the worker needs
-for its answer. So it rests, and is shown the newest record that is answered, at most once in ``KEEP_UP_S``.
-
-Before it ends, faust wants to commit offsets and to leave its group, and tries that for ever where the broker is away
-or the topic is gone. An instance that ended by itself has nothing left to say: its process ends without that, too.
+At its end, faust commits offsets and leaves the group. It retries forever if the broker is away or the topic is gone.
+An instance that ended its role has nothing left to write, so its process ends after ``GOODBYE_S`` in any case.
 """
 
 from __future__ import annotations
@@ -46,21 +47,22 @@ from ringlog.runtime.logs import get_logger
 from ringlog.runtime.settings import ProcessSettings
 
 PENDING_MAX, PENDING_BYTES_MAX = 5_000, 64 << 20
-"""Records that are not acknowledged yet, and their bytes: above either, faust hands over no more."""
+"""The most records without an acknowledgement, and the most bytes of them. Above either, the stream waits."""
 BUFFERED_MAX = 256
-"""Records that faust fetches ahead: a request may have two megabytes."""
+"""The most records that faust fetches ahead. A record of requests may have two megabytes."""
 KEEP_UP_S = 1.0
+"""How often a paused faust gets the newest answered record."""
 GOODBYE_S = 10.0
-"""How long faust may take to let go of the broker once the role has ended by itself."""
+"""How long faust may take to leave the broker after the role has ended."""
 
 log = get_logger(__name__)
 
 
 class AgentApp:
-    """One role's faust app.
+    """The faust app of one role.
 
-    ``source``: the topic whose only partition is the role's; ``reset``: where a new group begins; ``topics``: the ids
-    of the topics that the role cannot do without, the metadata topic first.
+    ``source``: the topic whose only partition is the role's. ``reset``: the start position of a new group. ``topics``:
+    the ids of all topics that the role needs, with the metadata topic first.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class AgentApp:
         signals.on_before_shutdown.connect(self._on_shutdown, weak=False)
 
     def execute(self) -> End:
-        """Run the faust worker until it is asked to stop or the role ends; closes the event loop."""
+        """Run the faust worker until a stop is requested or the role ends. Closes the event loop."""
         take_over_logs(self._outage)
         worker = _Worker(self.app, quiet=True, redirect_stdouts=False, override_logging=False)
         worker.spinner = None
@@ -108,16 +110,17 @@ class AgentApp:
             failed, why = True, f"{type(error).__name__}: {error}"
         self._over.set()
         self._watch.stop()
-        # The role's own end is what counts: faust reports an orderly one as a crash as well.
+        # The role's own end has precedence: faust reports even an orderly end as a crash.
         return self._explained(End(CRASHED, why)) if failed and self.end.code == STOPPED else self.end
 
     def seen(self) -> ProcessView:
-        """A look at the process, from any thread."""
+        """Return a view of the process. Callable from any thread."""
         worker = self._worker
         end = None if self.end.code == STOPPED else self.end
         return ProcessView(None, self._outage.shown, end, None if worker is None else worker.seen())
 
     async def _consume(self, stream: Any) -> None:
+        """Pass each record to the worker, and pause faust if the worker reads the topic itself."""
         async for event in stream.noack().events():
             message = event.message
             assert message.partition == 0, "the role's topic has one partition"
@@ -127,6 +130,7 @@ class AgentApp:
             if self._worker is not None and not self._worker.offer(message.offset, message.value):
                 self._rests = True
                 self.app.consumer.pause_partitions({self._source})
+                # The worker may have answered this record before faust delivered it.
                 await self._acknowledge(self._assignment, max(self._acked, self._noted))
             async with self._room:
                 await self._room.wait_for(self._has_room)
@@ -135,8 +139,14 @@ class AgentApp:
         return len(self._pending) < PENDING_MAX and self._pending_bytes < PENDING_BYTES_MAX
 
     async def _on_assigned(self, _app: Any, assigned: set[TP], **_: Any) -> None:
+        """Start a worker for a new assignment.
+
+        Its callbacks carry the number of the assignment, so that late acknowledgements of an earlier worker are
+        ignored.
+        """
         if self.end.code != STOPPED:
-            return  # it is ending: a new worker would take the role from the instance that acts now, and end with it
+            # The process is ending: a new worker would take the role from the active instance, then end with it.
+            return
         if self._source in assigned and self._worker is None:
             self._assignment += 1
             self._acked = self._noted = self._delivered = -1
@@ -156,7 +166,11 @@ class AgentApp:
             self.app.add_future(self._keep_up(number))
 
     async def _keep_up(self, assignment: int) -> None:
-        """Let faust go on from what is answered. What it is not shown now is shown later, or answered once more."""
+        """Move faust to the newest answered record in each ``KEEP_UP_S``, so that the committed offset follows.
+
+        After a failure the offset is only behind: the next round moves it, or another instance answers the records
+        again.
+        """
         while assignment == self._assignment:
             await asyncio.sleep(KEEP_UP_S)
             self._acked = max(self._acked, self._noted)
@@ -164,8 +178,8 @@ class AgentApp:
                 if self._rests and self._acked > self._delivered:
                     consumer: Any = self.app.consumer
                     await consumer.seek_wait({self._source: self._acked})
-                    # Else faust waits for what lies between: it is answered, and counts as acknowledged once it is
-                    # seen to be passed over.
+                    # Without this, faust waits for the skipped records. They are answered, and count as acknowledged
+                    # once faust sees the gap.
                     consumer._read_offset[self._source] = self._delivered
             except Exception as error:
                 log.debug("acknowledges_later", role=self.role, error=f"{type(error).__name__}: {error}")
@@ -182,7 +196,7 @@ class AgentApp:
         await self._stop_worker()
 
     async def _stop_worker(self) -> None:
-        """What is pending stays unacknowledged: the next owner of the partition gets it again."""
+        """Stop the worker. Pending records stay unacknowledged, so the next owner of the partition gets them again."""
         worker, self._worker = self._worker, None
         self._assignment += 1
         self._pending.clear()
@@ -193,9 +207,10 @@ class AgentApp:
             await asyncio.get_running_loop().run_in_executor(None, worker.stop)
 
     def _notes_only(self, assignment: int, offset: int) -> bool:
-        """True if faust has nothing that this acknowledges: its loop is not woken, and finds it when it looks.
+        """Note an answered offset, and return True if faust has no record to acknowledge for it.
 
-        In the worker's thread. What faust brings after that is acknowledged at once.
+        Runs in the worker's thread, and spares a wake-up of the event loop per answer. ``_keep_up`` uses the noted
+        offset. A record that faust delivers later is acknowledged at once.
         """
         if not self._rests or assignment != self._assignment:
             return False
@@ -214,7 +229,7 @@ class AgentApp:
             self._room.notify_all()
 
     async def _ended(self, assignment: int, end: End) -> None:
-        """The worker gave up: so does the process. Nothing pending is acknowledged."""
+        """End the process after its worker has ended. Pending records stay unacknowledged."""
         if self.end.code != STOPPED or (assignment != self._assignment and end.code != SUPERSEDED):
             return
         self.end = end
@@ -224,31 +239,32 @@ class AgentApp:
         await self._crash()
 
     def _explained(self, end: End) -> End:
-        """If a topic is gone this is what is said, whatever was felt of it first."""
+        """Return the loss of a topic as the reason if there is one, even if another error was seen first."""
         lost = self._watch.verdict()
         return end if lost is None else end_of(lost, self._cluster)
 
     def _lost(self, lost: Lost) -> None:
-        """One of the role's topics is gone: so is this process, whether it acts or stands by. In the watch's thread."""
+        """End the process because one of the role's topics is gone, active or not. Runs in the thread of the watch."""
         if self.end.code not in (STOPPED, CRASHED):
             return
         self.end = end_of(lost, self._cluster)
         self._begin_goodbye()
-        # A loop that is closed has ended by itself.
+        # A closed loop has ended already.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._crash()))
 
     def _begin_goodbye(self) -> None:
+        """Start the time limit for faust's shutdown."""
         self._outage.be_silent()
         threading.Thread(target=self._end_at_last, name="goodbye", daemon=True).start()
 
     async def _crash(self) -> None:
-        """Make faust end; what it reports of an orderly end is no crash."""
+        """Make faust end. An orderly end is reported as ``AgentEnded``, not as a crash."""
         error = self.end.error if self.end.error is not None else RuntimeError(self.end.detail)
         await self.app.crash(error if self.end.code == CRASHED else AgentEnded(self.end.detail))
 
     def _end_at_last(self) -> None:
-        """End the process, in order or not: what was not acknowledged is delivered again."""
+        """End the process even if faust does not. Records without an acknowledgement are delivered again."""
         if not self._over.wait(GOODBYE_S):
             say_end(self.role, self.end, goodbye=False)
             sys.stderr.flush()
@@ -256,7 +272,10 @@ class AgentApp:
 
 
 class _NoTables(TableManager):
-    """Without the second that faust gives tables to register before the first subscription: there are none."""
+    """A table manager for an app without tables.
+
+    It leaves out the second that faust gives tables to register before the first subscription.
+    """
 
     async def on_start(self) -> None:
         await self._update_channels()
@@ -264,20 +283,20 @@ class _NoTables(TableManager):
 
 
 class _Worker(faust.Worker):
-    """Without the second that it lies still when everything has stopped: the process ends at once."""
+    """A worker without faust's pause of a second after the stop, so that the process ends at once."""
 
     async def _sentinel_task(self) -> None:
         await asyncio.sleep(0)
 
 
 class AgentEnded(Exception):
-    """Ends the worker's process in an orderly way: the role was taken over, or has to halt."""
+    """An orderly end of the process: the role was taken over, or must halt."""
 
 
 class Tokens(AbstractTokenProvider):  # type: ignore[misc]
-    """Gives aiokafka the token of the moment; one that there is not now is as a broker that is away: it tries again.
+    """The source of OAuth tokens for aiokafka. Raises BadKafkaConfig if it is not configured correctly.
 
-    Raises BadKafkaConfig where there can be none.
+    A token that cannot be fetched now counts as an unavailable broker, so the client retries.
     """
 
     def __init__(self, oauth: OAuth) -> None:
@@ -287,7 +306,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
             raise BadKafkaConfig(str(error)) from error
 
     async def token(self) -> str:
-        """Asked for in a thread: it may wait."""
+        """Return the present token. Fetched in a thread, because the fetch may block."""
         try:
             return (await asyncio.to_thread(self._source)).value
         except NoToken as error:
@@ -296,7 +315,7 @@ class Tokens(AbstractTokenProvider):  # type: ignore[misc]
 
 
 def credentials(security: Security) -> CredentialsT | None:
-    """What faust, and aiokafka under it, logs in with; None for plain text. Raises BadKafkaConfig."""
+    """Return the credentials for faust and aiokafka; None for plain text. Raises BadKafkaConfig."""
     context = security.ssl_context()
     if security.oauth is not None:
         return faust.OAuthCredentials(oauth_cb=Tokens(security.oauth), ssl_context=context)
@@ -308,7 +327,7 @@ def credentials(security: Security) -> CredentialsT | None:
 
 
 def make_app(role: str, settings: ProcessSettings, reset: str) -> faust.App:
-    """The app, without web server, tables or topics of its own; its group is named after cluster and role."""
+    """Return the faust app, without web server, tables or topics. Its group is named after cluster and role."""
     return faust.App(
         f"{settings.cluster}.{role}",
         broker=f"kafka://{settings.bootstrap_servers}",

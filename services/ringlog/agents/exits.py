@@ -1,17 +1,17 @@
-"""How an agent's process ends: exit codes, the reason as a value, and the end when its topics are lost.
+"""The end of an agent's process: its exit code, its reason, and the end after the loss of a topic.
 
 ===== ==================================================================================================
 0     stopped on request
-1     crashed: the broker or another part failed; starting again helps once it is back
-3     superseded: another instance acts in this role now; starting again makes a stand-by
-4     halted: the log or the change topics are not what they were, or are gone; starting again does not help
+1     crashed: the broker or another component failed; a restart helps once it is back
+3     superseded: another instance is active in this role; a restarted process becomes a stand-by
+4     halted: the log or the change topics changed unexpectedly, or are gone; a restart does not help
 ===== ==================================================================================================
 
-Every agent's process watches its topics, active or on stand-by, because a stand-by follows no log that would show it.
+Every agent watches its topics, active or on stand-by, because a stand-by follows no log that would show a loss.
 
 - The metadata topic was deleted or created again: the log is gone, and nothing may be written in its place. Halted.
 - Another topic that the role reads or writes was deleted or created again: crashed, with the command that creates it.
-  After a restart the agent waits until all topics exist, and begins with the records that the topic has then.
+  After a restart the agent waits until all topics exist, and begins with their records of that time.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class End:
-    """Why an instance ended; ``error`` is there after a crash."""
+    """The reason of an instance's end. ``error``: after a crash."""
 
     code: int
     detail: str
@@ -51,11 +51,11 @@ class Superseded(Exception):
 
 
 class Diverged(Exception):
-    """What this agent finds in a topic cannot come from this log: nothing is written, an operator has to look."""
+    """The content of a topic cannot come from this log. The agent writes nothing, and an operator must act."""
 
 
 def say_end(role: str, end: End, *, goodbye: bool = True) -> None:
-    """The last line of an agent: that of one that halted is an error, since somebody has to look."""
+    """Log the last line of an agent. Halting is an error, because an operator must act."""
     say, event = (log.error, "halted") if end.code == HALTED else (log.info, "stopped")
     say(event, role=role, code=end.code, why=end.detail, left_group=goodbye)
 
@@ -66,12 +66,12 @@ BEGIN_AGAIN = "started again, this agent begins with what it holds now"
 
 
 def records_of(settings: ProcessSettings, role: str) -> ClusterRecords:
-    """Where an agent remembers which logs it has read, and how far."""
+    """Return the agent's records of the logs that it has read, with their positions."""
     return ClusterRecords(settings.data_dir / "agents", settings.cluster, role)
 
 
 def accept_recovery(data_dir: Path, cluster: str, cluster_id: str, topic_id: str) -> tuple[Path, ...]:
-    """Have the agents of this data folder follow the topic that a log was rebuilt in; return the files that it removed.
+    """Make the agents of this data folder follow the topic of a rebuilt log. Return the removed files.
 
     Raises LogDamaged, OSError.
     """
@@ -80,7 +80,7 @@ def accept_recovery(data_dir: Path, cluster: str, cluster_id: str, topic_id: str
 
 
 def end_of(lost: Lost, cluster: str) -> End:
-    """What a lost topic means for an agent of this cluster that lives on it."""
+    """Return the end of an agent of this cluster after the loss of a topic that it needs."""
     if lost.topic == topic_name(cluster, METADATA.suffix):
         return End(HALTED, f"{lost} ({RESTORE})")
     return End(CRASHED, f"{lost} ({MAKE_AGAIN if lost.found is None else BEGIN_AGAIN})")

@@ -1,15 +1,16 @@
 """A transactional producer with a fixed id: the fence of a role.
 
-``initialise`` ends every transaction that an earlier holder of the id left open and shuts that holder out at the broker
-for ever; the earlier one learns of it as ``Superseded`` at its next transaction. A transaction is written whole or not
-at all, and read-committed readers never see a part of it.
+``initialise`` aborts the open transactions of the id's previous holder, and shuts that holder out at the broker
+permanently. The previous holder gets ``Superseded`` from its next transaction. A transaction is written completely or
+not at all, and read-committed readers never see a part of it.
 
-A transaction may have more records than the client's queue takes: a full queue is waited for, a piece at a time. The
-queue is short on purpose. What waits in it must be sent within ``DELIVERY_TIMEOUT_S``, so that a broker that is away
-is noticed; a queue of any length would make a large transaction fail on a healthy one. How long the whole may take
-(``timeout_s``) is given to the broker, which ends what is older.
+A transaction may have more records than the client's queue takes. Then the producer waits until the queue has room. The
+queue is short on purpose: its records must be sent within ``DELIVERY_TIMEOUT_S``, so that an unavailable broker is
+noticed. With a long queue, a large transaction would fail on a healthy broker. The time limit of the whole transaction
+(``timeout_s``) goes to the broker, which aborts older ones.
 
-A record that is refused for its size is refused for ever: no attempt is repeated, and ``RecordTooLarge`` names it.
+A record that is rejected for its size is rejected at each attempt. So the producer does not retry, and
+``RecordTooLarge`` names the record.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ ATTEMPTS_MAX = 5
 QUEUE_RECORDS_MAX = 10_000
 QUEUE_KIB_MAX = 64 * 1024
 RECORD_BYTES_MOST = 32 * 1024 * 1024
-"""Above any limit that a topic may be given: which record is too large is the topic's to say, not the client's."""
+"""A limit above that of any topic. So the topic decides which record is too large, not the client."""
 
 POLL_S = 0.1
 _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PRODUCER_EPOCH)
@@ -39,7 +40,7 @@ _FENCED = (KafkaError._FENCED, KafkaError.PRODUCER_FENCED, KafkaError.INVALID_PR
 
 @dataclass(frozen=True, slots=True)
 class TransactionRecord:
-    """One record of a transaction; ``value`` None is a tombstone. Partition 0."""
+    """One record of a transaction, for partition 0. ``value`` None is a tombstone."""
 
     topic: str
     key: bytes | None
@@ -52,7 +53,7 @@ class TransactionRecord:
 
 
 class FencedProducer:
-    """The port ``agents.ports`` on Kafka; a transaction may take ``timeout_s``. For use by one thread."""
+    """The port of ``agents.ports`` on Kafka, for one thread. ``timeout_s``: the time limit of a transaction."""
 
     def __init__(self, bootstrap_servers: str, transactional_id: str, timeout_s: float = TRANSACTION_TIMEOUT_S) -> None:
         config: dict[str, Any] = producer_config(bootstrap_servers, transactional_id, DELIVERY_TIMEOUT_S)
@@ -69,13 +70,13 @@ class FencedProducer:
         self._superseded: Superseded | None = None
 
     def initialise(self) -> None:
-        """Take the id; the instance that held it is shut out. Raises LogUnavailable, Superseded."""
+        """Take the id, and shut out its previous holder. Raises LogUnavailable, Superseded."""
         self._insist(lambda: self._producer.init_transactions(TRANSACTION_TIMEOUT_S))
 
     def commit(self, records: Iterable[TransactionRecord]) -> None:
-        """Write all of them in one transaction and wait until it is committed; see ``agents.ports``.
+        """Write all records in one transaction, and wait until it is committed. See ``agents.ports``.
 
-        Raises RecordTooLarge, too, if a record can never be written: none is then.
+        Also raises RecordTooLarge if a record can never be written. Then no record is.
         """
         assert iter(records) is not records, "each attempt iterates them anew"
         if self._superseded is not None:
@@ -90,13 +91,14 @@ class FencedProducer:
                 return
             except KafkaException as exception:
                 error = exception.args[0]
+                # After an error that needs an abort, the client rejects further records with _STATE.
                 if not (error.txn_requires_abort() or error.code() == KafkaError._STATE):
                     raise self._failed(error) from exception
                 self._insist(lambda: self._producer.abort_transaction(TRANSACTION_TIMEOUT_S))
                 if self._refused is not None:
                     raise _too_large(self._refused) from exception
             except Exception:
-                # Nobody waits for the time-out of a transaction that is given up here.
+                # Abort at once. Otherwise readers of the topics would wait for the transaction's time limit.
                 with suppress(KafkaException):
                     self._producer.abort_transaction(TRANSACTION_TIMEOUT_S)
                 raise
@@ -105,10 +107,13 @@ class FencedProducer:
         )
 
     def _produce(self, record: TransactionRecord) -> None:
-        """Hand one record over, as soon as there is room. A broker that takes none fails those before it in time."""
+        """Pass one record to the client, as soon as its queue has room.
+
+        If the broker accepts none, the queued records fail after ``DELIVERY_TIMEOUT_S``, and end the wait.
+        """
 
         def delivered(error: KafkaError | None, _message: Message) -> None:
-            # A batch is refused as a whole: the largest of its records is the one to name.
+            # The broker rejects a batch as a whole. The largest of its records is the likely cause, so name that one.
             if error is not None and error.code() in TOO_LARGE:
                 self._refused = max(record, self._refused or record, key=lambda one: one.size)
 
@@ -124,7 +129,7 @@ class FencedProducer:
                 raise
 
     def _insist(self, step: Any) -> None:
-        """Repeat a step while the client says that repeating it is safe."""
+        """Repeat a step while the client reports that a repetition is safe."""
         for attempt in range(ATTEMPTS_MAX):
             try:
                 step()
@@ -138,7 +143,9 @@ class FencedProducer:
                 raise self._failed(error) from exception
 
     def _failed(self, error: KafkaError) -> Exception:
-        if error.code() == KafkaError._FATAL:  # a record is refused since the client has ended; a transaction says why
+        """Return the exception for a failed step: Superseded if the broker fenced the id, else LogUnavailable."""
+        # After a fatal error, each call only reports _FATAL. The start of a transaction raises the original error.
+        if error.code() == KafkaError._FATAL:
             try:
                 self._producer.begin_transaction()
             except KafkaException as exception:

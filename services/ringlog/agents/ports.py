@@ -1,15 +1,15 @@
-"""The interfaces between the parts of an agent: a role's worker, and a producer of transactions.
+"""The interfaces between the parts of an agent: a role's worker, and a transactional producer.
 
 The faust app and a worker know only ``RoleWorker``, so neither imports the other.
 
-``TransactionalProducer`` has a fixed id, which is the fence of a role. Its two adapters,
-``ringlog.agents.fenced_producer`` on Kafka and ``ringlog_sim.actors.role`` on the simulated broker, pass one suite
+``TransactionalProducer`` has a fixed id, which is the fence of a role. It has two adapters,
+``ringlog.agents.fenced_producer`` on Kafka and ``ringlog_sim.actors.role`` on the simulated broker. Both pass one suite
 (``tests/system/test_transactions_conformance.py``):
 
-- a transaction is in its topics completely or not at all, in its order, and readers see nothing of an open one;
-- an instance that takes the id shuts out the previous one for ever, and ends its open transactions;
-- a transaction whose records cannot all be written leaves nothing;
-- without an answer the outcome is unknown, but the transaction is there completely or not at all.
+- A transaction is in its topics completely or not at all, in its order. Readers see nothing of an open one.
+- An instance that takes the id shuts out the previous one permanently, and ends its open transactions.
+- If one record of a transaction cannot be written, none is.
+- Without an answer the outcome is unknown, but the transaction is still complete or absent.
 """
 
 from __future__ import annotations
@@ -22,31 +22,32 @@ from ringlog.agents.monitoring.health_view import RoleView
 
 
 class RoleWorker(Protocol):
-    """What a role does with its records, in threads of its own."""
+    """The work of a role, in threads of the worker."""
 
     def start(self) -> None:
         """Take the role over, then work."""
         ...
 
     def offer(self, offset: int, value: bytes | None) -> bool:
-        """One record of the role's topic, in offset order. False: the worker has read it by itself, or will, and may
-        have acknowledged it already.
+        """Pass one record of the role's topic, in offset order.
+
+        Returns False if the worker has read the record itself, or will. It may have acknowledged the record already.
         """
         ...
 
     def seen(self) -> RoleView:
-        """A look at it, from any thread; waits for nothing."""
+        """Return a view of the role, without blocking. Callable from any thread."""
         ...
 
     def stop(self) -> None:
-        """Stop, and return when no thread works any more."""
+        """Stop, and return when all threads have ended."""
         ...
 
 
 Acknowledge = Callable[[int], None]
 Ended = Callable[[End], None]
 MakeWorker = Callable[[Acknowledge, Ended], RoleWorker]
-"""Makes a worker; it calls the first when all up to an offset is answered, the second when it ends by itself."""
+"""Makes a worker. It calls Acknowledge when all records up to an offset are answered, and Ended when it ends itself."""
 
 
 Record_contra = TypeVar("Record_contra", contravariant=True)
@@ -54,16 +55,16 @@ Done_co = TypeVar("Done_co", covariant=True)
 
 
 class TransactionalProducer(Protocol[Record_contra, Done_co]):
-    """For one process. ``Done_co``: None after the work, or steps that perform it."""
+    """A producer for one process. ``Done_co``: None after the work, or steps that perform it."""
 
     def initialise(self) -> Done_co:
-        """Take the id; the instance that held it is shut out. Raises LogUnavailable, Superseded."""
+        """Take the id, and shut out its previous holder. Raises LogUnavailable, Superseded."""
         ...
 
     def commit(self, records: Iterable[Record_contra]) -> Done_co:
-        """Write all of them in one transaction. Each attempt iterates ``records`` anew.
+        """Write all records in one transaction. Each attempt iterates ``records`` again.
 
-        Raises Superseded if another holds the id now, LogUnavailable if the outcome is unknown; this producer is then
-        of no use any more. What ``records`` raises ends the transaction without effect.
+        Raises Superseded if another instance holds the id, LogUnavailable if the outcome is unknown. After either, the
+        producer is unusable. An exception of ``records`` ends the transaction without effect.
         """
         ...

@@ -1,7 +1,7 @@
-"""Status of agents: whether each works, how far it is, and when it reports. Source: the heartbeats and the log.
+"""The status of agents, from their heartbeats and the log; and the schedule of these heartbeats.
 
-An agent reports soon after each change, and each second in any case. A new epoch is reported once no other follows for
-a moment: during many commits, each status record would be another one for the broker.
+An agent reports soon after each change, and at least once a second. A new epoch is reported when it was the newest in
+two successive checks. During many commits, each status record would be an additional record for the broker.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from ringlog.wire.records import AgentStatus, RefusedProposal, decode_agent_stat
 _CODE = re.compile(r"\b([a-z]+(?:_[a-z]+)+):")
 """The code in a reason, such as ``not started: log_replaced: …``."""
 SILENT_S = 5.0
-"""An agent that was not heard of for so long is not called caught up, whatever it said last."""
+"""An agent without a report for this long does not count as caught up, independent of its last report."""
 
 
 @dataclass(frozen=True, slots=True)
 class AgentView:
-    """The last word of a role's agent.
+    """The last status of a role's agent.
 
-    ``lag``: epochs that the log is ahead of it; ``age_s``: seconds since it spoke; ``refused``: what it may not do;
-    ``why``: why it ended by itself; what is broken in its state, or waits beside its work.
+    ``lag``: the number of epochs in the log that it has not handled. ``age_s``: seconds since the report. ``refused``:
+    its rejected proposals. ``why``: the reason of its end, a broken invariant, or the wait of its maintenance work.
     """
 
     role: str
@@ -47,17 +47,17 @@ class AgentView:
 
     @property
     def caught_up(self) -> bool:
-        """It works, has handled the newest epoch, and was heard of just now."""
+        """Whether it is at work and has handled the newest epoch."""
         return self.is_at_work and self.lag == 0
 
     @property
     def is_at_work(self) -> bool:
-        """It acts in its role, and was heard of just now."""
+        """Whether it is the active instance and has reported recently."""
         return self.state == "active" and self.age_s < SILENT_S
 
     @property
     def shown_state(self) -> str:
-        """``state`` for people: "stopped" if nothing is wrong, else "halted" with the code of the reason."""
+        """``state`` for operators: "stopped" if nothing is wrong, else "halted" with the code of the reason."""
         if self.state != "halted":
             return self.state
         code = _CODE.search(self.why)
@@ -65,7 +65,7 @@ class AgentView:
 
     @property
     def standing(self) -> str:
-        """In words: it has caught up, or all that it lacks for that."""
+        """A text: it has caught up, or everything that it lacks for that."""
         if self.caught_up:
             return "caught up"
         lacks = [] if self.state == "active" else [self.shown_state]
@@ -77,7 +77,7 @@ class AgentView:
 
 
 def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
-    """How an agent stands when the log is at ``epoch``."""
+    """Return the view of a status when the log is at ``epoch``."""
     age_s = max(0, now_us - status.at) / 1_000_000
     lag = max(0, epoch - status.epoch)
     return AgentView(
@@ -94,17 +94,24 @@ def view(status: AgentStatus, epoch: int, now_us: int) -> AgentView:
 
 
 def views_of(said: Mapping[str, AgentStatus], epoch: int, now_us: int) -> tuple[AgentView, ...]:
-    """Every role that was heard of, by name, when the log is at ``epoch``."""
+    """Return the views of all known roles, by name, when the log is at ``epoch``."""
     return tuple(view(said[role], epoch, now_us) for role in sorted(said))
 
 
 def newest(last: AgentStatus | None, status: AgentStatus) -> AgentStatus:
-    """What to believe of a role: a replaced instance may still speak, one that has no term yet (0) is about to act."""
+    """Return the status that counts for a role.
+
+    A status of a lower term than the last one comes from a replaced instance. Term 0 means that an instance is about to
+    take over.
+    """
     return last if last is not None and 0 < status.term < last.term else status
 
 
 class StatusReader:
-    """Looks again and again at little cost. For use by one thread, as a context. ``tell``: hears of a long replay."""
+    """A reader for repeated looks at low cost, as a context manager for one thread.
+
+    ``tell``: receives the progress of a long replay.
+    """
 
     def __init__(self, bootstrap_servers: str, cluster: str, tell: Tell = say) -> None:
         self._tell = tell
@@ -115,12 +122,12 @@ class StatusReader:
         self._last: dict[str, AgentStatus] = {}
 
     def __enter__(self) -> StatusReader:
-        """Begin to follow the log. Raises TopicMissing, LogUnavailable."""
+        """Start to follow the log. Raises TopicMissing, LogUnavailable."""
         self._replica.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         if self._tail is not None:
             self._tail.close()
         self._replica.stop()
@@ -128,13 +135,13 @@ class StatusReader:
         self._metadata.close()
 
     def read(self) -> tuple[AgentView, ...]:
-        """Every role that was ever heard of, by name. Raises LogUnavailable."""
+        """Return the views of all known roles, by name. Raises LogUnavailable."""
         epoch = catch_up(self._replica, tell=self._tell).epoch
         self._listen()
         return views_of(self._last, epoch, time.time_ns() // 1_000)
 
     def _listen(self) -> None:
-        """Take in the newest readable status of each role."""
+        """Read the newest readable status of each role."""
         if self._tail is None:
             self._tail = self._agents.tail(self._agents.begin_offset())
         _take(self._agents, self._tail, self._last)
@@ -150,7 +157,7 @@ def _take(agents: KafkaLog, tail: LogTail, last: dict[str, AgentStatus]) -> None
 
 
 def read_said(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
-    """The newest readable word of each role; for who knows the log's epoch. Raises TopicMissing, LogUnavailable."""
+    """Return the newest readable status of each role, without the log. Raises TopicMissing, LogUnavailable."""
     agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
     try:
         tail = agents.tail(agents.begin_offset())
@@ -165,21 +172,22 @@ def read_said(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
 
 
 def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal, ...]:
-    """What agents would do and are refused, as they said last. Raises TopicMissing, LogUnavailable."""
+    """Return the rejected proposals in the last statuses. Raises TopicMissing, LogUnavailable."""
     return tuple(one for _, said in sorted(read_said(bootstrap_servers, cluster).items()) for one in said.refused)
 
 
 def read_status(bootstrap_servers: str, cluster: str, tell: Tell = say) -> tuple[AgentView, ...]:
-    """One look: every role that was ever heard of, by name. Raises TopicMissing, LogUnavailable."""
+    """Return the views of all known roles, by name, once. Raises TopicMissing, LogUnavailable."""
     with StatusReader(bootstrap_servers, cluster, tell) as reader:
         return reader.read()
 
 
 HEARTBEAT_S = 1.0
+"""The longest interval between two reports."""
 
 
 class Reporting:
-    """What was reported last, and when. ``epoch``: up to which the agent is; ``rest``: all else of its status."""
+    """The schedule of status reports."""
 
     def __init__(self) -> None:
         self._reported: tuple[int, object] | None = None
@@ -187,7 +195,13 @@ class Reporting:
         self._silent_s = 0.0
 
     def is_due(self, epoch: int, rest: object, passed_s: float) -> bool:
-        """True if the status is to be reported now; it counts as reported then. ``passed_s``: since the last look."""
+        """Return whether to report now, and count the status as reported if so.
+
+        Args:
+            epoch: the epoch that the agent has handled.
+            rest: the rest of its status.
+            passed_s: seconds since the last call.
+        """
         self._silent_s += passed_s
         rests, self._seen = epoch == self._seen, epoch
         is_new = self._reported is None or rest != self._reported[1] or (rests and epoch != self._reported[0])

@@ -1,8 +1,8 @@
-"""All agents of a cluster on one machine: one process per role, started again when it ends, until it is asked to stop.
+"""The supervisor: all agents of a cluster on one machine, one process per role.
 
-A process that crashed, or was superseded and will now stand by, comes back after a pause that doubles up to
-``PAUSE_MAX_S`` and is short again once a process has lived for a while. One that halted stays down: starting it again
-would not help, an operator must look. SIGTERM and SIGINT stop all of them.
+A process that crashed or was superseded is restarted after a pause. The pause doubles up to ``PAUSE_MAX_S``, and is
+short again after a process has run for ``STEADY_S``. A process that halted stays down, because a restart does not help
+and an operator must act. SIGTERM and SIGINT stop all processes.
 """
 
 from __future__ import annotations
@@ -24,15 +24,17 @@ from ringlog.runtime.settings import ProcessSettings
 PAUSE_MIN_S = 0.5
 PAUSE_MAX_S = 10.0
 STEADY_S = 30.0
+"""A process that ran for this long starts again after the shortest pause."""
 LOOK_S = 0.1
 STOP_S = 15.0
+"""How long the processes together may take to stop before they are killed."""
 
 _NAMES = {STOPPED: "stopped", CRASHED: "crashed", SUPERSEDED: "was superseded", HALTED: "halted"}
 
 
 @dataclass(slots=True)
 class _Child:
-    """A role's process, or when to start the next one (seconds, monotonic); ``halted``: never."""
+    """A role's process, or the time of its next start (seconds, monotonic). ``halted``: it is not started again."""
 
     role: str
     process: subprocess.Popen[bytes] | None = None
@@ -43,7 +45,7 @@ class _Child:
 
 
 def supervise(settings: ProcessSettings, roles: tuple[str, ...] = tuple(ROLES)) -> int:
-    """Run the roles until SIGTERM or SIGINT; returns 0, or 4 if one of them had halted."""
+    """Run the roles until SIGTERM or SIGINT. Return 0, or 4 if one of them had halted."""
     stopping = threading.Event()
     stop_on_signals(stopping)
     children = [_Child(role) for role in roles]
@@ -57,6 +59,7 @@ def supervise(settings: ProcessSettings, roles: tuple[str, ...] = tuple(ROLES)) 
 
 
 def _look(child: _Child, settings: ProcessSettings) -> None:
+    """Start the role's process if it is time, or handle its end."""
     now = time.monotonic()
     if child.process is None:
         if not child.halted and now >= child.start_at:
@@ -79,8 +82,10 @@ def _look(child: _Child, settings: ProcessSettings) -> None:
 
 
 def _started(words: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-    """A process without SIGINT: Ctrl-C reaches the terminal's whole group, and is the supervisor's to pass on. One that
-    loads its modules just then would end with a trace.
+    """Start a process with SIGINT blocked.
+
+    Ctrl-C reaches the whole process group of the terminal, and the supervisor stops its children itself. A child that
+    receives SIGINT while it imports its modules would end with a traceback.
     """
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
@@ -90,6 +95,7 @@ def _started(words: list[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
 
 
 def _stop(children: list[_Child]) -> None:
+    """Stop all processes, by force after ``STOP_S``."""
     running = [child.process for child in children if child.process is not None]
     for process in running:
         process.terminate()
@@ -104,7 +110,7 @@ def _stop(children: list[_Child]) -> None:
 
 
 def _env(settings: ProcessSettings, role: str) -> dict[str, str]:
-    """The settings as the child of that role reads them: a port of its own, by its place among the roles."""
+    """Return the environment of a role's process: the settings, with a separate metrics port for each role."""
     given = {name: value for name, value in settings.model_dump().items() if value is not None}
     if settings.metrics_port is not None:
         given["metrics_port"] = settings.metrics_port + list(ROLES).index(role)
@@ -113,4 +119,5 @@ def _env(settings: ProcessSettings, role: str) -> dict[str, str]:
 
 
 def _say(text: str) -> None:
-    print(f"agents: {text}\n", end="", flush=True)  # one write: the agents write to the same file
+    # One write per line, because the agents write to the same file.
+    print(f"agents: {text}\n", end="", flush=True)

@@ -1,6 +1,6 @@
-"""One agent as a process: a faust worker for one role.
+"""The process of one agent: a faust worker for one role.
 
-``python -m ringlog.agents ROLE`` runs it; exit codes in ``exits``.
+``python -m ringlog.agents ROLE`` runs it. See ``exits`` for its exit codes.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ WAIT_FOR_TOPICS_S = 60.0
 RETRY_S = 1.0
 PARENT_LOOK_S = 0.5
 PARENT_VARIABLE = "RINGLOG_AGENTS_PARENT"
-"""Set by a supervisor for the processes that shall end with it: its process id."""
+"""The process id of the supervisor, in the environment of processes that must end with it."""
 
 log = get_logger(__name__)
 
@@ -70,7 +70,7 @@ _SHELLS = "ringlog.agents.roles"
 
 
 def _worker_of(role: Role) -> Callable[[ProcessSettings, Acknowledge, Ended], RoleWorker]:
-    """What makes a worker of a role. A process loads the role that it is, and nothing of the others."""
+    """Return the factory of a role's workers. Only the modules of this role are imported."""
     if role.steps:
         from ringlog.agents.roles.acks import PlainThread
 
@@ -83,7 +83,7 @@ def _worker_of(role: Role) -> Callable[[ProcessSettings, Acknowledge, Ended], Ro
 
 
 def make_agent(role: str, settings: ProcessSettings, ids: Mapping[str, str]) -> AgentApp:
-    """The faust app of a role, which makes a worker for every assignment; ``ids``: those of all topics, by name."""
+    """Return the faust app of a role. It makes a worker for every assignment. ``ids``: of all topics, by name."""
     from ringlog.agents.app import AgentApp
 
     spec = ROLES[role]
@@ -95,7 +95,7 @@ def make_agent(role: str, settings: ProcessSettings, ids: Mapping[str, str]) -> 
 
 
 def main(role: str, settings: ProcessSettings) -> int:
-    """Run one worker until it is asked to stop or ends by itself; returns the exit code."""
+    """Run one worker until a stop is requested or it ends itself. Return the exit code."""
     setup_logs(settings.log_format, settings.log_level)
     try:
         if settings.metrics_port is not None:
@@ -112,7 +112,7 @@ def main(role: str, settings: ProcessSettings) -> int:
 
 
 def _halted_at_start(role: str, settings: ProcessSettings, why: str) -> End:
-    """Have ``agents status`` show it, unless another instance acts in the role."""
+    """Publish the halt for ``agents status``, unless another instance is active in the role."""
     end, now = End(HALTED, why), SystemClock().now_us()
     try:
         last = read_said(settings.bootstrap_servers, settings.cluster).get(role)
@@ -129,7 +129,7 @@ def _halted_at_start(role: str, settings: ProcessSettings, why: str) -> End:
 
 @contextmanager
 def _shown(watch: AgentWatch, settings: ProcessSettings) -> Iterator[None]:
-    """Figures and health of the agent, if a port is set for them; who sets none loads nothing for it."""
+    """Serve metrics and health of the agent if a port is set. Otherwise nothing is imported for it."""
     if settings.metrics_port is None:
         yield
         return
@@ -144,6 +144,7 @@ def _shown(watch: AgentWatch, settings: ProcessSettings) -> Iterator[None]:
 
 
 def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
+    """Check the configuration, wait for the topics, and run the agent. Return its end."""
     try:
         if ROLES[role].stores:
             _check_places(settings)
@@ -169,8 +170,9 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
 
 
 def _check_places(settings: ProcessSettings) -> None:
-    """Where the keeper writes, before it takes the role from one that can. Raises BadRedisUrl, ArchivePlaceUnknown,
-    ArchiveUnavailable.
+    """Check the places that the cache writer writes to, before it takes the role from an instance that can write.
+
+    Raises BadRedisUrl, ArchivePlaceUnknown, ArchiveUnavailable.
     """
     redis_address(settings.redis_url)
     if settings.archive is not None:
@@ -178,11 +180,12 @@ def _check_places(settings: ProcessSettings) -> None:
 
 
 def _await_topics(settings: ProcessSettings, records: ClusterRecords, watch: AgentWatch) -> Mapping[str, str]:
-    """A worker that starts before its topic exists never sees it: wait for all topics, check their settings, give
-    their ids.
+    """Wait for all topics, check their settings, and return their ids.
 
-    How far the log went is compared by who folds it; a stand-by has at least to know that it is the same log. Raises
-    LogReplaced if it is not, Diverged if the metadata topic, which this agent has read before, stays missing.
+    A faust worker never sees a topic that is created after its start. The log must be the one that this agent has read
+    before. The replica of the active instance compares its length later.
+
+    Raises LogReplaced if it is another log, Diverged if the metadata topic of a known log stays missing.
     """
     admin = admin_client(settings.bootstrap_servers)
     metadata = topic_name(settings.cluster, METADATA.suffix)
@@ -197,6 +200,7 @@ def _await_topics(settings: ProcessSettings, records: ClusterRecords, watch: Age
         except (TopicMissing, LogUnavailable) as error:
             gone = isinstance(error, TopicMissing) and error.topic == metadata
             missing = missing + RETRY_S if gone else 0.0
+            # A broker that has just started may not know all its topics yet, so only a longer absence counts.
             known = records.on(kafka) if missing > MISSING_S else ()
             if known:
                 raise Diverged(end_of(Lost(metadata, known[0].topic_id, None), settings.cluster).detail) from error
@@ -211,7 +215,7 @@ def _await_topics(settings: ProcessSettings, records: ClusterRecords, watch: Age
 
 
 def run(role: str) -> None:
-    """The whole life of the process; never returns."""
+    """Run the whole life of the process. Never returns."""
     _end_with_parent()
     private_process()
     try:
@@ -222,12 +226,12 @@ def run(role: str) -> None:
         code = end.code
     sys.stdout.flush()
     sys.stderr.flush()
-    # Threads of client libraries may still be closing; nothing they could write matters any more.
+    # Threads of client libraries may still be closing. Nothing that they could write matters.
     os._exit(code)
 
 
 def _end_with_parent() -> None:
-    """A process that a supervisor started stops when the supervisor is gone, however that one ended."""
+    """Stop the process when its supervisor is gone, for any reason."""
     parent = int(os.environ.get(PARENT_VARIABLE, "0"))
     if not parent:
         return
