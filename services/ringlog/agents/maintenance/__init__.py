@@ -1,1 +1,1 @@
-"""Upkeep of the log beside a role's work: snapshots, truncation, pruning."""
+"""Maintenance of the log in addition to a role's work: snapshots, truncation, pruning."""

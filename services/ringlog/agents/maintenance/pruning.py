@@ -1,8 +1,8 @@
-"""The coordinator prunes past table versions beside its work: asks the broker and the nodes, then the validator.
+"""The coordinator's pruning of past table versions: collects the evidence, then submits the command.
 
-See ``ringlog.protocol.coordinator.pruning`` for what may be pruned. A look costs a read of the compacted topic ``load``
-and one record of each partition of the mutations topic, so it happens every ``LOOK_S``, and only if the state keeps
-anything. Nothing waits for it: what fails is tried again at the next look.
+``ringlog.protocol.coordinator.pruning`` decides what may be pruned. A look reads the compacted topic ``load`` and one
+record of each partition of the mutations topic. So it happens every ``LOOK_S``, and only if the state has anything to
+prune. Nothing depends on it, so a failure is retried at the next look.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ log = get_logger(__name__)
 
 
 class PruningThread:
-    """Looks every ``look_s`` until it is stopped. ``submit``: asks the validator; its outcome is logged only."""
+    """A look every ``look_s`` until it is stopped. ``submit``: asks the validator; its result is only logged."""
 
     def __init__(
         self,
@@ -51,11 +51,10 @@ class PruningThread:
         self._waits = ""
 
     def start(self) -> None:
-        """Begin."""
         self._thread.start()
 
     def stop(self) -> None:
-        """End; a look in progress ends with the process: nothing that it does needs an end."""
+        """End. A look in progress ends with the process, because it leaves nothing behind that needs an end."""
         self._stopping.set()
         self._thread.join(timeout=1.0)
 
@@ -69,7 +68,7 @@ class PruningThread:
                 log.exception("pruning_failed")
 
     def look(self) -> None:
-        """Propose what may be pruned now. Raises LogError, SubmissionTimedOut."""
+        """Submit the pruning that is possible now. Raises LogError, SubmissionTimedOut."""
         state = self._state()
         if not state.table_lives and not state.settled.leeways:
             return
@@ -85,10 +84,10 @@ class PruningThread:
 
 
 def evidence(bootstrap_servers: str, cluster: str) -> tuple[TopicBeginning, dict[NodeId, Positions]]:
-    """Return where the mutations topic begins, and the positions that nodes reported. Raises LogError.
+    """Return the beginning of the mutations topic, and the positions that nodes reported. Raises LogError.
 
-    The time of an empty topic must come from reports that are older than the answer that the topic is empty, and the
-    positions from reports that are newer.
+    If the topic is empty, its time must come from reports that are older than the answer about the topic. The positions
+    must come from reports that are newer. So the reports are read before and after.
     """
     with closing(LoadsReader(bootstrap_servers, cluster)) as loads:
         before = loads.at_end()
@@ -99,7 +98,7 @@ def evidence(bootstrap_servers: str, cluster: str) -> tuple[TopicBeginning, dict
 
 
 def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:
-    """Return where the mutations topic begins now, and the earliest append time there. Raises LogUnavailable."""
+    """Return where the mutations topic begins, and the earliest append time there. Raises LogUnavailable."""
     topic = topic_name(cluster, "mutations")
     options = {"group.id": f"{cluster}.pruning", "enable.auto.commit": False, "enable.partition.eof": True}
     consumer = Consumer({**connection(bootstrap_servers), **options})
@@ -119,9 +118,9 @@ def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:
 
 
 def _first(consumer: Consumer, topic: str, partition: int) -> tuple[int, int | None]:
-    """Return offset and append time (microseconds) of the first record; the end and None if there is no record.
+    """Return offset and append time (microseconds) of the first record; the end and None for an empty partition.
 
-    Both come from one answer: the beginning may move on between two.
+    Both come from one answer, because the beginning may move between two.
     """
     consumer.assign([TopicPartition(topic, partition, OFFSET_BEGINNING)])
     for message in consumer.consume(1, ANSWER_S):

@@ -1,20 +1,22 @@
-"""Agents store snapshots and confirm them, each from its own fold, beside the role's work.
+"""Snapshots of the state, stored by one agent and confirmed by others, each from its own fold.
 
-The keeper stores the state behind a ``TakeSnapshot``; coordinator and publisher wait for its head in the topic, and say
-what digest they have. The validator does neither: commits wait for it. Who is busy when the next one is taken goes on
-with that one: of an older snapshot nobody has need then. What the broker does not take is left out, with a warning;
-readers begin with an older one. Who takes over goes on with the newest mark that is not confirmed: it may have been
-folded while nobody acted, or who acted died with it. The state behind it is kept until then
-(``ringlog.log.replicas.recent``). Where that one is confirmed, who acted may have died before it was archived: the
-keeper archives up to there.
+The cache writer stores the state behind a ``TakeSnapshot``. Coordinator and publisher wait for its head in the topic,
+and compare its digest with their own. The validator does neither, because commits wait for it. An agent that is still
+busy at the next ``TakeSnapshot`` skips to that one, since the older snapshot is no longer useful. If the broker rejects
+a snapshot it is skipped, with a warning. Readers then begin with an older one.
 
-Who confirms puts that into the log (``ConfirmSnapshot``), unless another one has. The keeper also extends the archive,
-and deletes what may be deleted (``ringlog.agents.maintenance.truncation``). What the archive does not take, or the log
-does not hear of, is tried again after 1, 2, 4, … rests, at most ``RESTS_MAX``, and with each snapshot; nothing takes
-its place but a later snapshot (decision 70).
+An instance that takes over continues with the newest mark without confirmation. That mark may have been folded while no
+instance was active, or the previous one may have died with it. The state behind the mark is kept until then
+(``ringlog.log.replicas.recent``). If the snapshot is confirmed, the previous instance may have died before it was
+archived. So the cache writer extends the archive up to there.
 
-``SnapshotSteps`` is the order of all that. A thread performs it here, the simulator on virtual time: between any two
-steps something else can happen, within one the broker or the archive answers, or raises a LogError.
+An agent that confirms a snapshot records that in the log (``ConfirmSnapshot``), unless another agent already has. The
+cache writer also extends the archive, and deletes old entries (``ringlog.agents.maintenance.truncation``). A failure to
+archive, or to record it in the log, is retried with each snapshot and after 1, 2, 4, … rests, at most ``RESTS_MAX``.
+Only a later snapshot replaces that work (decision 70).
+
+``SnapshotSteps`` is the protocol. A thread performs it here, the simulator on virtual time. Other events may happen
+between two steps. Within a step the broker or the archive answers, or raises a LogError.
 """
 
 from __future__ import annotations
@@ -45,11 +47,11 @@ from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot
 STORE: Final = frozenset(row.name for row in ROLES.values() if row.stores)
 CONFIRM: Final = frozenset(row.name for row in ROLES.values() if row.confirms)
 HEAD_WAIT_S: Final = 120.0
-"""How long a reader waits for the head of a snapshot: its writer encodes, and may have been away."""
+"""How long an agent waits for the head of a snapshot. The cache writer must encode it, and may have been away."""
 RETRY_S: Final = 10.0
-"""How long a deletion rests for which something was lacking, and a rest of the archive's."""
+"""The length of a rest: the pause before a failed deletion is retried, and the unit of pauses before the archive is."""
 RESTS_MAX: Final = 64
-"""The most rests between two tries to archive: some ten minutes."""
+"""The most rests between two tries to archive: about ten minutes."""
 
 log = get_logger(__name__)
 MEND: Final = "mend the place"
@@ -57,15 +59,15 @@ MEND: Final = "mend the place"
 
 @dataclass(frozen=True, slots=True)
 class AwaitSnapshotWork:
-    """Wait for something to do; for what was left undone, at most for a rest."""
+    """Wait for work. If failed work is left, wait for one rest at most."""
 
 
 @dataclass(frozen=True, slots=True)
 class Unarchived:
-    """The archive is to go up to ``epoch``; ``wanted`` gives the digest of the state there.
+    """The archive must be extended to ``epoch``. ``wanted`` returns the digest of the state there.
 
-    ``tries``: in vain so far, the first one ended at ``since``, the last one for ``why``, with ``hint`` for the
-    operator; ``rests`` are left until the next one.
+    ``tries``: failed ones so far. ``since``: the time of the first failure. ``why``, ``hint``: of the last one.
+    ``rests``: left until the next try.
     """
 
     epoch: Epoch
@@ -77,13 +79,16 @@ class Unarchived:
     hint: str = ""
 
     def in_vain(self, why: str, now: Micros, hint: str = "") -> Unarchived:
-        """One more try has come to nothing. Whole states are let go."""
+        """Return the value after one more failed try.
+
+        It keeps only the digest, because ``wanted`` may hold a whole state.
+        """
         rests = min(2**self.tries, RESTS_MAX)
         return Unarchived(self.epoch, partial(str, self.wanted()), self.tries + 1, rests, self.since or now, why, hint)
 
     @property
     def words(self) -> str:
-        """For what it waits, and since when; empty as long as nothing was tried in vain."""
+        """A text about the wait and its start; empty before the first failure."""
         if not self.tries:
             return ""
         since = datetime.fromtimestamp(self.since / 1e6, UTC).isoformat(timespec="seconds")
@@ -93,7 +98,7 @@ class Unarchived:
 
 @dataclass(frozen=True, slots=True)
 class AwaitHead:
-    """Wait for the head of that epoch, while no later snapshot is due. Outcome: it, or None if it does not come."""
+    """Wait for the head of that epoch, unless there is a later snapshot. Outcome: the head; None if it is missing."""
 
     topic: SnapshotTopic
     epoch: Epoch
@@ -101,27 +106,27 @@ class AwaitHead:
 
 @dataclass(frozen=True, slots=True)
 class SubmitOnce:
-    """Have this applied; the driver says why it was not."""
+    """Submit the command once. The driver logs a failure."""
 
     command: Command
 
 
 def looks_after(role: str) -> bool:
-    """True if this role stores or confirms snapshots."""
+    """Return whether this role stores or confirms snapshots."""
     return role in STORE | CONFIRM
 
 
 def is_order(before: ClusterState, after: ClusterState) -> bool:
-    """True if what made ``after`` lets entries of the log go."""
+    """Return whether the entry that made ``after`` allows a later beginning of the log."""
     return allowed_begin(after) > allowed_begin(before)
 
 
 class SnapshotSteps:
-    """What ``role`` does for snapshots. ``open_topic``: called when there is something to do.
+    """The protocol of ``role`` for snapshots.
 
-    ``identity``: the id of the log's topic; ``new_id``: draws the name of a snapshot; ``ends``: archive and beginning
-    of the log, for who stores; ``say``: hears what was done (event, epoch, more). ``acts`` and ``folded`` may be called
-    in another thread than the one that performs ``run``.
+    ``open_topic``: called at the first work. ``identity``: returns the id of the log's topic. ``new_id``: draws the
+    name of a snapshot. ``ends``: archive and beginning of the log, for the role that stores. ``say``: receives each
+    event (event, epoch, details). ``acts`` and ``folded`` may be called in another thread than ``run``.
     """
 
     def __init__(
@@ -150,25 +155,26 @@ class SnapshotSteps:
 
     @property
     def is_due(self) -> bool:
-        """True if a snapshot was taken that this role has not begun with, or one is to be archived."""
+        """Whether there is a snapshot that this role has not started with, or one to archive without a failed try."""
         behind = self._behind
         return self._due is not None or (behind is not None and not behind.tries)
 
     @property
     def is_undone(self) -> bool:
-        """True if something is to be deleted, or archived, and was tried in vain: it is tried again after a rest."""
+        """Whether a deletion or an extension of the archive is left. It is retried after a rest."""
         return self._ordered is not None or self._behind is not None
 
     @property
     def waits(self) -> str:
-        """For what the archive waits, since when, and how that ends; empty if it waits for nothing."""
+        """The wait of the archive, with its start and how it ends; empty if there is none."""
         behind = self._behind
         return "" if behind is None else behind.words
 
     def acts(self, state: ClusterState, mark: Start | None) -> bool:
-        """The role is taken over: what was asked for before may be left to do; True if so.
+        """Collect the work that was left before the take-over. Return whether there is any.
 
-        ``mark``: the state behind the newest mark, where it was folded here.
+        Args:
+            mark: the state behind the newest mark, if it was folded here.
         """
         is_left = mark is not None and self._looks and is_unconfirmed(state, mark.state.epoch)
         is_ordered = self._ends is not None and allowed_begin(state) > 0
@@ -179,7 +185,7 @@ class SnapshotSteps:
         return is_left or is_ordered or self._behind is not None
 
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> bool:
-        """True if there is something to do now."""
+        """Add the work that an entry requests. Return whether there is any."""
         is_taken = self._looks and is_mark(before, after)
         is_ordered = self._ends is not None and is_order(before, after)
         if is_taken or is_ordered:
@@ -187,13 +193,14 @@ class SnapshotSteps:
         return is_taken or is_ordered
 
     def _add(self, due: Start | None, ordered: ClusterState | None) -> None:
+        """Add work. Only the newest snapshot is kept, because an older one is no longer useful."""
         with self._lock:
             if due is not None and (self._due is None or due.position > self._due.position):
                 self._due = due
             self._ordered = ordered or self._ordered
 
     def run(self) -> Steps[None]:
-        """For ever."""
+        """Perform the work, forever."""
         topic: SnapshotTopic | None = None
         try:
             while True:
@@ -205,9 +212,10 @@ class SnapshotSteps:
                 topic.close()
 
     def _turn(self, topic: SnapshotTopic | None) -> Steps[SnapshotTopic | None]:
-        """What is to be done now; whole states that it takes are let go with its end."""
+        """Perform the present work. Whole states are released at its end."""
         with self._lock:
             start, ordered, self._due = self._due, self._ordered, None
+        # A newer mark may have replaced the one from before the take-over.
         is_left, self._left = start is self._left, None
         try:
             topic = topic or self._open()
@@ -224,18 +232,23 @@ class SnapshotSteps:
         return topic
 
     def give_up(self, error: LogError, epoch: Epoch = 0) -> None:
-        """Something is left out; readers begin with an older snapshot."""
+        """Report that some work is skipped. Readers begin with an older snapshot."""
         self._say("given_up", epoch, why=error)
 
     def _truncate(self, ordered: ClusterState) -> None:
+        """Delete the entries that an order allows to delete. After a failure the order stays."""
         assert self._ends is not None, "only who has the log's ends is woken by an order"
         self._ends.truncate(ordered)
         with self._lock:
+            # Keep an order that was folded during the deletion.
             if self._ordered is ordered:
                 self._ordered = None
 
     def _store(self, topic: SnapshotTopic, start: Start, is_left: bool) -> Steps[None]:
-        """``is_left``: it was asked for before the take-over, and may have been stored."""
+        """Store a snapshot, and plan its archive.
+
+        ``is_left``: it was requested before the take-over, so the previous instance may have stored it.
+        """
         if not is_left or not self._is_stored(topic, start):
             begin = 0 if self._ends is None else self._ends.begin()
             head = topic.store(start, self._identity(), self._role, self._now(), self._new_id(), begin)
@@ -248,7 +261,7 @@ class SnapshotSteps:
             self._behind = replace(earlier, epoch=start.state.epoch, wanted=wanted, rests=0)
 
     def _archive(self) -> Steps[None]:
-        """Up to the newest snapshot that is stored, or confirmed; if it is not time for that yet, a rest has passed."""
+        """Extend the archive to the newest stored or confirmed snapshot, or count one rest if it is too early."""
         behind = self._behind
         if behind is None or self._ends is None:
             return
@@ -272,11 +285,12 @@ class SnapshotSteps:
         self._say("unarchived", behind.epoch, why=why, rests=self._behind.rests)
 
     def _is_stored(self, topic: SnapshotTopic, start: Start) -> bool:
-        """True if who acted before did that."""
+        """Return whether the previous instance stored the snapshot."""
         mine = self._identity(), start.state.state_id, digest(start.state)
         return any(mine == (one.head.topic_id, one.head.state_id, one.head.digest) for one in topic.listed())
 
     def _confirm(self, topic: SnapshotTopic, start: Start) -> Steps[None]:
+        """Compare the stored snapshot with this role's fold, publish the result, and record an agreement in the log."""
         epoch = start.state.epoch
         head: StoredSnapshot | None = yield AwaitHead(topic, epoch)
         if head is None:
@@ -290,15 +304,16 @@ class SnapshotSteps:
             self._say("disputed", epoch, digest=said.digest, stored=head.digest)
 
     def _submit(self, command: Command) -> Steps[None]:
+        """Submit a command unless the log contains it already."""
         yield FaultPoint("snapshots")
         if not is_known((yield Newest()), command):
             yield SubmitOnce(command)
 
 
 class SnapshotThread:
-    """Performs ``steps`` in a thread that begins with the first thing to do.
+    """A thread that performs ``steps``. It starts with the first work.
 
-    ``submit``: puts a command into the log, ``newest``: gives the newest state; ``retry_s``: a rest of what is undone.
+    ``submit``: submits a command to the log. ``newest``: returns the newest state. ``retry_s``: the length of a rest.
     """
 
     def __init__(
@@ -321,16 +336,16 @@ class SnapshotThread:
 
     @property
     def waits(self) -> str:
-        """As ``SnapshotSteps.waits``."""
+        """See ``SnapshotSteps.waits``."""
         return self._steps.waits
 
     def acts(self, state: ClusterState, mark: Start | None) -> None:
-        """The role is taken over; ``mark``: as ``SnapshotSteps.acts`` has it."""
+        """Collect the work that was left before the take-over. ``mark``: see ``SnapshotSteps.acts``."""
         if self._steps.acts(state, mark):
             self._wake()
 
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> None:
-        """In the replica's thread: is there something to do now?"""
+        """Add the work that an entry requests. Runs in the replica's thread."""
         if self._steps.folded(before, after, offset):
             self._wake()
 
@@ -343,7 +358,7 @@ class SnapshotThread:
                 self._thread.start()
 
     def stop(self, timeout_s: float = 5.0) -> None:
-        """Begin nothing more; what is under way ends by itself, or with the process."""
+        """Start no further work. Work in progress ends, or the process ends it."""
         with self._news:
             self._over = True
             self._news.notify_all()
@@ -388,13 +403,18 @@ def _log(role: str, event: str, epoch: Epoch, **about: object) -> None:
 
 
 class _Over(Exception):
-    """The thread is to end."""
+    """Ends the thread."""
 
 
 def compared(
     start: Start, head: StoredSnapshot, topic_id: str, role: str, now: Micros
 ) -> tuple[SnapshotConfirmation, ConfirmSnapshot | None]:
-    """What ``role``, whose own fold is ``start``, says beside a head, and puts into the log if the two agree."""
+    """Return a role's confirmation of a stored snapshot, and the command for the log; None if the digests differ.
+
+    Args:
+        start: the state of the role's own fold.
+        head: the head of the stored snapshot.
+    """
     state, mine = start.state, digest(start.state)
     whose = state.cluster_id, topic_id, state.epoch, state.state_id
     said = SnapshotConfirmation(*whose, start.position, mine, role, now)

@@ -1,20 +1,20 @@
-"""The keeper looks after both ends of the log's life: what becomes old is archived, and goes when it was ordered.
+"""The archive of the log, and the deletion of old entries. Both are work of the cache writer.
 
-After each snapshot that it stored the keeper extends the archive, if a folder is set for one (``RINGLOG_ARCHIVE``): it
-folds what goes in and compares the state with its own. Then the log is to know how far the archive goes. Who takes over
-extends it to the newest snapshot that is confirmed, if the log does not know that it goes so far (``behind``). What the
-place does not take is tried again (``ringlog.agents.maintenance.snapshots``).
+After each snapshot that it stored, the cache writer extends the archive, if a location is set (``RINGLOG_ARCHIVE``). It
+folds the added entries, and compares the state with its own. Then it records the end of the archive in the log. An
+instance that takes over extends the archive to the newest confirmed snapshot, unless the log records that it reaches
+that far (``behind``). ``ringlog.agents.maintenance.snapshots`` retries after a failure.
 
-A deletion follows the entry of a ``TruncateLog``. It is the same however often it is done, so who takes over does it
-again, and it never goes above what the state allows. Before it, by a fresh look:
+A deletion follows the entry of a ``TruncateLog``. A repeated deletion changes nothing, and a deletion never exceeds the
+limit in the state. So an instance that takes over repeats it. Each deletion first checks:
 
-1. the confirmed snapshot of the new beginning can be read and fits the log: who may not begin with a later one,
-   since it is further back, begins there, as long as the log does;
-2. the archive that is set holds all that goes, and is the one that the log knows of;
-3. the change topics are past the new beginning: their publisher goes on from what they say;
-4. this instance still acts in its role.
+1. The confirmed snapshot of the new beginning is readable and fits the log. A reader that cannot use a later one,
+   because its own replica is further back, can begin there as long as the log does.
+2. The configured archive contains all entries to be deleted, and is the one that the log records.
+3. The change topics are past the new beginning. Their publisher continues from their last epoch.
+4. This instance is still the active one.
 
-What is lacking is said, and tried again later: the log may be longer than it need be, for as long as it takes.
+An unmet condition is reported and retried later. A log that is longer than necessary does no harm.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ log = get_logger(__name__)
 
 
 class LogEnds:
-    """The archive and the beginning of one log. For use by one thread.
+    """The archive and the beginning of one log. For one thread.
 
-    ``delete``: has the broker delete what is before an offset; ``published``: the epoch that the change topics have;
-    ``acts``: false if this instance must not go on; ``say``: hears what was done.
+    ``delete``: deletes the records before an offset. ``published``: returns the last epoch of the change topics.
+    ``acts``: returns whether this instance may continue. ``say``: receives each event.
     """
 
     def __init__(
@@ -62,19 +62,21 @@ class LogEnds:
         self._say = say
 
     def begin(self) -> int:
-        """Where the log begins now. Raises LogUnavailable."""
+        """Return the first offset of the log. Raises LogUnavailable."""
         return self._log.begin_offset()
 
     def behind(self, state: ClusterState) -> TakenSnapshot | None:
-        """The newest confirmed snapshot, where the archive does not go so far by what the log knows of it."""
+        """Return the newest confirmed snapshot if the log does not record that the archive reaches it."""
         if self._archive is None or not (confirmed := confirmed_snapshots(state)):
             return None
         known = state.log_bounds.get(ARCHIVED)
         return confirmed[-1] if known is None or known.epoch < confirmed[-1].epoch else None
 
     def archive(self, epoch: Epoch, wanted: Callable[[], str]) -> RecordArchive | None:
-        """Extend the archive up to this epoch, and what the log is to know of it; None if no place is set. ``wanted``:
-        the digest of the epoch's state.
+        """Extend the archive up to this epoch. Return the command that records its end; None if no location is set.
+
+        Args:
+            wanted: returns the digest of the state of ``epoch``.
 
         Raises ArchiveRefused, ArchiveUnavailable, LogUnavailable.
         """
@@ -88,9 +90,9 @@ class LogEnds:
         return RecordArchive(last.last, last.next, last.digest)
 
     def truncate(self, state: ClusterState) -> None:
-        """Delete what a ``TruncateLog`` of this state lets go, if it is there still.
+        """Delete the entries that a ``TruncateLog`` of this state allows to delete, if they still exist.
 
-        Raises SnapshotRefused, ArchiveRefused, ArchiveUnavailable, LogUnavailable; then nothing was deleted.
+        Raises SnapshotRefused, ArchiveRefused, ArchiveUnavailable, LogUnavailable. In these cases nothing was deleted.
         """
         bound = state.log_bounds.get(TRUNCATED)
         if bound is None or self._log.begin_offset() >= bound.position:
@@ -101,12 +103,13 @@ class LogEnds:
             _holds(self._archive.segments(), state, allowed)
         if (published := self._published()) <= bound.epoch:
             raise LogUnavailable(f"the change topics are at epoch {published}, {bound.epoch} is to be the first")
+        # Checked last, because another instance may have taken over during the other checks.
         if self._acts():
             self._delete(allowed)
             self._say("log_truncated", begin=allowed, epoch=bound.epoch)
 
     def _covered(self, bound: LogBound) -> None:
-        """Every reader could begin if the log began there."""
+        """Check that every reader could begin if the log began at ``bound``. Raises SnapshotRefused."""
         start = Beginning(self._open, bound.epoch, warns=False).start(self._log, self._log.identity(), lambda _: ())
         if start.position != bound.position + 1:
             raise SnapshotIncomplete(
@@ -115,6 +118,7 @@ class LogEnds:
 
 
 def _holds(heads: tuple[SegmentHead, ...], state: ClusterState, allowed: int) -> None:
+    """Check that the archive contains all entries before ``allowed``, and is the one that the log records."""
     if not heads or heads[-1].next < allowed:
         raise ArchiveGap(f"the archive does not hold the entries before offset {allowed} yet", "take another snapshot")
     known = state.log_bounds.get(ARCHIVED)

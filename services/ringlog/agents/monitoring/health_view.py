@@ -1,14 +1,14 @@
-"""An agent as who watches it sees it: is it ready, and its figures. Pure functions from one look (``ProcessView``).
+"""Health and metrics of an agent: pure functions of one view of its process (``ProcessView``).
 
 ================  =====  ==============================================================================================
 state             ready  when
 ================  =====  ==============================================================================================
-``starting``      no     it looks for its topics, and for the broker
-``stands_by``     yes    another instance acts in the role, and this one would if it were its turn
-``taking_over``   no     it reads the log and takes the role, and answers nobody yet
+``starting``      no     it waits for its topics or for the broker
+``stands_by``     yes    another instance is active in the role, and this one can replace it
+``taking_over``   no     it reads the log and takes the role over, and does not work yet
 ``active``        yes    it does the role's work
-``broker_away``   no     whatever it was doing, the broker does not answer
-``ended``         no     it was superseded, has crashed or has halted, and its process ends; ``why`` says which
+``broker_away``   no     the broker does not answer, in any of the states above
+``ended``         no     it was superseded, crashed or halted, and its process ends; ``why`` names the reason
 ================  =====  ==============================================================================================
 """
 
@@ -32,9 +32,11 @@ _ENDS: Final = {STOPPED: "stopped", CRASHED: "crashed", SUPERSEDED: "superseded"
 
 @dataclass(frozen=True, slots=True)
 class RoleView:
-    """A worker that has the role, or is taking it. ``is_active``: it does the role's work; ``handled``: up to which
-    epoch; ``refused``: how many proposals of its own are refused; ``alarm``: what is broken in its state; ``more``: the
-    role's own figures; ``waits``: for what its work beside the role waits, and since when.
+    """A view of a worker that has the role, or is taking it over.
+
+    ``is_active``: it does the role's work. ``handled``: the last epoch that its work is done for. ``refused``: the
+    number of its rejected proposals. ``alarm``: a broken invariant of its state; empty: none. ``more``: metrics of the
+    role. ``waits``: the wait of its maintenance work, with its start; empty: none.
     """
 
     log: LogView
@@ -49,8 +51,10 @@ class RoleView:
 
 @dataclass(frozen=True, slots=True)
 class ProcessView:
-    """One look at an agent. ``waits``: what it looks for before it begins, None once it has; ``away``: that the broker
-    is away, in words; ``end``: that of its worker, if it has ended; ``worker``: None while it stands by.
+    """A view of an agent's process.
+
+    ``waits``: the wait before its start; None after it. ``away``: a text about an unavailable broker; empty: it
+    answers. ``end``: the end of its worker; None: it has not ended. ``worker``: None on stand-by.
     """
 
     waits: str | None = None
@@ -60,7 +64,7 @@ class ProcessView:
 
 
 def health_of(view: ProcessView) -> Health:
-    """Is the agent ready, and what is wrong with it or around it?"""
+    """Return the health of an agent: the first state that holds, from its end to its work."""
     worker = view.worker
 
     def is_in(state: str, why: str, is_ready: bool = False) -> Health:
@@ -86,7 +90,7 @@ def health_of(view: ProcessView) -> Health:
 
 
 def samples_of(view: ProcessView, now: Micros) -> Iterator[Sample]:
-    """The agent's figures. ``now``: its clock."""
+    """Yield the metrics of an agent. ``now``: its clock."""
     health = health_of(view)
     yield from process_samples(now)
     yield Sample("ringlog_agent_ready", health.is_ready)
@@ -101,7 +105,7 @@ def samples_of(view: ProcessView, now: Micros) -> Iterator[Sample]:
 
 
 class AgentWatch:
-    """Looks at one agent of ``role``. ``look``: at what its process has by now; ``waits``: for what, until then."""
+    """The watch of one agent. ``look``: returns the view of its process. Until it is set, ``waits`` is shown."""
 
     def __init__(self, role: str, now: Callable[[], Micros]) -> None:
         self.labels: Mapping[str, str] = {"role": role}

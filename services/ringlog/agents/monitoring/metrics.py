@@ -1,8 +1,8 @@
 """Metrics of agents: the cluster's state as the coordinator sees it, and the validator's queue and latencies.
 
-The active coordinator reads the acknowledgements, so it also shows what movements wait for. Latencies are measured with
-the process's own clock, from reading a record of requests to answering all of it: times in clients' records are of
-other clocks. One thread writes, any may read.
+The active coordinator reads the acknowledgements, so it also shows the waits of range movements. Latencies use the
+process's own clock, because times in clients' records are from other clocks. They run from reading a record of requests
+to answering all of it. One thread writes the metrics, any thread may read them.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ringlog.runtime.monitoring.metrics import Durations, Sample
 from ringlog.wire.records import APPLIED, EXPIRED, REJECTED, NodeAck
 
 NODES_MAX: Final = 50
-"""Nodes that are shown one by one: those that most wait for, those that have been silent for longest."""
+"""The most nodes with a metric each: those that block most movements, or that have been silent for longest."""
 NOBODY: Final[Mapping[NodeId, Micros]] = {}
 
 Acks = Mapping[str, NodeAck]
@@ -31,7 +31,7 @@ Acks = Mapping[str, NodeAck]
 def cluster_samples(
     state: ClusterState, acks: Acks, now: Micros, heard: Mapping[NodeId, Micros] = NOBODY
 ) -> Iterator[Sample]:
-    """The figures at ``state``, given the last acknowledgements that count there, and when nodes were last heard."""
+    """Yield the metrics of ``state``. ``acks``: those that count. ``heard``: the time of each node's last report."""
     states = Counter(node.state for node in state.nodes.values())
     yield from (Sample("ringlog_cluster_nodes", states[one], (one,)) for one in NODE_STATES)
     present = [node for node in state.nodes.values() if node.state != "left"]
@@ -68,7 +68,7 @@ def _movements(state: ClusterState, acks: Acks, now: Micros) -> Iterator[Sample]
 
 
 def _heard(state: ClusterState, heard: Mapping[NodeId, Micros]) -> Iterator[Sample]:
-    """Nodes that should be working, the one that has been silent for longest first."""
+    """Yield the time of the last report of each node that should be running, longest silence first."""
     wanted = [node for node in state.nodes.values() if node.id in heard and node.state != "left" and not node.down]
     for node in sorted(wanted, key=lambda one: (heard[one.id], one.name))[:NODES_MAX]:
         yield Sample("ringlog_node_heard_seconds", heard[node.id] / SECOND_US, (node.name,))
@@ -96,7 +96,7 @@ def _writers(state: ClusterState) -> Iterator[Sample]:
 
 
 class AnswerTimes:
-    """All times in seconds of one clock that never goes back."""
+    """The validator's queue and latencies. All times are in seconds of one monotonic clock."""
 
     def __init__(self) -> None:
         self._open: deque[tuple[int, int, float]] = deque()
@@ -107,34 +107,34 @@ class AnswerTimes:
         self._committed = Durations()
 
     def arrived(self, offset: int, requests: int, now: float) -> None:
-        """A record of requests came in."""
+        """Record the arrival of a record of requests."""
         self._open.append((offset, requests, now))
         self._waiting += requests
 
     def sent(self, now: float) -> None:
-        """Entries were appended; more of them may follow before their fates are known."""
+        """Record an append of entries. Only the first append before ``committed`` starts the latency."""
         if self._sent is None:
             self._sent = now
 
     def settled(self, outcome: str) -> None:
-        """One request has its answer."""
+        """Count an answer to one request."""
         self._outcomes[outcome] += 1
 
     def committed(self, now: float) -> None:
-        """The fates of what was sent are final."""
+        """Record that the outcomes of all sent entries are final."""
         if self._sent is not None:
             self._committed.add(now - self._sent)
             self._sent = None
 
     def acknowledged(self, offset: int, now: float) -> None:
-        """All records up to this offset are answered."""
+        """Record that all records up to this offset are answered."""
         while self._open and self._open[0][0] <= offset:
             _, requests, since = self._open.popleft()
             self._waiting -= requests
             self._answered.add(now - since)
 
     def samples(self) -> Iterator[Sample]:
-        """The figures."""
+        """Yield the metrics."""
         yield Sample("ringlog_validator_waiting_requests", self._waiting)
         yield Sample("ringlog_validator_answer_seconds", self._answered)
         yield Sample("ringlog_validator_commit_seconds", self._committed)

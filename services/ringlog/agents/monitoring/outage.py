@@ -1,13 +1,12 @@
-"""What an agent's log says of a broker that is away: one line when it begins, one when it is over.
+"""The log lines about an unavailable broker: one at the start of an outage, one at its end.
 
-The client library under faust repeats its complaints many times a second while it has no broker. The first one is worth
-a line; the others only say that nothing has changed, and are counted. Who looks at the broker by itself
-(``ringlog.log.replicas.topic_watch``) says when it answers again. A machine that is too busy for faust's threads is
-counted likewise.
+Without a broker, the client library under faust logs errors many times a second. The first one becomes a line. The
+others show nothing new, and are only counted. ``ringlog.log.replicas.topic_watch`` polls the broker, and reports when
+it answers again. Errors about faust's threads on an overloaded machine are reduced in the same way.
 
-Where one broker of several is dead, the library complains of it and the others answer at once, over and over. So
-these lines begin at most once in ``SELDOM_S``. The complaints of an outage that comes sooner are counted; it has its
-lines, too, if it lasts until that time is over.
+If one broker of several is down, the library reports it again and again, while the others answer at once. So at most
+one outage in ``SELDOM_S`` gets lines. Errors of an outage that begins sooner are only counted. If it lasts until that
+time has passed, it gets its lines.
 """
 
 from __future__ import annotations
@@ -20,17 +19,17 @@ from collections.abc import Callable
 from ringlog.runtime.logs import Seldom, get_logger
 
 CLIENT = "aiokafka"
-"""The library whose complaints are counted; what others say goes to the log as it is."""
+"""The library whose errors are counted. Errors of other libraries go to the log unchanged."""
 LATE = "Thread keepalive is not responding"
-"""What faust says about once a second of a thread that has not run for 3 s."""
+"""A part of faust's message, about once a second, about a thread that has not run for 3 s."""
 
 log = get_logger(__name__)
 
 
 class Outage(logging.Handler):
-    """Knows whether the broker is away. A handler of the standard library's logs, too; safe from threads.
+    """The state of the broker, for any thread. Also a handler of the standard library's logs.
 
-    ``on_trouble``: called when the client library begins to complain.
+    ``on_trouble``: called when the client library logs an error.
     """
 
     def __init__(
@@ -52,11 +51,11 @@ class Outage(logging.Handler):
         self._silent = False
 
     def be_silent(self) -> None:
-        """The agent has said why it ends: what libraries complain of while they are taken down explains nothing."""
+        """Drop all further records. The agent has logged its end, and errors during the shutdown explain nothing."""
         self._silent = True
 
     def away(self, why: str) -> None:
-        """The broker does not answer, or the client library says so."""
+        """Record that the broker does not answer, or that the client library says so."""
         with self._state:
             if self._since is None:
                 self._since, self._why, self._passed_over, self._told = self._now(), why, 0, False
@@ -67,14 +66,14 @@ class Outage(logging.Handler):
 
     @property
     def shown(self) -> str:
-        """For how long the broker has been away and what was said of it first; empty if it is not away."""
+        """The duration and the first error of the present outage; empty if there is none."""
         with self._state:
             if self._since is None:
                 return ""
             return f"the broker has been away for {self._now() - self._since:.0f} s: {self._why}"
 
     def answers(self) -> None:
-        """The broker has answered."""
+        """Record that the broker has answered."""
         with self._state:
             since, self._since = self._since, None
             passed_over, told = self._passed_over, self._told
@@ -83,7 +82,7 @@ class Outage(logging.Handler):
             log.info("broker_answers_again", bootstrap=self._bootstrap, away_s=away_s, passed_over=passed_over)
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Take one record of another library's log."""
+        """Handle one log record of another library."""
         if self._silent:
             return
         if record.name.partition(".")[0] == CLIENT:
@@ -98,7 +97,7 @@ class Outage(logging.Handler):
 
 
 def take_over_logs(outage: Outage) -> None:
-    """Send all that other libraries log from the level of errors on to ``outage``, and nothing below it anywhere."""
+    """Send all errors of other libraries to ``outage``, and drop their lower levels."""
     root = logging.getLogger()
     root.handlers[:] = [outage]
     root.setLevel(logging.ERROR)

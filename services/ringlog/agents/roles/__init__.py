@@ -1,1 +1,1 @@
-"""The threads that perform what the protocols ask for, one module per role."""
+"""The threads that perform the effects of the protocols, one module per role."""

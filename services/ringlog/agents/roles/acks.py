@@ -1,11 +1,11 @@
-"""The parts that workers with acknowledgements share: all records of the topic first, then those that faust delivers.
+"""Workers that read acknowledgements: first all records of the topic, then those that faust delivers.
 
 When the key files change, the book starts again (``NewAcks``), because earlier records must be checked with the new
-keys. A role without other effects has no thread of its own: its row in ``protocol.roles`` names its steps.
+keys. A role without other effects has no class here: its row in ``protocol.roles`` names its steps (``PlainThread``).
 
-``RejectedAcks`` lists the nodes whose acknowledgements are ignored because their code is missing or wrong, until a
-valid one arrives. The agent's status shows them in the form of a rejected proposal, so every operator sees them.
-Anybody can invent nodes: only those of the directory are shown, and of others at most ``NODES_MAX`` are kept.
+``RejectedAcks`` lists the nodes whose acknowledgements are ignored because their MAC is missing or wrong, until a valid
+one arrives. The agent's status shows them in the form of a rejected proposal, so every operator sees them. A client can
+invent nodes. So the status shows registered nodes only, and at most ``NODES_MAX`` nodes are kept.
 """
 
 from __future__ import annotations
@@ -38,30 +38,31 @@ class _Named(Protocol):
 
 
 class RejectedAcks:
-    """For one thread that hears; any may look. ``records``: how many were passed over."""
+    """The nodes with rejected acknowledgements. One thread writes, any thread may read. ``records``: the total."""
 
     def __init__(self) -> None:
         self.records = 0
         self._since: dict[NodeId, Micros] = {}
 
     def begin_anew(self) -> None:
-        """All is read again."""
+        """Forget the nodes, because all records are read again."""
         self._since = {}
 
     def believes(self, node: NodeId) -> None:
-        """Its newest word is its own."""
+        """Record a valid acknowledgement of a node."""
         self._since.pop(node, None)
 
     def passes_over(self, node: NodeId, now: Micros, known: Container[NodeId]) -> None:
-        """A record of ``node`` has no right code. ``known``: the nodes of the directory."""
+        """Record an acknowledgement of ``node`` without a valid MAC. ``known``: the registered nodes."""
         self.records += 1
         if len(self._since) >= NODES_MAX and node not in self._since:
+            # Make room for registered nodes: a client may have filled the list with invented ones.
             self._since = {one: since for one, since in self._since.items() if one in known}
         if len(self._since) < NODES_MAX:
             self._since.setdefault(node, now)
 
     def shown(self, known: Mapping[NodeId, _Named]) -> tuple[RefusedProposal, ...]:
-        """Those of the directory, who has waited longest first."""
+        """Return a rejection for each registered node, in the order of their first rejected record."""
         found = [(node, since) for node, since in self._since.copy().items() if node in known]
         return tuple(
             RefusedProposal(known[node].name, NodeAck.__name__, ACK_REJECTED, REJECTED_ACK_REMEDY, since)
@@ -70,11 +71,11 @@ class RejectedAcks:
 
 
 NODES_SHOWN_MAX: Final = REFUSED_MAX
-"""Nodes that are not believed are shown up to this number."""
+"""The most nodes with rejected acknowledgements in a status."""
 
 
 class AcksThread(AskingThread):
-    """One instance of such a role."""
+    """One instance of a role that reads acknowledgements."""
 
     _masters: tuple[str, ...] = ()
 
@@ -83,23 +84,24 @@ class AcksThread(AskingThread):
         super().__init__(settings, acknowledge, ended)
 
     def hear(self) -> None:
-        """From now on the effects about acknowledgements are performed."""
+        """Register the handlers of the effects about acknowledgements."""
         self.driver.handlers |= {ReadAcks: lambda _: self._all_acks(), NewAcks: self._new_acks}
 
     def figures(self) -> Iterator[Sample]:
-        """How many acknowledgements were passed over since they had no code by the key of their node."""
+        """Yield the number of acknowledgements that were ignored because of their MAC."""
         yield Sample("ringlog_acks_not_believed", self._not_believed.records)
 
     def refused(self) -> tuple[RefusedProposal, ...]:
-        """The nodes that are not believed, too."""
+        """Return the rejected proposals, and the nodes whose acknowledgements are ignored."""
         return (*super().refused(), *self._not_believed.shown(self.replica.state.nodes)[:NODES_SHOWN_MAX])
 
     def begin_anew(self) -> None:
-        """What was noted of acknowledgements counts no more."""
+        """Forget the collected acknowledgements, and load the keys."""
         self._masters = current().ack_masters
         self._not_believed.begin_anew()
 
     def _all_acks(self) -> Iterator[ReceivedAck]:
+        """Yield all acknowledgements of the topic."""
         self.begin_anew()
         acks = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, ACKS)
         try:
@@ -108,14 +110,16 @@ class AcksThread(AskingThread):
             acks.close()
 
     def _new_acks(self, effect: NewAcks) -> Iterator[ReceivedAck] | None:
+        """Return the acknowledgements since the last call; None if the keys have changed: all must be read again."""
         wait_s = WAITS_S[effect.wait]
         offered = self.rest(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s)
         if current().ack_masters != self._masters:
-            self._answered(offered)  # they are in the topic, which is read again
+            self._answered(offered)  # the topic contains them, and is read again
             return None
         return self._heard(offered)
 
     def _heard(self, offered: list[Offered]) -> Iterator[ReceivedAck]:
+        """Yield the acknowledgements of these records, then mark the records as handled."""
         yield from self._read(offered)
         self._answered(offered)
 
@@ -124,6 +128,7 @@ class AcksThread(AskingThread):
             self.acknowledge(offset)
 
     def _read(self, records: Iterable[Offered]) -> Iterator[ReceivedAck]:
+        """Yield the valid acknowledgements of these records."""
         for offset, value in records:
             if not value:
                 continue
@@ -146,7 +151,7 @@ class AcksThread(AskingThread):
 
 
 class PlainThread(AcksThread):
-    """One instance of a role without a shell."""
+    """One instance of a role without other effects."""
 
     def __init__(self, row: Role, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
         self.role = row.name
@@ -154,6 +159,6 @@ class PlainThread(AcksThread):
         super().__init__(settings, acknowledge, ended)
 
     def ask(self) -> None:
-        """Perform the protocol, for ever."""
+        """Perform the protocol, forever."""
         self.hear()
         self.driver.carry_out(self._protocol())

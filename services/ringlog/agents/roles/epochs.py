@@ -1,6 +1,6 @@
-"""How far the change topics are published: the newest committed record of ``epochs``.
+"""The last published epoch, from the newest committed record of ``epochs``.
 
-What somebody else wrote there is passed over with a warning.
+Records of other writers are skipped with a warning.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ EPOCHS_TOPIC = next(spec for spec in TOPICS if spec.suffix == EPOCHS)
 
 
 class EpochsReader:
-    """Reads ``epochs`` from its beginning, committed records only. For use by one thread; ``close`` it.
+    """A reader of the committed records of ``epochs``, from its beginning. For one thread; ``close`` it.
 
-    ``look``: called now and then while it waits; may raise.
+    ``look``: called from time to time during a wait; may raise.
     """
 
     def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
@@ -37,17 +37,17 @@ class EpochsReader:
         self._seldom = Seldom(log)
 
     def newest(self) -> Epoch:
-        """The last epoch that is published as far as is known here; 0 if none. Does not wait."""
+        """Return the last published epoch as far as it was read; 0 if there is none. Does not block."""
         self._take(self._tail.poll(0.0))
         return 0 if self._last is None else self._last.epoch
 
     def at_end(self) -> EpochChange | None:
-        """The last published record of all that are committed when this is called. Raises LogUnavailable."""
+        """Return the last record that is committed when this is called. Raises LogUnavailable."""
         self._take(read_to_end(self._log, self._tail, look=self._look))
         return self._last
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._tail.close()
         self._log.close()
 

@@ -26,22 +26,24 @@ from ringlog.runtime.logs import get_logger
 BEAT_S = 1.0
 RETRY_S = 0.5
 WRITE_PAUSE: Final[Micros] = 100_000
-"""In a stream of epochs one write is made in this time: each has the digest of the state, a look at all of its history
-(2 ms). A few that come now and then are written at once (``ringlog.log.replicas.poll_policy``).
+"""The pause between two writes in a stream of epochs, in microseconds.
+
+Each write contains the digest of the state, and computing it walks the whole history (2 ms). Occasional epochs are
+written at once (``ringlog.log.replicas.poll_policy``).
 """
 
 log = get_logger(__name__)
 
 
 class KeeperThread(FollowingThread):
-    """One instance of the cache keeper."""
+    """One instance of the cache writer."""
 
     role = ROLE
     _written: Epoch = 0
     _answered = True
 
     def log_ends(self) -> LogEnds:
-        """The keeper stores states, so it also extends the archive, and lets go of entries."""
+        """Return the archive and the beginning of the log: the role that stores states also maintains these."""
         place = self.settings.bootstrap_servers, self.settings.cluster
         archive = None if self.settings.archive is None else Archive(place_of(self.settings.archive))
         return LogEnds(
@@ -62,7 +64,7 @@ class KeeperThread(FollowingThread):
             epochs.close()
 
     def work(self) -> None:
-        """Keep the cache at the newest epoch, for ever."""
+        """Keep the cache at the newest epoch, forever."""
         self._digester, self._writes = Digester(), LooksToSpare(pause=WRITE_PAUSE)
         self._cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
         self.driver.handlers |= {
@@ -78,11 +80,11 @@ class KeeperThread(FollowingThread):
             self._cache.close()
 
     def handled_epoch(self) -> Epoch:
-        """The last epoch that is in the cache."""
+        """Return the last epoch in the cache."""
         return self._written
 
     def _barrier(self, effect: Barrier) -> ClusterState:
-        """Asks until it is answered."""
+        """Retry the read barrier until the log answers. An unavailable broker must not end this role."""
         while True:
             try:
                 return self.replica.read_barrier(effect.timeout / 1e6)
@@ -91,6 +93,7 @@ class KeeperThread(FollowingThread):
             self.news(BEAT_S)
 
     def _store(self, effect: Store) -> WriteOutcome | None:
+        """Perform one write, and log each change between an available and an unavailable cache once."""
         state = effect.state
         confirmation = Confirmation(self._digester.digest(state), effect.position, effect.confirmed_at)
         try:

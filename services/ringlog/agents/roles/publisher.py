@@ -1,22 +1,23 @@
 """The publisher's thread: performs the effects of ``ringlog.protocol.followers.publisher``.
 
-It reads from ``epochs`` how far the topics go before its replica starts, and has all that the replica folds from there
-on as a ``Feed``: every epoch in order, however slow the transactions are. A change topic that lacks a key of the last
-published epoch's state was deleted and made again, one that says something else under it was written to by others, or
-restored from an older copy: what it should have is written before anything new.
+It reads the last published epoch from ``epochs`` before its replica starts. All later epochs come from a ``Feed`` of
+the replica, in order, even if transactions are slow.
 
-One epoch is in one transaction, however large: a reader of committed records never sees a part of it, and ``epochs``
-and the rest tell of the same epoch. What was lacking is written in several. Nothing is promised of it that a part would
-break: ``epochs`` had that state long ago, each record only puts back what stood there, in the order in which it
-was first published (streams before their generation), and an instance that dies half-way is followed by an instance
-that finds what is lacking still.
+A change topic may lack a key of the last published state, because it was deleted and created again. Or it has another
+value, because another process wrote to it or an older copy was restored. The missing records are written before
+anything new.
 
-A record that a change topic refuses for its size halts this agent (``RecordTooLarge``). Epochs go out in their order,
-so nothing may be passed over, and to start again would meet the same record. ``kernel.size_limits`` keeps records below
-what the topics take; so this is a topic whose limit was lowered, and the message says how to raise it.
+One epoch is in one transaction, however large. So a read-committed consumer never sees a part of it, and ``epochs``
+always agrees with the other topics. A restoration uses several transactions, which breaks no promise. ``epochs`` named
+that state long ago. Each record only restores an earlier value, in the order of its first publication (streams before
+their generation). If the instance dies in between, the next one finds the remaining differences.
 
-The schemas of all records go to ``<cluster>.schemas`` at each start, by fingerprint, so that a consumer needs no other
-source. A release whose schemas do not fit those that are there halts before it writes anything
+A record that a change topic rejects for its size halts this agent (``RecordTooLarge``). Epochs are published in order,
+so none may be skipped, and a restarted agent would meet the same record. ``kernel.size_limits`` keeps records below the
+limits of the topics. So the limit of this topic was lowered, and the message says how to raise it.
+
+At each start, the schemas of all records are published in ``<cluster>.schemas`` by fingerprint, so that consumers need
+no other source. A release whose schemas are incompatible with the published ones halts before it writes anything
 (``client.creation.schemas``).
 """
 
@@ -53,7 +54,7 @@ from ringlog.runtime.logs import get_logger
 from ringlog.wire.changes import content_of, encode_change_record
 
 TRANSACTION_TIMEOUT_S = 600.0
-"""The largest epoch is a generation of a million ranges; brokers allow 900 s unless they are configured otherwise."""
+"""The largest epoch is a generation of a million ranges. Brokers allow 900 s by default."""
 
 RESTORED_RECORDS_MAX = 10_000
 LOOK_RECORDS = 1_000
@@ -63,14 +64,14 @@ log = get_logger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class EncodedChanges:
-    """Change records as they go to ``cluster``, encoded each time they are walked; ``look`` may end that by raising."""
+    """Change records for ``cluster``, encoded at each iteration. ``look``: called from time to time; may raise."""
 
     cluster: str
     records: Sequence[ChangeRecord]
     look: Callable[[], None]
 
     def __iter__(self) -> Iterator[TransactionRecord]:
-        """Encode one after the other: the largest epochs fit into memory once as values, not again as bytes."""
+        """Encode one record at a time: the largest epochs fit into memory once as values, but not also as bytes."""
         for number, record in enumerate(self.records):
             if number % LOOK_RECORDS == LOOK_RECORDS - 1:
                 self.look()
@@ -86,14 +87,15 @@ class PublisherThread(FollowingThread):
     _position = 0
 
     def prepare(self) -> None:
-        """Keep what the replica folds after the epoch that is published now."""
+        """Make the replica keep all entries after the last published epoch."""
         last = self._last_published()
         published = 0 if last is None else last.epoch
-        self.beginning.epoch_max = published - 1  # the feed hears of that epoch as it is folded
+        # The feed needs the published state itself, so the replica must begin before that epoch.
+        self.beginning.epoch_max = published - 1
         self._feed = Feed(self.replica, published)
 
     def work(self) -> None:
-        """Publish every epoch once, for ever."""
+        """Publish every epoch once, forever."""
         name = f"{self.settings.cluster}.{self.role}"
         self._fenced = FencedProducer(self.settings.bootstrap_servers, name, TRANSACTION_TIMEOUT_S)
         self.driver.handlers |= {
@@ -108,13 +110,14 @@ class PublisherThread(FollowingThread):
         self.driver.carry_out(publish(self.author.protocol))
 
     def handled_epoch(self) -> Epoch:
-        """The last epoch that is in the change topics."""
+        """Return the last epoch in the change topics."""
         return self._published
 
     def _diverge(self, effect: Diverge) -> None:
         raise Diverged(effect.why)
 
     def _follow(self, effect: Follow) -> ClusterState:
+        """Publish the schemas, and return the first state of the feed."""
         self._publish_schemas()
         state = self._feed.state
         if state is None or (0 if effect.last is None else effect.last.epoch) < state.epoch:
@@ -122,7 +125,8 @@ class PublisherThread(FollowingThread):
         return state
 
     def _next_states(self) -> Iterator[tuple[ClusterState, ClusterState]]:
-        self.passed(self._position)  # what came before is announced
+        """Yield the folded records in their order. When all are taken, wait for news."""
+        self.passed(self._position)  # the protocol has announced everything before
         for made in self._feed.take():
             self.raise_if_halted()
             yield made.before, made.after
@@ -134,10 +138,11 @@ class PublisherThread(FollowingThread):
         self._published = effect.epoch
 
     def _write(self, records: Sequence[ChangeRecord]) -> None:
-        """All of them in one transaction."""
+        """Write all records in one transaction."""
         self._fenced.commit(EncodedChanges(self.settings.cluster, records, self.look))
 
     def _restore(self, effect: Restore) -> None:
+        """Repair the change topics, in several transactions."""
         state, cluster = effect.state, self.settings.cluster
         self._published = state.epoch
         found = restoring(

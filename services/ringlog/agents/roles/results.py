@@ -1,8 +1,8 @@
-"""The results topic as the validator keeps it: the rejections that may still be asked for, and no more than needed.
+"""The results topic from the validator's side: reads it, and deletes results that are no longer needed.
 
-Which answers are needed, ``ringlog.protocol.validator.validator`` says. Nothing before the last floor mark
-(``ringlog.protocol.validator.core``) is needed, however young: rejections in such numbers that they had to be
-forgotten are no reason to read them at the next start.
+``ringlog.protocol.validator.validator`` decides which answers are needed. No result before the last floor mark is
+needed (``ringlog.protocol.validator.core``), even if it is recent. These rejections were forgotten because there were
+too many, so the next instance must not read them either.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ log = get_logger(__name__)
 
 
 class ResultsLog:
-    """Reads committed results from the oldest kept one on, and lets go of what nobody needs. For use by one thread.
+    """A reader of committed results from the oldest one, which also deletes old ones. For one thread.
 
-    ``look``: called now and then while it waits; may raise.
+    ``look``: called from time to time during a wait; may raise.
     """
 
     def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
@@ -36,15 +36,15 @@ class ResultsLog:
         self._seldom = Seldom(log)
 
     def close(self) -> None:
-        """Let go of the connections."""
+        """Close the connections."""
         self._log.close()
 
     def published(self) -> Iterator[Result]:
-        """All that is there now."""
+        """Return all present results."""
         return (result for _, result in self._all())
 
     def trim(self, oldest: Epoch) -> None:
-        """Delete what lies before the first needed rejection. What fails now is done the next time."""
+        """Delete the results before the first needed rejection. After a failure, the next call deletes them."""
         try:
             end = self._log.end_offset()
             needed = ((offset, result) for offset, result in self._all() if is_needed(result, oldest))
@@ -67,7 +67,7 @@ class ResultsLog:
 
 
 def first_needed(rejections: Iterable[tuple[int, Result]], end: int) -> int:
-    """The offset before which nothing is needed: of the last floor mark, else of the first rejection, else the end."""
+    """Return the first needed offset: of the last floor mark, else of the first rejection, else the end."""
     first = end
     for offset, result in rejections:
         if first == end or is_floor_mark(result):

@@ -1,20 +1,20 @@
-"""The parts that all roles' workers share: a replica, the take-over, waiting for news, a heartbeat, an orderly end.
+"""The common parts of all roles' workers: replica, take-over, wait for news, heartbeat, orderly end.
 
-One thread does the role's work; it may block on brokers, because the event loop is elsewhere. A worker serves one term:
-it takes the role over when it starts. It ends by itself (``ended``) when a higher term is folded, when it is fenced,
-when the log halts its replica, or when the broker fails. Requests that it had not answered are delivered again to the
-next worker.
+One thread does the role's work. It may block on brokers, because the event loop runs elsewhere. A worker serves one
+term, and takes the role over when it starts. It ends itself (``ended``) when its replica folds a higher term, when it
+is fenced, when the log halts its replica, or when the broker fails. Requests without an answer are delivered again to
+the next worker.
 
-A ``FollowingThread`` works on the metadata log itself, and its replica folds each entry in any case. Delivery of the
-same entries by faust once cost such an agent two thirds of its processor time. So faust pauses (``ringlog.agents.app``)
+A ``FollowingThread`` works on the metadata log itself, and its replica folds each entry in any case. When faust also
+delivered these entries, that cost two thirds of the agent's processor time. So faust pauses (``ringlog.agents.app``),
 and only gets the role's position from time to time.
 
-``InvariantMonitor`` checks the folded state now and then. It reports a broken invariant in the log of the process and
-in the agent's status (code ``invariant_broken``), and does nothing else, because the log defines the state for every
+``InvariantMonitor`` checks the folded state from time to time. It reports a broken invariant in the process log and in
+the agent's status (code ``invariant_broken``), and does nothing else, because the log defines the state for every
 reader. The cause is a defect of this release, or broken memory. The heartbeat's thread checks every ``EPOCHS`` epochs,
-and not before its ``BEATS``-th beat, so no fold waits for it. It shares the interpreter, so checks must be rare even at
-thousands of commits a second. The first check covers everything (half a second for a ring of 16,000 tokens), later ones
-cover the changes since the previous check.
+but never twice within ``BEATS`` beats. So no fold waits for it. It shares the interpreter, so checks must be rare even
+at thousands of commits a second. The first check covers everything (half a second for a ring of 16,000 tokens). Later
+ones cover the changes since the previous check.
 """
 
 from __future__ import annotations
@@ -69,13 +69,13 @@ from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.records import AgentStatus, RefusedProposal, encode_agent_status
 
 EPOCHS = 5_000
-"""Rare enough that a busy validator does not notice; a busy CDC writer alone makes 17,280 a day."""
+"""Rare enough not to slow a busy validator. One busy CDC writer makes 17,280 epochs a day."""
 BEATS = 100
-"""Of the heartbeat: ten seconds."""
+"""Beats of the heartbeat, ten seconds in all."""
 
 
 class InvariantMonitor:
-    """What a role knows of the soundness of its states. ``alarm``: what is broken, in a line; empty if nothing is."""
+    """The invariant checks of a role. ``alarm``: the broken invariant in one line; empty if there is none."""
 
     def __init__(self, role: str) -> None:
         self.alarm = ""
@@ -85,9 +85,9 @@ class InvariantMonitor:
         self._beats = BEATS
 
     def look(self, state: ClusterState) -> None:
-        """One beat: look at a state, if it is that far from the last one.
+        """Count one beat, and check the state if enough epochs and beats have passed.
 
-        What was broken is looked at again as a whole.
+        After a broken invariant, the next check covers the whole state again.
         """
         self._beats += 1
         if self._beats < BEATS or state.epoch == 0 or state.epoch < self._looked_at + EPOCHS:
@@ -113,7 +113,7 @@ Offered = tuple[int, bytes | None]
 
 
 class Stopping(Exception):
-    """The worker was asked to stop."""
+    """The worker must stop."""
 
 
 class RoleThread(ABC):
@@ -121,7 +121,7 @@ class RoleThread(ABC):
 
     role: str
     answers_commits = False
-    """Does each commit wait for it? Else its replica is at ease (``ringlog.log.replicas.poll_policy``)."""
+    """Whether commits wait for this role. If not, its replica has a relaxed pace (``log.replicas.poll_policy``)."""
 
     def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
         self.settings = settings
@@ -167,26 +167,26 @@ class RoleThread(ABC):
     # ---------------------------------------------------------------------------------- for the faust app
 
     def start(self) -> None:
-        """Begin in threads of its own; returns at once."""
+        """Start the threads, and return at once."""
         for thread in self._threads:
             thread.start()
 
     def offer(self, offset: int, value: bytes | None) -> bool:
-        """Take one record of the role's topic; returns at once."""
+        """Add one record of the role's topic to the inbox. Does not block."""
         with self._news:
             self._inbox.append((offset, value))
             self._news.notify_all()
         return True
 
     def seen(self) -> RoleView:
-        """A look at the role, and its own figures."""
+        """Return a view of the role with its metrics."""
         is_active, refused = self._status == ACTIVE, len(self.refused())
         handled, more = self.handled_epoch(), tuple(self.figures())
         alarm, waits = self._sound.alarm, self._snapshots.waits
         return RoleView(seen_log(self.replica), self.term, is_active, handled, refused, alarm, more, waits)
 
     def stop(self) -> None:
-        """Finish what is under way, then return; nothing is written afterwards."""
+        """Finish the work in progress, then return. Nothing is written afterwards."""
         self._stopping.set()
         with self._news:
             self._news.notify_all()
@@ -196,47 +196,47 @@ class RoleThread(ABC):
     # --------------------------------------------------------------------------------------- for the role
 
     def prepare(self) -> None:
-        """What must be there before the replica starts."""
+        """Prepare the worker before the replica starts. By default, do nothing."""
         return
 
     def log_ends(self) -> LogEnds | None:
-        """The archive and the beginning of the log, for the role that looks after them."""
+        """Return the archive and the beginning of the log, for the role that maintains them. Default: None."""
         return None
 
     @abstractmethod
     def work(self) -> None:
-        """The role's work, after the take-over; ends only by an exception (``look`` and ``news`` raise in time)."""
+        """Do the role's work after the take-over. Only an exception ends it (``look`` and ``news`` raise in time)."""
 
     @abstractmethod
     def handled_epoch(self) -> int:
-        """The epoch up to which this role has done its work; shown in its status."""
+        """Return the epoch that the role has done its work for, for its status."""
 
     def refused(self) -> tuple[RefusedProposal, ...]:
-        """What this role would do and is refused; shown in its status."""
+        """Return the rejected proposals of this role, for its status."""
         return ()
 
     def figures(self) -> Iterator[Sample]:
-        """What is shown of this role alone. Called in threads of those who watch."""
+        """Return the metrics of this role alone. Called in other threads."""
         return iter(())
 
     def is_news(self, before: ClusterState, after: ClusterState) -> bool:  # noqa: ARG002
-        """True if the role is to be woken for a newer state; in the replica's thread."""
+        """Return whether a newer state must wake the role. Called in the replica's thread."""
         return True
 
     def accepting(self) -> None:
-        """Preparations are over: the role is shown as active."""
+        """Mark the role as active: its preparations are over."""
         self._status = ACTIVE
         log.info("active", role=self.role, instance=self.instance, term=self.term, epoch=self.replica.state.epoch)
         self._tell()
 
     def look(self) -> None:
-        """Raises Superseded or Stopping if this instance must not go on."""
+        """Raise Superseded or Stopping if this instance must not continue."""
         self._raise_if_superseded()
         if self._stopping.is_set():
             raise Stopping
 
     def goes_on(self) -> bool:
-        """False if ``look`` would raise."""
+        """Return False if ``look`` would raise."""
         return not self._stopping.is_set() and superseded(self.replica.state, self.role, self.term) is None
 
     def _raise_if_superseded(self) -> None:
@@ -245,7 +245,7 @@ class RoleThread(ABC):
             raise Superseded(why)
 
     def news(self, timeout_s: float = WAIT_S) -> list[Offered]:
-        """Wait for records or for a folded epoch, at most ``timeout_s``; gives the records. Raises as ``look`` does."""
+        """Wait for records or a folded epoch, at most ``timeout_s``. Return the records. Raises as ``look``."""
         with self._news:
             if not self._inbox and not self._folded and not self._stopping.is_set():
                 self._news.wait(timeout_s)
@@ -257,12 +257,12 @@ class RoleThread(ABC):
         return records
 
     def rest(self, pause_s: float) -> list[Offered]:
-        """As ``news``, but after a pause that no news shortens: what was tried just now did not work."""
+        """As ``news``, but after a full pause: the last try failed, and news would not help."""
         self._stopping.wait(pause_s)
         return self.news(0)
 
     def read_to_end(self, records: KafkaLog) -> Iterator[LogRecord]:
-        """All records of a log that are there now, from its beginning."""
+        """Yield all present records of a log, from its beginning."""
         tail = records.tail(records.begin_offset())
         try:
             yield from read_to_end(records, tail, look=self.look)
@@ -272,6 +272,7 @@ class RoleThread(ABC):
     # ------------------------------------------------------------------------------------------ internals
 
     def _run(self) -> None:
+        """Serve one term, and turn the exception that ends it into an ``End``."""
         end: End | None = None
         try:
             self.prepare()
@@ -291,12 +292,14 @@ class RoleThread(ABC):
         except Superseded as error:
             end = End(SUPERSEDED, str(error))
         except (ReplicaHalted, LogDamaged, TopicMisconfigured, Diverged) as error:
+            # After LogPassed a restarted process begins with a snapshot. After the others a restart does not help.
             end = End(CRASHED if getattr(error, "code", "") == LogPassed.code else HALTED, str(error), error)
         except RecordTooLarge as error:
-            # The next one would meet the same record: to start again would only add a term to the log, for ever.
+            # A restarted agent would meet the same record, and each restart would add a term to the log.
             log.error("record_too_large", role=self.role, topic=error.topic, bytes=error.size)
             end = End(HALTED, f"{error.code}: {error}", error)
-        except LogUnavailable as error:  # the broker's defect, none of this program: how it came about says nothing
+        except LogUnavailable as error:
+            # The broker failed, not this program: a traceback would not help.
             log.error("role_failed", role=self.role, code=error.code, why=str(error))
             end = End(CRASHED, f"{error.code}: {error}", error)
         except Exception as error:
@@ -314,7 +317,10 @@ class RoleThread(ABC):
             self._ended(end)
 
     def _last_look(self) -> End | None:
-        """Who slept through its own replacement loses its partition first: does the log hold a higher term?"""
+        """Return the end of an instance that was stopped: superseded if the log has a higher term.
+
+        An instance that slept through its replacement first loses its partition, before it has folded the new term.
+        """
         try:
             self.replica.read_barrier(WAIT_S)
             self._raise_if_superseded()
@@ -325,6 +331,7 @@ class RoleThread(ABC):
         return None
 
     def _act(self, acts: Acts) -> None:
+        """Become the active instance: subscribe to folded entries, and continue the maintenance work that was left."""
         self.term = acts.term
         self.replica.subscribe(self._on_folded, self.replica.halt_on_defect)
         self.replica.subscribe(self._agreement.folded, self.replica.halt_on_defect)
@@ -333,27 +340,30 @@ class RoleThread(ABC):
     def _on_folded(
         self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, offset: int
     ) -> None:
+        """Wake the role and the maintenance work after a folded entry. Runs in the replica's thread."""
         if after is not before:
             self._snapshots.folded(before, after, offset)
             if not self.is_news(before, after):
                 return
             if self._folded:
-                return  # nobody has taken that yet, and who does looks at the newest state afterwards
+                return  # the role is woken already, and reads the newest state afterwards
             with self._news:
                 self._folded = True
                 self._news.notify_all()
 
     def _evidence(self, state: ClusterState) -> Path:
+        """Return the file for evidence of a state that differs from another agent's."""
         folder = private_folder(self.settings.data_dir / "agents", ours=True)
         return folder / f"{self.settings.cluster}.{state.cluster_id}.{self.role}.{EVIDENCE}"
 
     def raise_if_halted(self) -> None:
-        """Raises ReplicaHalted: nothing that was folded may be shown as if the log went on."""
+        """Raise ReplicaHalted if the replica has halted: its last state is not that of a live log."""
         halt = self.replica.halted
         if halt is not None:
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)
 
     def _beat(self) -> None:
+        """Check invariants and report the status at each beat, until the worker stops."""
         reporting = Reporting()
         while not self._stopping.wait(LOOK_S):
             self._sound.look(self.replica.state)
@@ -361,20 +371,20 @@ class RoleThread(ABC):
                 self._tell()
 
     def _wrong(self) -> str:
-        """What is wrong with a role that goes on with its work; empty if nothing is."""
+        """Return the defect or wait of a role that continues its work; empty if there is none."""
         return self._sound.alarm or self._snapshots.waits
 
     def _say_goodbye(self, end: End | None) -> None:
-        """The last status, from the thread that did the work: until here it may have used the producer.
+        """Publish the last status, in the thread of the work, which may have used the producer until now.
 
-        Who was taken over is silent: the status is that of the instance which acts now.
+        A superseded instance publishes none, because the status belongs to the active instance.
         """
         if end is None or end.code != SUPERSEDED:
             self._tell()
         self.producer.close()
 
     def _tell(self) -> None:
-        """Publish the status; one that gets lost is followed by the next."""
+        """Publish the status. If it is lost, the next one follows."""
         if superseded(self.replica.state, self.role, self.term) is not None:
             return
         epoch, now = self.handled_epoch(), self.clock.now_us()
@@ -388,16 +398,16 @@ class RoleThread(ABC):
 
 
 class FollowingThread(RoleThread):
-    """One instance of such a role."""
+    """One instance of a role that works on the metadata log itself."""
 
     _passed = 0
 
     def offer(self, offset: int, value: bytes | None) -> bool:  # noqa: ARG002
-        """The replica has read it, or will."""
+        """Return False, because the replica reads the record itself."""
         return False
 
     def passed(self, position: int) -> None:
-        """The role has done its work for everything before ``position``."""
+        """Record that the role has done its work for everything before ``position``."""
         if position > self._passed:
             self._passed = position
             self.acknowledge(position - 1)

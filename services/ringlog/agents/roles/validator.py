@@ -26,7 +26,7 @@ from ringlog.wire.errors import WireError
 from ringlog.wire.records import decode_requests, encode_result
 
 GLANCE_S = 0.005
-"""How often a validator that waits for requests looks whether its batch is over."""
+"""The interval between two checks for the end of a batch, while the validator waits for requests."""
 
 
 class ValidatorThread(RoleThread):
@@ -42,7 +42,7 @@ class ValidatorThread(RoleThread):
         self._times = AnswerTimes()
 
     def work(self) -> None:
-        """Answer requests for ever."""
+        """Answer requests, forever."""
         fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
         results = ResultsLog(self.settings, self.look)
         self._results_topic = topic_name(self.settings.cluster, RESULTS.suffix)
@@ -66,11 +66,11 @@ class ValidatorThread(RoleThread):
                 self._reader.close()
 
     def figures(self) -> Iterator[Sample]:
-        """How many wait for answers, and how long these take."""
+        """Return the metrics of waiting requests and latencies."""
         return self._times.samples()
 
     def accepting(self) -> None:
-        """From now on entries are those of requests."""
+        """Mark the role as active, and measure commits from now on: earlier entries were not for requests."""
         append = self.driver.handlers[Append]
 
         def noted(effect: Append) -> None:
@@ -85,16 +85,16 @@ class ValidatorThread(RoleThread):
         return self.replica.state.epoch
 
     def offer(self, offset: int, value: bytes | None) -> bool:
-        """False for a record that this instance reads by itself."""
+        """Return False for a record that this instance reads itself."""
         return not self._reads(offset) and super().offer(offset, value)
 
     def _reads(self, offset: int) -> bool:
         return self._reader is not None and offset >= self._reads_from
 
     def _requests(self, effect: Requests) -> Sequence[Arrived]:
-        """What faust delivers, up to its first record; what follows that is read here.
+        """Return new records: from faust up to its first delivery, then from a reader of this instance.
 
-        On the way through two event loops and their threads each request would wait as long as for its commit.
+        Through two event loops and their threads, each request would wait as long as for its commit.
         """
         if self._reader is None:
             offered = self.news() if effect.wait else self.news(0)
@@ -107,7 +107,7 @@ class ValidatorThread(RoleThread):
         return self._arrived(offered)
 
     def _meanwhile(self, effect: Meanwhile) -> Sequence[Arrived]:
-        """A request is taken at once; that the batch is over is seen up to ``GLANCE_S`` later."""
+        """Return requests at once. The end of the batch is seen up to ``GLANCE_S`` later."""
         until = time.monotonic() + effect.timeout / 1e6
         while self._reader is not None and not effect.is_over(self.replica.state) and time.monotonic() < until:
             if read := self._read_on(self._reader, GLANCE_S):
@@ -123,8 +123,10 @@ class ValidatorThread(RoleThread):
         return arrived
 
     def _read_on(self, reader: KafkaTail, wait_s: float) -> Sequence[LogRecord]:
-        """What came in. Requests that the topic has lost their clients send again: the next validator begins where the
-        topic does, so this instance ends as if the broker had failed it, and nobody has to look.
+        """Return new records of requests.
+
+        If the topic has lost requests, their clients send them again. So this instance ends as after a failure of the
+        broker, and the next one starts at the beginning of the topic. No operator must act.
         """
         try:
             return reader.poll(wait_s)
@@ -132,6 +134,7 @@ class ValidatorThread(RoleThread):
             raise LogUnavailable(error.message, "the next instance reads what there is") from error
 
     def _begin_to_read(self, position: int) -> None:
+        """Open this instance's reader at ``position``. Later records from faust are not used."""
         requests = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, REQUESTS)
         self._reads_from = position
         self._reader = requests.tail(position)
@@ -159,6 +162,7 @@ class ValidatorThread(RoleThread):
         raise Superseded(effect.detail)
 
     def _request(self, record: Offered) -> Arrived:
+        """Return a record's offset and its readable requests."""
         offset, value = record
         why = "a part of the record is none"
         try:
