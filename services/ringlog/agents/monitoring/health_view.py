@@ -7,7 +7,7 @@ state             ready  when
 ``stands_by``     yes    another instance is active in the role, and this one can replace it
 ``taking_over``   no     it reads the log and takes the role over, and does not work yet
 ``active``        yes    it does the role's work
-``broker_away``   no     the broker does not answer, in any of the states above
+``broker_away``   no     the broker does not answer, in any of the states above except ``starting``
 ``ended``         no     it was superseded, crashed or halted, and its process ends; ``why`` names the reason
 ================  =====  ==============================================================================================
 """

@@ -30,7 +30,7 @@ GLANCE_S = 0.005
 
 
 class ValidatorThread(RoleThread):
-    """One instance of the validator."""
+    """One instance of the validator. After faust's first delivery it reads the requests itself."""
 
     role = ROLE
     answers_commits = True

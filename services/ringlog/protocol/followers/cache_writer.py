@@ -28,8 +28,10 @@ ROLE = "keeper"
 
 @dataclass(frozen=True, slots=True)
 class CacheWriter:
-    """``stored``: the state whose projection the cache has, as far as this instance knows; None: unknown. ``later``:
-    the stamp that was later than the log before the last barrier.
+    """The known content of the cache.
+
+    ``stored``: the state whose projection it has; None: unknown. ``later``: its stamp, if that was later than the log
+    before the last barrier.
     """
 
     stored: ClusterState | None = None

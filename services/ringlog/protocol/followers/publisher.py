@@ -3,10 +3,14 @@
 A transaction costs the broker more than a commit of the log. So a publisher that is behind combines epochs, up to
 ``TOGETHER`` records. Read-committed consumers see each epoch as a whole, as if it had been published alone.
 
-After its take-over an instance initialises the role's transactional id, reads from ``epochs`` the last published epoch,
-and follows the log up to there without writing. If the log does not contain the published state, the instance ends,
-because no write could repair that. First it restores the records that the change topics lack of that state. Then it
-publishes newer epochs.
+After its take-over an instance does this, in order:
+
+1. It initialises the role's transactional id, which fences the previous holder.
+2. It reads the last published epoch from ``epochs``.
+3. It follows the log up to there without writing. If the log does not contain the published state, the instance ends,
+   because no write could repair that.
+4. It restores the records of that state that the change topics lack.
+5. It publishes newer epochs.
 """
 
 from __future__ import annotations
@@ -183,7 +187,7 @@ def restoring(
 
 
 def ahead(published: EpochChange | None, state: ClusterState) -> str | None:
-    """Return why ``published`` cannot come from the log whose newest state is ``state``; None if it can."""
+    """Return why ``published`` cannot come from the log that ends at ``state``; None if nothing shows that."""
     if published is None:
         return None
     if published.cluster_id != state.cluster_id:
