@@ -14,7 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from ringlog import __version__
-from ringlog.cli.main import COMMANDS, app
+from ringlog.cli.main import COMMANDS, app, with_options_last
 from ringlog.cli.node.operation import ListProgress
 from ringlog.cli.shared.connection import resolve
 from ringlog.operator.answers import answer_json
@@ -67,6 +67,19 @@ def test_nothing_known_says_what_to_type() -> None:
     assert "ringlog stack up" in err
     with pytest.raises(typer.Exit):
         resolve("somewhere:9092", None)
+
+
+def test_options_of_the_connection_may_precede_the_command(tmp_path: Path) -> None:
+    config = tmp_path / "client.properties"
+    config.write_text("bootstrap.servers=b:1")
+    assert run("--kafka-config", str(config), "status")[2].startswith("no_cluster: ")
+    words, before = ["list", "x"], ["--cluster=a"]
+    node = typer.main.get_command(app).get_command(None, "node")  # type: ignore[attr-defined]
+    for moved in (["--bootstrap", "b"], ["--bootstrap=b"]):
+        assert with_options_last(node, [*moved, *words], before) == ["list", "--cluster=a", *moved, "x"]
+    assert with_options_last(node, ["list", "--cluster=b"], before) == ["list", "--cluster=a", "--cluster=b"]
+    assert with_options_last(node, ["lst"], before) == ["lst"]
+    assert run("--cluster", "c", "token")[::2] == run("token", "--cluster", "c")[::2]
 
 
 # -------------------------------------------------------------------------------------------------- refusals

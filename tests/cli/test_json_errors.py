@@ -36,6 +36,7 @@ def ran(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *wo
         (["node", "list", "--nope"], 2, "bad_usage"),
         (["node", "liste"], 2, "bad_usage"),
         (["nodes"], 2, "bad_usage"),
+        (["--cluster", "c", "token"], 2, "bad_usage"),
         (["node", "down", "n1"], 2, "bad_usage"),
         (["node", "move", "n1"], 2, "bad_usage"),
         (["log", "--last", "many"], 2, "bad_usage"),
@@ -62,6 +63,14 @@ def test_without_the_option_errors_are_text(
     assert err.startswith("no_broker: ")
     assert ran(monkeypatch, capsys, "node", "liste")[:2] == (2, "")
     assert run("node", "list", "--json")[0] == 1
+
+
+@pytest.mark.parametrize("wrong", [["nodes", "list"], ["node", "lst"], ["--cluster=c", "node", "--bootstrap=b", "lst"]])
+def test_an_unknown_command_names_the_nearest(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], wrong: list[str]
+) -> None:
+    found = json.loads(ran(monkeypatch, capsys, *wrong, "--json")[1])
+    assert (found["code"], found["detail"].endswith(" node list`?")) == ("bad_usage", True), found
 
 
 def test_errors_of_the_log_have_their_hint_as_a_way_out(

@@ -10,8 +10,10 @@ interrupted.
 from __future__ import annotations
 
 import os
+import re
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
 from pathlib import Path
@@ -143,8 +145,54 @@ COMMANDS: dict[str, Subcommand] = {
 """By name, in the order of the help."""
 
 
-class LazyGroup(TyperGroup):
+CONNECTION_OPTIONS = ("bootstrap", "cluster", "kafka_config", "trust_config")
+"""Parameters of the options that may also precede the words of a command."""
+
+
+def with_options_last(command: Any, words: Sequence[str], options: Sequence[str] = ()) -> list[str]:
+    """Return the words with connection options moved behind the words that name a command.
+
+    A command without such an option then refuses it, but a group that only shows its help does not get any. An option
+    that follows the command's name overrides ``options``.
+    """
+    left, moved, at = list(words), list(options), 0
+    while at < len(left) and (inner := getattr(command, "commands", None)):
+        name, equals, _ = left[at].removeprefix("--").replace("-", "_").partition("=")
+        if left[at] in inner:
+            command, at = inner[left[at]], at + 1
+        elif left[at].startswith("--") and name in CONNECTION_OPTIONS:
+            after = at + (1 if equals else 2)
+            moved, left = [*moved, *left[at:after]], [*left[:at], *left[after:]]
+        else:
+            break
+    acts = not hasattr(command, "commands") or command.invoke_without_command
+    return [*left[:at], *(moved if acts else ()), *left[at:]]
+
+
+class CommandGroup(TyperGroup):
+    """A group that answers an unknown command with the nearest command line."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and remaining arguments."""
+        wrong, *rest = args
+        names = self.list_commands(ctx)
+        near = [] if wrong in names or ctx.resilient_parsing else get_close_matches(wrong, names, 1)
+        if near:
+            more = rest[:1] if rest and re.fullmatch("[a-z]+(-[a-z]+)*", rest[0]) else []
+            meant = " ".join([ctx.command_path, *near, *more])
+            ctx.fail(f"No such command {wrong!r}. Did you mean `{meant}`?")
+        return super().resolve_command(ctx, args)
+
+
+class LazyGroup(CommandGroup):
     """Loads a sub-command when it is named, and none to list them all."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return name, command and remaining arguments, with the connection options that precede the command."""
+        name, command, rest = super().resolve_command(ctx, args)
+        given = [(one, ctx.params.get(one)) for one in CONNECTION_OPTIONS]
+        options = [f"--{one.replace('_', '-')}={value}" for one, value in given if value is not None]
+        return name, command, with_options_last(command, rest, options)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
         """What ``COMMANDS`` says of each."""
@@ -161,6 +209,8 @@ class LazyGroup(TyperGroup):
             return None
         subcommand = COMMANDS[cmd_name]
         found = getattr(import_module(subcommand.module), subcommand.attribute)
+        if isinstance(found, typer.Typer):
+            found.info.cls = CommandGroup
         command = typer.main.get_command(found if isinstance(found, typer.Typer) else _single(found))
         if isinstance(found, typer.Typer):
             command.help = subcommand.help
@@ -233,8 +283,16 @@ def _version(wanted: bool) -> None:
         raise typer.Exit
 
 
+def _before(what: str) -> Any:
+    return typer.Option(help=f"{what} Also accepted after the command.")
+
+
 @app.callback()
 def _root(
+    bootstrap: Annotated[str | None, _before("Kafka brokers, host:port,…")] = None,
+    cluster: Annotated[str | None, _before("Name of the cluster.")] = None,
+    kafka_config: Annotated[str | None, _before("How to log in to Kafka: a client.properties.")] = None,
+    trust_config: Annotated[str | None, _before("Certificates and token: a trust.properties.")] = None,
     _shown: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Cluster metadata as one totally ordered log."""

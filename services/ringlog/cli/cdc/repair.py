@@ -62,7 +62,7 @@ def repair_command(
     if as_json:
         typer.echo(json.dumps(answer_json(answer) | {"request": views.request(found)}))
     else:
-        out.print(f"{name}: {found.outcome.replace('_', ' ')}", markup=False)
+        out.print(f"{name} of cluster {client.cluster}: {found.outcome.replace('_', ' ')}", markup=False)
     if found.outcome == DROPPED or (wait and found.outcome == IN_PROGRESS):
         fail("not_repaired", f"{name} is {found.outcome}; look at it with: ringlog operation show {name}")
 

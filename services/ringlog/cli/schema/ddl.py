@@ -11,7 +11,7 @@ import typer
 
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, fail, out, resolve, seconds_of
 from ringlog.cli.shared.options import newest, view_command
-from ringlog.cli.shared.submitting import submitted
+from ringlog.cli.shared.submitting import applied_text, submitted
 from ringlog.client.client import Client
 from ringlog.files import read_text
 from ringlog.operator.answers import TIMEOUT_S, answer_json
@@ -61,7 +61,7 @@ def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeo
     if as_json:
         typer.echo(json.dumps({"line": part[0].line, "statements": len(part), **found}))
     elif isinstance(answer, AppliedResult):
-        out.print(f"{count} applied at epoch {answer.epoch}" + (f", operation {began}" if began else ""))
+        out.print(f"{count} {applied_text(answer.epoch, began)}")
     if not isinstance(answer, AppliedResult):
         if not as_json:
             fail("request_expired", f"unknown, now final: look in the log since epoch {found['since_epoch']}")

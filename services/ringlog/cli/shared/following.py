@@ -17,7 +17,7 @@ import typer
 
 from ringlog.cli.shared.connection import connect, errors, fail, out, resolve, seconds_of
 from ringlog.cli.shared.options import ASKING, with_options
-from ringlog.cli.shared.submitting import show_answer, submitted
+from ringlog.cli.shared.submitting import applied_text, show_answer, submitted
 from ringlog.client.client import Client
 from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.model.state import ClusterState
@@ -67,7 +67,7 @@ def ask(
             show_answer(answer, began, as_json, ways_after(client.replica.state, intent, answer))
             return
         if not as_json:
-            out.print(f"applied at epoch {answer.epoch}, operation {began}")
+            out.print(applied_text(answer.epoch, began))
         place = context.bootstrap, context.cluster
         with closing(AcksReader(*place)) as acks, closing(LastHeardReader(*place)) as loads:
             view = watch(client, acks, loads, began, timeout, _print_nothing if as_json else StagePrinter().report)

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from ringlog.cli.shared.connection import connect, fail, out, resolve
+from ringlog.cli.shared.connection import asked_cluster, connect, fail, out, resolve
 from ringlog.cli.shared.options import ASKING, with_options
 from ringlog.client.client import Client
 from ringlog.operator import answers
@@ -62,12 +62,17 @@ def submitted(
         fail(refused.code, str(refused), 2)
 
 
+def applied_text(epoch: int, began: str | None) -> str:
+    """Return in words that a command was applied: where, and which operation it started."""
+    return f"applied at epoch {epoch} of cluster {asked_cluster()}" + (f", operation {began}" if began else "")
+
+
 def show_answer(answer: Submitted, began: str | None, as_json: bool, ways_out: Sequence[str] = ()) -> None:
     """Print what became of a command; exit status 1 unless it was applied."""
     if as_json:
         typer.echo(json.dumps(answer_json(answer, began, ways_out)))
     elif isinstance(answer, AppliedResult):
-        out.print(f"applied at epoch {answer.epoch}" + (f", operation {began}" if began else ""))
+        out.print(applied_text(answer.epoch, began))
     elif isinstance(answer, RejectedResult):
         fail(answer.code, answer.detail, ways_out=ways_out)
     else:
