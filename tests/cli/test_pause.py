@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from ringlog.client.client import Client
+from ringlog.kernel.model.modes import pause_text
 from ringlog.operator.views import views
 from ringlog.operator.views.words import format_pause
 from tests.cli.authoring import authoring, run
@@ -27,7 +28,8 @@ def paused(client: Client) -> list[str]:
 def test_what_is_paused_is_refused_shown_and_let_go(client: Client) -> None:
     assert run("pause", "schema", "topology", "--reason", "upgrade")[0] == 0
     since = f"is paused since epoch {client.read_barrier().epoch}: upgrade"
-    assert paused(client) == [f"schema of everything {since}", f"topology of everything {since}"]
+    assert paused(client) == [f"schema {since}", f"topology {since}"]
+    assert (pause_text("splits", "ks.t"), pause_text("all")) == ("splits of ks.t are paused", "all changes are paused")
     status, out, err = run("keyspace", "create", "ks", "--factor", "1")
     assert (status, out, err) == (1, "", f"changes_paused: schema {since}\n")
     status, out, _ = run("resume", "schema", "topology", "--json")

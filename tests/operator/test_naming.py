@@ -17,7 +17,7 @@ from ringlog.operator.answers import dry_run, explained, ways_after
 from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import named
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
-from ringlog.operator.views import views
+from ringlog.operator.views import tablets, views
 from ringlog.operator.views.tablets import explanation, loads_view
 from ringlog.operator.views.waiting import waiting
 from ringlog.operator.views.words import with_names
@@ -63,6 +63,17 @@ def test_explanations_of_tablets_name_nodes() -> None:
         for number in range(4):
             view = explanation(state, advise(state, {}), state.tablets[lives.TABLE], number, {})
             assert not any(one in str(view) for one in ids())
+
+
+def test_codes_of_the_balancer_stand_behind_a_sentence() -> None:
+    target = "any move would leave the source less loaded than the target"
+    assert tablets.stop_text("load_inversion") == f"nothing is to move: {target} (load_inversion)"
+    assert tablets.stop_text("streaming_limit") == "nothing is to move: as much is streamed as may be (streaming_limit)"
+    row = {"node": None, "code": "unknown_node"}
+    assert tablets.ignored_text(row).endswith("not registered is ignored: no such node was registered (unknown_node)")
+    view = explanation(STATE, advise(STATE, {}), STATE.tablets[lives.TABLE], 0, {})
+    *_, stop = view["stays"]
+    assert list(tablets.explained(view))[-1].startswith(f"it stays: {stop['why']} ({stop['code']} of {stop['what']})")
 
 
 def test_a_leave_that_a_keyspace_forbids_names_the_keyspace() -> None:

@@ -94,4 +94,4 @@ def test_agents_and_pauses_are_reasons() -> None:
     assert "the coordinator is not at work: halted" in found
     assert [one for one in found if "has reported" in one] == [f"no {list(ROLES)[2]} has reported"]
     assert not [one for one in found if "validator" in one]
-    assert any(one.startswith("schema of everything is paused") for one in found)
+    assert any(one.startswith("schema is paused") for one in found)

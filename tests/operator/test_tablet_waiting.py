@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from ringlog.kernel.balance.advice import advise
-from ringlog.kernel.commands.placement.tablets import RevertTablets
+from ringlog.kernel.commands.placement.tablets import RevertTablets, TabletRevert
 from ringlog.kernel.commands.topology.movements import Assassinate, Remove
 from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.model.state import ClusterState
@@ -27,7 +27,7 @@ from ringlog.kernel.tablets.stages import (
 )
 from ringlog.operator.intents.json_commands import from_json
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
-from ringlog.operator.views.tablets import explained, explanation
+from ringlog.operator.views.tablets import explained, explanation, troubles_view
 from ringlog.operator.views.waiting import COORDINATOR, tablet_waiting
 from ringlog.protocol.coordinator.tablet_steps import tablet_steps
 from ringlog.protocol.coordinator.witnesses import valid_reports, witnesses_of
@@ -105,6 +105,15 @@ def test_every_way_out_is_a_command_that_there_is() -> None:
     moving = tablet(applied(state, back)).transition
     assert moving is not None
     assert moving.stage == STAGES[ALLOW].back
+
+
+def test_reasons_have_the_names_of_nodes() -> None:
+    state = begun(START, MOVE, ALLOW)
+    node = max(state.nodes)
+    state = applied(state, RevertTablets((TabletRevert(TABLE, tablet(state).index, f"{node} is full"),)))
+    view = explanation(state, advise(state, {}), state.tablets[TABLE], tablet(state).index, {})
+    reasons = [view["moves"]["why"], *(one["reason"] for one in troubles_view(state, {}))]
+    assert reasons == [f"{state.nodes[node].name} is full"] * 2
 
 
 def test_a_report_that_cannot_be_used_is_told_where_the_tablet_waits() -> None:

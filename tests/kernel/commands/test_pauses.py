@@ -18,7 +18,7 @@ from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remov
 from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.fold import decide
-from ringlog.kernel.model.modes import SCOPES, UNPAUSED
+from ringlog.kernel.model.modes import SCOPES, UNPAUSED, pause_text
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.registry import COMMANDS
@@ -104,7 +104,7 @@ def test_a_scope_holds_up_its_commands_and_names_itself(scope: str, command: Com
     found = decided(held, command)
     assert isinstance(found, Rejected)
     assert found.code == "changes_paused"
-    assert f"{scope} is paused since epoch 10: upgrade" in found.detail
+    assert f"{pause_text(scope)} since epoch 10: upgrade" in found.detail
     assert code(after(held, ResumeChanges((scope,))), command) != "changes_paused"
     assert code(after(PILED, PauseChanges(("balancing", "splits"))), command) != "changes_paused"
 
@@ -184,7 +184,7 @@ def test_data_of_a_zone_stay_where_they_are_while_all_is_paused() -> None:
     altered = done(state, AlterZone("z", replicas=3), PauseChanges(("all",)))
     assert led(altered)[1] == []
     row = full_view(altered, altered.zones["z"], {})["partitions"][0]
-    assert row["waits"].endswith("all is paused (ringlog resume all)")
+    assert row["waits"].endswith("all changes are paused (ringlog resume all)")
     begun = done(altered, ResumeChanges(("all",)), TriggerRebalance("z", altered.epoch), PauseChanges(("all",)))
     ended, asked = led(begun)
     assert "MigrateTablets" in asked, "what runs comes to its end"

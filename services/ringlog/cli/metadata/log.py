@@ -32,7 +32,7 @@ from ringlog.operator.history.log_lines import chosen, entry_json, line_json, wr
 from ringlog.operator.history.log_past import archive_fault, checked, past_of, state_at
 from ringlog.operator.intents.intents import Intent, named
 from ringlog.operator.views import views
-from ringlog.operator.views.words import picked, printable, time_of_day
+from ringlog.operator.views.words import picked, printable, time_of_day, with_names
 from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import StoredSnapshot
 
@@ -194,7 +194,7 @@ def _print(line: FoldedRecord) -> None:
         return
     command = entry_json(line.before, item)
     fields = ", ".join(f"{k}={_short(v)}" for k, v in command.items() if k != "command")
-    why = f"  {outcome.code}: {outcome.detail}" if outcome.code else ""
+    why = f"  {outcome.code}: {with_names(line.before, outcome.detail)}" if outcome.code else ""
     shown.append(printable(f"{time_of_day(item.at)} {item.submitter:<20} "))
     shown.append(printable(item.kind), "bold")
     out.print(shown.append(printable(f" {fields}{why}")))

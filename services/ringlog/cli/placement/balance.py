@@ -79,7 +79,7 @@ def status(context: ClusterContext) -> Iterator[Any]:
     for pause in view["pauses"]:
         out.print(printable(format_pause(pause)))
     for one in view["ignored"]:
-        out.print(f"the last report of {one['node'] or 'a node that is not registered'} is ignored: {one['code']}")
+        out.print(printable(views.ignored_text(one)))
     _say_stop(view)
 
 
@@ -153,9 +153,9 @@ def _plan(context: ClusterContext, why: bool) -> Iterator[Any]:
 
 
 def _say(subject: str, code: str, why: str, detail: str) -> None:
-    out.print(printable(f"{subject}: {code}: {why}" + (f"; {detail}" if detail else "")), markup=False)
+    out.print(printable(f"{subject}: {why} ({code})" + (f"; {detail}" if detail else "")), markup=False)
 
 
 def _say_stop(view: dict[str, Any]) -> None:
     if not view["migrations"]:
-        out.print(f"nothing is to move: {view['stop']}")
+        out.print(views.stop_text(view["stop"]))

@@ -8,17 +8,7 @@ clock only serves to report that it is wrong, and to order reports appended at t
 half a report would be half of a load. **Rules that depend on the state** apply each time the reports are used. A report
 may arrive before the reader has applied the entry that it follows, and a table may be split after it.
 
-::
-
-    negative            an amount or capacity below 0
-    no_capacity         a capacity of 0: loads are divided by it
-    too_large           above 2^48 for a tablet, 2^60 for a node: sums must stay exact
-    not_a_number        NaN, infinite, or not an integer
-    unknown_tablet      a number that the table does not have, by the number of tablets that the report gives
-    clock_ahead         the node's clock is ahead of the broker's by more than a minute
-    older               the node has reported something newer
-    unknown_node        no such node was ever registered
-    unknown_table       no table has or had that id
+``REPORT_CODES`` has the codes of the rules.
 
 The table's id identifies it, since its name may be used again; the number of tablets identifies the tablets. Amounts
 from before a split or merge are not sizes of tablets, so the host is incomplete until its next report. The bytes of the
@@ -46,10 +36,19 @@ CLOCK_AHEAD_US: Final = 60_000_000
 AMOUNT_MAX: Final = 1 << 48
 CAPACITY_MAX: Final = 1 << 60
 
-REPORT_CODES: Final = (
-    "negative", "no_capacity", "too_large", "not_a_number", "unknown_tablet", "clock_ahead", "older", "unknown_node",
-    "unknown_table",
-)  # fmt: skip
+REPORT_CODES: Final[Mapping[str, str]] = {
+    "negative": "an amount or the capacity is below 0",
+    "no_capacity": "the capacity is 0: loads are divided by it",
+    "too_large": "a tablet has more than 2^48, or the node more than 2^60",
+    "not_a_number": "an amount is not an integer",
+    "unknown_tablet": "the table does not have a tablet of that number",
+    "clock_ahead": "the node's clock is more than a minute ahead of the broker's",
+    "older": "the node has sent a newer report",
+    "unknown_node": "no such node was registered",
+    "unknown_table": "no table has or had that id",
+}
+"""Why a report is ignored. A tablet's number is checked with the number of tablets in the report; amounts are limited
+so that sums stay exact."""
 
 UNREGISTERED: Final[NodeId] = ""
 """Key of the ignored records without a node, and of those of unknown nodes beyond ``STRANGERS_MAX``."""

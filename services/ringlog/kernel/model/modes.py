@@ -44,6 +44,15 @@ SERVICE: Final = "service"
 SETTING_CHANGES: Final = "settings"
 CDC: Final = "cdc"
 REGISTRATIONS: Final = "registrations"
+
+
+def pause_text(scope: str, of: str = "") -> str:
+    """Return in words which changes are paused."""
+    if scope == ALL:
+        return "all changes are paused"
+    return f"{scope}{of and ' of '}{of} {'are' if scope.endswith('s') else 'is'} paused"
+
+
 UNPAUSED: Final = ""
 """``PAUSED_BY`` of commands that no pause blocks."""
 SCOPES: Final = (

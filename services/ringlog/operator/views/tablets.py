@@ -8,11 +8,12 @@ from typing import Any
 from ringlog.kernel.balance.advice import Advice, RefusedMigration
 from ringlog.kernel.balance.measures import by_size
 from ringlog.kernel.balance.model import NOWHERE, STOPS, WHY, BalanceStop, MeasuredLoads, Migration, Place
-from ringlog.kernel.balance.reports import Reports
+from ringlog.kernel.balance.reports import REPORT_CODES, Reports
 from ringlog.kernel.model.outcome import Rejected
 from ringlog.kernel.model.state import NO_MEMBER, ClusterState, in_order
 from ringlog.kernel.model.tablet_map import TabletMap, TabletReplica
 from ringlog.kernel.operations.node_states import node_statuses
+from ringlog.kernel.registry import CODES
 from ringlog.kernel.tablets.groups import map_of
 from ringlog.kernel.tablets.mutual_exclusion import transitions
 from ringlog.kernel.tablets.stages import session
@@ -65,13 +66,13 @@ def troubles_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str =
     tried: dict[str, list[Json]] = {}
     for node, one in session_tries(state, acks):
         row = {"node": name_of(state, node), "source": name_of(state, one.source), "count": one.count}
-        tried.setdefault(one.operation, []).append(row | {"at": one.at, "reason": one.reason})
+        tried.setdefault(one.operation, []).append(row | {"at": one.at, "reason": with_names(state, one.reason)})
     found = []
     for tablets, moving in transitions(state):
         tries = tried.get(session(tablets.table, moving.tablet, moving), [])
         if table in ("", tablets.table) and (moving.reason or tries):
             row = {"table": tablets.table, "tablet": moving.tablet, "stage": moving.stage}
-            found.append(row | {"reason": moving.reason or None, "tries": tries})
+            found.append(row | {"reason": with_names(state, moving.reason) or None, "tries": tries})
     return found
 
 
@@ -82,7 +83,7 @@ def resizes_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = 
         resize = state.tablets[command.table].resize
         if table in ("", command.table) and resize is not None:
             decided = decided_now(state, command)
-            waits = decided.detail if isinstance(decided, Rejected) else COORDINATOR
+            waits = with_names(state, decided.detail) if isinstance(decided, Rejected) else COORDINATOR
             found.append({"table": command.table, **picked(resize, "decision", "sequence"), "waits_for": waits})
     return found
 
@@ -164,6 +165,18 @@ def stop_view(state: ClusterState, stop: BalanceStop) -> Json:
     return {"what": name_of(state, stop.what), "code": stop.code, "why": STOPS[stop.code], "detail": detail}
 
 
+def stop_text(code: str | None) -> str:
+    """Return why nothing moves."""
+    why = STOPS.get(code or "") or CODES.get(code or "", "a reason that this release does not know").rstrip(".")
+    return f"nothing is to move: {why[0].lower()}{why[1:]} ({code})"
+
+
+def ignored_text(row: Json) -> str:
+    """Return why the last report of a node is ignored."""
+    of = row["node"] or "a node that is not registered"
+    return f"the last report of {of} is ignored: {REPORT_CODES[row['code']]} ({row['code']})"
+
+
 def status_view(state: ClusterState, advice: Advice, reports: Reports, acks: Mapping[str, NodeAck]) -> Json:
     """Loads of nodes and shards, what moves or cannot, and whose last report is ignored."""
     moving = [
@@ -238,7 +251,7 @@ def explanation(
             "kind": moving.kind,
             "stage": moving.stage,
             "since": moving.stage_epoch,
-            "why": moving.reason or "it is on its way",
+            "why": with_names(state, moving.reason) or "it is on its way",
             "waits_for": waits.text,
             "ways_out": list(waits.ways_out),
         }
@@ -280,6 +293,5 @@ def explained(view: Json) -> Iterator[str]:
             at = ["nobody" if place is None else f"{place[0]}/{place[1]}" for place in (moves["from"], moves["to"])]
             yield f"it would move from {at[0]} to {at[1]} ({moves['kind']}): {moves['because']}"
     for stop in view["stays"]:
-        yield f"it stays: {stop['code']} ({stop['what']}): {stop['why']}" + (
-            f"; {stop['detail']}" if stop["detail"] else ""
-        )
+        what = f"{stop['code']} of {stop['what']}"
+        yield f"it stays: {stop['why']} ({what})" + (f"; {stop['detail']}" if stop["detail"] else "")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
+from ringlog.kernel.model.modes import pause_text
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.kernel.ownership.placements import placement_key
 from ringlog.kernel.values import SECOND_US, Micros
@@ -132,9 +133,9 @@ def format_last_heard(row: Json) -> str:
 
 
 def format_pause(view: Json) -> str:
-    """What operators hold up."""
+    """Return which changes operators paused, since when and why."""
     why = f": {view['reason']}" if view["reason"] else ""
-    return f"{view['scope']} of {view['of'] or 'everything'} is paused since epoch {view['since']}{why}"
+    return f"{pause_text(view['scope'], view['of'])} since epoch {view['since']}{why}"
 
 
 def format_refused(one: RefusedProposal) -> str:

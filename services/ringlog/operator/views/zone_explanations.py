@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from ringlog.kernel.commands.control.pauses import pause_of
-from ringlog.kernel.model.modes import ZONES
+from ringlog.kernel.model.modes import ZONES, pause_text
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.zones.distribution import is_alive, targets
@@ -90,7 +90,7 @@ def _explain(state: ClusterState, partition: ZonePartition, one: ZoneWait) -> st
             zone = state.zones[partition.zone]
             changed = zone.changed if partition.change < zone.changed else zone.liveness
             stopped = pause_of(state, ZONES)
-            until = f"; {stopped.scope} is paused (ringlog resume {stopped.scope})" if stopped is not None else ""
+            until = f"; {pause_text(stopped.scope)} (ringlog resume {stopped.scope})" if stopped is not None else ""
             return f"for the rebalancer to act on epoch {changed}{until}"
         case waits.PLACE:
             why = f"of its data nodes ({node_names}) none can have it" if one.nodes else "its zone has no data nodes"

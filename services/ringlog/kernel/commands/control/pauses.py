@@ -39,7 +39,7 @@ from ringlog.kernel.commands.cluster.truncation import TruncateLog
 from ringlog.kernel.commands.placement.tablets import MigrateTablets
 from ringlog.kernel.commands.rules import REASON_LENGTH_MAX
 from ringlog.kernel.commands.topology import movements
-from ringlog.kernel.model.modes import ALL, LIMITED, REPAIRS, SCOPES, UNPAUSED, Pause, pause_key
+from ringlog.kernel.model.modes import ALL, LIMITED, REPAIRS, SCOPES, UNPAUSED, Pause, pause_key, pause_text
 from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext, Rejected
 from ringlog.kernel.model.state import ClusterState, advance
 from ringlog.kernel.service import in_recovery
@@ -123,9 +123,8 @@ def paused(state: ClusterState, command: Command) -> Rejected | None:
         pause = pause_of(state, command.PAUSED_BY)
     if pause is None:
         return None
-    where = f" of {pause.of}" if pause.of else ""
     why = f": {pause.reason}" if pause.reason else ""
-    return Rejected("changes_paused", f"{pause.scope}{where} is paused since epoch {pause.since}{why}")
+    return Rejected("changes_paused", f"{pause_text(pause.scope, pause.of)} since epoch {pause.since}{why}")
 
 
 def _of_migrations(state: ClusterState, command: MigrateTablets) -> Pause | None:
@@ -155,7 +154,7 @@ def _broken(state: ClusterState, scopes: tuple[str, ...], of: str) -> Rejected |
         if scope not in SCOPES:
             return Rejected("bad_field", f"scopes: {scope!r} is none of {', '.join(SCOPES)}")
         if of and scope not in LIMITED:
-            return Rejected("bad_field", f"of: {scope} is paused everywhere or not at all")
+            return Rejected("bad_field", f"of: {pause_text(scope)} everywhere or not at all")
     if of and of not in state.keyspaces and of not in state.tables:
         code = "unknown_table" if "." in of else "unknown_keyspace"
         return Rejected(code, f"of: there is no {of}")
