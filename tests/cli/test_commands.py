@@ -14,6 +14,7 @@ import typer
 from typer.testing import CliRunner
 
 from ringlog import __version__
+from ringlog.cli.data.rows import rows_command
 from ringlog.cli.main import COMMANDS, app, with_options_last
 from ringlog.cli.node.operation import ListProgress
 from ringlog.cli.shared.connection import resolve
@@ -123,6 +124,11 @@ def test_wrong_usage(words: list[str]) -> None:
 )
 def test_half_a_command_is_refused_before_a_broker_is_asked(words: list[str]) -> None:
     assert run(*words, "--bootstrap", "nowhere:1", "--cluster", "c")[:2] == (2, "")
+
+
+def test_a_write_names_the_command_that_reads_it() -> None:
+    assert rows_command("ks.t", ["a b"], "3:17") == "ringlog data rows --at 3:17 ks.t 'a b'"
+    assert rows_command("ks.t", ["1", "-5"], "3:17") == "ringlog data rows --at 3:17 ks.t -- 1 -5"
 
 
 def test_answers_as_json() -> None:

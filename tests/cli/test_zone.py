@@ -93,6 +93,8 @@ def test_a_zone_is_made_shown_altered_and_dropped(client: Client) -> None:
     assert (z["partitions"], z["replicas"], z["quorum"], z["scale_up"], z["scale_down"]) == (2, 2, 2, 5, None)
     listed = run("list")[1]
     assert "data nodes" in listed
+    assert [row["partition"] for row in shown("show", "z", "1")["partitions"]] == [1]
+    refused("unknown_partition", "show", "z", "2")
     assert "A, B, C, D" in listed
     assert run("alter", "z", "--replicas", "3", "--mode", "high_availability")[0] == 0
     assert [row["waits"] for row in shown("show", "z")["partitions"]] == [

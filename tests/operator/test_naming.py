@@ -10,12 +10,12 @@ from ringlog.kernel.balance.advice import advise
 from ringlog.kernel.commands.placement.tablets import Shard
 from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove, Replace
 from ringlog.kernel.commands.topology.nodes import DeclareDown
-from ringlog.kernel.commands.topology.operations import AdvanceOperation
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.operator.answers import dry_run, explained, ways_after
 from ringlog.operator.errors import Refused
-from ringlog.operator.intents.intents import named
+from ringlog.operator.intents.intents import InvalidCommand, named, of_operation, operation_id
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views import tablets, views
 from ringlog.operator.views.tablets import explanation, loads_view
@@ -113,6 +113,22 @@ def _joining(stage: str) -> ClusterState:
     """A state in which a second node's join is in ``stage``."""
     states = prefix_of(ClusterShape(2, 0, 1, 1, 10_000, old=False)).states
     return next(state for state in states if [op.stage for op in in_flight(state)] == [stage] and len(state.nodes) == 2)
+
+
+def test_an_operation_is_named_by_the_beginning_of_its_id() -> None:
+    state, draw = _joining("prepared"), SeededDraw(b"x")
+    (one,) = in_flight(state)
+    for cancel in (CancelOperation("join", "why"), CancelOperation(one.id, "why")):
+        assert of_operation(cancel)(state, draw) == CancelOperation(one.id, "why")
+    unknown = CancelOperation("leave", "why")
+    assert of_operation(unknown)(state, draw) == unknown
+    cut = one.id[:-1]
+    may_be = InvalidCommand("ambiguous_operation", f"{cut} may be {one.id}: give the whole id")
+    assert of_operation(CancelOperation(cut, "why"))(state, draw) == may_be, "its number may be of another one"
+    assert operation_id(state, cut) == one.id
+    found = operation_id(state, "join")
+    assert isinstance(found, InvalidCommand), "an ended one, too"
+    assert all(f" {name}" in found.detail for name in state.operations)
 
 
 def _moves_on(state: ClusterState, acks: dict[str, NodeAck]) -> bool:

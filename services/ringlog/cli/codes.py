@@ -10,6 +10,7 @@ from typing import Final
 
 COMMAND_CODES: Final = {
     "ambiguous_cluster": "Several known clusters have this name, or ids that begin so.",
+    "ambiguous_operation": "Several operations have ids that begin so, or the number of the id is not complete.",
     "audit_impossible": "What the audit reads is not there, or is not whole; nothing was proved.",
     "bad_ddl": "The file of statements cannot be read.",
     "bad_file": "The file cannot be read or written: path and reason.",
@@ -45,6 +46,7 @@ COMMAND_CODES: Final = {
     "unknown_column": "The table has no such column outside its key. The message lists the columns.",
     "unknown_cluster": "No known cluster has this name, nor an id that begins so.",
     "unknown_mutant": "No planted bug has this name.",
+    "unknown_partition": "The zone has no partition of this number.",
     "unknown_profile": "No profile has this name.",
     "unknown_role": "No agent has this role.",
     "writes_appended": "Writes may have been judged by the time, or the generation, that is to be taken back.",

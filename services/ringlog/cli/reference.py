@@ -91,6 +91,9 @@ RECORDS: Mapping[str, tuple[str, str]] = {
 
 
 _ABOUT_PROGRAM = """\
+`--bootstrap`, `--cluster`, `--kafka-config` and `--trust-config` may also stand before the words of a command that has
+them. An unknown command is answered with the nearest one.
+
 Options come before `RINGLOG_*` variables, and those before the cluster in use (`ringlog cluster found`, `ringlog
 cluster use` and `ringlog demo` choose it). Exit status: 0 done; 1 refused or failed, with a stable code first on
 standard error; 2 wrong usage or an invalid line; 3 something must be installed first; 130 interrupted.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import shlex
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Annotated
@@ -127,7 +128,13 @@ def put(
         raise typer.Exit(1 if code else 0)
     if code:
         fail(code, f"the write is at {place}, and every reader refuses it")
-    out.print(f"accepted; ringlog data rows --at {place} has it")
+    out.print(f"accepted; it is in: {rows_command(table, key[: len(found.partition_key)], place)}")
+
+
+def rows_command(table: str, key: Sequence[str], position: str) -> str:
+    """Return the command that reads the rows of a partition key at a position."""
+    ends = ["--"] if any(value.startswith("-") for value in key) else []  # a negative number is not an option
+    return f"ringlog data rows --at {position} {shlex.join([table, *ends, *key])}"
 
 
 def _written(client: Client, bootstrap: str, cluster: str, mutation: Mutation, timeout: float) -> tuple[str, str]:

@@ -23,7 +23,7 @@ from ringlog.kernel.generations.requests import OUTCOMES
 from ringlog.kernel.operations.stages import CANCELLED, FINISHED
 from ringlog.log.errors import LogError
 from ringlog.operator.balancing import LastHeardReader, last_heard
-from ringlog.operator.intents.intents import Intent, named
+from ringlog.operator.intents.intents import Intent, InvalidCommand, of_operation, operation_id
 from ringlog.operator.views import views
 from ringlog.operator.views.words import OPERATION_COLUMNS, described, operation_rows, printable
 from ringlog.runtime.clock import SystemClock
@@ -34,7 +34,7 @@ from ringlog.wire.records import RefusedProposal
 app = typer.Typer(no_args_is_help=True)
 WATCH_S = 86_400.0
 ENDED = (FINISHED, CANCELLED, *OUTCOMES[1:])
-OperationId = Annotated[str, typer.Argument(help="Id of the operation, e.g. join-12.")]
+OperationId = Annotated[str, typer.Argument(help="Id of the operation, or the beginning of it. Example: join-12.")]
 
 
 @app.command("list")
@@ -126,7 +126,9 @@ def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         acks_now = acks.refresh()
         state = client.read_barrier()
-        found, asked = state.operations.get(operation), state.requests.get(operation)
+        if isinstance(meant := operation_id(state, operation), InvalidCommand):
+            fail(meant.code, meant.detail, 2)
+        found, asked = state.operations.get(meant), state.requests.get(meant)
         agent_reports = _agent_reports(context)
         doubted = [one.subject for one in agent_reports if one.code == ACK_REJECTED]
         last_reports = last_heard(context.bootstrap, context.cluster)
@@ -137,7 +139,7 @@ def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
         )
         view = view if asked is None else views.request(asked)
     if view is not None:
-        refused = [asdict(one) for one in agent_reports if one.subject == operation]
+        refused = [asdict(one) for one in agent_reports if one.subject == meant]
         view |= {"refused": refused} if refused else {}
     if view is None:
         _unknown(operation)
@@ -150,7 +152,7 @@ def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
 @change_command
 def cancel(operation: OperationId, reason: Reason) -> Intent:
     """Call an operation off; possible before write_both_read_new. Placements are then as if it had never begun."""
-    return named(CancelOperation(operation, reason))
+    return of_operation(CancelOperation(operation, reason))
 
 
 @app.command("fail")
@@ -161,7 +163,7 @@ def fail_command(
     node: Annotated[str, typer.Option(help="Name or id of the node whose error it is.")] = "",
 ) -> Intent:
     """Report for a node an error that no retry can mend. Rolled back before write_both_read_new; later it stops."""
-    return named(FailOperation(operation, reason, node))
+    return of_operation(FailOperation(operation, reason, node))
 
 
 @app.command("retry")
@@ -183,4 +185,4 @@ def retry(
 ) -> Intent:
     """Have an operation tried again that waits for an operator's decision, or that waits for a node that is gone."""
     command = RetryOperation(operation, reason, tuple(ignore or ()), admit_loss)
-    return named(command)
+    return of_operation(command)

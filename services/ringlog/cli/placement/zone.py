@@ -89,12 +89,22 @@ def list_zones(context: ClusterContext) -> Iterator[Any]:
 
 @app.command("show")
 @view_command
-def show(context: ClusterContext, zone: Name) -> Iterator[Any]:
+def show(
+    context: ClusterContext,
+    zone: Name,
+    partition: Annotated[
+        int | None, typer.Argument(metavar="[PARTITION]", help="Number of the only partition to show.")
+    ] = None,
+) -> Iterator[Any]:
     """A zone and its partitions: who has each, where it goes, and what it waits for."""
     acks = read_acks(context.bootstrap, context.cluster)  # before the log, which has the epochs that they speak of
     state = newest(context)
     reports = last_heard(context.bootstrap, context.cluster)
     view = views.full_view(state, _zone(state, zone), session_reports(state, acks), reports)
+    if partition is not None:
+        view["partitions"] = [row for row in view["partitions"] if row["partition"] == partition]
+        if not view["partitions"]:
+            fail("unknown_partition", f"{zone} has partitions 0 to {view['count'] - 1}, no {partition}")
     yield view
     out.print(
         printable(f"{zone}: {view['replicas']} replicas, quorum {view['quorum']}, {view['filter']}"), markup=False

@@ -26,7 +26,8 @@ Setting = Annotated[
     typer.Option(
         "--replication",
         metavar="SETTING",
-        help="Replicas by datacenter: dc1=3,dc2=2 or dc1=rack1+rack2; entire: one on every node; or zone:NAME.",
+        help="Replicas by datacenter: dc1=3,dc2=2 or dc1=rack1+rack2; in tablets: tablets:3 or tablets:dc1=3,dc2=2; "
+        "entire: one on every node; or zone:NAME.",
     ),
 ]
 
@@ -46,7 +47,10 @@ def given_replication(factor: int | None, setting: str | None) -> Replication:
 @app.command("create")
 @change_command
 def create_keyspace(name: Name, factor: Factor = None, replication: Setting = None) -> Intent:
-    """Create a keyspace that is replicated on a number of nodes, or on a number of nodes in each datacenter."""
+    """Create a keyspace that is replicated on a number of nodes, or on a number of nodes in each datacenter.
+
+    `--replication tablets:3` creates it with tablets, which the balancer moves between nodes.
+    """
     return named(CreateKeyspace(name, given_replication(factor, replication)))
 
 

@@ -12,7 +12,9 @@ from typing import Any, cast
 
 from ringlog.kernel.commands.rules import SEED_BYTES
 from ringlog.kernel.commands.topology.movements import Join, Move
+from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation, RetryOperation
 from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import Command, NodeId, Token
 from ringlog.operator.intents.tokens import allocate
 from ringlog.protocol.effects import Draw
@@ -28,7 +30,9 @@ NODE_FIELDS = ("node", "replaced", "ignore_nodes", "nodes", "applied", "learners
 
 @dataclass(frozen=True, slots=True)
 class InvalidCommand:
-    """Why a wish is no command. ``code``: bad_json, unknown_command, unknown_field, missing_field or bad_field."""
+    """The reason why an intent is not a command. ``code``: bad_json, unknown_command, unknown_field, missing_field, bad_field or
+    ambiguous_operation.
+    """
 
     code: str
     detail: str
@@ -91,6 +95,33 @@ def named(command: Command) -> Intent:
                     one = isinstance(given, str)
                     found[field.name] = node_id(state, given) if one else tuple(node_id(state, node) for node in given)
         return replace(command, **cast(Any, found))
+
+    return intent
+
+
+def operation_id(state: ClusterState, given: str, *, changes: bool = False) -> str | InvalidCommand:
+    """Return the id of the operation or request that ``given`` is, or is the beginning of. An unknown one is returned.
+
+    ``changes``: the operation is to be changed. It must be in flight, and its number complete, so that ``join-1`` never
+    cancels ``join-118``.
+    """
+    if given in state.operations or given in state.requests:
+        return given
+    known = [one.id for one in in_flight(state)] if changes else [*state.operations, *state.requests]
+    found = sorted(one for one in known if given and one.startswith(given))
+    if not found:
+        return given
+    if len(found) == 1 and not (changes and given[-1].isdigit()):
+        return found[0]
+    return InvalidCommand("ambiguous_operation", f"{given} may be {', '.join(found)}: give the whole id")
+
+
+def of_operation(command: CancelOperation | FailOperation | RetryOperation) -> Intent:
+    """The command, with an operation that may be given by the beginning of its id."""
+
+    def intent(state: ClusterState, draw: Draw) -> Command | InvalidCommand:
+        found = operation_id(state, command.operation, changes=True)
+        return found if isinstance(found, InvalidCommand) else named(replace(command, operation=found))(state, draw)
 
     return intent
 
