@@ -30,8 +30,9 @@ NODE_FIELDS = ("node", "replaced", "ignore_nodes", "nodes", "applied", "learners
 
 @dataclass(frozen=True, slots=True)
 class InvalidCommand:
-    """The reason why an intent is not a command. ``code``: bad_json, unknown_command, unknown_field, missing_field, bad_field or
-    ambiguous_operation.
+    """The reason why an intent is not a command.
+
+    ``code``: bad_json, unknown_command, unknown_field, missing_field, bad_field or ambiguous_operation.
     """
 
     code: str
