@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from ringlog.cli.cdc import repair
+from ringlog.cli.shared import submitting
 from ringlog.client.client import Client
 from ringlog.kernel.model.modes import pause_text
 from ringlog.operator.views import views
@@ -53,3 +55,10 @@ def test_what_cannot_be_paused_is_refused(client: Client, words: list[str], pref
     assert (status, out) == (1, "")
     assert err.startswith(prefix), err
     assert client.read_barrier().epoch == before.epoch
+
+
+def test_a_repair_of_the_streams_names_its_cluster(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(repair, "connect", submitting.connect)
+    status, out, err = run("cdc", "repair", "--no-wait")
+    name = f"repair-{client.read_barrier().epoch}"
+    assert (status, out.startswith(f"{name} of cluster tests: ")) == (0, True), err

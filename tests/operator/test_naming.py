@@ -73,7 +73,7 @@ def test_codes_of_the_balancer_stand_behind_a_sentence() -> None:
     assert tablets.ignored_text(row).endswith("not registered is ignored: no such node was registered (unknown_node)")
     view = explanation(STATE, advise(STATE, {}), STATE.tablets[lives.TABLE], 0, {})
     *_, stop = view["stays"]
-    assert list(tablets.explained(view))[-1].startswith(f"it stays: {stop['why']} ({stop['code']} of {stop['what']})")
+    assert list(tablets.explained(view))[-1].startswith(f"it stays: {stop['why']} ({stop['code']}, {stop['what']})")
 
 
 def test_a_leave_that_a_keyspace_forbids_names_the_keyspace() -> None:

@@ -41,8 +41,8 @@ def repair_command(
 
     Exit status 0 if the streams fit now, 1 if they may not: the generation was dropped, or is on its way still.
     """
-    requester = by or _user()
-    with connect(resolve(bootstrap, cluster)) as client:
+    requester, context = by or _user(), resolve(bootstrap, cluster)
+    with connect(context) as client:
         answer, _ = submitted(client, lambda _, draw: RequestCdcGeneration(seed_of(draw), requester))
         if not isinstance(answer, AppliedResult):
             show_answer(answer, None, as_json)
@@ -62,7 +62,7 @@ def repair_command(
     if as_json:
         typer.echo(json.dumps(answer_json(answer) | {"request": views.request(found)}))
     else:
-        out.print(f"{name} of cluster {client.cluster}: {found.outcome.replace('_', ' ')}", markup=False)
+        out.print(f"{name} of cluster {context.cluster}: {found.outcome.replace('_', ' ')}", markup=False)
     if found.outcome == DROPPED or (wait and found.outcome == IN_PROGRESS):
         fail("not_repaired", f"{name} is {found.outcome}; look at it with: ringlog operation show {name}")
 

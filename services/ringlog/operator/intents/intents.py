@@ -103,13 +103,14 @@ def named(command: Command) -> Intent:
 def operation_id(state: ClusterState, given: str, *, changes: bool = False) -> str | InvalidCommand:
     """Return the id of the operation or request that ``given`` is, or is the beginning of. An unknown one is returned.
 
-    ``changes``: the operation is to be changed. It must be in flight, and its number complete, so that ``join-1`` never
-    cancels ``join-118``.
+    ``changes``: the operation is to be changed. Those in flight come before ended ones, and the number must be
+    complete, so that ``join-1`` never cancels ``join-118``.
     """
     if given in state.operations or given in state.requests:
         return given
-    known = [one.id for one in in_flight(state)] if changes else [*state.operations, *state.requests]
-    found = sorted(one for one in known if given and one.startswith(given))
+    begun = {one for one in (*state.operations, *state.requests) if given and one.startswith(given)}
+    live = begun.intersection(one.id for one in in_flight(state)) if changes else ()
+    found = sorted(live or begun)
     if not found:
         return given
     if len(found) == 1 and not (changes and given[-1].isdigit()):

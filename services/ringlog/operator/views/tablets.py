@@ -293,5 +293,5 @@ def explained(view: Json) -> Iterator[str]:
             at = ["nobody" if place is None else f"{place[0]}/{place[1]}" for place in (moves["from"], moves["to"])]
             yield f"it would move from {at[0]} to {at[1]} ({moves['kind']}): {moves['because']}"
     for stop in view["stays"]:
-        what = f"{stop['code']} of {stop['what']}"
-        yield f"it stays: {stop['why']} ({what})" + (f"; {stop['detail']}" if stop["detail"] else "")
+        where = f"{stop['code']}, {stop['what']}"
+        yield f"it stays: {stop['why']} ({where})" + (f"; {stop['detail']}" if stop["detail"] else "")
