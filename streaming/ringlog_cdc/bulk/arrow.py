@@ -164,6 +164,7 @@ def facts_function(horizon: int, leeway: int) -> Callable[[Batches], Batches]:
     """
 
     def facts(batches: Batches) -> Batches:
+        """Yield the facts of each Arrow batch."""
         for batch in batches:
             found = read(batch)
             uses = uses_of(found, leeway)
@@ -217,6 +218,7 @@ def rows_function(
     """
 
     def outgoing(batches: Batches) -> Batches:
+        """Make the outgoing records of one task."""
         settle()
         if images is not None:
             yield from carried(batches, images, written)
@@ -243,6 +245,7 @@ def addressed(function: Callable[[Batches], Batches], rows: str, letters: str) -
     names = pa.array([rows, letters])
 
     def outgoing(batches: Batches) -> Batches:
+        """Add the topic to the outgoing records of one task."""
         for batch in function(batches):
             partitions = batch.column("partition").to_numpy(zero_copy_only=False)
             # Index 0 is the topic of rows, 1 that of letters.

@@ -10,7 +10,7 @@ the index then filters its output:
 * An existing row is not written again. If the last row of a write (at one timestamp) exists, no row of it is written:
   under other table options it may have had another number of rows.
 * A half-written write is completed after its existing rows (``ringlog_cdc.plan.recovered_rows.RestOfWrite``).
-* A mutation with a row gets no letter, since its generation may have closed in between.
+* A mutation gets no letter if all its rows of one timestamp exist, since its generation may have closed in between.
 
 Invariants:
 

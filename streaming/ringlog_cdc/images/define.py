@@ -142,6 +142,7 @@ def imaged(
             row = replace(row, deleted=max(row.deleted, state.deleted))
         left[row_key(prefix, key)] = kept_row(row, now, table.ttl)
     if has_rows and (state.deleted, state.ranges, state.static) != (first.deleted, first.ranges, first.static):
+        # Stored only if the write changed it: most tables have partitions without common state.
         left[common_key(prefix)] = kept_common(state, now, table.ttl)
     if has_rows and (state.deleted, state.ranges) != (first.deleted, first.ranges):
         left |= _purged(states, prefix, state, table, left.keys(), now)

@@ -8,7 +8,7 @@ Each state contains its expiry time. Expiry is thus a function of the input, ind
 
 * If nothing permanent is alive: ``GRACE`` after the last write and the last expiry. An even older write that arrives
   later can revive cells that were deleted in between.
-* With a time to live of images: that long after the last write, regardless of content.
+* With a time to live of images: that long after the last write at the latest, regardless of content.
 
 All times are microseconds. *Now* is the append time of a write.
 """

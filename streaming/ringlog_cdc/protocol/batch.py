@@ -1,8 +1,8 @@
 """Protocol of the CDC job: start on a checkpoint, and processing of batches.
 
 A start claims the checkpoint, checks whether a fence cut it off, and only then registers the writer's incarnation.
-Registration ends the writer's fence. So whether a lost checkpoint may have written is recorded before, and the look-up
-follows after.
+Registration ends the writer's fence. So the start first records whether a lost checkpoint may have written. It looks up
+those rows after the registration.
 
 A batch first executes its stored plan parts. Until all its rows are planned, it then makes the next part. That starts
 with a read barrier, the writer's horizon in that state, and a check of the times that the rows would use. The entry of
