@@ -140,7 +140,7 @@ def _json_meanings(schema: Any) -> dict[str, Meaning]:
                     inner = column["fields"][0] if wrapped and column.get("fields") else column
                     scale = int((inner.get("parameters") or {}).get("scale", 0))
                     meanings[column["field"]] = Meaning(inner.get("name") or "", scale, wrapped)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError) as error:
         raise BadRecord("bad_envelope", f"its schema is none of Debezium's: {error!r}") from None
     return meanings
 

@@ -172,7 +172,7 @@ class Import:
                 list(ends.values()), self._consumer.consumer_group_metadata(), TRANSACTION_S
             )
             self._producer.commit_transaction(TRANSACTION_S)
-        except KafkaException:
+        except BaseException:
             self._producer.abort_transaction(TRANSACTION_S)
             raise
 

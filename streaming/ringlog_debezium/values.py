@@ -125,6 +125,9 @@ def _integer(value: Any, meaning: Meaning, _unit: str, _type: str) -> Any:
     """Return an integer. Sources send large integers as decimals, bytes or texts."""
     number = _decimal(value, meaning) if isinstance(value, Decimal | bytes | str) else value
     if isinstance(number, Decimal):
+        # Checked first: a short text such as 1e999999999 would make an integer of hundreds of megabytes.
+        if number.adjusted() > DIGITS_MAX:
+            raise ValueError(f"more than {DIGITS_MAX} digits")
         if number != number.to_integral_value():
             raise ValueError("not a whole number")
         return int(number)
@@ -195,6 +198,9 @@ def _number(value: Any) -> int:
 def _uuid(value: Any, _meaning: Meaning, _unit: str, _type: str) -> Any:
     return value.lower() if isinstance(value, str) else str(value)
 
+
+DIGITS_MAX = 10_000
+"""The maximum number of digits of an integer that a source sends as a decimal."""
 
 Reader = Callable[[Any, Meaning, str, str], Any]
 """Function of value, meaning, unit and type name."""

@@ -90,7 +90,7 @@ def scylla(op: str, before: Any, after: Any) -> dict[str, Any]:
     return {"before": before, "after": after, "source": source, "op": op, "ts_ms": AT_MS + 30_000, "transaction": None}
 
 
-def field(name: str, kind: str, semantic: str = "", **parameters: str) -> dict[str, Any]:
+def field(name: str, kind: str, semantic: str = "", **parameters: Any) -> dict[str, Any]:
     """A column in an embedded schema."""
     found: dict[str, Any] = {"type": kind, "optional": True, "field": name}
     if semantic:

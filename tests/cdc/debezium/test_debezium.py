@@ -184,6 +184,7 @@ def test_avro_of_two_registries(name: str, id_bytes: int) -> None:
         (postgres("c", None, ANN | {"email": 5}), "bad_value"),
         (postgres("c", None, ANN | {"id": 2**31}), "bad_value"),
         (postgres("c", None, ANN, at_us=0), "bad_envelope"),
+        (with_schema(postgres("c", None, ANN), [field("owed", "bytes", "x", scale=float("inf"))]), "bad_envelope"),
     ],
 )
 def test_what_is_no_change_of_the_table(value: bytes | dict[str, Any], code: str) -> None:
@@ -262,6 +263,7 @@ def test_values_by_their_meaning(type_name: str, value: Any, meaning: Meaning, e
         ("time", 5),
         ("uuid", "x"),
         ("varint", b"\1"),
+        ("varint", "1e999999999"),
     ],
 )
 def test_values_that_are_none(type_name: str, value: Any) -> None:
