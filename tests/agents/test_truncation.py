@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -340,8 +341,7 @@ class Threads:
 
 
 def test_threads_confirm_archive_and_delete(world: World) -> None:
-    threads = Threads(world)
-    try:
+    with closing(Threads(world)) as threads:
         keeper = threads.act("keeper", world.ends())
         threads.act("publisher")
         threads.apply(TakeSnapshot())
@@ -355,14 +355,11 @@ def test_threads_confirm_archive_and_delete(world: World) -> None:
         assert world.cluster.log.begin_offset() == 0
         world.published = 10_000
         _await(world, world.cluster.taken[-1].position - 1)
-    finally:
-        threads.close()
 
 
 def test_who_takes_over_archives_what_was_confirmed(world: World) -> None:
     """The keeper before it died when the snapshot was confirmed, and not yet archived."""
-    threads = Threads(world)
-    try:
+    with closing(Threads(world)) as threads:
         keeper = threads.act("keeper", world.ends())
         archived = keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
         assert (archived.epoch, archived.position) == (world.head.epoch, world.head.position)
@@ -371,14 +368,11 @@ def test_who_takes_over_archives_what_was_confirmed(world: World) -> None:
         assert world.ends().behind(keeper.state) is None
         assert world.ends(archive=False).behind(keeper.state) is None
         assert end == world.cluster.log.end_offset(), "nothing more is to do"
-    finally:
-        threads.close()
 
 
 def test_the_keepers_thread_tries_again_by_itself(world: World) -> None:
     world.folder.write_text("a file is where the folder was")
-    threads = Threads(world)
-    try:
+    with closing(Threads(world)) as threads:
         keeper = threads.act("keeper", world.ends())
         thread = threads.threads[0]
         until(lambda: "archive_unavailable" in thread.waits, "a try in vain")
@@ -386,18 +380,13 @@ def test_the_keepers_thread_tries_again_by_itself(world: World) -> None:
         archived = keeper.wait_for(lambda state: state.log_bounds.get("archived"), 60, "an archive")
         assert archived.epoch == world.head.epoch
         until(lambda: not thread.waits, "it to wait for nothing")
-    finally:
-        threads.close()
 
 
 def test_who_takes_over_does_what_was_left(world: World) -> None:
     world.cluster.apply(TruncateLog(world.head.epoch))
-    threads = Threads(world)
-    try:
+    with closing(Threads(world)) as threads:
         threads.act("keeper", world.ends(archive=False))
         _await(world, world.head.position - 1)
-    finally:
-        threads.close()
 
 
 def _await(world: World, begin: int) -> None:

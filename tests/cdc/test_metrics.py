@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import urllib.request
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from urllib.error import HTTPError
 
@@ -91,9 +92,5 @@ def test_who_shows_no_token_sees_nothing(monkeypatch: pytest.MonkeyPatch, tmp_pa
     token.chmod(0o600)
     file.write_text("token.file=token", encoding="utf-8")
     monkeypatch.setenv(TRUST_VARIABLE, str(file))
-    made = Metrics(0)
-    try:
-        with pytest.raises(HTTPError, match="401"):
-            scraped(made)
-    finally:
-        made.close()
+    with closing(Metrics(0)) as made, pytest.raises(HTTPError, match="401"):
+        scraped(made)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,7 @@ from ringlog_cdc.plan.plan import OffsetRange, close_entry, route_entry
 from ringlog_cdc.plan.store import PlanStore
 from tests import waiting
 from tests.cdc.bench import BenchWriter
+from tests.ending import stopping
 from tests.system.cdc_world import World, now_us
 
 LEAD_US = 10_000_000
@@ -46,6 +48,14 @@ class Bench:
     def writer(self, submit: Callable[..., Submitted] | None = None) -> BenchWriter:
         """A writer named ``spark`` that was not registered yet."""
         return BenchWriter(self.replica, submit or self.author.submit, "spark", self.store, "source", "sink")
+
+    @contextmanager
+    def running(self, submit: Callable[..., Submitted] | None = None) -> Iterator[BenchWriter]:
+        """A writer that is registered and runs."""
+        with stopping(self.writer(submit)) as writer:
+            writer.register()
+            writer.start()
+            yield writer
 
     @property
     def known(self) -> CdcWriter:
@@ -101,21 +111,13 @@ def test_a_new_writer_starts_at_the_oldest_open_generation(bench: Bench) -> None
 
 
 def test_the_horizon_is_raised_when_the_writer_starts_and_then_lies_while_it_is_idle(bench: Bench) -> None:
-    writer = bench.writer()
-    writer.register()
-    writer.start()
-    try:
+    with bench.running() as writer:
         bench.await_extension()
         assert writer.failure is None
-    finally:
-        writer.stop()
 
 
 def test_a_preparation_lowers_the_horizon_to_just_above_what_plans_used(bench: Bench) -> None:
-    writer = bench.writer()
-    writer.register()
-    writer.start()
-    try:
+    with bench.running() as writer:
         high = bench.await_extension()
         used = high - 8_000_000
         with writer.lock:
@@ -126,8 +128,6 @@ def test_a_preparation_lowers_the_horizon_to_just_above_what_plans_used(bench: B
         bench.world.commit_generation(used + 2)
         writer.need()
         until(lambda: bench.known.horizon > used + 2, "the extension past the new generation")
-    finally:
-        writer.stop()
 
 
 def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
@@ -143,10 +143,8 @@ def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
         return bench.author.submit(command, **options)
 
     bench.author.submit(SettleVerdicts(now_us()))
-    writer = bench.writer(slow)
-    writer.register()
-    writer.start()
-    try:
+    with bench.running(slow) as writer, ExitStack() as stack:
+        stack.callback(answer.set)
         high = bench.await_extension()
         used = high - 8_000_000
         with writer.lock:
@@ -159,30 +157,19 @@ def test_a_lowering_binds_from_the_moment_it_is_submitted(bench: Bench) -> None:
         assert writer.promises.horizon(bench.replica.state) == used + 1
         answer.set()
         until(lambda: bench.known.horizon == used + 1, "the lowering")
-    finally:
-        answer.set()
-        writer.stop()
 
 
 def test_no_row_is_routed_before_the_log_has_a_settled_time(bench: Bench) -> None:
-    writer = bench.writer()
-    writer.register()
-    writer.start()
-    try:
+    with bench.running() as writer:
         high = bench.await_extension()
         assert bench.replica.state.settled.until == 0, "an idle job asks for none"
         assert writer.promises.horizon(bench.replica.state) == 0
         writer.need()
         until(lambda: writer.promises.horizon(bench.replica.state) >= high, "a settled time above the horizon")
-    finally:
-        writer.stop()
 
 
 def test_a_newer_incarnation_stops_the_old_one(bench: Bench) -> None:
-    writer = bench.writer()
-    writer.register()
-    writer.start()
-    try:
+    with bench.running() as writer:
         bench.await_extension()
         newer = bench.writer()
         newer.register()
@@ -192,15 +179,10 @@ def test_a_newer_incarnation_stops_the_old_one(bench: Bench) -> None:
         with pytest.raises(WriterReplaced):
             writer.promises.horizon(bench.replica.state)
         assert bench.known.incarnation == newer.promises.incarnation
-    finally:
-        writer.stop()
 
 
 def test_an_ended_generation_is_closed_in_the_chain_before_the_low_watermark_is_claimed(bench: Bench) -> None:
-    writer = bench.writer()
-    writer.register()
-    writer.start()
-    try:
+    with bench.running() as writer:
         bench.await_extension()
         operation = bench.world.begin_join("n2", (77,))
         bench.world.prepare_generation()
@@ -214,8 +196,6 @@ def test_an_ended_generation_is_closed_in_the_chain_before_the_low_watermark_is_
         assert bench.store.head.kind == "close"
         assert bench.store.head.closed == (bench.replica.state.generations[0].id,)
         assert [(place.partition, place.offset) for place in bench.known.positions] == [(0, 11), (1, 22)]
-    finally:
-        writer.stop()
 
 
 def test_a_close_that_was_stored_but_not_claimed_is_claimed_after_a_restart(bench: Bench) -> None:
@@ -231,13 +211,8 @@ def test_a_close_that_was_stored_but_not_claimed_is_claimed_after_a_restart(benc
             bench.store.head, generations=[first], low_watermark=second.timestamp, epoch=1, incarnation="before"
         )
     )
-    again = bench.writer()
-    again.register()
-    again.start()
-    try:
+    with bench.running():
         until(lambda: bench.known.low_watermark == second.timestamp, "the claim")
-    finally:
-        again.stop()
 
 
 def test_a_low_watermark_waits_for_the_rows_of_all_plans_before_the_closing(bench: Bench) -> None:

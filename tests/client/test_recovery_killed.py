@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import TypeVar
 
@@ -212,8 +213,7 @@ def test_a_log_that_is_alive_is_not_taken_for_one_that_was_begun(cluster: Cluste
 
 
 def test_a_note_is_kept_on_the_disk(tmp_path: Path) -> None:
-    place = KafkaPlace("localhost:1", "shop", notes=tmp_path / "notes")
-    try:
+    with closing(KafkaPlace("localhost:1", "shop", notes=tmp_path / "notes")) as place:
         assert place.unfinished() == ""
         place.note("one")
         place.note("two")
@@ -223,5 +223,3 @@ def test_a_note_is_kept_on_the_disk(tmp_path: Path) -> None:
         place.note("")
         place.note("")
         assert place.unfinished() == ""
-    finally:
-        place.close()

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -60,18 +61,12 @@ def figures(request: pytest.FixtureRequest) -> Figures:
 @pytest.fixture(scope="package")
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
     """A broker and a Redis behind links, for all faults that they survive."""
-    own = Broker(tmp_path_factory.mktemp("faults") / "stack")
-    try:
+    with closing(Broker(tmp_path_factory.mktemp("faults") / "stack")) as own:
         yield own
-    finally:
-        own.close()
 
 
 @pytest.fixture(scope="package")
 def world(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[World]:
     """The cluster with everything."""
-    own = World(tmp_path_factory.mktemp("world"), broker, figures)
-    try:
+    with closing(World(tmp_path_factory.mktemp("world"), broker, figures)) as own:
         yield own.start(spark=True)
-    finally:
-        own.close()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -74,11 +75,8 @@ class Cluster(RegistersCluster):
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(AgentsWorld(broker.info, f"r{uuid.uuid4().hex[:10]}", tmp_path), tmp_path)
-    try:
+    with closing(Cluster(AgentsWorld(broker.info, f"r{uuid.uuid4().hex[:10]}", tmp_path), tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_an_operator_decides(cluster: Cluster) -> None:

@@ -15,6 +15,7 @@ import pytest
 
 from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
+from tests.ending import taking_down
 from tests.plain_stack import plain_stack
 from tests.system.cdc_world import World, founded, now_us, until
 from tests.system.test_cdc_kill import alive, driver
@@ -34,14 +35,11 @@ BEGUN = ("filling", "started", "started", "batch", "batch")
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[World]:
     own = plain_stack(tmp_path / "stack")
-    try:
-        with founded(own.up("quick").bootstrap_servers, "lake") as world:
-            world.join("n1", TOKENS, now_us() - HOUR_US)
-            world.schema()
-            world.table("carts")
-            yield world
-    finally:
-        own.down()
+    with taking_down(own), founded(own.up("quick").bootstrap_servers, "lake") as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        world.table("carts")
+        yield world
 
 
 def events(checkpoint: Path) -> Counter[str]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -108,11 +109,8 @@ class Cluster(RegistersCluster):
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path) -> Iterator[Cluster]:
-    made = Cluster(AgentsWorld(broker.info, f"r{uuid.uuid4().hex[:10]}", tmp_path), tmp_path)
-    try:
+    with closing(Cluster(AgentsWorld(broker.info, f"r{uuid.uuid4().hex[:10]}", tmp_path), tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def killed(victim: str, *stages: str) -> tuple[Harm, ...]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -154,11 +155,8 @@ class Cluster(TabletsCluster):
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[Cluster]:
-    made = Cluster(AgentsWorld(broker.info, f"t{uuid.uuid4().hex[:10]}", tmp_path), tmp_path, figures)
-    try:
+    with closing(Cluster(AgentsWorld(broker.info, f"t{uuid.uuid4().hex[:10]}", tmp_path), tmp_path, figures)) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.parametrize("way", [name for name in WAYS if name != "rebuilt"])

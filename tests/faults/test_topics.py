@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,11 +26,8 @@ pytestmark = [pytest.mark.slow]
 @pytest.fixture
 def own_world(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[World]:
     """A cluster with everything that nobody needs afterwards."""
-    world = World(tmp_path, broker, figures)
-    try:
+    with closing(World(tmp_path, broker, figures)) as world:
         yield world.start(spark=True)
-    finally:
-        world.close()
 
 
 def delete(admin: AdminClient, name: str) -> None:
@@ -134,11 +132,8 @@ def test_the_cdc_log_is_deleted_and_made_again_then_the_mutations(own_world: Wor
 @pytest.fixture(scope="module")
 def whole(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Figures) -> Iterator[World]:
     """A cluster without Spark that is whole again after each topic."""
-    world = World(tmp_path_factory.mktemp("topics"), broker, figures)
-    try:
+    with closing(World(tmp_path_factory.mktemp("topics"), broker, figures)) as world:
         yield world.start(spark=False)
-    finally:
-        world.close()
 
 
 @pytest.mark.parametrize(

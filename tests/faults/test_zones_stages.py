@@ -10,6 +10,7 @@ import threading
 import time
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -193,11 +194,8 @@ def without(name: str) -> str:
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[Cluster]:
-    made = Cluster(AgentsWorld(broker.info, f"z{uuid.uuid4().hex[:10]}", tmp_path), tmp_path, figures)
-    try:
+    with closing(Cluster(AgentsWorld(broker.info, f"z{uuid.uuid4().hex[:10]}", tmp_path), tmp_path, figures)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_everybody_is_killed_at_each_step_of_a_rebalance(cluster: Cluster) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import random
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from itertools import islice, pairwise
 
@@ -42,11 +43,8 @@ def write(log: FaultyLog, author: Author) -> Write:
 
 def all_of(log: FaultyLog) -> list[FoldedRecord]:
     """The whole log, folded here."""
-    tail = log.tail(0)
-    try:
+    with closing(log.tail(0)) as tail:
         return list(follow(tail.poll(1.0, 10_000)))
-    finally:
-        tail.close()
 
 
 def read_up(replica: LogReplica) -> ClusterState:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import closing
 
 import pytest
 
@@ -65,16 +66,13 @@ def test_a_look_may_end_it() -> None:
 
 def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]) -> None:
     async def run() -> None:
-        waiting = AsyncReplica(replica)
-        try:
+        with closing(AsyncReplica(replica)) as waiting:
             assert (await waiting.newer_than(0)).epoch == 1
             newer = asyncio.create_task(waiting.newer_than(1))
             await asyncio.to_thread(log.append, [chain_of(replica.state, Noop()).entries[0].data])
             assert (await asyncio.wait_for(newer, 60)).epoch == 2
             assert (await waiting.read_barrier()).epoch == 2
             assert await waiting.wait_for(lambda state: state.name, 60, "a name") == "tests"
-        finally:
-            waiting.close()
 
     asyncio.run(run())
 

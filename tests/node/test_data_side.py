@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from contextlib import closing
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -63,11 +64,8 @@ where the machine stands still.
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[DataWorld]:
-    made = DataWorld(tmp_path, factor=3)
-    try:
+    with closing(DataWorld(tmp_path, factor=3)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def three(world: DataWorld) -> None:
@@ -180,8 +178,7 @@ def test_a_join_streams_what_was_there_and_loses_nothing(world: DataWorld) -> No
 def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    world = DataWorld(tmp_path, factor=1, page_bytes=40)
-    try:
+    with closing(DataWorld(tmp_path, factor=1, page_bytes=40)) as world:
         world.join(1, 0)
         names = [b"key-%d" % number for number in range(100)]
         for name in names:
@@ -216,16 +213,13 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         world.drive(operation, FINISHED)
         assert asked == [mark]
         assert {world.coordinator.read("ks", name).cell for name in names} == {RegisterCell(1, b"v1")}
-    finally:
-        world.close()
 
 
 def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ringlog.node.streams.pull.CALL_S", 1.0)
-    world = DataWorld(tmp_path, factor=1, page_bytes=1)
-    try:
+    with closing(DataWorld(tmp_path, factor=1, page_bytes=1)) as world:
         world.join(1, 0)
         for number in range(ROWS):
             write(world, b"key-%d" % number, 1)
@@ -249,13 +243,10 @@ def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
         assert asked[0] > TRIES
         assert joiner.tries.failed_tries() == ()
         assert all(world.coordinator.read("ks", b"key-%d" % number).cell for number in range(ROWS))
-    finally:
-        world.close()
 
 
 def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp_path: Path) -> None:
-    world = DataWorld(tmp_path, factor=1)
-    try:
+    with closing(DataWorld(tmp_path, factor=1)) as world:
         world.join(1, 0)
         write(world, b"k", 1)
         world.submit(ChangeSettings((("stream_tries_max", 2),)))
@@ -280,8 +271,6 @@ def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp
         world.submit(RetryOperation(operation, "the source knows it now"))
         world.drive(operation, FINISHED)
         assert world.coordinator.read("ks", b"k").cell == RegisterCell(1, b"v1")
-    finally:
-        world.close()
 
 
 def test_a_cancelled_join_leaves_nothing_at_the_joiner_also_after_a_restart(world: DataWorld) -> None:
@@ -381,11 +370,8 @@ def test_rows_are_read_where_they_are_at_a_position_of_their_topic(world: DataWo
 
 
 def test_refusals_carry_codes(tmp_path: Path) -> None:
-    world = DataWorld(tmp_path, factor=1)
-    try:
+    with closing(DataWorld(tmp_path, factor=1)) as world:
         refusals(world)
-    finally:
-        world.close()
 
 
 def refusals(world: DataWorld) -> None:
@@ -459,8 +445,7 @@ def test_every_movement_keeps_what_was_written(world: DataWorld) -> None:
 
 
 def test_levels_of_several_datacenters(tmp_path: Path) -> None:
-    world = DataWorld(tmp_path, factor=0)
-    try:
+    with closing(DataWorld(tmp_path, factor=0)) as world:
         for number in (1, 2, 3, 4):
             world.join(number, number * STEP // 2, datacenter="dc1" if number < 3 else "dc2")
         world.submit(
@@ -482,5 +467,3 @@ def test_levels_of_several_datacenters(tmp_path: Path) -> None:
                     write(world, b"k", 3, level, timeout_s=0.4)
             with pytest.raises(RequestTimedOut):
                 elsewhere.read("ks", b"k", level=Level.LOCAL_QUORUM, timeout_s=0.4)
-    finally:
-        world.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -20,15 +21,12 @@ KEY = key_of("ks", b"k")
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[DataWorld]:
     """One node has a register of ks; ``other`` shares its placement, which outlives ks."""
-    made = DataWorld(tmp_path, factor=1)
-    try:
+    with closing(DataWorld(tmp_path, factor=1)) as made:
         made.join(1, 0)
         made.submit(CreateKeyspace("other", SIMPLE))
         for keyspace in ("ks", "other"):
             made.coordinator.write(keyspace, b"k", b"kept", timestamp=1)
         yield made
-    finally:
-        made.close()
 
 
 def anew(world: DataWorld) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -280,11 +281,8 @@ class Source:
 
 @pytest.fixture
 def source(tmp_path: Path) -> Iterator[Source]:
-    made = Source(tmp_path)
-    try:
+    with closing(Source(tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_rows_are_given_once_the_source_may(source: Source) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -78,13 +79,10 @@ NOW = 1_900_000_000_000_000
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[DataWorld]:
-    made = DataWorld(tmp_path, factor=1)
-    try:
+    with closing(DataWorld(tmp_path, factor=1)) as made:
         made.join(1, 0)
         made.coordinator.write("ks", NAME, b"acknowledged", timestamp=1)
         yield made
-    finally:
-        made.close()
 
 
 def invented(state: ClusterState, *commands: Command) -> ClusterState:

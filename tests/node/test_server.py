@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import httpx
@@ -22,6 +22,7 @@ from ringlog.runtime.monitoring.scrape import is_own
 from ringlog.runtime.monitoring.scrape import name_of as name_of_host
 from ringlog.runtime.trust import PLAIN_TRUST, Trust
 from ringlog.wire.records import Cell, encode_mutation
+from tests.ending import stopping
 from tests.node.data_world import until
 from tests.node.world import APPENDED, TABLE, cluster, name_of, replicas, write
 
@@ -220,38 +221,38 @@ def test_an_answer_waits_for_no_acknowledgement_of_its_headers(row_replica: RowR
             assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
+@contextmanager
+def serving(api: FastAPI, connections: OpenConnections | None = None) -> Iterator[tuple[tuple[str, int], ExitStack]]:
+    """A server of ``api``: its address, and a stack for the connections of a test."""
+    with ExitStack() as stack:
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        server = HttpServer(api, listening, connections=connections or OpenConnections(8))
+        stack.enter_context(stopping(server)).start()
+        yield listening.getsockname(), stack
+
+
 def test_connections_without_a_request_keep_nobody_out(row_replica: RowReplica) -> None:
     connections = OpenConnections(8)
-    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
-        server = HttpServer(make_api(row_replica, "n1", ManualClock(APPENDED)), listening, connections=connections)
-        server.start()
-        try:
-            silent = [stack.enter_context(socket.create_connection(listening.getsockname())) for _ in range(100)]
-            url = "http://{}:{}/v1/status".format(*listening.getsockname())
-            assert httpx.get(url, trust_env=False).json()["name"] == "n1"
-            until(lambda: silent[0].recv(1) == b"", "the oldest connection to be closed")
-            assert len(connections) <= 8
-        finally:
-            server.stop()
+    with serving(make_api(row_replica, "n1", ManualClock(APPENDED)), connections) as (address, stack):
+        silent = [stack.enter_context(socket.create_connection(address)) for _ in range(100)]
+        url = "http://{}:{}/v1/status".format(*address)
+        assert httpx.get(url, trust_env=False).json()["name"] == "n1"
+        until(lambda: silent[0].recv(1) == b"", "the oldest connection to be closed")
+        assert len(connections) <= 8
 
 
 def test_a_body_that_comes_slowly_keeps_nobody_out(row_replica: RowReplica) -> None:
     connections = OpenConnections(8)
     head = f"POST /v1/tables/{TABLE}/rows HTTP/1.1\r\nHost: 127.0.0.1\r\n"
-    with socket.create_server(("127.0.0.1", 0)) as listening, ExitStack() as stack:
-        server = HttpServer(make_api(row_replica, "n1", ManualClock(APPENDED)), listening, connections=connections)
-        server.start()
-        try:
-            slow = [stack.enter_context(socket.create_connection(listening.getsockname())) for _ in range(8)]
-            for each in slow:
-                each.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n".encode())
-                assert b"100 Continue" in each.recv(100), "it waits for the body"
-            url = "http://{}:{}/v1/status".format(*listening.getsockname())
-            assert httpx.get(url, trust_env=False).json()["name"] == "n1"
-            large = httpx.post(url.replace("status", f"tables/{TABLE}/rows"), content=bytes(2 * 1024 * 1024))
-            assert large.status_code == 413
-        finally:
-            server.stop()
+    with serving(make_api(row_replica, "n1", ManualClock(APPENDED)), connections) as (address, stack):
+        slow = [stack.enter_context(socket.create_connection(address)) for _ in range(8)]
+        for each in slow:
+            each.sendall(f"{head}Expect: 100-continue\r\nContent-Length: 9\r\n\r\n".encode())
+            assert b"100 Continue" in each.recv(100), "it waits for the body"
+        url = "http://{}:{}/v1/status".format(*address)
+        assert httpx.get(url, trust_env=False).json()["name"] == "n1"
+        large = httpx.post(url.replace("status", f"tables/{TABLE}/rows"), content=bytes(2 * 1024 * 1024))
+        assert large.status_code == 413
 
 
 def test_a_header_does_not_change_whose_connection_it_is() -> None:
@@ -262,12 +263,6 @@ def test_a_header_does_not_change_whose_connection_it_is() -> None:
         assert request.client is not None
         seen.append(request.client.host)
 
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = HttpServer(api, listening)
-        server.start()
-        try:
-            url = "http://{}:{}/".format(*listening.getsockname())
-            httpx.get(url, headers={"X-Forwarded-For": "192.0.2.1"}, trust_env=False)
-        finally:
-            server.stop()
+    with serving(api) as (address, _):
+        httpx.get("http://{}:{}/".format(*address), headers={"X-Forwarded-For": "192.0.2.1"}, trust_env=False)
     assert seen == ["127.0.0.1"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 
@@ -47,16 +48,13 @@ NAMES = [b"key-%d" % number for number in range(60)]
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[DataWorld]:
-    made = DataWorld(tmp_path, factor=4, page_bytes=400)
-    try:
+    with closing(DataWorld(tmp_path, factor=4, page_bytes=400)) as made:
         for number in (1, 2, 3, 4):
             made.join(number, -(2**62) + number * STEP)
         made.submit(CreateKeyspace("shop", Replication("tablets", 3)))
         made.submit(create_table())
         fill(made, 1)
         yield made
-    finally:
-        made.close()
 
 
 def create_table(name: str = "t", number: int = 900, base: str = "") -> CreateTable:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import socket
 from collections.abc import Iterator
 from concurrent.futures import Future
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -36,6 +37,7 @@ from ringlog.wire.data import (
     unpack,
 )
 from tests.certificates import needs_openssl, trusts
+from tests.ending import stopping
 from tests.kernel.entries import uuid
 from tests.node.data_world import DataNode, DataWorld
 
@@ -93,11 +95,8 @@ def status(world: DataWorld, node: DataNode, trust: Trust) -> StatusReply | None
 
 def stream(world: DataWorld, trust: Trust, method: str, request: Any) -> StreamPage:
     """The first page of a stream."""
-    peers = Peers(world.find, lambda: trust)
-    try:
+    with closing(Peers(world.find, lambda: trust)) as peers:
         return unpack(StreamPage, next(peers.stream(request.node, method, pack(request), CALL_S)))
-    finally:
-        peers.close()
 
 
 # ------------------------------------------------------------------------------------------------------------ gRPC
@@ -205,9 +204,8 @@ def test_a_node_is_found_by_who_shows_a_token_and_is_the_one_that_was_meant(
         address = f"{HOST}:{listening.getsockname()[1]}"
         data: Any = Data()
         api = make_api(row_replica, "n1", ManualClock(1), data, trust=lambda: ours)
-        server = HttpServer(api, listening, lambda: ours)
-        server.start()
-        try:
+        with stopping(HttpServer(api, listening, lambda: ours)) as server:
+            server.start()
             nodes = {name: replace(state.nodes[IDS["n1"]], address=address) for name in (IDS["n1"], IDS["n2"])}
             there = replace(state, nodes=state.nodes.update(nodes))
             assert StatusPages(lambda: there, lambda: other)(IDS["n1"]) == f"{HOST}:7401"
@@ -221,8 +219,6 @@ def test_a_node_is_found_by_who_shows_a_token_and_is_the_one_that_was_meant(
             with httpx.Client(verify=False, trust_env=False) as http:
                 answer = http.get(f"https://{address}/v1/status")
             assert (answer.status_code, answer.headers["www-authenticate"]) == (401, "Bearer")
-        finally:
-            server.stop()
 
 
 # ---------------------------------------------------------------------------------------------------------- folder

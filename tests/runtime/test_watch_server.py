@@ -6,7 +6,7 @@ import errno
 import http.client
 import socket
 from collections.abc import Iterator, Mapping
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ from ringlog.runtime.monitoring.health import Health
 from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.runtime.monitoring.server import AT_ONCE_MAX, WatchServer
 from tests.certificates import needs_openssl, trusts
+from tests.ending import stopping
 from tests.node.data_world import until
 
 HOST = "127.0.0.1"
@@ -54,23 +55,17 @@ def port(process: Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
             super().__init__(*place)
 
     monkeypatch.setattr(watch_server, "FiguresServer", Server)
-    server = WatchServer(process, HOST, 0, again_s=0.01)
-    server.start()
-    try:
+    with stopping(WatchServer(process, HOST, 0, again_s=0.01)) as server:
+        server.start()
         until(lambda: server.port != 0, "the server to have its port")
         yield server.port
-    finally:
-        server.stop()
 
 
 def get(port: int, path: str, **headers: str) -> tuple[int, str, str]:
-    connection = http.client.HTTPConnection(HOST, port, timeout=60)
-    try:
+    with closing(http.client.HTTPConnection(HOST, port, timeout=60)) as connection:
         connection.request("GET", path, headers=headers)
         answer = connection.getresponse()
         return answer.status, answer.headers["Content-Type"], answer.read().decode()
-    finally:
-        connection.close()
 
 
 def test_figures_and_health_are_there(port: int) -> None:
@@ -105,9 +100,8 @@ def test_peers_that_send_nothing_keep_nobody_out(port: int) -> None:
 @needs_openssl
 def test_a_scrape_is_encrypted_and_shows_a_token(process: Process, tmp_path: Path) -> None:
     trust = trusts(tmp_path / "made", {}, "agents")["agents"]
-    server = WatchServer(process, HOST, 0, trust=lambda: trust)
-    server.start()
-    try:
+    with stopping(WatchServer(process, HOST, 0, trust=lambda: trust)) as server:
+        server.start()
         until(lambda: server.port != 0, "the server to have its port")
         with socket.create_connection((HOST, server.port)), httpx.Client(verify=False, trust_env=False) as http:
             metrics, health = (f"https://{HOST}:{server.port}{path}" for path in ("/metrics", "/health"))
@@ -116,8 +110,6 @@ def test_a_scrape_is_encrypted_and_shows_a_token(process: Process, tmp_path: Pat
             assert http.get(metrics, headers=trust.headers()).status_code == 200
             with pytest.raises(httpx.HTTPError):
                 http.get(metrics.replace("https", "http"))
-    finally:
-        server.stop()
 
 
 def test_a_server_that_never_has_its_port_stops(process: Process) -> None:

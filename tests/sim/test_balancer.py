@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from contextlib import closing
 
 import pytest
 
@@ -34,12 +35,9 @@ def run(seed: int, *more: Action) -> tuple[ClusterState, Counter[tuple[str, ...]
         Action(2, 2 * SECOND, "start", ("n3",)),
         *more,
     )
-    one = Run(Script(seed, "small", SHAPE, 20 * SECOND, tuple(sorted(actions, key=lambda one: one.at))))
-    try:
+    with closing(Run(Script(seed, "small", SHAPE, 20 * SECOND, tuple(sorted(actions, key=lambda one: one.at))))) as one:
         one.play()
         return one.sim.log.state, one.sim.did
-    finally:
-        one.close()
 
 
 def broken(bug: Mutant, befalls: tuple[Action, ...]) -> str:

@@ -19,6 +19,7 @@ from ringlog.runtime.kafka.options import read_kafka_config
 from ringlog.stack import Stack, StackError, broker, layout, log_in, processes
 from ringlog.stack.cli import _show_info, _show_status
 from ringlog.stack.layout import Child, ChildStatus, StackInfo, StackLayout, StackSettings, StackStatus, State
+from tests.ending import taking_down
 from tests.plain_stack import PLAIN
 
 SETTINGS = StackSettings("cluster", 20_001, 20_002, profile="default", request=7)
@@ -244,12 +245,9 @@ def test_a_folder_without_a_stack(tmp_path: Path) -> None:
 
 def test_a_start_that_cannot_be_tried_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
-    stack = Stack(tmp_path / "data")
-    try:
-        with pytest.raises(StackError, match=r"46 kafka jars are not in .* Run: make setup"):
-            stack.up(timeout_s=30)
-    finally:
-        stack.down()
+    expected = pytest.raises(StackError, match=r"46 kafka jars are not in .* Run: make setup")
+    with taking_down(Stack(tmp_path / "data")) as stack, expected:
+        stack.up(timeout_s=30)
     assert not stack.status().running
 
 

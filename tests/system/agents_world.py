@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
 
 from confluent_kafka import Consumer, TopicPartition
@@ -203,8 +204,7 @@ class AgentsWorld:
     def offsets(self, spec: TopicSpec, committed: bool = True) -> list[tuple[int, bytes]]:
         """As ``records``, with offsets."""
         isolation = "read_committed" if committed else "read_uncommitted"
-        log = KafkaLog(self.stack.bootstrap_servers, self.cluster, spec, isolation=isolation)
-        try:
+        with closing(KafkaLog(self.stack.bootstrap_servers, self.cluster, spec, isolation=isolation)) as log:
             end = log.end_offset()
             tail = log.tail(log.begin_offset())
             found: list[tuple[int, bytes]] = []
@@ -214,8 +214,6 @@ class AgentsWorld:
             finally:
                 tail.close()
             return found
-        finally:
-            log.close()
 
     def await_acknowledged(self, role: str, spec: TopicSpec) -> None:
         """Wait until faust has acknowledged all that is in the topic of a role now."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TypeVar
@@ -225,10 +225,9 @@ class World:
     def read(self, suffix: str) -> list[Found]:
         """All records of a topic, by partition and offset."""
         topic = topic_name(self.cluster, suffix)
-        consumer = Consumer(
-            {**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False}
-        )
-        try:
+        with closing(
+            Consumer({**QUIET, "bootstrap.servers": self.bootstrap, "group.id": "test", "enable.auto.commit": False})
+        ) as consumer:
             partitions = sorted(consumer.list_topics(topic, timeout=30).topics[topic].partitions)
             ends = {p: consumer.get_watermark_offsets(TopicPartition(topic, p), timeout=30)[1] for p in partitions}
             consumer.assign([TopicPartition(topic, partition, 0) for partition in partitions])
@@ -240,8 +239,6 @@ class World:
                     assert message.error() is None
                     place = (message.partition(), message.offset(), message.key(), message.value())
                     found.append(Found(*place, message.timestamp()[1] * 1_000))
-        finally:
-            consumer.close()
         return sorted(found, key=lambda item: (item.partition, item.offset))
 
     def rows(self) -> list[CdcRow]:
@@ -257,9 +254,5 @@ class World:
 def founded(bootstrap: str, cluster: str, settings: dict[str, int] | None = None) -> Iterator[World]:
     """A founded cluster, without nodes or schema."""
     found_cluster(bootstrap, cluster, settings)
-    metadata = KafkaLog(bootstrap, cluster)
-    try:
-        with LogReplica(metadata) as replica:
-            yield World(bootstrap, cluster, replica, DirectAuthor(metadata, replica, "test"))
-    finally:
-        metadata.close()
+    with closing(KafkaLog(bootstrap, cluster)) as metadata, LogReplica(metadata) as replica:
+        yield World(bootstrap, cluster, replica, DirectAuthor(metadata, replica, "test"))

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.ending import stopping, taking_down
 from tests.plain_stack import plain_stack
 from tests.system.guarded_kafka import Guarded, guarded_kafka
 from tests.system.user import User
@@ -26,11 +27,8 @@ if TYPE_CHECKING:
 @pytest.fixture(scope="session")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StackInfo]:
     """A running stack with 2 s session time-outs; stopped at the end of the run."""
-    own = plain_stack(tmp_path_factory.mktemp("stack"))
-    try:
+    with taking_down(plain_stack(tmp_path_factory.mktemp("stack"))) as own:
         yield own.up("quick")
-    finally:
-        own.down()
 
 
 @pytest.fixture
@@ -53,7 +51,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     with pytest.MonkeyPatch.context() as environment:
         environment.setenv("PYSPARK_PYTHON", sys.executable)
         environment.setenv("PYSPARK_DRIVER_PYTHON", sys.executable)
-        session = (
+        with stopping(
             SparkSession.builder.master("local[2]")
             .appName("ringlog-tests")
             .config("spark.jars", ",".join(str(jar) for jar in (*jars("spark"), *jars("lake"))))
@@ -69,11 +67,8 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
             .config("spark.local.dir", str(folder / "local"))
             .config("spark.sql.warehouse.dir", str(folder / "warehouse"))
             .getOrCreate()
-        )
-        try:
+        ) as session:
             yield session
-        finally:
-            session.stop()
 
 
 @pytest.fixture(scope="module")

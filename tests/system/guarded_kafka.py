@@ -29,6 +29,7 @@ from confluent_kafka.admin import (
     ScramMechanism,
     UserScramCredentialUpsertion,
 )
+from tests.ending import taking_down
 
 from ringlog.log.kafka.acls import BrokerUser
 from ringlog.runtime.kafka.config import connection
@@ -109,8 +110,7 @@ def guarded_kafka(folder: Path) -> Iterator[Guarded]:
             encoding="utf-8",
         )
         path.chmod(0o600)
-    own = Stack(data)
-    try:
+    with taking_down(Stack(data)) as own:
         # The stack is up once its probe is taken, and that needs a right that is given while it starts.
         with ThreadPoolExecutor(1) as pool:
             starting = pool.submit(own.up)
@@ -118,8 +118,6 @@ def guarded_kafka(folder: Path) -> Iterator[Guarded]:
             info = starting.result()
         addresses = f"{HOST}:{users}", f"{HOST}:{tls}", f"{HOST}:{tokens}"
         yield Guarded(info, *addresses, login, tls_login, tuple(words.values()), admin, logins)
-    finally:
-        own.down()
 
 
 def _write_login(path: Path, user: str, words: dict[str, str]) -> None:

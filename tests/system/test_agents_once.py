@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import uuid
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -136,12 +137,9 @@ def check_rejections(world: AgentsWorld, sender: Sender) -> None:
 
 
 def test_an_agent_on_a_topic_that_would_lose_entries_ends(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    world = AgentsWorld(stack, cluster_name, tmp_path)
-    try:
+    with closing(AgentsWorld(stack, cluster_name, tmp_path)) as world:
         admin = admin_client(stack.bootstrap_servers)
         alter(admin, topic_name(cluster_name, METADATA.suffix), "retention.ms", "1000000")
         agent = world.spawn("keeper")
         assert agent.exit_code() == HALTED
         assert world.term("keeper") == 0
-    finally:
-        world.close()

@@ -8,10 +8,11 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
+from tests.ending import taking_down
 from tests.plain_stack import plain_stack
 
 from ringlog.agents.exits import HALTED, STOPPED
@@ -53,11 +54,8 @@ class Supervised:
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
-    own = AgentsWorld(stack, cluster_name, tmp_path / "agents")
-    try:
+    with closing(AgentsWorld(stack, cluster_name, tmp_path / "agents")) as own:
         yield own
-    finally:
-        own.close()
 
 
 @pytest.fixture
@@ -120,8 +118,7 @@ def test_the_same_name_on_another_kafka_and_on_one_that_was_wiped_is_another_clu
             agent.ask_to_stop()
         assert [agent.exit_code() for agent in agents] == [STOPPED, STOPPED]
 
-    own = plain_stack(tmp_path / "stack")
-    try:
+    with taking_down(plain_stack(tmp_path / "stack")) as own:
         act(world, 1)
         for _ in range(2):
             other = AgentsWorld(own.up("quick"), world.cluster, tmp_path / "agents")
@@ -129,6 +126,4 @@ def test_the_same_name_on_another_kafka_and_on_one_that_was_wiped_is_another_clu
             other.close()
             own.reset()
         act(world, 2)
-    finally:
-        own.down()
     assert len(list((tmp_path / "agents").glob(f"agents/{world.cluster}.*.validator.json"))) == 3

@@ -7,6 +7,7 @@ import uuid
 from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import Future, wait
+from contextlib import closing
 from pathlib import Path
 
 import httpx
@@ -205,13 +206,10 @@ def test_what_is_answered_is_acknowledged_although_faust_rests(world: AgentsWorl
 
 
 def test_take_over_with_the_default_session_time_out(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    world = AgentsWorld(stack, cluster_name, tmp_path, session_timeout_s=6)
-    try:
+    with closing(AgentsWorld(stack, cluster_name, tmp_path, session_timeout_s=6)) as world:
         first = world.start("validator")
         world.spawn("validator")
         assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
         first.kill()
         assert isinstance(world.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
         assert world.term("validator") >= 2, "whoever answered is another one; it may have come before the kill"
-    finally:
-        world.close()

@@ -10,6 +10,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -151,11 +152,8 @@ class BalancerWorld(NodesWorld):
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[BalancerWorld]:
-    made = BalancerWorld(AgentsWorld(stack, cluster_name, tmp_path, SESSION_TIMEOUT_S), tmp_path)
-    try:
+    with closing(BalancerWorld(AgentsWorld(stack, cluster_name, tmp_path, SESSION_TIMEOUT_S), tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.soak("tablets move under load; the simulator kills the balancer")

@@ -8,6 +8,7 @@ from __future__ import annotations
 import subprocess
 import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -108,8 +109,8 @@ def read(reader: CachedReader) -> CachedView | None:
 def test_the_keeper_goes_on_when_the_master_is_killed(
     stack: StackInfo, watched: Watched, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    world = AgentsWorld(replace(stack, redis_url=watched.url), f"watched-{uuid.uuid4().hex[:8]}", tmp_path / "agents")
-    try:
+    own, name = replace(stack, redis_url=watched.url), f"watched-{uuid.uuid4().hex[:8]}"
+    with closing(AgentsWorld(own, name, tmp_path / "agents")) as world:
         keeper = world.start("keeper")
         reader = CachedReader.connect(watched.url, world.cluster)
         before = _await_change(world, reader)
@@ -119,8 +120,6 @@ def test_the_keeper_goes_on_when_the_master_is_killed(
         assert _await_change(world, reader) > before
         assert keeper.process.poll() is None
         assert set(watched.ports) == {killed, watched.master()}
-    finally:
-        world.close()
     said = "".join(capfd.readouterr())
     assert [word for word in (SECRET, QUOTED, OF_SENTINEL) if word in said] == []
 
@@ -147,10 +146,6 @@ def test_what_is_wrong_with_a_log_in_is_said_without_it(watched: Watched) -> Non
 
 
 def test_a_url_that_says_nothing_ends_the_keeper_before_it_takes_over(stack: StackInfo, tmp_path: Path) -> None:
-    world = AgentsWorld(
-        replace(stack, redis_url=f"redis+sentinel://:{OF_SENTINEL}@{HOST}"), f"w{uuid.uuid4().hex[:8]}", tmp_path
-    )
-    try:
+    own = replace(stack, redis_url=f"redis+sentinel://:{OF_SENTINEL}@{HOST}")
+    with closing(AgentsWorld(own, f"w{uuid.uuid4().hex[:8]}", tmp_path)) as world:
         assert world.spawn("keeper").exit_code() == 4
-    finally:
-        world.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -25,8 +26,7 @@ YEAR_US = 365 * 24 * HOUR_US
 @pytest.fixture
 def shop(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]:
     """A cluster with a validator; its second generation, and a writer's promise, lie a year ahead."""
-    agents = AgentsWorld(stack, cluster_name, tmp_path)
-    try:
+    with closing(AgentsWorld(stack, cluster_name, tmp_path)) as agents:
         agents.start("validator")
         made = World(stack.bootstrap_servers, cluster_name, agents.client.replica, agents.client.direct)
         made.join("n1", (0,), now_us() - HOUR_US)
@@ -36,8 +36,6 @@ def shop(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]
         low = made.state.writers["spark"].low_watermark
         made.apply(AdvanceCdcWriter("spark", "i1", now_us() + 2 * YEAR_US, low))
         yield made
-    finally:
-        agents.close()
 
 
 def said(shop: World, *words: str) -> tuple[int, str]:

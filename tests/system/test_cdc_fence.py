@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from tests.ending import taking_down
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_kill import HOUR_US, alive, driver
 
@@ -87,11 +88,8 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[StackInf
         ),
     }
     layout.own_properties.write_text("".join(f"{name}={value}\n" for name, value in lines.items()), encoding="utf-8")
-    own = Stack(folder)
-    try:
+    with taking_down(Stack(folder)) as own:
         yield own.up(), listener
-    finally:
-        own.down()
 
 
 @pytest.fixture

@@ -16,6 +16,7 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from tests.cdc.partitions import cdc_partition
+from tests.ending import stopping
 from tests.system.cdc_world import PARTITIONS, World, founded, now_us, until, write
 
 from ringlog.kernel.generations.acceptance import stream_of
@@ -53,11 +54,8 @@ def start(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession,
 
 def run_to_idle(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession, **changes: object) -> None:
     """Run the job until all mutations are durable."""
-    job = start(stack, cluster, checkpoint, spark, stop_when_idle=True, **changes)
-    try:
+    with stopping(start(stack, cluster, checkpoint, spark, stop_when_idle=True, **changes)) as job:
         job.wait()
-    finally:
-        job.stop()
 
 
 def lines(checkpoint: Path, event: str) -> list[dict[str, object]]:
@@ -193,8 +191,7 @@ def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_
     with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
         first = world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
-        job = start(stack, cluster_name, tmp_path, spark)
-        try:
+        with stopping(start(stack, cluster_name, tmp_path, spark)) as job:
             count = world.send(write(f"customer-{number % 37}", number) for number in range(200))
             until(lambda: len(world.read("cdc")) == count, "the first rows", job.writer.check)
             check_checkpoint_rules(stack, cluster_name, tmp_path, spark)
@@ -222,8 +219,6 @@ def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_
                 "the low-watermark of the second generation",
                 job.writer.check,
             )
-        finally:
-            job.stop()
         check_places(world, {first.timestamp: first, second.timestamp: second})
         rows = world.rows()
         assert all((row.timestamp >= second.timestamp) == (row.generation == second.timestamp) for row in rows)

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from structlog.testing import capture_logs
+from tests.ending import stopping, taking_down
 from tests.plain_stack import plain_stack
 from tests.system.cdc_world import founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, start
@@ -32,12 +33,9 @@ pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 @pytest.fixture(scope="module")
 def own(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
     """A stack for these tests alone: nobody else's broker is killed here."""
-    stack = plain_stack(tmp_path_factory.mktemp("away"))
-    try:
+    with taking_down(plain_stack(tmp_path_factory.mktemp("away"))) as stack:
         stack.up("quick")
         yield stack
-    finally:
-        stack.down()
 
 
 def kill_broker(stack: Stack) -> None:
@@ -86,8 +84,7 @@ def test_the_job_goes_on_when_the_broker_is_back(
     with founded(info.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
-        job = start(info, cluster_name, tmp_path, spark)
-        try:
+        with stopping(start(info, cluster_name, tmp_path, spark)) as job:
             world.send([write("before", 1)])
             until(lambda: len(world.rows()) == 1, "the first row")
             with capture_logs() as told:
@@ -100,8 +97,6 @@ def test_the_job_goes_on_when_the_broker_is_back(
             world.send([write("after", 2)])
             until(lambda: len(world.rows()) == 2, "the row after it", job.writer.check)
             job.writer.check()
-        finally:
-            job.stop()
 
 
 @pytest.mark.soak("the driver that is asked to stop in the middle of a batch")

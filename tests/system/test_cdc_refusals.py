@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
+from tests.ending import stopping
 from tests.system.cdc_world import World, founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, lines, run_to_idle, start
 from tests.system.topic_settings import alter
@@ -103,8 +104,7 @@ def test_a_wider_leeway_reaches_into_no_generation_that_has_ended(
         world.schema()
         # Every partition has a record after the second generation's start: no clock is asked whether that has passed.
         count = world.send(write(f"customer-{number}", number, now_us() - 1_000_000) for number in range(100))
-        job = start(stack, cluster_name, tmp_path, spark)
-        try:
+        with stopping(start(stack, cluster_name, tmp_path, spark)) as job:
             until(
                 lambda: world.state.writers["spark"].low_watermark == second.timestamp,
                 "the first generation to be closed",
@@ -114,8 +114,6 @@ def test_a_wider_leeway_reaches_into_no_generation_that_has_ended(
             world.send([write("late", 1, second.timestamp - 1), write("new", 1, second.timestamp)])
             until(lambda: len(world.read("cdc")) == count + 1, "the row", job.writer.check)
             until(job.is_idle, "all to be durable", job.writer.check)
-        finally:
-            job.stop()
         letters = world.read("dead-letters")
         assert [letter.reason for letter in world.letters()] == ["timestamp_too_old"]
         forget_last_batch(tmp_path)

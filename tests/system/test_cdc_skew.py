@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from tests.ending import stopping
 from tests.system.cdc_world import PARTITIONS, Found, World, founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, TOKENS, start
 
@@ -52,8 +53,7 @@ def test_the_backlog_of_a_hot_key_does_not_hold_up_the_others(
         waiting = ends_of(world.read("mutations"))
         needed = -(-max(count for partition, count in waiting.items() if partition != hot) // SHARE)
 
-        job = start(stack, cluster_name, tmp_path, spark, max_offsets_per_trigger=SHARE * PARTITIONS)
-        try:
+        with stopping(start(stack, cluster_name, tmp_path, spark, max_offsets_per_trigger=SHARE * PARTITIONS)) as job:
             until(lambda: job.runner.last_batch >= needed - 1, "the batches that the others need", job.writer.check)
             check_others_are_through(tmp_path, needed - 1, waiting, hot)
             # And while the backlog goes on: what comes for the others is in one of the next two batches.
@@ -62,8 +62,6 @@ def test_the_backlog_of_a_hot_key_does_not_hold_up_the_others(
             now = ends_of(world.read("mutations"))
             until(lambda: job.runner.last_batch >= last + 2, "two batches more", job.writer.check)
             check_others_are_through(tmp_path, last + 2, now, hot)
-        finally:
-            job.stop()
         check_rows(world)
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.ending import stopping
 from tests.system.cdc_log import CdcLog, Story, drop_all
 from tests.system.cdc_world import founded, until
 
@@ -68,11 +69,8 @@ def started(frame: DataFrame, sink: Sink, checkpoint: Path, **trigger: str | boo
 
 @contextmanager
 def running(frame: DataFrame, sink: Sink, checkpoint: Path) -> Iterator[StreamingQuery]:
-    query = started(frame, sink, checkpoint, processingTime="200 milliseconds")
-    try:
+    with stopping(started(frame, sink, checkpoint, processingTime="200 milliseconds")) as query:
         yield query
-    finally:
-        query.stop()
 
 
 def fine(query: StreamingQuery) -> None:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
+from tests.ending import stopping
 from tests.system.cdc_world import PARTITIONS, World, founded, now_us, until, write
 from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, lines
 
@@ -50,11 +51,8 @@ def running(
     from ringlog_cdc.driver.job import CdcJob
 
     settings = kind(stack.bootstrap_servers, cluster, folder / writer, writer, trigger_seconds=0.1, direct=True)
-    job = CdcJob(settings, spark).start()
-    try:
+    with stopping(CdcJob(settings, spark).start()) as job:
         yield job
-    finally:
-        job.stop()
 
 
 def send_others(world: World, first: int, count: int) -> None:

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from tests.agents.finish import known
+from tests.ending import stopping
 from tests.wire.test_next_version import next_version
 
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED
@@ -290,13 +291,10 @@ def test_what_change_topics_lack_is_written_in_several_transactions(
     settings = ProcessSettings(
         bootstrap_servers=world.stack.bootstrap_servers, cluster=world.cluster, data_dir=tmp_path, redis_url="none"
     )
-    again = publisher.PublisherThread(settings, lambda _: None, lambda _: None)
-    again.start()
-    try:
+    with stopping(publisher.PublisherThread(settings, lambda _: None, lambda _: None)) as again:
+        again.start()
         world.await_term("publisher", 2)
         check(world)
-    finally:
-        again.stop()
     offsets = [offset for offset, _, _ in placed(world, PLACEMENTS)]
     assert len(offsets) == 3
     assert [later - sooner for sooner, later in itertools.pairwise(offsets)] == [1, 2], "a marker after every two"

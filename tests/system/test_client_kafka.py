@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 from tests.client.mini_validator import MiniValidator
+from tests.ending import taking_down
 from tests.plain_stack import plain_stack
 
 from ringlog.cli.node.discovery import founded_id, in_cluster
@@ -126,8 +127,7 @@ def test_answers_through_a_validator_with_direct_authors_in_between(stack: Stack
 
 def test_submissions_outlive_a_killed_broker(tmp_path: Path, cluster_name: str) -> None:
     """SIGKILL of the broker with submissions in flight: after it is back, each is applied exactly once."""
-    own = plain_stack(tmp_path / "stack")
-    try:
+    with taking_down(plain_stack(tmp_path / "stack")) as own:
         info = own.up("quick")
         found_cluster(info.bootstrap_servers, cluster_name)
         logs = Logs.of_kafka(info.bootstrap_servers, cluster_name)
@@ -144,5 +144,3 @@ def test_submissions_outlive_a_killed_broker(tmp_path: Path, cluster_name: str) 
             assert state.epoch == 2 + 201
             assert client.replica.halted is None
         logs.close()
-    finally:
-        own.down()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -34,11 +35,8 @@ def delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDelays:
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path, delays: FolderDelays) -> Iterator[World]:
-    made = World(stack, cluster_name, tmp_path)
-    try:
+    with closing(World(stack, cluster_name, tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def ringlog(world: World, *words: str) -> Any:

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from confluent_kafka import Producer, TopicPartition
+from tests.ending import taking_down
 from tests.log.committing import FateOpen, commit, settle
 from tests.plain_stack import plain_stack
 from tests.stopping import stop
@@ -229,8 +230,7 @@ def batches_of(segment: bytes) -> list[bytes]:
 
 def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_path: Path, cluster_name: str) -> None:
     """The broker is stopped in the middle: the answer is lost, the entry may be in the log. It is applied once."""
-    own = plain_stack(tmp_path / "stack")
-    try:
+    with taking_down(plain_stack(tmp_path / "stack")) as own:
         info = own.up("quick")
         create_topics(admin_client(info.bootstrap_servers), cluster_name, specs=[METADATA])
         log = KafkaLog(info.bootstrap_servers, cluster_name, delivery_timeout_s=1.0)
@@ -258,8 +258,6 @@ def test_a_broker_that_stops_answering_leaves_fates_open_until_it_is_back(tmp_pa
             late.close()
             assert replica.read_barrier().epoch == state.epoch + 4, "too late to have an effect"
         log.close()
-    finally:
-        own.down()
 
 
 def _three(replica: LogReplica) -> tuple[EncodedEntry, ...]:

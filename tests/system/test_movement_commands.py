@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -23,11 +24,8 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]:
-    made = World(stack, cluster_name, tmp_path)
-    try:
+    with closing(World(stack, cluster_name, tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 class Typed:

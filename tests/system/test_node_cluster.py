@@ -11,6 +11,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -143,11 +144,8 @@ def seen_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One for both tests: its processes take longer to start than the second test to run."""
-    made = World(stack, f"t{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("nodes"))
-    try:
+    with closing(World(stack, f"t{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("nodes"))) as made:
         yield made
-    finally:
-        made.close()
 
 
 @pytest.mark.soak("test_registers.py has movements under load with kills")

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.ending import stopping
 from tests.system.agents_world import AgentsWorld
 from tests.system.agents_world import until as until_found
 from tests.system.cdc_world import World, now_us, until, write
@@ -117,8 +118,7 @@ def test_who_begins_with_a_snapshot_says_what_he_says_who_was_there(
 ) -> None:
     place, checkpoint = readers.place, tmp_path / "checkpoint"
     with MetadataWatch(*place) as watch, closing(CdcReader(*place, tables=["shop.orders"])) as lived:
-        job = start(readers.stack, readers.cluster, checkpoint, spark)
-        try:
+        with stopping(start(readers.stack, readers.cluster, checkpoint, spark)):
             readers.written("early")
             readers.world.apply(AlterTable("shop", "early", (Column("more", "int"),)))
             readers.world.apply(SettleVerdicts(max(now_us(), readers.world.state.settled.until + 1)))
@@ -129,14 +129,9 @@ def test_who_begins_with_a_snapshot_says_what_he_says_who_was_there(
             before = readers.tail("shop.orders")
             let_go(readers, head)
             readers.written()
-        finally:
-            job.stop()
-        again = start(readers.stack, readers.cluster, checkpoint, spark)
-        try:
+        with stopping(start(readers.stack, readers.cluster, checkpoint, spark)) as again:
             assert again._replica.began.epoch == head.epoch
             readers.written()
-        finally:
-            again.stop()
         seen = changes(lived)
         with Client(*place, "late") as client, MetadataWatch(*place) as late:
             assert client.replica.began.epoch == late.replica.began.epoch == head.epoch

@@ -8,6 +8,7 @@ import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -30,11 +31,8 @@ OPERATIONS = 100
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[RegistersCluster]:
-    made = RegistersCluster(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)
-    try:
+    with closing(RegistersCluster(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def cli(world: RegistersCluster, *arguments: str) -> subprocess.CompletedProcess[str]:

@@ -10,6 +10,7 @@ import time
 import uuid
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -37,14 +38,11 @@ TABLE = "CREATE TABLE {} (k text, {} bigint, PRIMARY KEY (k));"
 
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[AgentsWorld]:
-    world = AgentsWorld(stack, f"schema-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("agents"))
-    try:
+    with closing(AgentsWorld(stack, f"schema-{uuid.uuid4().hex[:8]}", tmp_path_factory.mktemp("agents"))) as world:
         world.start("validator")
         played = World(stack.bootstrap_servers, world.cluster, world.client.replica, world.client.direct)
         played.join("n1", (0,), time.time_ns() // 1_000_000)
         yield world
-    finally:
-        world.close()
 
 
 @pytest.fixture(scope="module")

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 from tests.certificates import needs_openssl
+from tests.ending import stopping
 from tests.faults.proxy import Proxy, Shape
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
 from tests.system.machines import Machines, why_none
@@ -196,8 +197,5 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
 
     # The rows are of the generation that the second node's join began: who reads enters it when the first is closed,
     # and that is for a running job to say.
-    job = start(stack, world.agents.cluster, tmp_path / "checkpoint", spark)
-    try:
+    with stopping(start(stack, world.agents.cluster, tmp_path / "checkpoint", spark)):
         until(lambda: changes() == [{"v": 1}, {"v": 2}, {"v": 3}], "all rows in the CDC log")
-    finally:
-        job.stop()

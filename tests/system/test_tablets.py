@@ -11,6 +11,7 @@ import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import closing
 from dataclasses import replace
 from xml.etree import ElementTree
 
@@ -55,11 +56,8 @@ FILLING = 300
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TabletsCluster]:
     """One for both tests: its processes take longer to start than the second test to run."""
     folder = tmp_path_factory.mktemp("nodes")
-    made = TabletsCluster(AgentsWorld(stack, f"t{uuid.uuid4().hex[:10]}", folder), folder)
-    try:
+    with closing(TabletsCluster(AgentsWorld(stack, f"t{uuid.uuid4().hex[:10]}", folder), folder)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: TabletsCluster) -> None:

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
@@ -35,11 +36,8 @@ ZONE = "stock"
 @pytest.fixture
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistersCluster]:
     folder = tmp_path_factory.mktemp("nodes")
-    made = RegistersCluster(AgentsWorld(stack, f"f{uuid.uuid4().hex[:10]}", folder), folder)
-    try:
+    with closing(RegistersCluster(AgentsWorld(stack, f"f{uuid.uuid4().hex[:10]}", folder), folder)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_a_step_to_a_node_whose_disk_fails_is_cancelled_and_its_cause_is_shown(world: RegistersCluster) -> None:

@@ -7,6 +7,7 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 
 import pytest
 from tests.system.agents_world import AgentsWorld
@@ -34,11 +35,8 @@ NAMES = ("n1", "n2", "n3")
 @pytest.fixture
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[RegistersCluster]:
     folder = tmp_path_factory.mktemp("nodes")
-    made = RegistersCluster(AgentsWorld(stack, f"o{uuid.uuid4().hex[:10]}", folder), folder)
-    try:
+    with closing(RegistersCluster(AgentsWorld(stack, f"o{uuid.uuid4().hex[:10]}", folder), folder)) as made:
         yield made
-    finally:
-        made.close()
 
 
 def test_a_highly_available_zone_serves_its_data_from_who_is_left_and_takes_the_others_back(
