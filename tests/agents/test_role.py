@@ -192,9 +192,7 @@ def test_the_first_word_counts() -> None:
         ("halted", "for no reason that has a code", 10, 600, "halted"),
     ],
 )
-def test_what_keeps_an_agent_from_being_caught_up_is_said(
-    state: str, why: str, epoch: int, age_s: int, standing: str
-) -> None:
+def test_what_keeps_an_agent_behind_is_said(state: str, why: str, epoch: int, age_s: int, standing: str) -> None:
     said = AgentStatus("keeper", "one", 1, epoch, state, 0, (), why)
     assert view(said, 10, age_s * 1_000_000).standing == standing
 

@@ -16,9 +16,7 @@ from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
 
 
-def test_agents_have_the_settings_of_their_supervisor_and_none_that_is_not_set(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_agents_have_the_settings_of_their_supervisor_alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("RINGLOG_DELAYS", "RINGLOG_KAFKA_CONFIG", "RINGLOG_METRICS_PORT"):
         monkeypatch.delenv(name, raising=False)
     settings = ProcessSettings(cluster="c", data_dir=tmp_path)
@@ -71,9 +69,7 @@ SECRET = "the-secret"
         ("RINGLOG_ARCHIVE", f"ftp://me:{SECRET}@127.0.0.1:1/a", CRASHED, "archive_unavailable"),
     ],
 )
-def test_what_is_wrong_is_the_end_of_the_keeper(
-    tmp_path: Path, variable: str, value: str, status: int, code: str
-) -> None:
+def test_a_wrong_setting_ends_the_keeper(tmp_path: Path, variable: str, value: str, status: int, code: str) -> None:
     places = {"RINGLOG_DATA_DIR": str(tmp_path), "RINGLOG_BOOTSTRAP_SERVERS": "127.0.0.1:1", variable: value}
     kept = {name: given for name, given in os.environ.items() if not name.startswith("RINGLOG_")}
     kept["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)

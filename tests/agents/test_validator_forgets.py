@@ -62,9 +62,7 @@ def world() -> World:
     return made
 
 
-def test_beyond_the_bound_a_noop_ends_the_batch_and_what_was_refused_before_is_refused_as_forgotten(
-    world: World,
-) -> None:
+def test_a_batch_beyond_the_bound_ends_with_a_noop(world: World) -> None:
     instance = Instance(world)
     old = rejections(world, MAX)
     instance.ask(*old)

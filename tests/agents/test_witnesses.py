@@ -46,9 +46,7 @@ def reported(state: ClusterState, **wrong: object) -> Acks:
         ({"node": "n1"}, "report of x names node 'n1', not its id x"),
     ],
 )
-def test_a_report_that_cannot_be_used_is_told_where_the_operation_waits(
-    streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str
-) -> None:
+def test_an_unusable_report_is_told(streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str) -> None:
     state, name = streaming
     found = state.operations[name]
     assert waiting(state, found, all_acks(state)).text == COORDINATOR
@@ -97,9 +95,7 @@ def test_an_acknowledgement_under_a_name_or_of_another_cluster_is_told(streaming
         ({"applied": -1, "state_id": "its own"}, "the acknowledgement of n1 is malformed: applied -1"),
     ],
 )
-def test_the_coordinator_tells_of_last_words_that_do_not_count(
-    streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str
-) -> None:
+def test_ignored_last_words_are_told(streaming: tuple[ClusterState, str], wrong: dict[str, object], told: str) -> None:
     """Its book gives it only what counts: of that nothing is wrong."""
     state, name = streaming
     book = AckBook()

@@ -22,9 +22,7 @@ SECRET = "the-secret"
         ("redis+sentinel://me:pw@h1/main/1?client_name=us", (("h1", 26379),), "main", {"db": 1, "client_name": "us"}),
     ],
 )
-def test_what_a_url_says(
-    url: str, hosts: tuple[tuple[str, int], ...], service: str, options: dict[str, object]
-) -> None:
+def test_what_a_url_is(url: str, hosts: tuple[tuple[str, int], ...], service: str, options: dict[str, object]) -> None:
     found = redis_address(url)
     assert (found.hosts, found.service, found.encrypted) == (hosts, service, url.startswith("rediss"))
     assert found.options.items() >= options.items()

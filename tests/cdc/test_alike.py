@@ -81,9 +81,7 @@ def from_offset(batch: pa.RecordBatch, first: int) -> pa.RecordBatch:
 
 
 @given(st.lists(families(), min_size=1, max_size=3), st.lists(VALUES, max_size=3), st.sampled_from([5, 8_189, 2**33]))
-def test_the_same_goes_out_as_for_each_record_by_itself(
-    alike: list[list[bytes]], others: list[bytes | None], first: int
-) -> None:
+def test_records_are_as_each_by_itself(alike: list[list[bytes]], others: list[bytes | None], first: int) -> None:
     values: list[bytes | None] = [*others, *(value for family in alike for value in family)]
     random.Random(first + len(values)).shuffle(values)
     batch = from_offset(batch_of(values, 1), first)

@@ -56,9 +56,7 @@ def test_the_slower_of_two_empty_checkpoints_under_one_name_is_given_up(bench: B
     assert not (folder / CLAIM).exists()
 
 
-def test_a_source_that_another_name_took_meanwhile_leaves_the_checkpoint_unclaimed(
-    bench: Bench, tmp_path: Path
-) -> None:
+def test_a_source_taken_by_another_name_leaves_the_checkpoint_unclaimed(bench: Bench, tmp_path: Path) -> None:
     folder = tmp_path / "second"
     with pytest.raises(CdcError) as caught:
         started(bench, folder, "new", "another", other(bench, "newer", "another").register)

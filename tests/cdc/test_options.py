@@ -52,9 +52,7 @@ def test_nobody_takes_from_the_producers_what_keeps_rows_in_order(tmp_path: Path
     }
 
 
-def test_the_job_logs_in_as_it_is_told_or_as_is_known_of_the_broker(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_job_logs_in(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "client.properties"
     path.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\nsasl.password=pw\n")
     path.chmod(0o600)

@@ -118,9 +118,7 @@ def test_without_a_mark_nothing_is_cut() -> None:
 
 
 @given(st.integers(1, 100), st.integers(1, 1_000_000), st.none() | st.integers(1, 20))
-def test_every_partition_is_read_by_one_source_with_an_equal_share(
-    partitions: int, limit: int, sources: int | None
-) -> None:
+def test_each_partition_is_read_once_with_an_equal_share(partitions: int, limit: int, sources: int | None) -> None:
     shares = shares_of(partitions, limit, sources)
     assert len(shares) == min(partitions, sources or SOURCES_MAX)
     assert sorted(partition for share in shares for partition in share.partitions) == list(range(partitions))

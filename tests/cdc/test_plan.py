@@ -140,9 +140,7 @@ writes = st.tuples(st.integers(0, 3), st.integers(90, 110), st.integers(90, 110)
 
 
 @given(st.lists(writes, max_size=40), st.lists(st.integers(85, 130), min_size=1, max_size=8))
-def test_parts_cover_a_batch_once_and_route_nothing_that_is_held(
-    found: list[tuple[int, int, int]], horizons: list[int]
-) -> None:
+def test_parts_cover_a_batch_once_without_what_is_held(found: list[tuple[int, int, int]], horizons: list[int]) -> None:
     """Against a plain walk: whatever the horizons in turn, every offset is planned once, and only when it may be."""
     leeway = 5
     topic: dict[int, list[tuple[int, int]]] = {partition: [] for partition in range(4)}
@@ -176,9 +174,7 @@ def test_parts_cover_a_batch_once_and_route_nothing_that_is_held(
     leeway=st.integers(0, 10**6),
     writes=st.lists(st.tuples(st.integers(0, 2 * 10**7), st.integers(0, 10**4)), min_size=1),
 )
-def test_what_was_appended_before_a_limit_is_not_held_and_uses_no_more_than_said(
-    now: int, horizon: int, leeway: int, writes: list[tuple[int, int]]
-) -> None:
+def test_writes_before_a_limit_are_not_held(now: int, horizon: int, leeway: int, writes: list[tuple[int, int]]) -> None:
     """For every limit that is asked for; brokers count append times in milliseconds."""
     for limit in append_limits(now, horizon, leeway):
         for timestamp, milliseconds in writes:

@@ -70,9 +70,7 @@ def test_a_generation_ends_where_the_next_begins() -> None:
         ({}, {0: 0}, False, True),  # everything there is lies at the limit or after it
     ],
 )
-def test_what_is_durable_covers_a_time(
-    durable: dict[int, int], later: dict[int, int | None], is_past: bool, wanted: bool
-) -> None:
+def test_what_is_durable(durable: dict[int, int], later: dict[int, int | None], is_past: bool, wanted: bool) -> None:
     assert covers(durable, later, {0: 8}, is_past) is wanted
 
 
@@ -89,9 +87,7 @@ def test_one_partition_that_is_not_covered_is_enough() -> None:
         (150, 150, True, Claim.SUBMIT),
     ],
 )
-def test_a_low_watermark_is_claimed_below_the_horizon(
-    horizon: int, claimed: int, is_durable: bool, wanted: Claim
-) -> None:
+def test_a_low_watermark_is_below_the_horizon(horizon: int, claimed: int, is_durable: bool, wanted: Claim) -> None:
     mine = CdcWriter("w", "i", 1, horizon, 0, 100, (), ())
     assert next_claim(mine, claimed, is_durable) is wanted
 

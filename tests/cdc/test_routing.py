@@ -176,9 +176,7 @@ def cut(draw: st.DrawFn) -> tuple[DescribedTable, ...]:
 
 @settings(deadline=None)
 @given(tables(), st.lists(writes, max_size=30))
-def test_routing_equals_the_scalar_definitions(
-    world: tuple[list[Generation], set[str], RoutingTable], rows: list[Write]
-) -> None:
+def test_routing_is_as_defined(world: tuple[list[Generation], set[str], RoutingTable], rows: list[Write]) -> None:
     generations, closed, table = world
     found = route(table, columns(rows))
     assert len(found.verdict) == len(rows)

@@ -70,9 +70,7 @@ def test_a_spark_that_does_not_start_is_one_line_and_not_a_trace(tmp_path: Path)
 # What a worker is spared between tasks: modules in zip files can be imported all the same.
 
 
-def test_importers_of_zip_files_are_forgotten_until_they_are_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_importers_of_zip_files_are_forgotten_until_needed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "modules.zip"
     with zipfile.ZipFile(path, "w") as file:
         file.writestr("in_a_zip_file.py", "VALUE = 1\n")

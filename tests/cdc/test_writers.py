@@ -145,9 +145,7 @@ def part(before: PlanEntry, start: int, closed: list[str]) -> PlanEntry:
     ("done", "closed", "found"),
     [((0, 1), "ab", False), ((0,), "a", False), ((0,), "ab", True), ((), "a", True), ((), "", False)],
 )
-def test_a_part_that_is_not_done_is_cut_off_when_a_generation_was_closed_since(
-    done: tuple[int, ...], closed: str, found: bool
-) -> None:
+def test_an_open_part_is_cut_off_if_a_generation_closed(done: tuple[int, ...], closed: str, found: bool) -> None:
     first = part(GENESIS, 0, [])
     second = part(first, 5, ["a"])
     chain = PlanChain({0: first, 1: second}, done)

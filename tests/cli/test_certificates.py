@@ -74,9 +74,7 @@ def test_the_file_comes_before_the_broker(tmp_path: Path) -> None:
         assert (code, "bad_option" in said) == (1, True), said
 
 
-def test_without_an_answer_no_file_is_made_and_an_old_one_stays(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_an_answer_no_file_is_made_or_changed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog.log.kafka.permissions.TIMEOUT_S", 0.5)
     old = tmp_path / "old"
     old.write_text("sasl.username=w\n")

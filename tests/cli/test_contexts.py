@@ -231,9 +231,7 @@ def test_a_log_in_goes_with_its_broker(tmp_path: Path) -> None:
     assert os.environ[VARIABLE] == str(file)
 
 
-def test_the_log_in_of_a_stack_goes_before_what_was_stored_for_its_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_log_in_of_a_stack_precedes_the_stored_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stored file may be of an earlier broker at that port. A file that the user names goes before both."""
     files = {}
     for name in ("stack", "stored", "named"):
@@ -250,9 +248,7 @@ def test_the_log_in_of_a_stack_goes_before_what_was_stored_for_its_broker(
     assert resolve("a:1", None).kafka_config == str(files["named"])
 
 
-def test_a_password_of_a_variable_goes_with_the_file_of_the_broker(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_password_variable_goes_with_the_file_of_the_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     file = tmp_path / "client.properties"
     file.write_text("security.protocol=SASL_SSL\nsasl.mechanism=PLAIN\nsasl.username=me\n")
     store_cluster(ClusterContext("a:1", "shop", "", str(file), "1"))
@@ -373,9 +369,7 @@ def test_who_waits_for_a_broker_that_is_away_is_told_so(capsys: pytest.CaptureFi
             assert f"waiting for the broker {bootstrap}, named by --bootstrap" in capsys.readouterr().err
 
 
-def test_where_the_broker_in_use_is_away_a_stack_that_runs_is_named(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_running_stack_is_named(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """As after a demo that was ended, with the stack that one has started since."""
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
@@ -390,9 +384,7 @@ def test_where_the_broker_in_use_is_away_a_stack_that_runs_is_named(
 
 
 @pytest.mark.parametrize("closes", [True, False])
-def test_where_the_library_says_nothing_the_missing_log_in_is_named(
-    closes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log_in_is_missing(closes: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """A broker with a log-in closes the connection of a client without one. Another program may not answer at all."""
     monkeypatch.setattr(diagnosis, "ASK_S", 1.0)
     with socket.create_server(("127.0.0.1", 0)) as server:

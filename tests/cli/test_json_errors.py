@@ -55,9 +55,7 @@ def test_each_error_is_one_json_value(
     assert found["detail"]
 
 
-def test_without_the_option_errors_are_text(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_by_default_errors_are_text(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     status, out, err = ran(monkeypatch, capsys, "status")
     assert (status, out) == (1, "")
     assert err.startswith("no_broker: ")
@@ -73,9 +71,7 @@ def test_an_unknown_command_names_the_nearest(
     assert (found["code"], found["detail"].endswith(" node list`?")) == ("bad_usage", True), found
 
 
-def test_errors_of_the_log_have_their_hint_as_a_way_out(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_errors_of_the_log_have_a_hint(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     missing = TopicMissing("shop.metadata")
 
     def fails(**_: object) -> None:
@@ -89,9 +85,7 @@ def test_errors_of_the_log_have_their_hint_as_a_way_out(
     )
 
 
-def test_no_answer_names_the_validator_that_should_have_answered(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_no_answer_names_the_validator(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     said = AgentStatus("validator", "1234567890", 3, 40, "active", 1_000_000)
     words = "the validator 12345678 of term 3 was last heard 40 s ago as active; see: ringlog agents status"
     assert format_validator(said, 41_000_000) == words

@@ -64,9 +64,7 @@ def test_a_page_of_planted_bugs_that_cannot_be_written_is_refused_before_they_ar
     assert capsys.readouterr().err.startswith(f"bad_file: --page {tmp_path / page}: ")
 
 
-def test_a_context_that_cannot_be_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_context_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     def refuse() -> None:
         from ringlog.runtime.context import ClusterContext, store_cluster
 
@@ -108,9 +106,7 @@ def test_an_archive_that_is_not_there_is_not_verified(
         assert capsys.readouterr().err.startswith(f"archive_empty: {place} has no segment of a log")
 
 
-def test_a_cluster_that_cannot_be_remembered_is_founded_and_that_is_said(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_cluster_is_not_remembered(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     founding = Founding("an-id", "c", "", 0, here=True, copies=1)
     monkeypatch.setattr("ringlog.cli.cluster.app.found_cluster", lambda *_, **__: founding)
     monkeypatch.setenv("XDG_STATE_HOME", "/proc/ringlog")

@@ -91,9 +91,7 @@ def test_a_terminal_that_lacks_a_sign_shows_its_number() -> None:
     assert "host:port,\\u2026" in ended.stdout
 
 
-def test_bytes_that_are_no_text_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_bytes_that_are_no_text_fail(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     """They come as halves of signs; Kafka's client, to name one, is ended by them."""
     monkeypatch.setattr(sys, "argv", ["ringlog", "rehearse", os.fsdecode(b"w\xff")])
     with pytest.raises(SystemExit) as ended:

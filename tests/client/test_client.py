@@ -71,9 +71,7 @@ def test_applied_is_learned_from_the_log_alone(client: Client, logs: Logs) -> No
         assert isinstance(client.submit(Noop()), AppliedResult)
 
 
-def test_only_the_validator_of_today_is_believed(
-    client: Client, requests_log: FaultyLog, results_log: MemoryLog
-) -> None:
+def test_only_the_validator_is_believed(client: Client, requests_log: FaultyLog, results_log: MemoryLog) -> None:
     client.direct.take_over("validator", "v1")
     future = client.submit_future(DROP)
     request = next_request(requests_log)
@@ -84,9 +82,7 @@ def test_only_the_validator_of_today_is_believed(
     assert answer.code == "of_today"
 
 
-def test_an_answer_to_another_command_is_ignored(
-    client: Client, requests_log: FaultyLog, results_log: MemoryLog
-) -> None:
+def test_another_commands_answer_is_ignored(client: Client, requests_log: FaultyLog, results_log: MemoryLog) -> None:
     client.direct.take_over("validator", "v1")
     future = client.submit_future(DROP)
     request = next_request(requests_log)
@@ -116,9 +112,7 @@ def test_a_rejection_cannot_hide_that_the_command_was_applied(
     assert future.result(60) == AppliedResult(request.request_id, 3)
 
 
-def test_the_identical_request_goes_out_until_it_is_answered(
-    client: Client, logs: Logs, requests_log: FaultyLog
-) -> None:
+def test_an_identical_request_goes_out_until_answered(client: Client, logs: Logs, requests_log: FaultyLog) -> None:
     requests_log.plan(Fault(lost=frozenset({0})), Fault(lost=frozenset({0})), Fault(twice=frozenset({0})))
     with MiniValidator(logs, "v1"):
         assert isinstance(client.submit(Noop()), AppliedResult)
@@ -191,9 +185,7 @@ def test_the_groups_of_many_at_once_double(logs: Logs, requests_log: FaultyLog) 
     assert sizes == [GROUP, 2 * GROUP, 4 * GROUP, 500 - 7 * GROUP]
 
 
-def test_no_answer_leaves_the_fate_open_until_withdrawn(
-    client: Client, metadata: FaultyLog, requests_log: FaultyLog
-) -> None:
+def test_a_command_is_open_until_withdrawn(client: Client, metadata: FaultyLog, requests_log: FaultyLog) -> None:
     def asked() -> SubmissionTimedOut | None:
         """None if it was not sent in its time."""
         with pytest.raises(SubmissionTimedOut, match="the validator's answer") as caught:
@@ -336,9 +328,7 @@ def test_results_that_were_cut_are_read_on_from_their_end(client: Client, logs: 
     assert answer.code == "unknown_keyspace"
 
 
-def test_the_barrier_behind_a_rejection_takes_no_longer_than_the_submission_has(
-    client: Client, logs: Logs, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_barrier_after_a_rejection_is_bounded(client: Client, logs: Logs, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody answers the barrier: the deadline of the submission counts, not the barrier's own."""
     asked: Queue[float] = Queue()
 

@@ -65,9 +65,7 @@ def test_a_lost_race_is_decided_again(direct: DirectAuthor, replica: LogReplica,
     assert replica.counts[OutcomeKind.STALE] > 0
 
 
-def test_take_over_tries_again_with_a_higher_term(
-    direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog
-) -> None:
+def test_taking_over_retries_with_a_higher_term(direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog) -> None:
     rival = OTHER.entry(replica.read_barrier(), TakeOver("publisher", "x", 7))
     metadata.plan(Fault(before={0: rival.data}))
     term = direct.take_over("publisher", "me")

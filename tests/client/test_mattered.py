@@ -165,9 +165,7 @@ MATTERED, REMEMBERED = "max(live.changed, made)", "return min(max(found, state.h
     ],
     ids=["groups", "keyspace", "remembered", "no more than that"],
 )
-def test_each_part_of_the_epoch_that_mattered_is_needed(
-    where: str, old: str, new: str, name: str, shows: set[str]
-) -> None:
+def test_each_part_of_an_epoch_that_mattered_counts(where: str, old: str, new: str, name: str, shows: set[str]) -> None:
     """That a change of the table matters is shown in ``test_row_reads.py``."""
     with planted(mutant(where, old, new)):
         assert faults(name) & shows == shows

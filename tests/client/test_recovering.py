@@ -130,9 +130,7 @@ def _broken(records: list[bytes]) -> list[bytes]:
 
 
 @pytest.mark.parametrize("change", [_cut, _broken])
-def test_a_log_that_lacks_an_entry_in_the_middle_halts_its_readers(
-    cluster: Cluster, change: Callable[[list[bytes]], list[bytes]]
-) -> None:
+def test_a_log_without_an_entry_halts_readers(cluster: Cluster, change: Callable[[list[bytes]], list[bytes]]) -> None:
     log = MemoryLog()
     log.append(change([one.data for one in cluster.log.read(0, 0, 1_000)[0]]))
     with LogReplica(log) as replica, pytest.raises(ReplicaHalted, match="log_gap"):
@@ -233,9 +231,7 @@ def test_no_pause_holds_up_a_recovery(tmp_path: Path, cluster: Cluster, scope: s
 
 @given(steps=st.lists(st.tuples(st.sampled_from(STEPS), st.integers(1, 10)), max_size=8))
 @settings(max_examples=40, deadline=None)
-def test_a_member_always_recovers_whatever_became_of_the_snapshots(
-    tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]
-) -> None:
+def test_a_member_always_recovers(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int]]) -> None:
     """Snapshots that were asked for and not confirmed do not end it, however many there are."""
     folder = tmp_path_factory.mktemp("member")
     cluster = Cluster()
@@ -270,9 +266,7 @@ def begun_with_the_topic(folder: Path, cluster: Cluster) -> LogCopy:
     return copy_of_member(folder)
 
 
-def test_a_snapshot_that_the_log_has_not_confirmed_yet_is_confirmed_by_the_recovery(
-    tmp_path: Path, cluster: Cluster
-) -> None:
+def test_a_recovery_confirms_a_snapshot_that_the_log_has_not_confirmed(tmp_path: Path, cluster: Cluster) -> None:
     copy = begun_with_the_topic(tmp_path, cluster)
     assert copy.begin
     plan = planned(copy, "ann", "the disk burnt")

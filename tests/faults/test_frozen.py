@@ -54,9 +54,7 @@ def opened() -> Iterator[ExitStack]:
         yield stack
 
 
-def test_one_that_froze_before_its_fence_takes_it_from_its_successor(
-    broker: Broker, tmp_path: Path, opened: ExitStack
-) -> None:
+def test_one_frozen_before_its_fence_takes_the_fence(broker: Broker, tmp_path: Path, opened: ExitStack) -> None:
     cluster = f"z{uuid.uuid4().hex[:8]}"
     found_cluster(broker.bootstrap, cluster)
     client = opened.enter_context(Client(broker.bootstrap, cluster, "load"))

@@ -60,9 +60,7 @@ def kill(shop: World, checkpoint: Path, lake: Path, begun: str, pause_s: float) 
         process.send_signal(signal.SIGKILL)
 
 
-def test_kills_at_any_moment_and_lost_checkpoints_leave_each_row_once(
-    shop: World, spark: object, tmp_path: Path
-) -> None:
+def test_kills_and_lost_checkpoints_leave_each_row_once(shop: World, spark: object, tmp_path: Path) -> None:
     draw = random.Random(20_261_121)
     lake, context = tmp_path / "lake", ClusterContext(shop.bootstrap, shop.cluster, "")
     checkpoint = tmp_path / "checkpoint-0"

@@ -146,9 +146,7 @@ def whole(broker: Broker, tmp_path_factory: pytest.TempPathFactory, figures: Fig
         (EPOCHS, ("coordinator", "publisher")),
     ],
 )
-def test_a_topic_that_agents_live_on_is_deleted_and_made_again(
-    whole: World, suffix: str, roles: tuple[str, ...]
-) -> None:
+def test_a_topic_of_the_agents_is_deleted_and_made_again(whole: World, suffix: str, roles: tuple[str, ...]) -> None:
     """They end with status 1, acting or not, and wait; founding again makes the topic, and they go on."""
     world = whole
     admin, name = admin_client(world.broker.bootstrap), topic_name(world.cluster, suffix)

@@ -98,9 +98,7 @@ def test_one_more_than_there_may_be_is_refused_and_named(part: str, monkeypatch:
     assert folded.state is state
 
 
-def test_what_does_not_add_is_not_refused_where_there_are_more_than_there_may_be(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_a_command_that_adds_nothing_is_not_refused_above_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     state = applied(start("nodes"), *(node(number) for number in range(2, 7)))
     monkeypatch.setitem(counts.COUNTS_MAX, "nodes", (MOST, "nodes"))
     applied(state, UnregisterNode(uuid(2, space=2)), DeclareDown(uuid(1, space=2), "dead"))

@@ -69,9 +69,7 @@ def test_any_record_gets_one_verdict_and_only_applied_ones_change_anything(draw:
 
 @settings(max_examples=40, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 40))
-def test_folding_again_gives_the_same_digest_and_so_does_the_applied_subsequence(
-    draw: random.Random, length: int
-) -> None:
+def test_folding_again_or_only_applied_entries_gives_the_same_digest(draw: random.Random, length: int) -> None:
     state = EMPTY_STATE
     log: list[Entry | UnreadableEntry] = []
     kept: list[Entry] = []

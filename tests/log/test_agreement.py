@@ -126,9 +126,7 @@ def test_marks_that_nobody_confirms_are_not_kept_for_ever(cluster: Cluster, tmp_
 
 
 @pytest.mark.parametrize("stored", ["nothing", "by one alone", "of another state"])
-def test_a_digest_that_somebody_only_claims_in_the_log_halts_nobody(
-    cluster: Cluster, tmp_path: Path, stored: str
-) -> None:
+def test_a_digest_only_claimed_in_the_log_halts_nobody(cluster: Cluster, tmp_path: Path, stored: str) -> None:
     """Whoever may send requests may send this one: nobody has a snapshot with that digest, or nobody confirms it."""
     reader = Reader(cluster, tmp_path, stored == "by one alone")
     cluster.apply(TakeSnapshot())

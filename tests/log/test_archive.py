@@ -207,9 +207,7 @@ def test_a_place_that_takes_nothing_says_so(cluster: Cluster, tmp_path: Path) ->
             archived(cluster, Archive(place))
 
 
-def test_a_disk_that_is_full_leaves_no_segment(
-    cluster: Cluster, archive: Archive, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_no_segment(cluster: Cluster, archive: Archive, monkeypatch: pytest.MonkeyPatch) -> None:
     held = archive.segments()
 
     def full(_: int) -> None:

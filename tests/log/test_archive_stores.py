@@ -92,9 +92,7 @@ def test_a_place_that_is_not_there_yet_is_empty(store: MemoryFileSystem) -> None
         ("another cluster", "archive_of_another_log"),
     ],
 )
-def test_what_is_not_right_is_refused(
-    store: MemoryFileSystem, cluster: Cluster, archive: Archive, damage: str, code: str
-) -> None:
+def test_damage_is_refused(store: MemoryFileSystem, cluster: Cluster, archive: Archive, damage: str, code: str) -> None:
     paths = [f"/bucket/shop/{name}" for name in names(store)]
     whole_one = store.cat_file(paths[1])
     if damage == "gap":

@@ -31,9 +31,7 @@ def test_a_chain_is_applied_in_one_append(log: FaultyLog, replica: LogReplica, c
     assert [len(records) for records in log.appends] == [3]
 
 
-def test_a_lost_entry_is_sent_again_with_those_after_it(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
-) -> None:
+def test_a_lost_entry_is_sent_with_its_successors(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(lost=frozenset({1})))
     chain = chain_of(replica.state)
     assert commit(log, replica, chain, resend_s=QUICK_S).commit_outcomes == (APPLIED,) * 3
@@ -54,9 +52,7 @@ def test_only_what_is_open_is_sent_again(log: FaultyLog, replica: LogReplica, ch
     assert log.appends == [sent, sent[1:]]
 
 
-def test_an_entry_that_lands_late_has_no_second_effect(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
-) -> None:
+def test_an_entry_that_is_late_has_no_second_effect(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     log.plan(Fault(late=frozenset({0, 1})))
     assert commit(log, replica, chain_of(replica.state), resend_s=QUICK_S).commit_outcomes == (APPLIED,) * 3
     before = replica.read_barrier()
@@ -141,17 +137,13 @@ def test_a_direct_append_in_the_middle_ends_the_rest(
     assert replica.state.state_id == middle.entry.state_id
 
 
-def test_a_rival_before_the_batch_ends_all_of_it(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
-) -> None:
+def test_a_rival_before_ends_a_batch(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author) -> None:
     log.plan(Fault(before={0: author.entry(replica.state, Noop()).data}))
     assert commit(log, replica, chain_of(replica.state)).commit_outcomes == (LOST,) * 3
     assert replica.state.epoch == 2
 
 
-def test_settling_makes_late_entries_harmless(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
-) -> None:
+def test_settling_voids_late_entries(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author) -> None:
     log.plan(Fault(late=frozenset({1, 2})))
     chain = chain_of(replica.state)
     with pytest.raises(FateOpen):
@@ -163,9 +155,7 @@ def test_settling_makes_late_entries_harmless(
     assert replica.read_barrier() is settled
 
 
-def test_settling_finds_what_arrived_meanwhile(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
-) -> None:
+def test_settling_finds_late_entries(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author) -> None:
     log.plan(Fault(late=frozenset({0, 1, 2})))
     chain = chain_of(replica.state)
     with pytest.raises(FateOpen):

@@ -54,9 +54,7 @@ def _after(state: ClusterState, chain: EntryChain) -> ClusterState:
     return state
 
 
-def test_open_entries_are_sent_after_pauses_that_double_up_to_a_longest(
-    replica: LogReplica, chain_of: ChainMaker
-) -> None:
+def test_open_entries_are_sent_after_pauses_that_double_to_a_bound(replica: LogReplica, chain_of: ChainMaker) -> None:
     log = ByHand(replica.state)
     with pytest.raises(Undecided, match="3 entries after epoch 1") as caught:
         carry_out(commit(chain_of(log.state), 3000, RESEND), log.perform)

@@ -60,9 +60,7 @@ def shown(records: list[FoldedRecord]) -> list[tuple[int, int, str]]:
 
 @pytest.mark.parametrize("epoch", [0, 1, 7, 40])
 @pytest.mark.parametrize("kept_max", [1, 5, 1_000])
-def test_every_record_after_the_epoch_comes_once_and_in_order(
-    log: FaultyLog, write: Write, epoch: int, kept_max: int
-) -> None:
+def test_records_after_an_epoch_come_once_in_order(log: FaultyLog, write: Write, epoch: int, kept_max: int) -> None:
     write(40)
     replica = LogReplica(log)
     feed = Feed(replica, epoch, kept_max)
@@ -115,9 +113,7 @@ def test_of_a_long_backlog_little_is_kept(log: FaultyLog, write: Write) -> None:
         assert sum(type(one) is FoldedRecord for one in gc.get_objects()) <= 12
 
 
-def test_who_is_away_for_a_transaction_folds_nothing_twice(
-    log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_gap_makes_a_transaction_fold_twice(log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write(1)
     replica = LogReplica(log)
     feed = Feed(replica, 0)
@@ -176,9 +172,7 @@ class SlowTail:
         self._inner.close()
 
 
-def test_who_is_behind_gets_on_although_a_new_connection_is_slow(
-    log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_slow_new_connection_delays_no_laggard(log: FaultyLog, write: Write, monkeypatch: pytest.MonkeyPatch) -> None:
     write(300)
     replica = LogReplica(log)
     feed = Feed(replica, 0, 10)

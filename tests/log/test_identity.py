@@ -71,9 +71,7 @@ def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | ClusterReco
 
 
 @pytest.mark.parametrize("grown", [4, 5, 50])
-def test_a_log_that_was_cut_and_has_grown_again_is_another_history(
-    world: World, memory: Path | ClusterRecords, grown: int
-) -> None:
+def test_a_log_cut_and_grown_again_is_another_history(world: World, memory: Path | ClusterRecords, grown: int) -> None:
     world.grow(8)
     assert world.read(memory) == ""
     world.log.truncate(5)
@@ -115,9 +113,7 @@ def test_it_is_noticed_after_the_history_has_forgotten_the_epoch(memory: Path | 
     assert world.read(memory) == "log_forked"
 
 
-def test_a_log_that_grew_by_other_records_than_entries_is_another_history(
-    world: World, memory: Path | ClusterRecords
-) -> None:
+def test_a_log_grown_by_other_records_is_another_history(world: World, memory: Path | ClusterRecords) -> None:
     world.grow(8)
     assert world.read(memory) == ""
     world.log.truncate(5)

@@ -77,9 +77,7 @@ def test_waiting_for_a_newer_epoch(log: FaultyLog, replica: LogReplica, chain_of
     asyncio.run(run())
 
 
-def test_a_closed_loop_does_not_disturb_the_replica(
-    log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]
-) -> None:
+def test_a_closed_loop_is_harmless(log: FaultyLog, replica: LogReplica, chain_of: Callable[..., EntryChain]) -> None:
     async def forget() -> None:
         AsyncReplica(replica)
 

@@ -61,9 +61,7 @@ def test_the_state_is_the_fold_of_the_log(log: FaultyLog, replica: LogReplica, c
         assert digest(second.read_barrier()) == digest(state)
 
 
-def test_a_barrier_waits_for_the_position_and_not_for_records(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
-) -> None:
+def test_a_barrier_waits_for_a_position_alone(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     inner = log._inner
     assert isinstance(inner, MemoryLog)
     log.append([chain_of(replica.state, Noop()).entries[0].data])
@@ -78,9 +76,7 @@ def test_waits_say_what_they_wait_for(replica: LogReplica) -> None:
     assert caught.value.what == "epoch 99"
 
 
-def test_a_wait_ends_with_the_state_that_it_waited_for(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
-) -> None:
+def test_a_wait_ends_with_the_state_it_waited_for(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     got: list[int] = []
     waiter = threading.Thread(
@@ -135,9 +131,7 @@ def test_followers_hear_of_every_record_in_order(log: FaultyLog, replica: LogRep
     assert heard == [(1, 2, applied, 1), (2, 2, duplicate, 2), (2, 3, applied, 3)]
 
 
-def test_a_follower_that_raises_is_removed_and_the_others_continue(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
-) -> None:
+def test_a_follower_that_raises_is_removed_alone(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     calls, heard, told = list[int](), list[int](), list[Exception]()
 
     def fail(*_: object) -> None:
@@ -161,9 +155,7 @@ def test_a_follower_that_raises_is_removed_and_the_others_continue(
     assert replica.read_barrier().epoch == 3
 
 
-def test_a_follower_that_the_process_cannot_do_without_halts_the_replica(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker
-) -> None:
+def test_an_essential_follower_halts_the_replica(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker) -> None:
     def fail(*_: object) -> None:
         raise RuntimeError("lost its way")
 

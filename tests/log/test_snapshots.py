@@ -123,9 +123,7 @@ def cluster() -> Cluster:
 
 @settings(max_examples=25, deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(0, 40), st.integers(0, 40), st.integers(40, 3_000))
-def test_snapshot_and_tail_are_the_log_from_its_beginning(
-    draw: random.Random, before: int, after: int, chunk_bytes: int
-) -> None:
+def test_snapshot_and_tail_are_the_whole_log(draw: random.Random, before: int, after: int, chunk_bytes: int) -> None:
     cluster = Cluster()
     cluster.live(draw, before)
     cluster.apply(TakeSnapshot())

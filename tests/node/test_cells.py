@@ -152,9 +152,7 @@ def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: li
 
 
 @given(WRITES, st.data())
-def test_packed_cells_come_back_and_anything_else_is_told(
-    written: dict[Key, RegisterCell], data: st.DataObject
-) -> None:
+def test_packed_cells_come_back_anything_else_is_told(written: dict[Key, RegisterCell], data: st.DataObject) -> None:
     record = JournalRecord(epoch=3, cells=tuple(written.items()), gone=(("a", -5, 7),), ended=("join-1",))
     payload = packed(record)
     found, keys, cells = unpacked(payload)

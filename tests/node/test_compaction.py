@@ -244,9 +244,7 @@ def test_a_partition_that_nobody_reads_is_compacted_turn_by_turn(node: RowReplic
     node.commit(sync=True)
 
 
-def test_a_partition_that_is_too_large_is_read_up_to_the_bound_only(
-    node: RowReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_too_large_partition_is_read_up_to_the_bound(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
     for number in range(300):
         written(node, number, number, cells=(Cell("note", b"x" * 100_000),))
     pages: list[int] = []
@@ -263,9 +261,7 @@ def test_a_partition_that_is_too_large_is_read_up_to_the_bound_only(
     assert sum(pages) <= PARTITION_BYTES_MAX + PAGE_BYTES + 200_000
 
 
-def test_others_have_the_lock_between_pages_and_an_answer_has_what_they_write(
-    node: RowReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_others_write_between_pages_and_are_in_the_answer(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
     """The answer's positions count the write, so it must have it."""
     overwritten(node, 300, 2_000)
     among = RedundantVersions.among
@@ -285,9 +281,7 @@ def test_others_have_the_lock_between_pages_and_an_answer_has_what_they_write(
     assert dict(reply.positions) == dict(node.positions)
 
 
-def test_a_table_that_is_dropped_during_a_read_answers_nothing(
-    node: RowReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_table_dropped_during_a_read_answers_nothing(node: RowReplica, monkeypatch: pytest.MonkeyPatch) -> None:
     overwritten(node, 300, 2_000)
     among, after = RedundantVersions.among, applied(STATE, DropTable("shop", "orders"))
 

@@ -175,9 +175,7 @@ def test_a_join_streams_what_was_there_and_loses_nothing(world: DataWorld) -> No
     assert total == 3 * len(names), "who lost a range has forgotten its cells"
 
 
-def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_continues_after_either_side_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with closing(DataWorld(tmp_path, factor=1, page_bytes=40)) as world:
         world.join(1, 0)
         names = [b"key-%d" % number for number in range(100)]
@@ -215,9 +213,7 @@ def test_a_stream_goes_on_where_it_was_after_either_side_is_killed(
         assert {world.coordinator.read("ks", name).cell for name in names} == {RegisterCell(1, b"v1")}
 
 
-def test_a_stream_that_needs_more_than_one_calls_time_is_not_in_vain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_stream_longer_than_a_calls_time_completes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog.node.streams.pull.CALL_S", 1.0)
     with closing(DataWorld(tmp_path, factor=1, page_bytes=1)) as world:
         world.join(1, 0)

@@ -199,9 +199,7 @@ def test_an_older_copy_is_found_out_after_its_key_was_changed(tmp_path: Path, ac
 
 
 @pytest.mark.parametrize("others", [(LATER, KEY), (LATER,)])
-def test_a_key_that_is_given_while_the_node_runs_protects_its_next_start(
-    tmp_path: Path, acks: MemoryLog, others: tuple[str, ...]
-) -> None:
+def test_a_key_given_later_protects_the_next_start(tmp_path: Path, acks: MemoryLog, others: tuple[str, ...]) -> None:
     run = Run(tmp_path / "n1", acks).begin()
     for keys in ((KEY,), others):
         run.keys = keys

@@ -361,9 +361,7 @@ def test_a_replica_stops_with_its_step(topic: tuple[Topic, Make]) -> None:
     assert not node.replicas.follows(partition(begun())), "nor does it matter"
 
 
-def test_a_group_goes_on_with_a_majority_that_has_caught_up_and_with_everybody_who_comes(
-    topic: tuple[Topic, Make],
-) -> None:
+def test_a_group_goes_on_with_a_majority_and_all_who_come(topic: tuple[Topic, Make]) -> None:
     made, make = topic
     state = done(with_zone("ABCD", replicas=3), AlterZone("z", replicas=4))
     state = done(state, trigger(state))

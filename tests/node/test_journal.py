@@ -128,9 +128,7 @@ def test_a_crash_at_every_byte_keeps_what_was_synced(records: list[JournalRecord
 
 @settings(max_examples=12)
 @given(st.lists(RECORDS, min_size=2, max_size=5), st.data())
-def test_a_changed_byte_is_damage_unless_it_lies_in_the_last_group(
-    records: list[JournalRecord], data: st.DataObject
-) -> None:
+def test_a_changed_byte_is_damage_unless_in_the_last_group(records: list[JournalRecord], data: st.DataObject) -> None:
     written, ends = batches(records, [1] * len(records))
     for place in range(HEAD_BYTES, len(written)):
         broken = bytearray(written)
@@ -215,9 +213,7 @@ def test_whatever_a_value_holds_a_torn_write_of_it_is_a_torn_end(tmp_path: Path,
         recover(folder)
 
 
-def test_the_last_journal_is_on_the_disk_anew_before_anybody_is_told_what_it_holds(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_last_journal_is_synced_before_its_content_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     journal = Kept(tmp_path)
     put(journal, b"k", b"acknowledged")
 
@@ -306,9 +302,7 @@ def test_compaction_keeps_everything_and_lets_old_files_go(tmp_path: Path) -> No
     assert recover(tmp_path)[0].epoch == 500
 
 
-def test_what_is_written_as_images_is_a_small_multiple_of_what_was_appended(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_images_are_a_small_multiple_of_what_was_appended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     sizes: list[int] = []
 
     def noted(folder: Path, image: Image, covered: int, pause: Pause) -> int:

@@ -62,9 +62,7 @@ def folded(folder: Path) -> str:
     return digest(end_of(copy_of_member(folder)).at.state)
 
 
-def test_it_folds_to_the_log_and_begins_with_the_newest_confirmed_snapshot(
-    tmp_path: Path, cluster: Cluster, copy: CopyFile
-) -> None:
+def test_it_folds_to_the_log_from_the_newest_snapshot(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
     assert copy.held.base == BEGINNING
     assert folded(tmp_path) == digest(cluster.state)
     cluster.apply(TakeSnapshot())  # nobody confirms it
@@ -99,9 +97,7 @@ def test_a_torn_end_is_cut_and_read_again(tmp_path: Path, cluster: Cluster, copy
 
 
 @pytest.mark.parametrize("with_snapshot", [False, True])
-def test_damage_before_the_end_is_refused_and_kept(
-    tmp_path: Path, cluster: Cluster, copy: CopyFile, with_snapshot: bool
-) -> None:
+def test_damage_is_refused_and_kept(tmp_path: Path, cluster: Cluster, copy: CopyFile, with_snapshot: bool) -> None:
     if with_snapshot:
         confirmed(cluster)
     for _ in range(3):

@@ -69,9 +69,7 @@ class Here:
         return bool(operation)
 
 
-def test_an_acknowledgement_with_rows_that_came_has_no_more_reports_than_it_may(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_an_acknowledgement_has_a_bounded_number_of_reports(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is left out follows: rows that came are told first, words of partitions fill what is left."""
     monkeypatch.setattr(acks, "REPORTS_MAX", 4)
     state, (node,) = begun(5), ids("A")

@@ -104,9 +104,7 @@ def test_groups_hold_everything_in_order(items: list[bytes], page_bytes: int) ->
 
 
 @given(st.lists(versions, max_size=20), st.integers(1, 60), st.data())
-def test_rows_arrive_whole_and_go_on_after_any_of_them(
-    found: list[RowVersion], page_bytes: int, data: st.DataObject
-) -> None:
+def test_rows_arrive_whole_and_go_on_after_each(found: list[RowVersion], page_bytes: int, data: st.DataObject) -> None:
     rows = listed(found)
     after = data.draw(st.none() | st.sampled_from(rows)) if rows else None
     got: list[RowVersion] = []

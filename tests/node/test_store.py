@@ -101,9 +101,7 @@ def test_order_and_repetition_leave_no_trace(kind: str, found: list[RowVersion],
 @both
 @settings(max_examples=25, deadline=None)
 @given(found=st.lists(versions.map(placed)), start=tokens, end=tokens, data=st.data())
-def test_what_is_asked_for_is_given_and_what_is_dropped_is_gone(
-    kind: str, found: list[RowVersion], start: int, end: int, data: st.DataObject
-) -> None:
+def test_given_and_dropped(kind: str, found: list[RowVersion], start: int, end: int, data: st.DataObject) -> None:
     with opened(kind) as made:
         store = made.store
         for version in found:

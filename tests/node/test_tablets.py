@@ -137,9 +137,7 @@ def test_a_migrated_tablet_is_where_its_map_says_and_nowhere_else(world: DataWor
         assert set(held(world, replica.node, after)) == of(after)
 
 
-def test_what_a_session_streamed_goes_when_the_tablet_turns_back_and_what_comes_late_is_refused(
-    world: DataWorld,
-) -> None:
+def test_a_session_that_turned_back_keeps_nothing_and_takes_nothing(world: DataWorld) -> None:
     one = migration(world)
     assert one.from_ is not None
     assert one.to is not None

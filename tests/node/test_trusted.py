@@ -111,9 +111,7 @@ def test_registers_are_written_read_and_streamed_among_those_who_know_each_other
     assert all((cell := world.coordinator.read("ks", name).cell) and cell.value == b"v" for name in names)
 
 
-def test_who_shows_no_certificate_of_the_cluster_is_not_heard(
-    world: DataWorld, known: dict[str, Trust], strange: Trust
-) -> None:
+def test_without_a_certificate_none_is_heard(world: DataWorld, known: dict[str, Trust], strange: Trust) -> None:
     node, ops = world.nodes[1], known["ops"]
     assert status(world, node, ops) is not None
     for stranger in (Trust(), strange, replace(strange, ca=ops.ca)):
@@ -181,9 +179,7 @@ def test_certificates_are_renewed_while_the_node_runs(
 # ------------------------------------------------------------------------------------------------------------ HTTP
 
 
-def test_a_node_is_found_by_who_shows_a_token_and_is_the_one_that_was_meant(
-    world: DataWorld, known: dict[str, Trust]
-) -> None:
+def test_a_node_is_found_with_a_token_and_is_the_one_meant(world: DataWorld, known: dict[str, Trust]) -> None:
     ours, other = known["n1"], known["ops"]
     state = world.state
 

@@ -127,9 +127,7 @@ def of_one_that_never_heard_of_me(mine: DiscoveryView, other: DiscoveryView, ask
         (("c", "c", "b"), hears, crashes),
     ],
 )
-def test_without_a_rule_two_found(
-    seeds: Seeds, hearing: Hears, more: Callable[[State], Iterable[State]] | None
-) -> None:
+def test_without_rules_two_found(seeds: Seeds, hearing: Hears, more: Callable[[State], Iterable[State]] | None) -> None:
     assert all_meet(seeds)
     assert not two_found(seeds)
     assert two_found(seeds, hearing, more or (lambda _: ()))

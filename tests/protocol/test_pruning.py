@@ -53,9 +53,7 @@ def test_what_the_topic_has_deleted_and_all_have_validated_is_pruned(altered: Cl
     [{}, {NODES[0]: ALL[NODES[0]]}, ALL | {NODES[1]: {0: 99, 1: 8}}, ALL | {NODES[1]: {0: 500}}],
     ids=["nobody", "one is silent", "one is behind", "a partition is missing"],
 )
-def test_each_member_must_have_validated_what_is_deleted(
-    altered: ClusterState, judged: dict[str, dict[int, int]]
-) -> None:
+def test_each_member_has_validated_what_is_deleted(altered: ClusterState, judged: dict[str, dict[int, int]]) -> None:
     found = next_pruning(altered, BEGINS, judged)
     assert isinstance(found, str)
     assert "n" in found
@@ -92,9 +90,7 @@ def test_the_time_of_an_empty_topic_comes_from_the_broker(altered: ClusterState)
     assert rows.judge(encode_mutation(write("ann", 2, now)), now) == FORGOTTEN, "what the settled time would do"
 
 
-def test_a_report_without_the_code_of_its_node_is_no_evidence(
-    altered: ClusterState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_report_without_a_code_is_no_evidence(altered: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Anyone who may write to the topic ``load`` could have versions pruned."""
     monkeypatch.setattr("ringlog.client.node_reports.current", lambda: Trust(ack_masters=(MASTER,)))
 

@@ -212,9 +212,7 @@ def test_what_comes_in_while_a_batch_is_under_way_may_join_it(part: int) -> None
     ids=["a rejection without a barrier", "what was decided before the barrier stands", "answers before the fates"],
 )
 @pytest.mark.parametrize("part", [1, 2])
-def test_each_sentence_that_is_left_out_has_a_counterexample(
-    rule: Rule, together: bool, broken: str, part: int
-) -> None:
+def test_each_omitted_sentence_has_a_counterexample(rule: Rule, together: bool, broken: str, part: int) -> None:
     _, story = Model(rule, together, part).explore()
     assert broken in story[-1]
 

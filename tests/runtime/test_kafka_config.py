@@ -224,9 +224,7 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     assert os.environ[VARIABLE] == ""
 
 
-def test_a_file_in_use_is_that_of_every_client_and_of_child_processes(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_file_in_use_serves_each_client_and_child_process(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     lines = ("security.protocol=SASL_SSL", "sasl.mechanism=PLAIN", "sasl.username=me", f"sasl.password={SECRET}")
     written(tmp_path, "bootstrap.servers=b:1,c:2", *lines)
     monkeypatch.chdir(tmp_path)
@@ -259,9 +257,7 @@ def test_a_variable_goes_before_the_line_for_every_client(tmp_path: Path, monkey
     assert connection("b:1")["sasl.password"] == "of the file"
 
 
-def test_variables_do_without_a_file_and_are_forgotten_for_a_broker_of_ones_own(
-    pem: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_variables_need_no_file_and_hold_for_one_broker(pem: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     given = {"SECURITY_PROTOCOL": "SASL_SSL", "SASL_MECHANISM": "PLAIN", "SASL_USERNAME": "me"}
     for name, value in (given | {"SASL_PASSWORD": SECRET, "SSL_CA_LOCATION": str(pem)}).items():
         monkeypatch.setenv(f"RINGLOG_KAFKA_{name}", value)
@@ -318,9 +314,7 @@ def test_a_variable_goes_before_another_spelling_of_the_same(
         ),
     ],
 )
-def test_a_variable_that_cannot_be_said_is_refused_by_its_name_and_not_shown(
-    variables: dict[str, str], where: str, rule: str
-) -> None:
+def test_a_wrong_variable_is_refused_by_name_and_not_shown(variables: dict[str, str], where: str, rule: str) -> None:
     with pytest.raises(BadKafkaConfig) as refused:
         read_kafka_config(None, [(f"RINGLOG_KAFKA_{name}", value) for name, value in variables.items()])
     assert str(refused.value).startswith(where)

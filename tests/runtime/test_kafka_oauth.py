@@ -208,9 +208,7 @@ def test_a_function_that_is_not_there_is_named(tmp_path: Path) -> None:
         ((URL, "sasl.jaas.config=a.B required clientId=a clientSecret=b;"), "line 4: sasl.jaas.config", "module of"),
     ],
 )
-def test_what_cannot_be_said_is_refused_by_its_line(
-    tmp_path: Path, lines: tuple[str, ...], where: str, rule: str
-) -> None:
+def test_what_is_wrong_is_refused_by_its_line(tmp_path: Path, lines: tuple[str, ...], where: str, rule: str) -> None:
     with pytest.raises(BadKafkaConfig) as refused:
         read(tmp_path, *lines)
     assert where in str(refused.value)

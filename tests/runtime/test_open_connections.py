@@ -119,9 +119,7 @@ def test_an_accepted_connection_counts_until_it_is_closed(listener: BoundedListe
         assert len(listener.connections) == 0
 
 
-def test_without_descriptors_an_idle_connection_is_given_up(
-    listener: BoundedListener, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_without_descriptors_idle_connections_close(listener: BoundedListener, monkeypatch: pytest.MonkeyPatch) -> None:
     def exhausted(_: socket.socket) -> tuple[socket.socket, object]:
         raise OSError(errno.EMFILE, "too many open files")
 

@@ -231,9 +231,7 @@ def test_files_that_are_replaced_hold_from_then_on(folder: Path) -> None:
 
 @needs_openssl
 @pytest.mark.parametrize("change", [lambda at: (at / "token").unlink(), lambda at: another(at)], ids=["gone", "node"])
-def test_files_that_are_no_good_change_nothing(
-    folder: Path, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_bad_files_are_void(folder: Path, change: Callable[[Path], object], monkeypatch: pytest.MonkeyPatch) -> None:
     said: list[str] = []
     monkeypatch.setattr(trust_module, "_log", lambda: Said(said))
     file = TrustFile(folder / "n1.properties", recheck_s=0)

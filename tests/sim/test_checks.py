@@ -115,9 +115,7 @@ def test_a_write_needs_the_old_and_the_new_group_and_whoever_has_gone_on_is_of_n
     starts=st.dictionaries(st.integers(0, 40), st.integers(0, 8), max_size=4),
     leeway=st.integers(0, 8),
 )
-def test_the_retold_rule_of_acceptance_is_the_rule(
-    timestamp: int, now: int, starts: dict[int, int], leeway: int
-) -> None:
+def test_the_rule_of_acceptance_is_retold_well(timestamp: int, now: int, starts: dict[int, int], leeway: int) -> None:
     ascending = tuple(sorted(starts))
     reaches = tuple(starts[start] for start in ascending)
     verdict = accept(timestamp, now, ascending, leeway, reaches)

@@ -168,9 +168,7 @@ def _closures(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> ModuleType:
     return import_module("with_closures")
 
 
-def test_a_bug_in_a_function_that_a_call_has_left_behind_is_refused(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_bug_in_a_function_that_a_call_left_is_refused(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     module = _closures(monkeypatch, tmp_path)
     with pytest.raises(DoesNotApply, match=r"made\.<locals>\.told was made by a call that is over"):
         planted(Mutant("b", "with_closures:made.told", "1 + number", "2 + number", "", 1)).__enter__()

@@ -49,7 +49,7 @@ def _pruned(story: Callable[..., None], *more: object) -> Story:
     return lambda _: story(prunings.altered.__wrapped__(), *more)  # type: ignore[attr-defined]
 
 
-_behind = _pruned(prunings.test_each_member_must_have_validated_what_is_deleted, {})
+_behind = _pruned(prunings.test_each_member_has_validated_what_is_deleted, {})
 
 
 def _stayed(_: Path) -> None:
@@ -58,7 +58,7 @@ def _stayed(_: Path) -> None:
     )
 
 
-CLAIMED = agreement.test_a_digest_that_somebody_only_claims_in_the_log_halts_nobody
+CLAIMED = agreement.test_a_digest_only_claimed_in_the_log_halts_nobody
 STORIES: dict[str, Story] = {
     "quarantine_never": _agreed(agreement.test_one_against_two_is_quarantined_and_keeps_its_evidence),
     "quarantine_by_the_logs_word": _agreed(CLAIMED, stored="nothing"),
@@ -77,7 +77,7 @@ STORIES: dict[str, Story] = {
     "feature_requirement_withdrawn_when_enabled": _told(features.test_a_requirement_is_withdrawn_until_it_is_enabled),
     "feature_not_asked_of_who_returns": _told(features.test_while_it_is_required_no_node_comes_without_it),
     "feature_not_asked_at_the_start": _told(joins.test_a_member_does_not_start_without_a_required_feature),
-    "members_never_exchanged": _told(services.test_members_are_spread_as_evenly_as_the_nodes_allow),
+    "members_never_exchanged": _told(services.test_members_are_spread_evenly),
     "recovery_waits_for_a_quorum": _told(services.test_in_a_recovery_no_quorum_is_needed_and_the_node_itself_is),
     "copy_of_a_log_that_was_cut": _copied,
     "stream_of_a_source_that_is_behind": _told(streams.test_rows_of_a_dropped_table_do_not_come_into_the_next_one),

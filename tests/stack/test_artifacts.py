@@ -89,9 +89,7 @@ def client_that_brings(content: bytes) -> maven.Client:
     return command
 
 
-def test_wrong_bytes_from_one_client_are_refused_and_the_next_one_is_asked(
-    one_jar: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_bytes_are_refused_and_others_are_asked(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     clients = (("bad", client_that_brings(b"evil")), ("good", client_that_brings(b"hello")))
     monkeypatch.setattr(maven, "CLIENTS", clients)
     maven.fetch("kafka", lambda _text: None)
@@ -99,9 +97,7 @@ def test_wrong_bytes_from_one_client_are_refused_and_the_next_one_is_asked(
     assert [path.name for path in artifacts.jar_folder("kafka").iterdir()] == [one_jar.file_name]
 
 
-def test_wrong_bytes_from_every_client_fail_and_leave_nothing(
-    one_jar: Artifact, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_wrong_bytes_from_all_fail_and_leave_nothing(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maven, "CLIENTS", (("bad", client_that_brings(b"evil")),))
     with pytest.raises(StackError, match=r"hello-1\.0\.jar has SHA-256 .* it must be 2cf24d") as failed:
         maven.fetch("kafka", lambda _text: None)

@@ -41,9 +41,7 @@ def launcher(folder: Path, text: str, status: int = 0) -> Path:
     return path
 
 
-def test_java_home_comes_first_but_one_that_is_too_old_or_broken_is_passed_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_java_home_is_first_unless_too_old_or_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_path = launcher(tmp_path / "path", 'openjdk version "21.0.1"')
     monkeypatch.setenv("PATH", f"{in_path.parent}:/bin:/usr/bin")
     for number, (text, status) in enumerate([('openjdk version "11.0.2"', 0), ("error", 1), ('version "17.0.1"', 1)]):
@@ -56,9 +54,7 @@ def test_java_home_comes_first_but_one_that_is_too_old_or_broken_is_passed_over(
     assert java.find_java() == java.Java(str(good), 17)
 
 
-def test_a_java_that_is_too_new_for_spark_is_passed_over_and_pyspark_is_led_to_the_right_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_java_too_new_for_spark_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     newest = launcher(tmp_path / "newest", 'openjdk version "25.0.1"')
     is_supported = launcher(tmp_path / "jvm" / "java-21", 'openjdk version "21.0.1"')
     monkeypatch.setenv("PATH", f"{newest.parent}:/bin:/usr/bin")
@@ -73,9 +69,7 @@ def test_a_java_that_is_too_new_for_spark_is_passed_over_and_pyspark_is_led_to_t
     assert environment == {"JAVA_HOME": "/their/own"}
 
 
-def test_without_the_right_to_install_the_exact_command_is_printed_with_status_3(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_the_right_to_install_commands_are_printed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # A distribution that has Java 21 and not 17: a command that cannot work is no help.
     for name, body in (("apt-get", "exit 1"), ("apt-cache", 'case "$*" in *openjdk-21*) exit 0;; esac; exit 100')):
         (tmp_path / name).write_text(f"#!/bin/sh\n{body}\n")
@@ -90,9 +84,7 @@ def test_without_the_right_to_install_the_exact_command_is_printed_with_status_3
     assert "sudo apt-get install -y --no-install-recommends openjdk-21-jre-headless\n" in str(failed.value)
 
 
-def test_root_installs_the_first_package_that_the_distribution_has(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_root_installs_the_first_package_there_is(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     # A distribution without the first choice: what counts is what we ask of it, and that Java is looked for again.
     asked = tmp_path / "asked"
     tool = tmp_path / "apt-get"
@@ -132,9 +124,7 @@ def test_an_environment_counts_only_when_it_is_whole_and_of_a_supported_version(
     assert bootstrap.environment_version(venv) is None
 
 
-def test_an_environment_of_another_python_than_the_one_that_was_asked_for_is_made_anew(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_environment_of_another_python_is_made_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     minor = sys.version_info[1]
     venv = tmp_path / ".venv"
     (venv / "bin").mkdir(parents=True)
@@ -243,9 +233,7 @@ def test_find_python_knows_each_version_that_the_project_takes() -> None:
     assert listed == {(3, minor) for minor in range(30) if bootstrap.is_supported((3, minor))}
 
 
-def test_an_installation_is_remade_when_lock_project_or_python_change(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_changed_lock_project_or_python_is_installed_anew(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bootstrap, "ROOT", tmp_path)
     monkeypatch.setattr(bootstrap, "LOCK", tmp_path / "lock")
     (tmp_path / "lock").write_text("a==1\n")

@@ -79,9 +79,7 @@ def test_who_is_replaced_inside_a_transaction_leaves_nothing_of_it(stack: StackI
     assert committed(results) == [b"whole"]
 
 
-def test_a_rejection_that_was_not_committed_is_not_remembered(
-    stack: StackInfo, cluster_name: str, results: KafkaLog, tmp_path: Path
-) -> None:
+def test_aborted_rejections_are_lost(stack: StackInfo, cluster_name: str, results: KafkaLog, tmp_path: Path) -> None:
     first = fenced(stack, results)
     first.commit([TransactionRecord(results.name, None, encode_result(result("committed", 5)))])
     first._producer.begin_transaction()
@@ -102,9 +100,7 @@ def test_a_transaction_may_have_more_records_than_the_client_holds(stack: StackI
     assert (len(found), found[0], found[-1]) == (100_001, b"0", b"100000")
 
 
-def test_a_record_that_the_topic_never_takes_is_named_and_nothing_is_written(
-    stack: StackInfo, results: KafkaLog
-) -> None:
+def test_a_record_that_the_topic_refuses_is_named_and_not_written(stack: StackInfo, results: KafkaLog) -> None:
     producer = fenced(stack, results)
     refused = TransactionRecord(results.name, b"key", bytes(RECORD_BYTES_MAX))
     small = TransactionRecord(results.name, None, b"small")
@@ -147,9 +143,7 @@ def test_an_append_that_the_topic_never_takes_is_no_outage(results: KafkaLog) ->
     assert committed(results) == [b"after"]
 
 
-def test_results_that_nobody_needs_are_deleted(
-    stack: StackInfo, cluster_name: str, results: KafkaLog, tmp_path: Path
-) -> None:
+def test_unneeded_results_are_deleted(stack: StackInfo, cluster_name: str, results: KafkaLog, tmp_path: Path) -> None:
     said = [("a", 1, REJECTED), ("b", 2, APPLIED), ("c", 3, REJECTED), ("d", 9, APPLIED), ("e", 2, REJECTED)]
     results.append([encode_result(result(*one)) for one in said])
     settings = ProcessSettings(bootstrap_servers=stack.bootstrap_servers, cluster=cluster_name, data_dir=tmp_path)

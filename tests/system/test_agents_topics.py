@@ -71,9 +71,7 @@ def supervise(world: AgentsWorld, tmp_path: Path) -> Iterator[Callable[[str], Su
 
 
 @pytest.mark.soak("tests/log/test_identity.py, for the replica that all agents have")
-def test_every_agent_halts_when_the_metadata_topic_was_made_again(
-    world: AgentsWorld, supervise: Callable[[str], Supervised]
-) -> None:
+def test_agents_halt_when_metadata_was_made_again(world: AgentsWorld, supervise: Callable[[str], Supervised]) -> None:
     acting = supervise("acting")
     for role in ROLES:
         world.await_term(role, 1)
@@ -103,9 +101,7 @@ def test_every_agent_halts_when_the_metadata_topic_was_made_again(
 
 
 @pytest.mark.soak("the topic that was made again; tests/log/test_identity.py for every other kind of loss")
-def test_the_same_name_on_another_kafka_and_on_one_that_was_wiped_is_another_cluster(
-    world: AgentsWorld, tmp_path: Path
-) -> None:
+def test_a_name_on_another_or_wiped_kafka_is_another_cluster(world: AgentsWorld, tmp_path: Path) -> None:
     """One user, one data folder, three clusters of one name: each is remembered, none is taken for another.
 
     Two roles stand for all, which remember in the same way.

@@ -105,9 +105,7 @@ def test_what_the_keeper_has_done_is_acknowledged_although_faust_rests(world: Ag
         world.await_acknowledged("keeper", METADATA)
 
 
-def test_a_redis_that_is_killed_stops_nothing_else_and_is_filled_again(
-    world: AgentsWorld, reader: CachedReader
-) -> None:
+def test_a_killed_redis_stops_nothing_else_and_is_filled_again(world: AgentsWorld, reader: CachedReader) -> None:
     await_epoch(reader, change(world))
     pid = Stack(world.stack.data_dir).status().redis.pid
     assert pid is not None

@@ -59,9 +59,7 @@ class TestRedisCache(CacheConformance):
         "damage",
         ["lost", "lost_field", "junk", "junk_meta", "junk_epoch", "no_text", "no_number", "no_state", "empty_meta"],
     )
-    def test_what_lost_a_part_is_neither_read_nor_built_upon(
-        self, stack: StackInfo, cluster_name: str, cache: RedisCache, damage: str
-    ) -> None:
+    def test_damage_is_not_read(self, stack: StackInfo, cluster_name: str, cache: RedisCache, damage: str) -> None:
         before, after = history()[-2:]
         reader = CachedReader(cache, lambda: 0)
         cache.apply(full(before), AT_ONCE)
@@ -155,9 +153,7 @@ class TestRedisCache(CacheConformance):
         assert stored is not None
         assert (stored.stamp, stored.parts) == (stamp_of(before), project(before))
 
-    def test_readers_meet_whole_epochs_while_writers_switch(
-        self, stack: StackInfo, cluster_name: str, cache: RedisCache
-    ) -> None:
+    def test_readers_race_switching_writers(self, stack: StackInfo, cluster_name: str, cache: RedisCache) -> None:
         states = history()
         whole = {stamp_of(state): project(state) for state in (*states, another_cluster())}
         cache.apply(full(states[0]), Confirmation("digest", 7, 0))

@@ -106,9 +106,7 @@ def read(reader: CachedReader) -> CachedView | None:
         return None
 
 
-def test_the_keeper_goes_on_when_the_master_is_killed(
-    stack: StackInfo, watched: Watched, tmp_path: Path, capfd: pytest.CaptureFixture[str]
-) -> None:
+def test_a_killed_master(stack: StackInfo, watched: Watched, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     own, name = replace(stack, redis_url=watched.url), f"watched-{uuid.uuid4().hex[:8]}"
     with closing(AgentsWorld(own, name, tmp_path / "agents")) as world:
         keeper = world.start("keeper")

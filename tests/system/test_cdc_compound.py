@@ -117,9 +117,7 @@ def written(world: World, mutation: Mutation) -> list[CdcRow]:
     return sorted(found, key=lambda row: (row.timestamp, row.batch_seq_no))
 
 
-def test_compound_writes_of_several_tables_over_two_generations(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_compound_writes_and_a_switch(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     began = now_us() - HOUR_US
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, began)

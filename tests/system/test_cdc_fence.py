@@ -109,9 +109,7 @@ def ends_of(shop: World) -> dict[int, int]:
     return {position.partition: position.offset for position in sworn.positions}
 
 
-def test_a_stopped_writer_that_wakes_after_the_fence_writes_nothing(
-    guarded: tuple[StackInfo, str], shop: World
-) -> None:
+def test_a_stopped_writer_writes_nothing_after_its_fence(guarded: tuple[StackInfo, str], shop: World) -> None:
     listener, context = guarded[1], ClusterContext(shop.bootstrap, shop.cluster, "")
     first = shop.join("n1", [0], 1_000_000)
     shop.schema()
@@ -147,9 +145,7 @@ def test_a_stopped_writer_that_wakes_after_the_fence_writes_nothing(
 @pytest.mark.spark
 @pytest.mark.slow
 @pytest.mark.soak("the writer that wakes, in this file; the simulator's zombies")
-def test_a_driver_that_wakes_after_its_fence_writes_nothing_and_its_name_goes_on(
-    guarded: tuple[StackInfo, str], shop: World, tmp_path: Path
-) -> None:
+def test_a_fenced_driver_writes_nothing_any_more(guarded: tuple[StackInfo, str], shop: World, tmp_path: Path) -> None:
     listener, context = guarded[1], ClusterContext(shop.bootstrap, shop.cluster, "")
     first = shop.join("n1", TOKENS, now_us() - HOUR_US)
     shop.schema()

@@ -99,9 +99,7 @@ def logged(rows: list[CdcRow]) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
     return found
 
 
-def test_images_are_switched_on_and_off_and_lost(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_images_are_switched_and_lost(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()

@@ -154,9 +154,7 @@ def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
         assert [line["skipped"] for line in lines(tmp_path, "batch") if line["skipped"]] == [1]
 
 
-def test_a_mutation_of_every_operation_keeps_its_fields(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_operations_keep_fields(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     began = now_us() - HOUR_US
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, began)
@@ -184,9 +182,7 @@ def test_a_mutation_of_every_operation_keeps_its_fields(
             assert row.source_topic == f"{cluster_name}.mutations"
 
 
-def test_writes_are_held_while_a_generation_is_prepared_and_go_on_under_the_new_one(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_writes_await_a_generation(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     """The switch: nothing is routed above the frozen horizon; the generation is committed above it; all goes on."""
     with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
         first = world.join("n1", TOKENS, now_us() - HOUR_US)
@@ -254,9 +250,7 @@ def forget_last_batch(checkpoint: Path) -> None:
             path.unlink()
 
 
-def test_a_replayed_batch_writes_the_same_bytes_whatever_happened_since(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_replay_has_the_same_bytes(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     with founded(stack.bootstrap_servers, cluster_name) as world:
         first = world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()
@@ -284,9 +278,7 @@ def test_a_replayed_batch_writes_the_same_bytes_whatever_happened_since(
         assert len(world.read("cdc")) == 600
 
 
-def test_partitions_that_are_added_under_a_running_job_are_read(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_job_reads_new_partitions(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.driver.job import CdcJob, StopSignal, run_jobs
 
     settings = JobSettings(stack.bootstrap_servers, cluster_name, tmp_path, direct=True, trigger_seconds=0.1)
@@ -326,9 +318,7 @@ def schema_of(full_name: str) -> Callable[[bytes], object]:
     return lambda data: fastavro.schemaless_reader(io.BytesIO(data[10:]), parsed)
 
 
-def test_rows_are_plain_avro_for_any_reader(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_are_avro_for_any_reader(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()

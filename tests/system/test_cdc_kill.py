@@ -141,9 +141,7 @@ def has_done(checkpoint: Path, parts: int) -> bool:
 
 
 @pytest.mark.soak("the test before kills once; the simulator kills at every step")
-def test_a_driver_killed_again_and_again_gets_through_one_batch(
-    stack: StackInfo, cluster_name: str, tmp_path: Path
-) -> None:
+def test_a_driver_killed_repeatedly_completes_its_batch(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     """What one life has finished of a batch the next one does not do again, and each finishes something."""
     count = 3 * FIRST
     with founded(stack.bootstrap_servers, cluster_name) as world:

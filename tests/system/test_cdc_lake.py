@@ -76,9 +76,7 @@ def some(begin: int, end: int) -> Iterator[Any]:
 
 
 @pytest.mark.soak("test_cdc_kill.py and test_cdc_lost.py have both of the topic, test_cdc_lake_parts.py the lake")
-def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_and_in_the_lake(
-    stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql.functions import lit
 
     lake, first, second = tmp_path / "lake", tmp_path / "first", tmp_path / "second"
@@ -123,9 +121,7 @@ def test_a_killed_driver_and_a_lost_checkpoint_leave_each_row_once_in_the_topic_
     audited(shop, lake, {"lake_complete": 3, "lake_once": 3, "lake_nothing_else": 3})
 
 
-def test_a_running_job_notices_that_its_lake_is_gone_before_it_acknowledges_more(
-    stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_lost_lake_stops_a_job(stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path) -> None:
     lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
     job = start(stack, shop.cluster, checkpoint, spark, lake=str(lake))
     try:

@@ -24,9 +24,7 @@ if TYPE_CHECKING:
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 
-def test_what_was_skipped_stays_skipped_and_no_second_job_logs_anything_again(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_skipped_rows_stay_skipped(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     first, second, other = (tmp_path / name for name in ("first", "second", "other"))
     with founded(stack.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)

@@ -77,9 +77,7 @@ def test_offsets_are_waited_for_until_patience_or_the_job_ends(own: Stack, clust
         one.close()
 
 
-def test_the_job_goes_on_when_the_broker_is_back(
-    own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_job_survives_a_broker_outage(own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession) -> None:
     info = own.up("quick")
     with founded(info.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
@@ -100,9 +98,7 @@ def test_the_job_goes_on_when_the_broker_is_back(
 
 
 @pytest.mark.soak("the driver that is asked to stop in the middle of a batch")
-def test_a_stop_does_not_wait_for_a_broker_that_is_away(
-    own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_stop_does_not_wait_for_a_broker(own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession) -> None:
     info = own.up("quick")
     with founded(info.bootstrap_servers, cluster_name) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
@@ -132,9 +128,7 @@ def test_a_stop_does_not_wait_for_a_broker_that_is_away(
         assert len(world.rows()) == 2
 
 
-def test_a_topic_that_is_deleted_in_the_middle_of_a_batch_ends_the_job(
-    own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession
-) -> None:
+def test_a_topic_lost_in_a_batch_ends_a_job(own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession) -> None:
     """A producer would wait for it for ever."""
     info = own.up("quick")
     with founded(info.bootstrap_servers, cluster_name) as world:

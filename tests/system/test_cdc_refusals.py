@@ -51,9 +51,7 @@ def give_up(world: World, values: Iterable[bytes]) -> None:
     producer.abort_transaction(30)
 
 
-def test_hostile_records_are_dead_letters_and_changed_topics_are_refused(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_hostile_records_and_topics(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.bulk.rows import VALUE_KEPT
 
     with founded(stack.bootstrap_servers, cluster_name) as world:
@@ -95,9 +93,7 @@ def more_partitions(admin: AdminClient, topic: str) -> None:
 
 
 @pytest.mark.soak("tests/kernel/generations, and the simulator changes leeways")
-def test_a_wider_leeway_reaches_into_no_generation_that_has_ended(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_wider_leeway_opens_nothing(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 0}) as world:
         world.join("n1", TOKENS, now_us() - HOUR_US)
         second = world.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
@@ -122,9 +118,7 @@ def test_a_wider_leeway_reaches_into_no_generation_that_has_ended(
         assert len({row.source_offset for row in world.rows() if row.partition_key == (b"late",)}) == 0
 
 
-def test_plans_whose_rows_never_went_out_are_carried_out_while_and_after_the_generations_switch(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_open_plans_are_carried_out(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.driver.batch import BatchRunner
 
     def dies(*_: object) -> None:

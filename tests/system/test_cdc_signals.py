@@ -29,9 +29,7 @@ def jvms(parent: int) -> list[Path]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_an_early_signal_to_the_process_group_ends_well_and_leaves_no_jvm(
-    tmp_path: Path, number: signal.Signals
-) -> None:
+def test_an_early_signal_to_the_group_ends_well_and_leaves_no_jvm(tmp_path: Path, number: signal.Signals) -> None:
     command = [sys.executable, "-m", "ringlog_cdc", "run", "--bootstrap", "127.0.0.1:1", "--cluster", "none"]
     command += ["--checkpoint", str(tmp_path / "checkpoint"), "--java-options", "-XX:TieredStopAtLevel=1"]
     process = subprocess.Popen(

@@ -40,9 +40,7 @@ def ends_of(found: list[Found]) -> dict[int, int]:
     return dict(Counter(item.partition for item in found))
 
 
-def test_the_backlog_of_a_hot_key_does_not_hold_up_the_others(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_hot_key_delays_no_others(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     hot = partition_of("hot")
     cold = [key for key in (f"customer-{number}" for number in range(200)) if partition_of(key) != hot]
     with founded(stack.bootstrap_servers, cluster_name) as world:

@@ -107,9 +107,7 @@ def test_a_batch_query_has_every_write_once_with_typed_columns(log: CdcLog, spar
         }
 
 
-def test_a_stream_goes_on_from_its_checkpoint_over_generation_switches(
-    log: CdcLog, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_continues_from_its_checkpoint_over_switches(log: CdcLog, spark: SparkSession, tmp_path: Path) -> None:
     story, sink = Story(log), Sink()
     story.join(0)
     story.write(story.rows(0, 40), copies=2)
@@ -143,9 +141,7 @@ def run_to_the_end(frame: DataFrame, sink: Sink, checkpoint: Path) -> None:
     fine(query)
 
 
-def test_a_run_with_available_now_has_all_that_there_is_of_all_generations(
-    log: CdcLog, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_available_now_reads_all_of_all_generations(log: CdcLog, spark: SparkSession, tmp_path: Path) -> None:
     story, sink = Story(log), Sink()
     story.play()
     where = (spark, log.world.bootstrap, log.world.cluster, "shop.orders")
@@ -190,9 +186,7 @@ def test_a_table_that_was_made_anew_has_its_own_rows_only(log: CdcLog, spark: Sp
     assert {row["number"] for row in read_cdc(*where, table_id=old).collect()} == {*range(5), 10, 11, 12}
 
 
-def test_a_stream_ends_where_another_table_has_got_the_name_and_goes_on_with_that(
-    log: CdcLog, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_stream_ends_at_another_table_of_its_name(log: CdcLog, spark: SparkSession, tmp_path: Path) -> None:
     story, sink = Story(log), Sink()
     story.join(0)
     story.write(story.rows(0, 5))
@@ -212,9 +206,7 @@ def test_a_stream_ends_where_another_table_has_got_the_name_and_goes_on_with_tha
 
 
 @pytest.mark.soak("the same of the reader, and the stream that goes on from its checkpoint")
-def test_rows_that_are_no_longer_kept_end_a_query_or_are_skipped(
-    log: CdcLog, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_rows_no_longer_kept_end_a_query_or_are_skipped(log: CdcLog, spark: SparkSession, tmp_path: Path) -> None:
     story, sink = Story(log), Sink()
     story.join(0)
     story.write(story.rows(0, 20))

@@ -69,9 +69,7 @@ def count_of(rows: list[CdcRow], suffix: str) -> int:
     return sum(row.source_topic.endswith(f".{suffix}") for row in rows)
 
 
-def test_two_queries_switch_together_and_the_close_waits_for_both(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_two_queries_switch_once(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
         first = world.join("n1", TOKENS, now_us() - HOUR_US)
         world.schema()

@@ -279,9 +279,7 @@ def test_a_publisher_whose_topic_refuses_a_record_for_its_size_halts_and_says_so
     check(world)
 
 
-def test_what_change_topics_lack_is_written_in_several_transactions(
-    world: AgentsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_several_transactions_fill_topics(world: AgentsWorld, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(publisher, "RESTORED_RECORDS_MAX", 2)
     first = world.start("publisher")
     begin(world)

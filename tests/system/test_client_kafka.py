@@ -63,9 +63,7 @@ def test_of_three_founders_at_once_exactly_one_founds(stack: StackInfo, cluster_
     assert not found_cluster(stack.bootstrap_servers, cluster_name).here
 
 
-def test_nodes_that_meet_found_one_cluster_and_one_is_told_no_name(
-    stack: StackInfo, cluster_name: str, tmp_path: Path
-) -> None:
+def test_nodes_that_meet_found_one_cluster_that_both_know(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     told: list[tuple[str, str]] = []
     stopping = threading.Event()
 

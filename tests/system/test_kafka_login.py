@@ -120,9 +120,7 @@ def test_everything_works_for_who_logs_in_over_tls(guarded: Guarded, user: User,
     _check_secrecy(guarded, user, tmp_path)
 
 
-def test_each_kind_of_client_logs_in_by_scram_and_may_do_what_is_its_own(
-    guarded: Guarded, user: User, tmp_path: Path
-) -> None:
+def test_each_kind_of_client_logs_in_and_may_do_what_is_its_own(guarded: Guarded, user: User, tmp_path: Path) -> None:
     """The commands and the node by librdkafka, the agents by aiokafka; of Java one client, as Spark has it.
 
     Each kind has a user of its own, with the rights that ``cluster acls`` gives and no others.

@@ -156,9 +156,7 @@ class World(NodesWorld):
 
 
 @pytest.mark.soak("tests/kernel/commands/test_service.py, which takes each step from each state; a release runs this")
-def test_a_service_is_reconfigured_whoever_dies_at_whichever_step(
-    stack: StackInfo, cluster_name: str, tmp_path: Path
-) -> None:
+def test_a_service_is_reconfigured_whoever_dies_when(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     world = World(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)
     agents = world.agents
     try:

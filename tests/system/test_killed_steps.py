@@ -36,9 +36,7 @@ SNAPSHOT: tuple[tuple[str, str, str, str, int], ...] = (
 
 
 @pytest.mark.soak("tests/sim, profile truncation, which kills agents between any two steps; a release runs this")
-def test_whoever_comes_next_has_a_whole_snapshot_and_truncates(
-    stack: StackInfo, cluster_name: str, tmp_path: Path
-) -> None:
+def test_the_next_keeper_snapshots_and_truncates(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     agents = AgentsWorld(stack, cluster_name, tmp_path)
     agents.environment["RINGLOG_ARCHIVE"] = str(tmp_path / "archive")
     try:

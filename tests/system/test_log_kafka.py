@@ -58,9 +58,7 @@ def log(stack: StackInfo, cluster_name: str) -> Iterator[KafkaLog]:
     log.close()
 
 
-def test_positions_pass_control_records_and_aborted_transactions(
-    stack: StackInfo, cluster_name: str, log: KafkaLog
-) -> None:
+def test_positions_pass_control_records_and_aborted_ones(stack: StackInfo, cluster_name: str, log: KafkaLog) -> None:
     results = KafkaLog(stack.bootstrap_servers, cluster_name, RESULTS, isolation="read_committed")
     producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers, "transactional.id": cluster_name})
     producer.init_transactions(DEADLINE_S)
@@ -116,9 +114,7 @@ def test_a_rival_in_the_middle_of_a_batch(log: KafkaLog) -> None:
         assert replica.state.state_id == rival.entry.state_id
 
 
-def test_another_topic_under_the_name_halts(
-    stack: StackInfo, log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_new_topic_halts(stack: StackInfo, log: KafkaLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replicas, "MISSING_S", DEADLINE_S)  # it is away for as long as the broker takes
     admin = admin_client(stack.bootstrap_servers)
     record = tmp_path / "metadata.json"

@@ -77,9 +77,7 @@ def test_a_wrong_setting_is_refused_by_name(
     verify_topics(admin, cluster_name, stack.bootstrap_servers, [METADATA])
 
 
-def test_records_are_taken_whatever_their_authors_clock_says(
-    stack: StackInfo, admin: AdminClient, cluster_name: str
-) -> None:
+def test_any_time_of_an_author_is_taken(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     """By default Kafka refuses what lies an hour ahead: requests, results, acknowledgements, changes, rows."""
     create_topics(admin, cluster_name)
     producer = Producer(producer_config(stack.bootstrap_servers, "ahead", DEADLINE_S))
@@ -112,9 +110,7 @@ def test_a_limit_on_times_that_is_lower_is_raised_by_who_tends_the_cluster_and_t
     until(lambda: _is_sound(admin, cluster_name, stack), "the broker to show the raised setting")
 
 
-def test_topics_that_are_read_whole_at_each_start_are_compacted_soon(
-    stack: StackInfo, admin: AdminClient, cluster_name: str
-) -> None:
+def test_topics_read_whole_are_compacted_soon(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
     create_topics(admin, cluster_name, specs=[ACKS, MUTATIONS])
     name = topic_name(cluster_name, "acks")
     for setting, most in ACKS.at_most.items():

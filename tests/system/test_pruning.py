@@ -50,9 +50,7 @@ def report(stack: StackInfo, cluster: str, node: str, judged: dict[int, int]) ->
     producer.close()
 
 
-def test_one_look_prunes_what_is_deleted_once_each_member_has_validated_it(
-    stack: StackInfo, cluster_name: str, mutations: AdminClient
-) -> None:
+def test_one_look_prunes_what_all_validated(stack: StackInfo, cluster_name: str, mutations: AdminClient) -> None:
     found = topic_beginning(stack.bootstrap_servers, cluster_name)
     assert found.since is not None
     assert found == TopicBeginning(dict.fromkeys(range(MUTATIONS.partitions), 0) | {0: DELETED}, found.since)

@@ -113,9 +113,7 @@ def readers(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[Rea
         yield made
 
 
-def test_who_begins_with_a_snapshot_says_what_he_says_who_was_there(
-    readers: Readers, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_late_reader_says_what_an_early_one_says(readers: Readers, spark: SparkSession, tmp_path: Path) -> None:
     place, checkpoint = readers.place, tmp_path / "checkpoint"
     with MetadataWatch(*place) as watch, closing(CdcReader(*place, tables=["shop.orders"])) as lived:
         with stopping(start(readers.stack, readers.cluster, checkpoint, spark)):

@@ -222,9 +222,7 @@ def test_each_loss_is_seen_and_the_log_comes_back(
         assert log.begin_offset() == allowed_begin(after) > 0, "the last one was rebuilt from a snapshot on"
 
 
-def test_a_rebuilt_log_begins_an_archive_if_it_has_its_first_entry(
-    stack: StackInfo, cluster_name: str, tmp_path: Path
-) -> None:
+def test_a_log_with_its_first_entry_begins_an_archive(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     """It has after a recovery from an archive, and not from a copy that begins with a snapshot."""
     world = World(stack, cluster_name, tmp_path)
 
@@ -246,9 +244,7 @@ def test_a_rebuilt_log_begins_an_archive_if_it_has_its_first_entry(
     assert Archive(tmp_path / "late").segments() == ()
 
 
-def test_a_recovery_that_sigkill_ends_before_each_step_is_finished_by_the_same_command(
-    stack: StackInfo, cluster_name: str, tmp_path: Path
-) -> None:
+def test_a_killed_recovery_is_finished_by_the_same_command(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
     """One process after the other, each killed a step later than the one before it: topics, note, entries, snapshot."""
     world = World(stack, cluster_name, tmp_path)
     world.snapshot()

@@ -139,9 +139,7 @@ def test_the_clients_password_stays_and_the_brokers_is_of_one_start(folder: Path
     assert is_let_in(after.bootstrap_servers, ours)
 
 
-def test_a_process_that_takes_the_port_while_the_broker_starts_is_asked_nothing(
-    folder: Path, info: StackInfo, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_process_on_the_port_is_asked_nothing(folder: Path, info: StackInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     """It would get the password of the broker, which connects with PLAIN, and could leave the port to the broker."""
     Stack(folder).down()
     start = Stack._spawn_supervisor

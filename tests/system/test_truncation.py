@@ -130,9 +130,7 @@ def asleep(world: World) -> Iterator[Callable[[], tuple[Asleep, LogReplica]]]:
         yield make
 
 
-def test_the_broker_deletes_and_all_who_begin_have_the_same_state(
-    world: World, asleep: Callable[[], tuple[Asleep, LogReplica]]
-) -> None:
+def test_a_broker_deletes_and_states_agree(world: World, asleep: Callable[[], tuple[Asleep, LogReplica]]) -> None:
     (first, follows), (second, alone) = asleep(), asleep()
     follows.subscribe(lambda *_: None)
     until(lambda: world.agents.state.node_names.get("n1"), "a node in the directory")

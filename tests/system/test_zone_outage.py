@@ -39,9 +39,7 @@ def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterato
         yield made
 
 
-def test_a_highly_available_zone_serves_its_data_from_who_is_left_and_takes_the_others_back(
-    world: RegistersCluster,
-) -> None:
+def test_an_available_zone_serves_from_survivors_and_takes_the_others_back(world: RegistersCluster) -> None:
     for name in NAMES:
         world.begin(name)
     world.await_normal(*NAMES)

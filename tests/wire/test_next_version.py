@@ -120,9 +120,7 @@ def read(data: bytes) -> Entry:
     return found
 
 
-def test_the_later_release_reads_both_versions_of_a_record_and_so_does_the_earlier_one(
-    schemas: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_release_reads_the_records_of_the_other(schemas: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(codec, "_learned", {})
     ours, theirs = current()[RECORD], next_version(RECORD)
     assert successor_problems(theirs, ours) == ()

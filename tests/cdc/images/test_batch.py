@@ -111,9 +111,7 @@ class Counts:
 
 
 @pytest.mark.parametrize("held_bytes_max", [HELD_BYTES_MAX, 2_000])
-def test_tasks_that_are_run_again_and_parts_that_are_carried_out_again_give_the_same(
-    held_bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_repeated_tasks_give_the_same(held_bytes_max: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ringlog_cdc.images.store.HELD_BYTES_MAX", held_bytes_max)
     chance, table, memory = Random(3), routing("full", True), MemoryStates()
     driver = ImageFolder(ImageFiles(tmp_path / "images"), 1)

@@ -95,9 +95,7 @@ def test_f_a_table_without_regular_columns() -> None:
     ("preimage", "expected"),
     [("true", (0, (1,), {}, ("v2",))), ("full", (0, (1,), {"v1": 1}, ("v2",)))],
 )
-def test_what_was_null_is_among_the_deleted_and_if_only_touched_ones_are_wanted_only_when_touched(
-    preimage: str, expected: Shown
-) -> None:
+def test_deleted_nulls_are_shown_if_wanted_touched(preimage: str, expected: Shown) -> None:
     found = log(preimage=preimage, postimage=False)
     found.shown(T, change(INSERT, 1, T, v1=1))
     assert found.shown(T, change(UPDATE, 1, T + 1, v2=5))[0] == expected

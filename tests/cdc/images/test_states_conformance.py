@@ -170,9 +170,7 @@ def test_what_is_lost_or_taken_is_missed(folder: ImageFiles) -> None:
 
 
 @pytest.mark.parametrize("make", FOLDERS, ids=lambda make: make.__name__)
-def test_a_folder_has_its_mark_and_a_store_for_each_partition(
-    make: Callable[[Path], ImageFiles], tmp_path: Path
-) -> None:
+def test_a_folder_has_its_mark_and_a_store_per_partition(make: Callable[[Path], ImageFiles], tmp_path: Path) -> None:
     folder = make(tmp_path)
 
     def content() -> Any:

@@ -49,9 +49,7 @@ def history(chance: Random) -> list[Mutation]:
 
 
 @pytest.mark.parametrize("seed", range(15))
-def test_a_part_may_be_repeated_and_cut_short_at_any_time_and_says_the_same(
-    seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_part_may_be_repeated_or_cut_short(seed: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Parts in order; each is given up some times, and some that are done are done again with all behind them."""
     monkeypatch.setattr("ringlog_cdc.images.store.CHANGES_MAX", 3)
     chance = Random(seed)
@@ -206,9 +204,7 @@ def seen_by(found: pa.RecordBatch, store: ImageStore) -> list[int]:
         [batch([0], [9])],
     ],
 )
-def test_a_task_with_records_of_two_partitions_or_out_of_order_stops(
-    batches: list[pa.RecordBatch], tmp_path: Path
-) -> None:
+def test_a_task_of_two_partitions_or_out_of_order_stops(batches: list[pa.RecordBatch], tmp_path: Path) -> None:
     with pytest.raises(ChainBroken):
         list(carried(iter(batches), work(tmp_path, (0, 0, 5), (1, 0, 5)), seen_by))
     with closing(ImageStore(tmp_path / "images", 0)) as store:

@@ -101,9 +101,7 @@ KINDS = st.tuples(st.integers(0, 2), st.integers(1, 3), st.integers(0, 2))
 
 
 @given(before=KINDS, now=KINDS, share=st.floats(0, 0.99), cut=st.integers(0, 7))
-def test_a_write_that_is_half_written_is_completed_behind_what_is_there(
-    before: tuple[int, int, int], now: tuple[int, int, int], share: float, cut: int
-) -> None:
+def test_a_partial_write(before: tuple[int, int, int], now: tuple[int, int, int], share: float, cut: int) -> None:
     """``before``, ``now``: numbers of preimages, logged rows and postimages, then and as they are made once more."""
     old = [operation for operation, count in zip((0, 2, 9), before, strict=True) for _ in range(count)]
     new = [

@@ -187,9 +187,7 @@ def test_a_node_that_joins_gets_its_part_and_nobody_else_gets_any(shape: Shape, 
 
 @every_case
 @pytest.mark.parametrize("alive", [True, False])
-def test_a_node_is_drained_with_one_move_for_each_replica(
-    shape: Shape, copies: Copies, count: int, alive: bool
-) -> None:
+def test_a_node_is_drained_with_one_move_per_replica(shape: Shape, copies: Copies, count: int, alive: bool) -> None:
     world = world_for(shape, copies, count)
     world.balance()
     victim = max(world.hosts.values(), key=lambda one: (world.on(one.id), one.id))
@@ -242,9 +240,7 @@ def lopsided(tables: int, count: int, nodes: int) -> World:
 
 @pytest.mark.parametrize("slack", [0, 25, 100])
 @pytest.mark.parametrize(("tables", "count", "nodes"), [(2, 8, 2), (3, 16, 3), (4, 12, 4), (6, 9, 3)])
-def test_tables_that_lie_on_one_node_each_are_spread_although_the_nodes_are_even(
-    tables: int, count: int, nodes: int, slack: int
-) -> None:
+def test_tables_on_one_node_each_spread_over_even_nodes(tables: int, count: int, nodes: int, slack: int) -> None:
     """The original leaves such tables as they are (its issue 31384): its nodes are balanced."""
     world = lopsided(tables, count, nodes)
     world.limits = Limits(table_slack_percent=slack)

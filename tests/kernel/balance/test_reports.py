@@ -116,9 +116,7 @@ def test_a_table_made_again_under_its_name_inherits_nothing() -> None:
         (8, 3, {0: 1, 1: 1}, {}),
     ],
 )
-def test_amounts_from_before_a_split_or_merge_are_converted(
-    before: int, now: int, amounts: dict[int, int], wanted: dict[int, int]
-) -> None:
+def test_earlier_amounts_are_converted(before: int, now: int, amounts: dict[int, int], wanted: dict[int, int]) -> None:
     assert recut(amounts, before, now) == wanted
 
 

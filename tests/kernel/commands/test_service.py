@@ -227,9 +227,7 @@ places = st.lists(
 
 @given(places, st.integers(1, 7), st.lists(st.integers(0, 8), max_size=4))
 @example([("dc1", "r1")] * 3 + [("dc2", "r1")] * 3, 3, [0, 1, 2])
-def test_members_are_spread_as_evenly_as_the_nodes_allow(
-    where: list[tuple[str, str]], size: int, by_hand: list[int]
-) -> None:
+def test_members_are_spread_evenly(where: list[tuple[str, str]], size: int, by_hand: list[int]) -> None:
     """Whoever was named before; and it comes to rest."""
     state = cluster(where)
     for number in by_hand:

@@ -136,9 +136,7 @@ def test_what_is_used_stays(command: Command, code: str) -> None:
         ((), (ColumnRename("k", "x"), ColumnRename("v", "x")), "column_exists"),
     ],
 )
-def test_columns_that_are_neither_dropped_nor_renamed(
-    drops: tuple[str, ...], renames: tuple[ColumnRename, ...], code: str
-) -> None:
+def test_columns_dropped_or_renamed(drops: tuple[str, ...], renames: tuple[ColumnRename, ...], code: str) -> None:
     home = CreateView("ks", "by_home", "wide", ("home",), ("home",), ("k", "c"))
     state = applied(sound(), home, CreateIndex("ks", "wide_v_idx", "wide", "v"))
     command = AlterTable("ks", "wide", drop_columns=drops, rename_columns=renames)

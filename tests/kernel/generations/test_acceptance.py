@@ -65,9 +65,7 @@ small = st.integers(-3, 40)
     st.integers(0, 8),
 )
 @example([(2, 10), (3, 10), (12, 10), (13, 10)], (3, 9), 2)
-def test_both_versions_agree_with_the_description(
-    writes: list[tuple[int, int]], starts: tuple[int, ...], leeway: int
-) -> None:
+def test_both_versions_are_as_described(writes: list[tuple[int, int]], starts: tuple[int, ...], leeway: int) -> None:
     expected = [reading(timestamp, now, starts, leeway) for timestamp, now in writes]
     scalar = [accept(timestamp, now, starts, leeway) for timestamp, now in writes]
     assert [found.generation if isinstance(found, AcceptedWrite) else found.code for found in scalar] == expected
@@ -127,9 +125,7 @@ def test_one_now_for_all_equals_one_for_each() -> None:
 @given(st.sets(st.integers(0, 35), max_size=5).map(sorted), small, small, st.integers(0, 8))
 @example([3, 9], 10, 9, 2)
 @example([3, 9], 10, 11, 2)
-def test_what_the_first_description_of_the_window_takes_is_taken(
-    starts: list[int], now: int, timestamp: int, leeway: int
-) -> None:
+def test_what_the_first_description_takes_is_taken(starts: list[int], now: int, timestamp: int, leeway: int) -> None:
     """It took [T, now + leeway), T being the start of the generation that operates now. Here the end counts, too, and
     so do the last moments before T, down to the leeway behind now.
     """

@@ -93,9 +93,7 @@ ENDS = st.lists(st.integers(TOKEN_MIN, TOKEN_MAX) | st.integers(-3, 3), min_size
 
 
 @given(ENDS, st.integers(1, 3), st.integers(0, 7), st.data())
-def test_a_part_is_sound_if_and_only_if_no_rule_is_broken(
-    ends: list[int], shards: int, first: int, data: st.DataObject
-) -> None:
+def test_a_part_is_sound_if_no_rule_is_broken(ends: list[int], shards: int, first: int, data: st.DataObject) -> None:
     nodes = {"n": replace(a_node("n"), shards=shards)}
     ranges = list(generate(dict.fromkeys(ends, "n"), nodes, bytes(16))[first:])
     if ranges and data.draw(st.booleans()):

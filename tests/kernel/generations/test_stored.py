@@ -51,9 +51,7 @@ def growing(draw: random.Random, owners: Owners, nodes: dict[str, Node], joins: 
 
 @settings(max_examples=60, deadline=None)
 @given(described(), described())
-def test_columns_are_encoded_as_their_ranges_are(
-    first: tuple[GenerationRange, ...], then: tuple[GenerationRange, ...]
-) -> None:
+def test_columns_are_encoded_as_ranges(first: tuple[GenerationRange, ...], then: tuple[GenerationRange, ...]) -> None:
     for ranges in (first, then, first[1:] or first, first):
         columns = in_columns(ranges)
         assert encode(columns) == encode(ranges)

@@ -67,9 +67,7 @@ def _ring(state: ClusterState) -> tuple[list[int], dict[int, str]]:
 
 
 @given(token_maps(), st.sets(st.integers(-45, 45), min_size=1, max_size=4), st.integers(-45, 45), st.data())
-def test_who_enters_finds_its_place_by_a_walk_as_by_asking_each_member(
-    tokens: dict[str, list[int]], own: set[int], end: int, data: st.DataObject
-) -> None:
+def test_walks_find_a_new_member(tokens: dict[str, list[int]], own: set[int], end: int, data: st.DataObject) -> None:
     state = a_cluster(tokens, factors=[2])
     old = data.draw(st.booleans())  # one who has tokens, or one who comes with some
     owned = {token for some in tokens.values() for token in some}
@@ -95,9 +93,7 @@ def test_beside_others_who_come_members_are_asked() -> None:
 
 
 @pytest.mark.parametrize("most", [3, 2])
-def test_whom_walks_meet_is_known_in_the_next_step_but_for_a_ring_full_of_ranges(
-    monkeypatch: pytest.MonkeyPatch, most: int
-) -> None:
+def test_members_met_by_walks_are_kept_unless_the_ring_is_full(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
     monkeypatch.setattr(deltas, "_WALKED_MAX", most)
     ranges, entering = [(300, 100), (100, 200), (200, 300)], [("C",), ("A",), ("B",)]
     ring = _ring(STATE)

@@ -89,9 +89,7 @@ WALKED = [
 
 @settings(deadline=None, max_examples=60)
 @given(rings(), st.sampled_from(WALKED), st.integers(-42, 42))
-def test_who_is_met_first_is_found_from_one_position_to_the_one_before(
-    nodes: dict[str, Any], setting: Replication, begin: int
-) -> None:
+def test_who_is_met_first_is_known_between_positions(nodes: dict[str, Any], setting: Replication, begin: int) -> None:
     state = placed(nodes)
     ring = ring_of(state.token_owners, state.nodes)
     if is_first_met(setting, ring):

@@ -134,9 +134,7 @@ def test_a_planted_defect_is_found(
         ("lowered_to", lambda state, until, _: replace(state.settled, until=until)),
     ],
 )
-def test_a_lowering_that_leaves_something_behind_is_found(
-    name: str, plant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_wrong_lowering_is_found(name: str, plant: Callable[..., Any], monkeypatch: pytest.MonkeyPatch) -> None:
     """What was to count from above the lowered time; and that it was lowered at all, with its leeways."""
     monkeypatch.setattr(cdc_clock, name, plant)
     logs = (random_log(seed, lowers=True) for seed in range(LOWERED_LOGS))

@@ -81,9 +81,7 @@ def defined(of: Zone, nodes: list[Node], numbers: range) -> list[list[str]]:
     st.integers(1, 40),
     st.sampled_from([1, 50, 1 << 17]),
 )
-def test_ranks_by_blocks_are_those_of_the_definition(
-    made: list[tuple[int, int]], replicas: int, partitions: int, cells: int
-) -> None:
+def test_ranks_by_blocks_are_right(made: list[tuple[int, int]], replicas: int, partitions: int, cells: int) -> None:
     """This holds for all racks, weights and block sizes."""
     nodes = [node(number, f"r{rack}", capacity) for number, (rack, capacity) in enumerate(made)]
     of = zone(replicas=replicas)
@@ -128,9 +126,7 @@ def test_a_node_of_twice_the_capacity_has_twice_as_much() -> None:
 
 @settings(max_examples=30, deadline=None)
 @given(st.integers(2, 5), st.integers(2, 12), st.integers(1, 6), st.text("abc", min_size=1, max_size=4))
-def test_racks_have_equal_numbers_and_one_replica_moves_at_most(
-    racks: int, nodes: int, replicas: int, name: str
-) -> None:
+def test_racks_have_equal_numbers_and_one_replica_moves(racks: int, nodes: int, replicas: int, name: str) -> None:
     directory = {f"id-{one:03}": node(one, f"r{one % racks}") for one in range(nodes + 1)}
     of = zone(name, replicas, default_quorum(replicas))
     rows = [list(directory.values())[:nodes], list(directory.values())]

@@ -154,9 +154,7 @@ def test_the_last_of_several_numbers_of_replicas_counts_for_every_partition() ->
 @pytest.mark.parametrize(
     ("have", "goal", "steps"), [("AB", "AC", 1), ("AB/C", "ABC", 2), ("AB/C", "AC/B", 3), ("AB/CD", "ACE/BF", 3)]
 )
-def test_a_queue_is_as_many_events_of_pending_as_it_has_steps_and_one_of_stable(
-    have: str, goal: str, steps: int
-) -> None:
+def test_a_queue_is_as_many_events_of_pending_as_it_has_steps_and_one(have: str, goal: str, steps: int) -> None:
     old, new = (step(*each.split("/")) for each in (have, goal))
     one = triggered(ZonePartition("z", 0, old, old), new, 5, 5)
     pending, stable = [], []

@@ -50,9 +50,7 @@ def test_one_that_is_dead_goes_first_and_one_that_stays_may_be_dead() -> None:
 
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("has_tables", [False, True])
-def test_where_a_majority_of_the_voters_before_is_lost_a_smaller_quorum_after_does_not_count(
-    mode: str, has_tables: bool
-) -> None:
+def test_a_smaller_quorum_after_a_lost_majority_does_not_count(mode: str, has_tables: bool) -> None:
     """From five voters to three, of whom two are alive and have the data. No step, and no way back, would ever count:
     the partition has lost its majority, and begins anew.
     """

@@ -104,9 +104,7 @@ def test_porcupine_alone(path: Path) -> None:
 
 
 @pytest.mark.parametrize("checker", ["both", "porcupine"])
-def test_without_go_ours_goes_on_and_says_so(
-    path: Path, checker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_without_go_ours_says_so(path: Path, checker: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setattr(porcupine, "GO_HOME", tmp_path / "go")
