@@ -35,12 +35,7 @@ def acks_of(state: ClusterState) -> dict[str, NodeAck]:
 
 def known(state: ClusterState, **changes: object) -> CoordinatorView:
     """All is well: acknowledged and published up to this epoch."""
-    values: dict[str, object] = {
-        "acks": acks_of(state),
-        "published": state.epoch,
-        "now": NOW,
-        "complete_since": 0,
-    }
+    values: dict[str, object] = {"acks": acks_of(state), "published": state.epoch, "now": NOW, "complete_since": 0}
     return CoordinatorView(state, **(values | changes))  # type: ignore[arg-type]
 
 

@@ -30,14 +30,7 @@ from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, Micros
-from ringlog.node.protocol.turn import (
-    Acknowledged,
-    MayAcknowledge,
-    Spawn,
-    Tailed,
-    Take,
-    Turns,
-)
+from ringlog.node.protocol.turn import Acknowledged, MayAcknowledge, Spawn, Tailed, Take, Turns
 from ringlog.node.rows.disk_rows import DiskRows
 from ringlog.node.rows.memory_rows import MemoryRows
 from ringlog.node.rows.replica import DROPPED, HELD, KEPT, NOT_OWNED, RowReplica

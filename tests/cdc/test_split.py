@@ -158,12 +158,7 @@ def test_everything_in_one_batch_and_a_later_insert_takes_the_marker() -> None:
 def test_insert_update_column_delete_and_row_delete() -> None:
     found = [
         rows(PLAIN, one)
-        for one in (
-            change(INSERT, 0, v1=1),
-            change(UPDATE, 0, v1=2),
-            change(UPDATE, 0, v1=None),
-            change(ROW, 0),
-        )
+        for one in (change(INSERT, 0, v1=1), change(UPDATE, 0, v1=2), change(UPDATE, 0, v1=None), change(ROW, 0))
     ]
     assert [(row[2], row[6]) for (row,) in found] == [(2, ()), (1, ()), (1, ("v1",)), (3, ())]
 

@@ -94,8 +94,7 @@ def test_a_cluster_that_is_forgotten_leaves_none_in_use() -> None:
 
 
 @pytest.mark.parametrize(
-    "text",
-    ["", "{", "[]", '{"bootstrap": "b"}', '{"clusters": 1, "current": 0}', '{"clusters": [], "current": 3}'],
+    "text", ["", "{", "[]", '{"bootstrap": "b"}', '{"clusters": 1, "current": 0}', '{"clusters": [], "current": 3}']
 )
 def test_a_broken_memory_is_none(text: str, tmp_path: Path) -> None:
     store_cluster(FIRST)

@@ -25,14 +25,7 @@ def ended(words: list[str], monkeypatch: pytest.MonkeyPatch) -> int:
     return int(end.value.code or 0)
 
 
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["stack", "up", "--data"],
-        ["demo", "--data"],
-    ],
-    ids=" ".join,
-)
+@pytest.mark.parametrize("words", [["stack", "up", "--data"], ["demo", "--data"]], ids=" ".join)
 @pytest.mark.parametrize("data", ["/proc/ringlog", "/dev/null/x", FILE, f"{FILE}/x"])
 def test_a_folder_that_cannot_be_made(
     words: list[str], data: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

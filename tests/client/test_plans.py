@@ -86,10 +86,7 @@ def test_nothing_moves() -> None:
 def test_a_join_asks_both_groups_for_writes_and_one_for_reads(stage: str) -> None:
     state = joining(ring(4, 3), stage)
     write, read = planned(state, asked()), planned(state, asked(access=Access.READ))
-    assert {need.members for need in write.needs} == {
-        tuple(map(name_of, (1, 2, 3))),
-        tuple(map(name_of, (9, 1, 2))),
-    }
+    assert {need.members for need in write.needs} == {tuple(map(name_of, (1, 2, 3))), tuple(map(name_of, (9, 1, 2)))}
     (need,) = read.needs
     assert (name_of(9) in need.members) == (stage == WRITE_BOTH_READ_NEW) == (name_of(3) not in need.members)
     assert read.asked == need.members
@@ -127,10 +124,7 @@ def test_a_majority_of_all_writers_is_not_enough_when_two_change_places() -> Non
         operations=state.operations.set(operation.id, replace(operation, plan=movement)),
     )
     made = planned(state, asked())
-    assert [set(need.members) for need in made.needs] == [
-        set(map(name_of, (1, 2, 3))),
-        set(map(name_of, (9, 1, 4))),
-    ]
+    assert [set(need.members) for need in made.needs] == [set(map(name_of, (1, 2, 3))), set(map(name_of, (9, 1, 4)))]
     assert not met(made.needs, set(map(name_of, (2, 3, 9))))
     assert met(made.needs, set(map(name_of, (1, 2, 9))))
 
@@ -150,9 +144,7 @@ def test_several_operations_at_once_need_every_combination() -> None:
     )
     placement = replace(state.placements["simple:3"], ranges=ranges)
     state = replace(
-        state,
-        placements=state.placements.set("simple:3", placement),
-        operations=state.operations.set("other", other),
+        state, placements=state.placements.set("simple:3", placement), operations=state.operations.set("other", other)
     )
     found = {frozenset(need.members) for need in planned(state, asked()).needs}
     numbers = [{1, 2, 3}, {1, 2, 9}, {1, 2, 3, 4}, {1, 2, 9, 4}]

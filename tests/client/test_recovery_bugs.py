@@ -383,13 +383,7 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
         "",
         "what was written is not looked at",
     ),
-    (
-        an_entry_that_is_missing_is_seen,
-        f"{COPIED}:end_of",
-        "watch.saw(made)",
-        "pass",
-        "a gap in a copy goes unsaid",
-    ),
+    (an_entry_that_is_missing_is_seen, f"{COPIED}:end_of", "watch.saw(made)", "pass", "a gap in a copy goes unsaid"),
     (
         what_is_begun_is_begun_again_and_nothing_else,
         f"{RECOVERING}:rebuild",

@@ -153,13 +153,7 @@ def jar_list(data: bytes) -> None:
     parse(text)
 
 
-_SETTINGS = {
-    "kafka_cluster_id": "x",
-    "broker_port": 1,
-    "controller_port": 2,
-    "profile": "default",
-    "request": 1,
-}
+_SETTINGS = {"kafka_cluster_id": "x", "broker_port": 1, "controller_port": 2, "profile": "default", "request": 1}
 _CHILD = {"pid": 5, "started": 6, "exit_code": None}
 _STATE = {"supervisor_pid": 4, "request": 1, "problem": "", "broker": _CHILD, "redis": None}
 _OFFSETS = b'v1\n{"batchWatermarkMs":0}\n{"m":{"0":5,"1":7}}'
@@ -381,10 +375,7 @@ TARGETS = (
         ("log.replicas.identity.load_record", "log.replicas.identity.record_of"),
         topic_record,
         (LogDamaged,),
-        _json(
-            {"topic_id": "abc", "position": 7},
-            asdict(Recorded("a", 7, 3, "s", "c", "n", "k")),
-        ),
+        _json({"topic_id": "abc", "position": 7}, asdict(Recorded("a", 7, 3, "s", "c", "n", "k"))),
         of_json,
     ),
     Target(
@@ -437,14 +428,7 @@ TARGETS = (
     Target("streamed_cells", (), cells, (StreamBroken, WireError), _cells),
     Target("journals", (), journal, (JournalDamaged,), _journals),
     Target("data_messages", ("wire.data.unpack",), message, (WireError,), _messages),
-    Target(
-        "claims",
-        ("ringlog_cdc.plan.store.decode_claim",),
-        decode_claim,
-        (ChainBroken,),
-        _json(_CLAIM),
-        of_json,
-    ),
+    Target("claims", ("ringlog_cdc.plan.store.decode_claim",), decode_claim, (ChainBroken,), _json(_CLAIM), of_json),
     Target(
         "lake_identities",
         ("ringlog_cdc.lake.identity.decode_identity",),

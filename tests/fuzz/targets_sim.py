@@ -118,12 +118,7 @@ TARGETS = (
         of_json,
     ),
     Target(
-        "histories",
-        ("ringlog_testing.histories.events.parse_event",),
-        read_bytes,
-        (HistoryError,),
-        _histories,
-        of_json,
+        "histories", ("ringlog_testing.histories.events.parse_event",), read_bytes, (HistoryError,), _histories, of_json
     ),
     Target(
         "quorum_descriptions",

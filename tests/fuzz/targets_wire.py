@@ -310,14 +310,7 @@ TARGETS = (
         _requests,
         of_record,
     ),
-    Target(
-        "mutations",
-        ("wire.records.decode_mutation",),
-        mutation,
-        (WireError,),
-        _mutations,
-        of_record,
-    ),
+    Target("mutations", ("wire.records.decode_mutation",), mutation, (WireError,), _mutations, of_record),
     *(_plain_record(name) for name in _OTHERS),
     Target(
         "changes",

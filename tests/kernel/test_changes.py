@@ -118,9 +118,7 @@ def test_a_generation_is_told_when_it_commits_with_its_streams_before_it() -> No
     assert [record.topic for record in records] == [CDC_STREAMS, CDC_STREAMS, CDC_GENERATIONS]
     epoch = committed.epoch
     assert records[0] == ChangeRecord(
-        CDC_STREAMS,
-        f"{wanted[0]}/-100",
-        StreamsChange(epoch, wanted[0], 1_000, 100, -100, 12, ranges[0].streams, None),
+        CDC_STREAMS, f"{wanted[0]}/-100", StreamsChange(epoch, wanted[0], 1_000, 100, -100, 12, ranges[0].streams, None)
     )
     told_now = records[2].value
     assert isinstance(told_now, GenerationChange)

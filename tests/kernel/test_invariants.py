@@ -359,8 +359,7 @@ def test_an_invariant_is_found_broken(name: str) -> None:
         (
             "routines",
             lambda s: replace(
-                s,
-                functions=s.functions.set("ks.f(int, int)", replace(s.functions["ks.f(int, int)"], returns="gone")),
+                s, functions=s.functions.set("ks.f(int, int)", replace(s.functions["ks.f(int, int)"], returns="gone"))
             ),
         ),
     ],

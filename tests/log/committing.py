@@ -17,13 +17,7 @@ from ringlog.log.replicas.driver import LogDriver, micros
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.effects import FOREVER, Barrier, Now, Steps
 from ringlog.protocol.submission import commit as protocol
-from ringlog.protocol.submission.results import (
-    CommitOutcome,
-    EntryChain,
-    all_final,
-    commit_outcomes,
-    open_entries,
-)
+from ringlog.protocol.submission.results import CommitOutcome, EntryChain, all_final, commit_outcomes, open_entries
 
 
 class FateOpen(LogError):

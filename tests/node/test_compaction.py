@@ -163,11 +163,7 @@ def test_tombstones_and_the_newest_values_stay() -> None:
 
 @pytest.mark.parametrize(
     ("shape", "column"),
-    [
-        (replace(SHAPE, columns=("s", "v", "m", "e", "u")), "w"),
-        (SHAPE, "u"),
-        (replace(SHAPE, columns=None), "v"),
-    ],
+    [(replace(SHAPE, columns=("s", "v", "m", "e", "u")), "w"), (SHAPE, "u"), (replace(SHAPE, columns=None), "v")],
     ids=["a column that is not known", "a user type may grow", "columns are not known"],
 )
 def test_versions_that_another_state_of_the_table_may_read_otherwise_stay(shape: TableShape, column: str) -> None:

@@ -45,12 +45,7 @@ def refused(path: Path, kind: type[NodeFailed], says: str, cluster_id: str = "")
         DiskRows(path, NODE, cluster_id)
     assert str(path) in str(caught.value)
     assert (
-        caught.value.code
-        == {
-            RowsDamaged: "rows_damaged",
-            RowsForeign: "rows_foreign",
-            RowsNewer: "rows_newer",
-        }[kind]
+        caught.value.code == {RowsDamaged: "rows_damaged", RowsForeign: "rows_foreign", RowsNewer: "rows_newer"}[kind]
     )
 
 

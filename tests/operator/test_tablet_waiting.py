@@ -16,15 +16,7 @@ from ringlog.kernel.commands.placement.tablets import RevertTablets, TabletRever
 from ringlog.kernel.commands.topology.movements import Assassinate, Remove
 from ringlog.kernel.commands.topology.nodes import DeclareDown
 from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.tablets.stages import (
-    ALLOW,
-    MIGRATION,
-    STAGES,
-    STREAMING,
-    USE_NEW,
-    WRITE_BOTH_READ_NEW,
-    session,
-)
+from ringlog.kernel.tablets.stages import ALLOW, MIGRATION, STAGES, STREAMING, USE_NEW, WRITE_BOTH_READ_NEW, session
 from ringlog.operator.intents.json_commands import from_json
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.tablets import explained, explanation, troubles_view

@@ -174,18 +174,7 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() 
     recovered = ["Exclusive", "Append", "Until"]
     prepared = ["CatchUp", "CheckSuperseded", "Initialise", *recovered, "CheckSuperseded", "ReadResults", "Trim"]
     assert notes.seen[: len(prepared)] == prepared
-    batch = [
-        "Accept",
-        "Requests",
-        "Exclusive",
-        "decided",
-        "Append",
-        "Until",
-        "publishing",
-        "Publish",
-        "Shown",
-        "Ack",
-    ]
+    batch = ["Accept", "Requests", "Exclusive", "decided", "Append", "Until", "publishing", "Publish", "Shown", "Ack"]
     refused = ["Requests", "Exclusive", "Barrier", "publishing", "Publish", "Ack", "Requests"]
     assert notes.seen[len(prepared) :] == [*batch, *refused], "what the chain does not show is decided behind a barrier"
 

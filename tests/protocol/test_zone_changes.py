@@ -29,19 +29,7 @@ from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import MISPLACED, waits_of
 from tests.kernel.zones.placed import TABLE, of_coordinator, said, with_data
-from tests.kernel.zones.scenes import (
-    cancel,
-    done,
-    down,
-    ids,
-    joined,
-    partition,
-    reset,
-    restart,
-    to,
-    tried,
-    with_zone,
-)
+from tests.kernel.zones.scenes import cancel, done, down, ids, joined, partition, reset, restart, to, tried, with_zone
 
 LETTERS = "ABCDEF"
 FOREVER = 10**17

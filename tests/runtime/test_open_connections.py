@@ -104,10 +104,7 @@ def test_a_request_in_progress_is_never_evicted(peers: Peers) -> None:
 
 @pytest.fixture
 def listener() -> Iterator[BoundedListener]:
-    with (
-        socket.create_server((HOST, 0)) as listening,
-        BoundedListener.of(listening, OpenConnections()) as made,
-    ):
+    with socket.create_server((HOST, 0)) as listening, BoundedListener.of(listening, OpenConnections()) as made:
         yield made
 
 

@@ -114,12 +114,7 @@ def test_a_plan_that_comes_after_a_take_over_has_no_effect() -> None:
 
 
 VAIN = Mutant(
-    "never_back",
-    "ringlog.protocol.coordinator.core:_exhausted_sessions",
-    "one.count >= most",
-    "one.count < 0",
-    "",
-    1,
+    "never_back", "ringlog.protocol.coordinator.core:_exhausted_sessions", "one.count >= most", "one.count < 0", "", 1
 )
 
 
@@ -137,12 +132,7 @@ def test_a_tablet_whose_rows_do_not_come_turns_back() -> None:
 
 
 WAITED_FOR = Mutant(
-    "the_gone_are_waited_for",
-    "ringlog.kernel.balance.drain:obstacles",
-    "holders[node].gone",
-    "False",
-    "",
-    1,
+    "the_gone_are_waited_for", "ringlog.kernel.balance.drain:obstacles", "holders[node].gone", "False", "", 1
 )
 
 

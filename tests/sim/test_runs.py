@@ -22,16 +22,7 @@ from ringlog_sim.mutants.plant import bugs_of, planted
 from ringlog_sim.prefix import _prefix_of, prefix_of
 from ringlog_sim.runner.coverage import tables
 from ringlog_sim.runner.run import RunReport, run_script
-from ringlog_sim.runner.script import (
-    ALL,
-    PROFILES,
-    SHARES,
-    Script,
-    draw_script,
-    from_json,
-    profile_of,
-    to_json,
-)
+from ringlog_sim.runner.script import ALL, PROFILES, SHARES, Script, draw_script, from_json, profile_of, to_json
 from ringlog_sim.runner.search import SearchResult, reports, run_seed
 from ringlog_sim.runner.shrink import NoScript, load, save, shrink
 from ringlog_sim.shape import ClusterShape

@@ -29,11 +29,7 @@ def test_a_process_sleeps_and_waits() -> None:
     world.spawn(world.host("h"), "work", work())
     world.on(None, 7 * MS, lambda _: signal.fire())
     world.run(10 * SECOND)
-    assert seen == [
-        ("slept", 5 * MS),
-        ("signalled", True, 7 * MS),
-        ("timed out", False, 7 * MS + SECOND),
-    ]
+    assert seen == [("slept", 5 * MS), ("signalled", True, 7 * MS), ("timed out", False, 7 * MS + SECOND)]
 
 
 def test_a_crash_ends_processes_where_they_stand_and_their_messages_still_arrive() -> None:

@@ -18,12 +18,7 @@ from tests.system.audit_world import Out, World, timeuuid
 from ringlog.kernel.sections import CDC_STREAMS
 from ringlog.kernel.values import CdcOptions
 from ringlog.stack import StackInfo
-from ringlog.wire.records import (
-    CdcRow,
-    Cell,
-    DeadLetter,
-    decode_mutation,
-)
+from ringlog.wire.records import CdcRow, Cell, DeadLetter, decode_mutation
 from ringlog_audit.report import AuditReport
 from ringlog_audit.sources import topics
 from ringlog_audit.sources.topics import AuditError, records

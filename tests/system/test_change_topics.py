@@ -36,13 +36,7 @@ from ringlog.kernel.values import CdcOptions, Column, Command, Replication
 from ringlog.log.kafka.adapter import reader_config
 from ringlog.log.kafka.compacted import held
 from ringlog.log.kafka.producer import AckedProducer
-from ringlog.log.kafka.topics import (
-    RECORD_BYTES_MAX,
-    SCHEMAS,
-    admin_client,
-    create_topics,
-    topic_name,
-)
+from ringlog.log.kafka.topics import RECORD_BYTES_MAX, SCHEMAS, admin_client, create_topics, topic_name
 from ringlog.protocol.coordinator.core import propose
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.settings import ProcessSettings

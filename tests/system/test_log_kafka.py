@@ -24,14 +24,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.author import Author
-from ringlog.log.errors import (
-    LogReplaced,
-    LogTruncated,
-    LogUnavailable,
-    RecordTooLarge,
-    ReplicaHalted,
-    TopicMissing,
-)
+from ringlog.log.errors import LogReplaced, LogTruncated, LogUnavailable, RecordTooLarge, ReplicaHalted, TopicMissing
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import METADATA, RESULTS, TopicSpec, admin_client, create_topics, topic_name

@@ -84,9 +84,7 @@ HOOKS = {
         "drop_aggregate",
     },
 }
-FOR_TESTS = {
-    "decode_state": "the inverse of ``encode`` as a whole: parts of a snapshot are decoded one by one",
-}
+FOR_TESTS = {"decode_state": "the inverse of ``encode`` as a whole: parts of a snapshot are decoded one by one"}
 
 
 @cache

@@ -53,12 +53,7 @@ def test_the_import_contract_is_kept() -> None:
     sources = os.pathsep.join(str(ROOT / name) for name in ("services", "streaming", "schemas"))
     environment = {**os.environ, "PYTHONPATH": sources}
     checked = subprocess.run(
-        [str(program), "--no-cache"],
-        cwd=ROOT,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
+        [str(program), "--no-cache"], cwd=ROOT, env=environment, capture_output=True, text=True, check=False
     )
     assert checked.returncode == 0, checked.stdout
     assert " 0 broken" in checked.stdout

@@ -7,15 +7,7 @@ import hmac
 
 import pytest
 
-from ringlog.wire.acks import (
-    WRONG_CODE,
-    coded,
-    coded_load,
-    has_code_of,
-    key_of,
-    verified_ack,
-    verified_load,
-)
+from ringlog.wire.acks import WRONG_CODE, coded, coded_load, has_code_of, key_of, verified_ack, verified_load
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     CodedAck,

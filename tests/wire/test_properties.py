@@ -210,14 +210,7 @@ def test_bombs_and_nonsense_are_refused(body):
 @pytest.mark.parametrize("number", [2**31, -(2**31) - 1])
 def test_an_int_has_32_bits(number):
     name = "ringlog.requests.Request"
-    record = {
-        "request_id": bytes(16),
-        "since_epoch": 1,
-        "submitter": "s",
-        "kind": "Noop",
-        "version": 1,
-        "payload": b"",
-    }
+    record = {"request_id": bytes(16), "since_epoch": 1, "submitter": "s", "kind": "Noop", "version": 1, "payload": b""}
     body = layout(name).encode(record)
     with pytest.raises(WireError, match="32 bits"):
         layout(name).encode({**record, "version": number})

@@ -14,14 +14,7 @@ from fastavro.schema import to_parsing_canonical_form
 
 from ringlog.kernel.registry import COMMANDS
 from ringlog.wire.avro.avsc import RECORD_CLASSES, file_of, main, text_of
-from ringlog_schemas import (
-    VERSION,
-    by_fingerprint,
-    catalog,
-    current,
-    fingerprint_of,
-    published,
-)
+from ringlog_schemas import VERSION, by_fingerprint, catalog, current, fingerprint_of, published
 from ringlog_schemas.catalogue import CatalogueSchema
 from ringlog_schemas.compatibility import problems, successor_problems
 from ringlog_schemas.docs import page

@@ -92,8 +92,7 @@ def test_f_a_table_without_regular_columns() -> None:
 
 
 @pytest.mark.parametrize(
-    ("preimage", "expected"),
-    [("true", (0, (1,), {}, ("v2",))), ("full", (0, (1,), {"v1": 1}, ("v2",)))],
+    ("preimage", "expected"), [("true", (0, (1,), {}, ("v2",))), ("full", (0, (1,), {"v1": 1}, ("v2",)))]
 )
 def test_deleted_nulls_are_shown_if_wanted_touched(preimage: str, expected: Shown) -> None:
     found = log(preimage=preimage, postimage=False)

@@ -210,9 +210,7 @@ def test_what_no_column_can_take_is_counted_and_is_beside_the_copy(tmp_path: Pat
     target = SqliteTables(path, ManualClock(AT))
     cells = (Cell("nosuchcol", b"!"), Cell("v", b"\1"), Cell("w", b"fine"), Cell("m", b"no map"), Cell("p", b"p9"))
     target.apply(change(row(INSERT, (1,), cells=cells, deleted=("gone",))))
-    assert target.undecoded == {
-        "ks.t": {"nosuchcol": 1, "v": 1, "m": 1, "p": 1, "cdc$deleted_gone": 1},
-    }
+    assert target.undecoded == {"ks.t": {"nosuchcol": 1, "v": 1, "m": 1, "p": 1, "cdc$deleted_gone": 1}}
     target.save("first")
     assert copied(path) == [("p1", 1, None, "fine", None, None, None)]
     place, key = "3/41", ('["7031"]', '["00000001"]')

@@ -79,9 +79,7 @@ def mistaken(made: Scenario) -> Scenario:
 
 
 ADMITTED: dict[str, Callable[[], Scenario]] = {
-    "reset, one more dies while the survivor fetches, and the loss is admitted": lambda: one_more_dies(
-        admits_loss=True
-    ),
+    "reset, one more dies while the survivor fetches, and the loss is admitted": lambda: one_more_dies(admits_loss=True)
 }
 
 RESETS: dict[str, Callable[[], Scenario]] = {

@@ -164,8 +164,7 @@ def test_missing_sizes_keep_no_host_from_being_drained(silent: set[str]) -> None
 
 def test_a_dead_host_with_unknown_sizes_is_drained_all_the_same() -> None:
     world = filled(
-        world_of(host("h1", 2, draining=True, alive=False), host("h2", 2), host("h3", 2)),
-        [(("h1", 0), ("h2", 0))] * 4,
+        world_of(host("h1", 2, draining=True, alive=False), host("h2", 2), host("h3", 2)), [(("h1", 0), ("h2", 0))] * 4
     )
     world.silent = {"h1"}
     moved = world.balance()

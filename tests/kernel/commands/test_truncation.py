@@ -46,10 +46,7 @@ def test_the_log_begins_with_the_entry_of_a_confirmed_snapshot(state: ClusterSta
     assert allowed_begin(applied(state, TruncateLog(5), TruncateLog(8))) == 27
 
 
-@pytest.mark.parametrize(
-    ("below", "code"),
-    [(0, "bad_field"), (11, "bad_field"), (3, "truncation_uncovered")],
-)
+@pytest.mark.parametrize(("below", "code"), [(0, "bad_field"), (11, "bad_field"), (3, "truncation_uncovered")])
 def test_what_no_confirmed_snapshot_covers_stays(state: ClusterState, below: int, code: str) -> None:
     assert refused(state, TruncateLog(below)) == code
 

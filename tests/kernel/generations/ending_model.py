@@ -85,11 +85,7 @@ class Explorer:
     """
 
     def __init__(
-        self,
-        without: str | None = None,
-        writers: tuple[str, ...] = ("v", "w"),
-        restarts: int = 0,
-        fences: int = 1,
+        self, without: str | None = None, writers: tuple[str, ...] = ("v", "w"), restarts: int = 0, fences: int = 1
     ) -> None:
         assert without is None or without in ALL, without
         self._on = ALL - {without}

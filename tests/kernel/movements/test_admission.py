@@ -94,8 +94,7 @@ def test_what_could_be_without_an_operation_in_flight_counts(monkeypatch: pytest
 
 
 @pytest.mark.parametrize(
-    ("setting", "node"),
-    [(simple(8), "n1"), (network(dc1=8), "n2"), (network(dc1=("r1", "r9")), "rare"), (ENTIRE, "")],
+    ("setting", "node"), [(simple(8), "n1"), (network(dc1=8), "n2"), (network(dc1=("r1", "r9")), "rare"), (ENTIRE, "")]
 )
 def test_the_replication_stays_possible(setting: Replication, node: str) -> None:
     nodes = {**EIGHT, "rare": ("dc1/r9", [50])} if node == "rare" else dict(EIGHT)

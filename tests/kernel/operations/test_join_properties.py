@@ -160,12 +160,7 @@ def test_every_quorum_meets_its_neighbours(case: Joins) -> None:
     seen: set[tuple[tuple[str, ...], tuple[str, ...]]] = set()
     for factor in FACTORS:
         for position in range(-46, 47):
-            seen.add(
-                (
-                    tuple(sorted(walk(before, position)[:factor])),
-                    tuple(sorted(walk(after, position)[:factor])),
-                )
-            )
+            seen.add((tuple(sorted(walk(before, position)[:factor])), tuple(sorted(walk(after, position)[:factor]))))
     for old, new in sorted(seen):
         reads = [_choices(group, quorum(len(group))) for group in (old, old, new, new)]
         writes = [_write_quorums(*pair) for pair in ((old, old), (old, new), (old, new), (new, new))]

@@ -16,10 +16,7 @@ from tests.kernel.ownership.rings import a_cluster, shown, token_maps
 STATE = a_cluster({"A": [100], "B": [200], "C": [300]})
 ORDER = Order(STATE.nodes, {"X": (150,)})
 GAIN = Deltas(write_added=(Change("simple:2", 100, 150, "X"),))
-SWAP = Deltas(
-    read_added=(Change("simple:2", 100, 150, "X"),),
-    read_removed=(Change("simple:2", 100, 150, "C"),),
-)
+SWAP = Deltas(read_added=(Change("simple:2", 100, 150, "X"),), read_removed=(Change("simple:2", 100, 150, "C"),))
 
 
 def _split(state: ClusterState = STATE) -> Map[str, Placement]:

@@ -90,11 +90,7 @@ def test_quiet_views_need_a_majority_and_empty_groups_have_no_quorum() -> None:
 
 def test_each_datacenter_has_its_own_quorums() -> None:
     history = one_for_one(A | B | C, B | C | X, ("dc1", "dc1", "dc2", "dc2", "dc2"))
-    assert scopes(history) == (
-        ("QUORUM", 31),
-        ("LOCAL_QUORUM in dc1", A | B),
-        ("LOCAL_QUORUM in dc2", C | X | Y),
-    )
+    assert scopes(history) == (("QUORUM", 31), ("LOCAL_QUORUM in dc1", A | B), ("LOCAL_QUORUM in dc2", C | X | Y))
     assert demanded(history) == (A | B | C | X,)
 
 
