@@ -7,16 +7,12 @@ for for ever.
 from __future__ import annotations
 
 import json
-import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
-from typer.testing import CliRunner
 
-from ringlog.cli.main import app
 from ringlog.client.data.coordinator import Coordinator
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
@@ -25,7 +21,8 @@ from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD, in_flight, is_ended
 from ringlog.kernel.values import Replication
-from tests.system.agents_world import AgentsWorld, until
+from tests.system.agents_world import until
+from tests.system.nodes_world import opened
 from tests.system.registers_cluster import RegistersCluster
 from tests.system.registers_load import KEYSPACE
 
@@ -39,14 +36,8 @@ FILLING = 200
 class Cluster(RegistersCluster):
     """With the program of an operator."""
 
-    def run(self, *words: str) -> str:
-        where = ["--bootstrap", self.agents.stack.bootstrap_servers, "--cluster", self.agents.cluster]
-        ended = CliRunner().invoke(app, [*words, *where])
-        assert ended.exit_code == 0, (words, ended.output)
-        return ended.stdout
-
     def shown(self, operation: str) -> dict[str, Any]:
-        found: dict[str, Any] = json.loads(self.run("operation", "show", operation, "--json"))
+        found: dict[str, Any] = json.loads(self.agents.done("operation", "show", operation, "--json"))
         return found
 
     def kill_at(self, stage: str, name: str) -> None:
@@ -75,14 +66,12 @@ class Cluster(RegistersCluster):
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path) -> Iterator[Cluster]:
-    with closing(Cluster(AgentsWorld(broker.info, f"r{uuid.uuid4().hex[:10]}", tmp_path), tmp_path)) as made:
+    with opened(Cluster, broker.info, tmp_path) as made:
         yield made
 
 
 def test_an_operator_decides(cluster: Cluster) -> None:
-    for name in ("n1", "n2", "n3"):
-        cluster.begin(name)
-    cluster.await_normal("n1", "n2", "n3")
+    cluster.begin_all("n1", "n2", "n3")
     cluster.submit(CreateKeyspace(KEYSPACE, Replication("simple", 2)))
     cluster.submit(ChangeSettings((("stream_tries_max", 4),)))
     cluster.fill(FILLING)
@@ -92,16 +81,16 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     cluster.submit(Leave(cluster.id_of("n2")))
     operation = cluster.only()
     until(lambda: cluster.shown(operation)["awaits_decision"], "the operation to stop")
-    shown = cluster.run("operation", "show", operation)
+    shown = cluster.agents.done("operation", "show", operation)
     assert "waits for an operator's decision since epoch" in shown
     assert "after 4 tries" in shown
     assert f"ringlog operation retry {operation}" in shown
-    assert "an operator's decision" in cluster.run("operation", "list")
+    assert "an operator's decision" in cluster.agents.done("operation", "list")
     cluster.nodes["n2"].kill()
     cluster.nodes["n2"].restart()
     until(lambda: cluster.status("n2"), "n2 to be back")
     assert cluster.shown(operation)["stage"] == WRITE_BOTH_READ_OLD
-    cluster.run("operation", "retry", operation, "--reason", "n2 is back")
+    cluster.agents.done("operation", "retry", operation, "--reason", "n2 is back")
     until(lambda: cluster.ended(operation), "the departure to end")
     assert cluster.agents.state.operations[operation].stage == "finished"
 
@@ -114,17 +103,17 @@ def test_an_operator_decides(cluster: Cluster) -> None:
     cluster.submit(Leave(cluster.id_of("n1")))
     operation = cluster.only()
     until(lambda: cluster.shown(operation)["waits_for_nodes"] == ["n3"], "the operation to wait for the dead one")
-    shown = cluster.run("operation", "show", operation)
+    shown = cluster.agents.done("operation", "show", operation)
     assert f"ringlog node down n3 --reason …, then ringlog operation retry {operation} --ignore n3" in shown
     cluster.nodes.pop("n3").kill()
-    cluster.run("node", "down", "n3", "--reason", "its disk is gone")
-    cluster.run("operation", "retry", operation, "--ignore", "n3", "--reason", "its disk is gone")
+    cluster.agents.done("node", "down", "n3", "--reason", "its disk is gone")
+    cluster.agents.done("operation", "retry", operation, "--ignore", "n3", "--reason", "its disk is gone")
     until(lambda: cluster.ended(operation), "the departure to end")
     assert cluster.agents.state.operations[operation].stage == "finished"
 
     # Everything that was written is with the one that is left; a new node takes the place of the dead one.
     cluster.registered("n5")
-    cluster.run("node", "replace", "n5", "n3")
+    cluster.agents.done("node", "replace", "n5", "n3")
     with Coordinator(cluster.agents.client.replica, "dc1") as coordinator:
         for number in range(FILLING):
             cell = coordinator.read(KEYSPACE, b"filling-%d" % number, timeout_s=20).cell

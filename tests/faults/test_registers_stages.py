@@ -4,15 +4,12 @@ comes back; somebody sleeps through a gate. Nothing that was acknowledged is los
 
 from __future__ import annotations
 
-import uuid
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import closing
 from pathlib import Path
 
 import pytest
 
-from ringlog.client.data.coordinator import Coordinator
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace
 from ringlog.kernel.commands.topology.movements import Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.topology.nodes import DeclareDown
@@ -27,6 +24,7 @@ from ringlog.kernel.operations.stages import (
 )
 from ringlog.kernel.values import DatacenterReplication, Replication
 from tests.system.agents_world import AgentsWorld, until
+from tests.system.nodes_world import opened
 from tests.system.registers_cluster import OPERATIONS_BETWEEN, Harm, RegistersCluster
 from tests.system.registers_load import KEYSPACE, Load
 
@@ -53,9 +51,7 @@ class Cluster(RegistersCluster):
         self.hit: Counter[tuple[str, str]] = Counter()
 
     def found(self) -> None:
-        for name in NAMES:
-            self.begin(name)
-        self.await_normal(*NAMES)
+        self.begin_all(*NAMES)
         self.submit(CreateKeyspace(KEYSPACE, network(dc1=3)))
         self.fill(FILLING)
 
@@ -94,14 +90,6 @@ class Cluster(RegistersCluster):
         assert member is not None
         return Move(member.id, tuple(sorted((token + by + 2**63) % 2**64 - 2**63 for token in member.tokens)), SEED)
 
-    def conclude(self, load: Load) -> None:
-        self.go_on(load, OPERATIONS, "at the end")
-        load.stop()
-        with Coordinator(self.agents.client.replica, "dc1") as coordinator:
-            load.check(coordinator)
-            self.check_filling(coordinator, FILLING)
-        print(f"{dict(load.told)}; hit: {dict(self.hit)}", flush=True)
-
     def has_hit(self, kind: str, *stages: str) -> None:
         missed = [stage for stage in stages if not self.hit[kind, stage]]
         assert not missed, f"{kind}: nobody was hit at {missed}"
@@ -109,7 +97,7 @@ class Cluster(RegistersCluster):
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path) -> Iterator[Cluster]:
-    with closing(Cluster(AgentsWorld(broker.info, f"r{uuid.uuid4().hex[:10]}", tmp_path), tmp_path)) as made:
+    with opened(Cluster, broker.info, tmp_path) as made:
         yield made
 
 
@@ -150,7 +138,7 @@ def test_joins_moves_and_departures(cluster: Cluster) -> None:
         ):
             cluster.go("leave", load, lambda name=name: cluster.submit(Leave(cluster.id_of(name))), *harms)
         cluster.go("rebuild", load, lambda: cluster.submit(Rebuild(cluster.id_of("n2"))), *killed("n2", STREAMING))
-        cluster.conclude(load)
+        cluster.conclude(load, FILLING, OPERATIONS)
     cluster.has_hit("join", *(stage for stage in RING if stage != COMMIT_CDC_GENERATION), SLEPT)
     cluster.has_hit("move", *RING, SLEPT)
     cluster.has_hit("leave", *SWAP, SLEPT)
@@ -187,7 +175,7 @@ def test_alterations_replacements_and_removals(cluster: Cluster) -> None:
         dead = cluster.kill_for_good("n5")
         # Of four that are left two are away: half of the registers have no quorum, and their requests time out.
         cluster.go("remove", load, lambda: cluster.submit(Remove(dead)), *killed("n1", REQUESTED), between=1)
-        cluster.conclude(load)
+        cluster.conclude(load, FILLING, OPERATIONS)
     cluster.has_hit("alter", *SWAP, SLEPT)
     cluster.has_hit("replace", *SWAP[1:])
     cluster.has_hit("replace at its address", REQUESTED, WRITE_BOTH_READ_NEW)

@@ -7,16 +7,12 @@ with a plan that has no entry yet. Nothing that was acknowledged is lost, and on
 
 from __future__ import annotations
 
-import time
-import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ringlog.client.data.coordinator import Coordinator
 from ringlog.kernel.commands.control.pauses import PauseChanges
 from ringlog.kernel.commands.placement.tablets import MigrateTablets, RevertTablets, TabletMigration, TabletRevert
 from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
@@ -38,13 +34,15 @@ from ringlog.log.kafka.topics import REQUESTS
 from ringlog.protocol.balancer.balancer import ROLE as BALANCER
 from ringlog.protocol.validator.core import ROLE as VALIDATOR
 from ringlog.wire.records import decode_requests
-from tests.system.agents_world import AgentsWorld, until
+from tests.system.agents_world import until
+from tests.system.nodes_world import opened
 from tests.system.registers_cluster import DEADLINE_S, OPERATIONS_BETWEEN, Harm
 from tests.system.registers_load import Load
 from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster, TabletWatch
 
 from .broker import Broker
 from .figures import Figures
+from .stages import killed_in_each
 
 pytestmark = [pytest.mark.slow]
 
@@ -96,22 +94,16 @@ assert {stage for way in WAYS.values() for stage in way.stages} == set(STAGES) -
 class Cluster(TabletsCluster):
     """The nodes, and the ways on which somebody is killed. ``figures``: a line for each way and role."""
 
-    def __init__(self, agents: AgentsWorld, folder: Path, figures: Figures) -> None:
-        self.figures = figures
-        super().__init__(agents, folder)
+    figures: Figures
 
     def killed(self, load: Load, name: str, role: str, source: str = "") -> None:
         """Tablets go a way until somebody of that role was killed in each stage of it. ``source``: who has died."""
-        way, begin, before = WAYS[name], time.monotonic(), (load.total(), load.timed_out())
-        left, tries = list(way.stages), 0
-        while left:  # who holds a stage up is there for the next one; who does not misses some
-            assert tries < 2 * len(way.stages), f"{name}: {role} was not hit in {left}"
-            hit = self._go_way(load, way, role, left, self.on(source)[0] if source else tries % TABLETS, source)
-            left = [stage for stage in left if stage not in hit]
-            tries += 1
-        counts = (load.total() - before[0], load.timed_out() - before[1])
-        passed = time.monotonic() - begin
-        self.figures.add_way(name, role, stages=len(way.stages), tries=tries, time_s=passed, counts=counts)
+        way = WAYS[name]
+
+        def hit(left: list[str], tries: int) -> set[str]:
+            return self._go_way(load, way, role, left, self.on(source)[0] if source else tries % TABLETS, source)
+
+        killed_in_each(self.figures, load, (name, role), way.stages, hit, 2 * len(way.stages), "tablets")
 
     def _go_way(self, load: Load, way: Way, role: str, stages: list[str], index: int, dead: str = "") -> set[str]:
         """One transition; the stages in which somebody was hit."""
@@ -143,19 +135,11 @@ class Cluster(TabletsCluster):
             assert (source in there) is bool(way.turns), f"{there}: {source} was to leave"
         return {harm.stage for harm in hit if harm in harms and harm.victim == victim}
 
-    def conclude(self, load: Load) -> None:
-        """What was acknowledged is there."""
-        self.go_on(load, OPERATIONS, "at the end")
-        load.stop()
-        with Coordinator(self.agents.client.replica, "dc1") as coordinator:
-            load.check(coordinator)
-            self.check_filling(coordinator, FILLING)
-        print(dict(load.told), flush=True)
-
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[Cluster]:
-    with closing(Cluster(AgentsWorld(broker.info, f"t{uuid.uuid4().hex[:10]}", tmp_path), tmp_path, figures)) as made:
+    with opened(Cluster, broker.info, tmp_path) as made:
+        made.figures = figures
         yield made
 
 
@@ -166,7 +150,7 @@ def test_everybody_is_killed_in_each_stage_of_a_way(cluster: Cluster, way: str) 
         until(lambda: load.total() > OPERATIONS, "the load to begin")
         for role in WAYS[way].roles:
             cluster.killed(load, way, role)
-        cluster.conclude(load)
+        cluster.conclude(load, FILLING, OPERATIONS)
 
 
 def test_who_never_comes_back_is_in_no_final_set_and_what_it_had_is_rebuilt(cluster: Cluster) -> None:
@@ -182,7 +166,7 @@ def test_who_never_comes_back_is_in_no_final_set_and_what_it_had_is_rebuilt(clus
                 to = cluster.ends_of(index, victim)[1]
                 cluster.go(load, cluster.migration(index, victim, to, REBUILD.name))
             assert not cluster.on(victim)
-        cluster.conclude(load)
+        cluster.conclude(load, FILLING, OPERATIONS)
 
 
 def killed_for_good(cluster: Cluster, load: Load, role: str, stage: str) -> str:
@@ -230,7 +214,7 @@ def test_the_balancer_dies_with_a_plan_that_has_no_entry_yet(cluster: Cluster) -
             between = [one for one in moves if one.from_ and one.to and one.from_.node != one.to.node]
             assert len(between) == moved, "no tablet moves more than it must"
             cluster.agents.running(BALANCER).stop()
-        cluster.conclude(load)
+        cluster.conclude(load, FILLING, OPERATIONS)
 
 
 def killed_with_a_plan(cluster: Cluster) -> str:

@@ -7,34 +7,28 @@ explains all answers.
 from __future__ import annotations
 
 import threading
-import time
-import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from ringlog.client.data.coordinator import Coordinator
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.placement.rebalances import CancelRebalance
 from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone
-from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.model.outcome import Entry, Outcome, OutcomeKind, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import ZonePartition
-from ringlog.kernel.values import CdcOptions, Column
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.operator.intents.replication import in_zone
 from ringlog.protocol.rebalancer.core import ROLE as REBALANCER
-from tests.system.agents_world import AgentsWorld, until
+from tests.system.agents_world import until
+from tests.system.nodes_world import opened
 from tests.system.registers_cluster import DEADLINE_S, Harm, RegistersCluster, Watch
 from tests.system.registers_load import Load
 
 from .broker import Broker
 from .figures import Figures
+from .stages import killed_in_each
 
 pytestmark = [pytest.mark.slow]
 
@@ -86,23 +80,14 @@ class ZoneWatch(Watch):
 class Cluster(RegistersCluster):
     """Four nodes, a zone on three of them, and a table that it places."""
 
-    space = TABLE
-
-    def __init__(self, agents: AgentsWorld, folder: Path, figures: Figures) -> None:
-        self.figures = figures
-        super().__init__(agents, folder)
+    figures: Figures
 
     def found(self) -> None:
         self.agents.start(REBALANCER)
-        for name in ALL:
-            self.begin(name)
-        self.await_normal(*ALL)
+        self.begin_all(*ALL)
         self.submit(ChangeSettings((("zone_moves_max", 1),)))
         self.submit(CreateZone(ZONE, self.ids_without(LAST), PARTITIONS, 3, filter=without(LAST)))
-        keyspace, _, table = TABLE.partition(".")
-        self.submit(CreateKeyspace(keyspace, in_zone(ZONE)))
-        columns = (Column("part", "text"),)
-        self.submit(CreateTable(keyspace, table, str(uuid.uuid4()), columns, ("part",), (), CdcOptions()))
+        self.place_table(TABLE, ZONE)
         self.fill(FILLING)
 
     def ids_without(self, name: str) -> tuple[str, ...]:
@@ -119,18 +104,12 @@ class Cluster(RegistersCluster):
 
     def killed(self, load: Load, name: str, role: str) -> None:
         """The zone goes a way until somebody of that role was killed at each kind of entry."""
-        way, begin, before = WAYS[name], time.monotonic(), (load.total(), load.timed_out())
-        left, rounds = list(way.kinds), 0
-        while left:
-            assert rounds < ROUNDS_MAX, f"{name}: {role} was not hit at {left}"
-            hit = self._go_way(load, way, role, left)
-            left = [kind for kind in left if kind not in hit]
-            rounds += 1
-        counts = (load.total() - before[0], load.timed_out() - before[1])
-        passed = time.monotonic() - begin
-        self.figures.add_way(
-            name, role, stages=len(way.kinds), tries=rounds, time_s=passed, counts=counts, table="zones"
-        )
+        way = WAYS[name]
+
+        def hit(left: list[str], _: int) -> set[str]:
+            return self._go_way(load, way, role, left)
+
+        killed_in_each(self.figures, load, (name, role), way.kinds, hit, ROUNDS_MAX, "zones")
 
     def _go_way(self, load: Load, way: Way, role: str, kinds: list[str]) -> set[str]:
         """One move of all partitions; the kinds of entries at which somebody was hit."""
@@ -178,15 +157,6 @@ class Cluster(RegistersCluster):
         pending = [one for one in partitions_of(state, state.zones[ZONE]) if one.pending and one.cancel is None]
         return [one for one in pending if one.number in state.tablets[TABLE].transitions]
 
-    def conclude(self, load: Load) -> None:
-        """What was acknowledged is there."""
-        self.go_on(load, OPERATIONS, "at the end")
-        load.stop()
-        with Coordinator(self.agents.client.replica, "dc1") as coordinator:
-            load.check(coordinator)
-            self.check_filling(coordinator, FILLING)
-        print(dict(load.told), flush=True)
-
 
 def without(name: str) -> str:
     return f'$[?(@.name != "{name}")]'
@@ -194,7 +164,8 @@ def without(name: str) -> str:
 
 @pytest.fixture
 def cluster(broker: Broker, tmp_path: Path, figures: Figures) -> Iterator[Cluster]:
-    with closing(Cluster(AgentsWorld(broker.info, f"z{uuid.uuid4().hex[:10]}", tmp_path), tmp_path, figures)) as made:
+    with opened(Cluster, broker.info, tmp_path) as made:
+        made.figures = figures
         yield made
 
 
@@ -205,4 +176,4 @@ def test_everybody_is_killed_at_each_step_of_a_rebalance(cluster: Cluster) -> No
         for way in WAYS:
             for role in ROLES:
                 cluster.killed(load, way, role)
-        cluster.conclude(load)
+        cluster.conclude(load, FILLING, OPERATIONS)

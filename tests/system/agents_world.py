@@ -13,8 +13,11 @@ from pathlib import Path
 from confluent_kafka import Consumer, TopicPartition
 from prometheus_client.parser import text_string_to_metric_families
 from tests.waiting import DEADLINE_S, until
+from typer.testing import CliRunner
+from typer.testing import Result as CommandResult
 
 from ringlog.agents.status import StatusReader
+from ringlog.cli.main import app
 from ringlog.client.client import Client
 from ringlog.client.creation.creation import found_cluster
 from ringlog.kernel.fold import fold
@@ -192,6 +195,31 @@ class AgentsWorld:
                 return all(found.get(role) == (self.term(role), "active") for role in roles)
 
             until(are_active, f"{roles} to be active")
+
+    def ringlog(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Run a command for this cluster in a process."""
+        where = ["--bootstrap", self.stack.bootstrap_servers, "--cluster", self.cluster]
+        command = [sys.executable, "-m", "ringlog.cli", *words, *where]
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=2 * DEADLINE_S, check=False
+        )
+
+    def run(self, *words: str) -> str:
+        """Return what a command prints in a process that ends well."""
+        ended = self.ringlog(*words)
+        assert ended.returncode == 0, ended.stderr
+        return ended.stdout
+
+    def typed(self, *words: str) -> CommandResult:
+        """Run a command for this cluster in this process, which is faster."""
+        where = ["--bootstrap", self.stack.bootstrap_servers, "--cluster", self.cluster]
+        return CliRunner().invoke(app, [*words, *where])
+
+    def done(self, *words: str) -> str:
+        """Return what a command prints in this process; it ends well."""
+        ended = self.typed(*words)
+        assert ended.exit_code == 0, (words, ended.output)
+        return ended.stdout
 
     @property
     def state(self) -> ClusterState:

@@ -8,13 +8,17 @@ from __future__ import annotations
 import sys
 import uuid
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from tests.ending import stopping, taking_down
 from tests.plain_stack import plain_stack
+from tests.system.agents_world import AgentsWorld
 from tests.system.guarded_kafka import Guarded, guarded_kafka
+from tests.system.nodes_world import opened
+from tests.system.registers_cluster import RegistersCluster
 from tests.system.user import User
 
 from ringlog.stack import StackInfo
@@ -76,6 +80,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     """A broker where nobody does anything without logging in."""
     with guarded_kafka(tmp_path_factory.mktemp("guarded")) as found:
         yield found
+
+
+@pytest.fixture
+def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
+    """A new cluster, its agents, and a client."""
+    with closing(AgentsWorld(stack, cluster_name, tmp_path)) as made:
+        yield made
+
+
+@pytest.fixture
+def registers(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[RegistersCluster]:
+    """Agents of a new cluster, and nodes with registers."""
+    with opened(RegistersCluster, stack, tmp_path, cluster_name) as made:
+        yield made
 
 
 @pytest.fixture

@@ -6,13 +6,21 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import TypeVar
 
 import httpx
 from tests.system.agents_world import AgentsWorld, figures, until
 
 from ringlog.kernel.model.state import Node
+from ringlog.kernel.values import Command
+from ringlog.protocol.submission.results import AppliedResult
+from ringlog.stack import StackInfo
+
+World = TypeVar("World", bound="NodesWorld")
 
 
 class NodeProcess:
@@ -67,6 +75,16 @@ class NodeProcess:
         return self.process.wait(120)
 
 
+DEADLINE_S = 240
+
+
+def opened(
+    kind: Callable[[AgentsWorld, Path], World], stack: StackInfo, folder: Path, cluster: str = ""
+) -> closing[World]:
+    """A world of nodes on a cluster of its own, closed at the end of the context."""
+    return closing(kind(AgentsWorld(stack, cluster or f"n{uuid.uuid4().hex[:10]}", folder), folder))
+
+
 class NodesWorld:
     """Agents, and nodes by name."""
 
@@ -94,6 +112,23 @@ class NodesWorld:
     def begin(self, name: str, *, join: bool = True, port: int = 0, datacenter: str = "dc1") -> NodeProcess:
         self.nodes[name] = NodeProcess(self.agents, self.folder, name, join=join, port=port, datacenter=datacenter)
         return self.nodes[name]
+
+    def begin_all(self, *names: str) -> None:
+        """Start nodes, and wait until they are normal."""
+        for name in names:
+            self.begin(name)
+        self.await_normal(*names)
+
+    def submit(self, command: Command) -> int:
+        """Submit a command that must be applied; its epoch."""
+        answer = self.agents.client.submit(command, timeout_s=DEADLINE_S)
+        assert isinstance(answer, AppliedResult), answer
+        return answer.epoch
+
+    def id_of(self, name: str) -> str:
+        member = self.member(name)
+        assert member is not None
+        return member.id
 
     def member(self, name: str) -> Node | None:
         found = self.agents.state.node_names.get(name)

@@ -11,25 +11,27 @@ from __future__ import annotations
 import signal
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
 
 from tests.system.agents_world import until
-from tests.system.nodes_world import NodesWorld
+from tests.system.nodes_world import DEADLINE_S, NodesWorld
 from tests.system.registers_load import KEYSPACE, Load
 
 from ringlog.client.client import Client
 from ringlog.client.data.coordinator import Coordinator
 from ringlog.client.data.plans import Level
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.stages import is_ended
-from ringlog.kernel.values import Command
-from ringlog.protocol.submission.results import AppliedResult
+from ringlog.kernel.values import CdcOptions, Column
+from ringlog.operator.intents.replication import in_zone
 
 FILLERS = 8
 VALUE = b"x" * 400
-DEADLINE_S = 240
 OPERATIONS_BETWEEN = 40
 
 
@@ -110,15 +112,6 @@ class RegistersCluster(NodesWorld):
 
     space = KEYSPACE
 
-    def submit(self, command: Command) -> None:
-        answer = self.agents.client.submit(command, timeout_s=DEADLINE_S)
-        assert isinstance(answer, AppliedResult), answer
-
-    def id_of(self, name: str) -> str:
-        member = self.member(name)
-        assert member is not None
-        return member.id
-
     def process_of(self, name: str) -> subprocess.Popen[bytes]:
         """The process of a node, or of the only agent of a role."""
         return self.nodes[name].process if name in self.nodes else self.agents.running(name).process
@@ -161,12 +154,29 @@ class RegistersCluster(NodesWorld):
             for thread in threads:
                 thread.join()
 
-    def check_filling(self, coordinator: Coordinator, count: int) -> None:
+    def place_table(self, table: str, zone: str) -> None:
+        """Create the keyspace of a table that a zone places, and the table; the registers are in it from now on."""
+        keyspace, _, name = table.partition(".")
+        self.submit(CreateKeyspace(keyspace, in_zone(zone)))
+        columns = (Column("part", "text"),)
+        self.submit(CreateTable(keyspace, name, str(uuid.uuid4()), columns, ("part",), (), CdcOptions()))
+        self.space = table
+
+    def check_filling(self, coordinator: Coordinator, count: int, step: int = 50) -> None:
         """What was filled in is there."""
-        for number in range(0, count, 50):
+        for number in range(0, count, step):
             cell = coordinator.read(self.space, b"filling-%d" % number, timeout_s=60).cell
             assert cell is not None
             assert cell.value == VALUE
+
+    def conclude(self, load: Load, filled: int, operations: int) -> None:
+        """After some more operations, what was acknowledged and what was filled in is there."""
+        self.go_on(load, operations, "at the end")
+        load.stop()
+        with Coordinator(self.agents.client.replica, "dc1") as coordinator:
+            load.check(coordinator)
+            self.check_filling(coordinator, filled)
+        print(dict(load.told), flush=True)
 
     def go_on(self, load: Load, count: int, how: str) -> None:
         """Wait until the applications have done so many operations more."""

@@ -48,9 +48,7 @@ class TabletsCluster(RegistersCluster):
 
     def found(self, *names: str, filling: int) -> None:
         """The nodes have joined; the table has some registers."""
-        for name in names:
-            self.begin(name)
-        self.await_normal(*names)
+        self.begin_all(*names)
         keyspace, _, table = TABLE.partition(".")
         self.submit(CreateKeyspace(keyspace, Replication("tablets", 3)))
         columns = (Column("seat", "text"),)

@@ -22,7 +22,6 @@ from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import ACKS, topic_name
 from ringlog.protocol import roles
 from ringlog.protocol.submission.results import AppliedResult
-from ringlog.stack import StackInfo
 from ringlog.wire.records import encode_node_ack
 
 from .agents_world import DEADLINE_S, AgentsWorld, until
@@ -36,13 +35,6 @@ from ringlog.agents.supervise import supervise
 from ringlog.runtime.settings import ProcessSettings
 sys.exit(supervise(ProcessSettings(), tuple(sys.argv[1:])))
 """
-
-
-@pytest.fixture
-def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
-    world = AgentsWorld(stack, cluster_name, tmp_path)
-    yield world
-    world.close()
 
 
 @contextmanager

@@ -73,10 +73,8 @@ def members(world: AgentsWorld) -> int:
     return len(admin.describe_consumer_groups([group])[group].result(DEADLINE_S).members)
 
 
-def test_what_is_sent_once_is_done_once(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    world = AgentsWorld(stack, cluster_name, tmp_path)
-    sender = Sender(world)
-    try:
+def test_what_is_sent_once_is_done_once(world: AgentsWorld) -> None:
+    with closing(Sender(world)) as sender:
         first = world.start("validator")
         second = world.spawn("validator")
         until(lambda: sender.send_some() and members(world) == 2, "the second validator in the group")
@@ -89,22 +87,14 @@ def test_what_is_sent_once_is_done_once(stack: StackInfo, cluster_name: str, tmp
         sent = {request.request_id for request in sender.sent}
         until(lambda: sent <= sender.applied.keys(), "the last request to be applied")
         assert max(sender.applied.values()) == 1
-    finally:
-        sender.close()
-        world.close()
 
 
 @pytest.mark.soak("the next validator that repeats a rejection under its own term")
-def test_what_was_refused_stays_refused(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+def test_what_was_refused_stays_refused(world: AgentsWorld) -> None:
     """Also by the next validator, to which it would be acceptable."""
-    world = AgentsWorld(stack, cluster_name, tmp_path)
-    sender = Sender(world)
-    try:
-        world.start("validator")
+    world.start("validator")
+    with closing(Sender(world)) as sender:
         check_rejections(world, sender)
-    finally:
-        sender.close()
-        world.close()
 
 
 def check_rejections(world: AgentsWorld, sender: Sender) -> None:

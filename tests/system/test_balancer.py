@@ -5,8 +5,6 @@ is killed on the way; the one that stands by takes over. Every row is where the 
 from __future__ import annotations
 
 import json
-import subprocess
-import sys
 import uuid
 from collections import Counter
 from collections.abc import Iterator
@@ -18,7 +16,7 @@ import httpx
 import pytest
 from confluent_kafka import Producer
 from tests.system.agents_world import AgentsWorld, until
-from tests.system.nodes_world import NodesWorld
+from tests.system.nodes_world import DEADLINE_S, NodesWorld
 
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.placement.tablets import MigrateTablets
@@ -27,10 +25,9 @@ from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.model.outcome import Entry
 from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.ring.murmur3 import token_of
-from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions
+from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
 from ringlog.log.kafka.topics import LOAD, MUTATIONS
 from ringlog.protocol.balancer.balancer import ROLE
-from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell, Mutation, decode_node_load, encode_mutation, mutation_key, mutation_partition
@@ -45,7 +42,6 @@ STREAMS = 2
 """Tablets that move at once: so the balancer must plan again and again."""
 SESSION_TIMEOUT_S = 5
 """Long enough for a busy machine not to take the active balancer for dead."""
-DEADLINE_S = 240
 
 
 class BalancerWorld(NodesWorld):
@@ -57,9 +53,6 @@ class BalancerWorld(NodesWorld):
             {**QUIET, "bootstrap.servers": agents.stack.bootstrap_servers, "enable.idempotence": True}
         )
         self.keys: list[bytes] = []
-
-    def submit(self, command: Command) -> None:
-        assert isinstance(self.agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
 
     def create(self) -> None:
         """The table keeps its number of tablets, whatever it holds."""
@@ -123,13 +116,7 @@ class BalancerWorld(NodesWorld):
 
     def run(self, *words: str) -> dict[str, Any]:
         """What a command prints as JSON."""
-        where = ["--bootstrap", self.agents.stack.bootstrap_servers, "--cluster", self.agents.cluster, "--json"]
-        command = [sys.executable, "-m", "ringlog.cli", *words, *where]
-        ended = subprocess.run(
-            command, env=self.agents.environment, capture_output=True, text=True, timeout=DEADLINE_S, check=False
-        )
-        assert ended.returncode == 0, ended.stderr
-        found: dict[str, Any] = json.loads(ended.stdout)
+        found: dict[str, Any] = json.loads(self.agents.run(*words, "--json"))
         return found
 
     def plans(self) -> list[tuple[Entry, MigrateTablets]]:
@@ -160,9 +147,7 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[Balan
 def test_a_table_spreads_onto_a_new_node_although_the_balancer_is_killed(world: BalancerWorld) -> None:
     active = world.agents.start(ROLE)
     world.agents.spawn(ROLE)
-    for name in ("n1", "n2"):
-        world.begin(name)
-    world.await_normal("n1", "n2")
+    world.begin_all("n1", "n2")
     world.create()
     world.write(ROWS)
     until(world.rows_are_whole, "the rows", DEADLINE_S)

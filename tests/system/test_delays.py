@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.system.agents_world import DEADLINE_S, until
+from tests.system.nodes_world import opened
 from tests.system.test_node_cluster import World
 from typer.testing import CliRunner
 
@@ -35,7 +35,7 @@ def delays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> FolderDelays:
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path, delays: FolderDelays) -> Iterator[World]:
-    with closing(World(stack, cluster_name, tmp_path)) as made:
+    with opened(World, stack, tmp_path, cluster_name) as made:
         yield made
 
 
@@ -48,8 +48,7 @@ def ringlog(world: World, *words: str) -> Any:
 
 
 def test_a_live_stack_is_held_back_entry_by_entry(world: World, delays: FolderDelays) -> None:
-    world.begin("n1")
-    world.await_normal("n1")
+    world.begin_all("n1")
     a_commit_that_is_held_arrives_when_it_is_released(world, delays)
     a_join_waits_for_the_node_that_does_not_hear_of_its_stage(world, delays)
 

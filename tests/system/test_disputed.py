@@ -6,8 +6,8 @@ import json
 from pathlib import Path
 
 import pytest
-from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
-from tests.system.nodes_world import NodesWorld
+from tests.system.agents_world import until
+from tests.system.nodes_world import NodesWorld, opened
 
 from ringlog.agents.exits import HALTED
 from ringlog.agents.status import StatusReader
@@ -15,7 +15,6 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.history import confirmed_snapshots
 from ringlog.log.replicas.state_agreement import EVIDENCE
-from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -44,12 +43,9 @@ else:
 
 
 def test_who_stands_alone_halts_and_stays_down(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    world = NodesWorld(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)
-    agents = world.agents
-    try:
-        for name in ("n1", "n2"):
-            world.begin(name)
-        world.await_normal("n1", "n2")
+    with opened(NodesWorld, stack, tmp_path, cluster_name) as world:
+        agents = world.agents
+        world.begin_all("n1", "n2")
         agents.start("keeper")
         agents.running("coordinator").kill()
         term = agents.term("coordinator")
@@ -61,7 +57,7 @@ def test_who_stands_alone_halts_and_stays_down(stack: StackInfo, cluster_name: s
         until(lambda: world.shown("n1")[0]["ready"], "n1 to be ready")
         agents.await_active("coordinator", "publisher", "keeper")
 
-        assert isinstance(agents.client.submit(TakeSnapshot(), timeout_s=DEADLINE_S), AppliedResult)
+        world.submit(TakeSnapshot())
         until(lambda: confirmed_snapshots(agents.state), "keeper and publisher to confirm it")
         assert wrong.exit_code() == HALTED
         until(world.nodes["n1"].is_dead, "n1 to end")
@@ -81,7 +77,5 @@ def test_who_stands_alone_halts_and_stays_down(stack: StackInfo, cluster_name: s
         agents.start("coordinator")
         world.nodes["n1"].restart()
         until(lambda: (world.status("n1") or {}).get("epoch") == agents.state.epoch, "n1 to serve again")
-        assert isinstance(agents.client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
+        world.submit(Noop())
         assert not world.nodes["n2"].is_dead()
-    finally:
-        world.close()

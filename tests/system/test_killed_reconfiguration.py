@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from tests.system.agents_world import AgentProcess, AgentsWorld, until
-from tests.system.nodes_world import NodesWorld
+from tests.system.nodes_world import NodesWorld, opened
 
 from ringlog.kernel.commands.cluster.service import ReconfigureService
 from ringlog.kernel.encoding.encoder import digest
@@ -22,7 +22,6 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.service import GONE, JOINING, LEAVING, MEMBER, read_group
 from ringlog.log.kafka.topics import METADATA
 from ringlog.node.log.log_copy import COPY, held_of
-from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 from ringlog.wire.entries import decode_entry
 
@@ -96,15 +95,10 @@ class World(NodesWorld):
     def __init__(self, agents: AgentsWorld, folder: Path) -> None:
         super().__init__(agents, folder)
         self.chosen, self.exchanges = "n1", 0
-        for name in ("n1", "n2"):
-            self.begin(name)
-        self.await_normal("n1", "n2")
+        self.begin_all("n1", "n2")
         self.ids = {name: agents.state.node_names[name] for name in self.nodes}
-        self.ask(ReconfigureService(1, False, (self.ids["n2"],)))
+        self.submit(ReconfigureService(1, False, (self.ids["n2"],)))
         self.await_member()
-
-    def ask(self, command: ReconfigureService) -> None:
-        assert isinstance(self.agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
 
     @property
     def other(self) -> str:
@@ -112,7 +106,7 @@ class World(NodesWorld):
 
     def exchange(self) -> None:
         """Ask for the other one in the member's place."""
-        self.ask(ReconfigureService(excluded=(self.ids[self.chosen],)))
+        self.submit(ReconfigureService(excluded=(self.ids[self.chosen],)))
         self.chosen, self.exchanges = self.other, self.exchanges + 1
 
     def await_member(self) -> None:
@@ -157,9 +151,8 @@ class World(NodesWorld):
 
 @pytest.mark.soak("tests/kernel/commands/test_service.py, which takes each step from each state; a release runs this")
 def test_a_service_is_reconfigured_whoever_dies_when(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    world = World(AgentsWorld(stack, cluster_name, tmp_path), tmp_path)
-    agents = world.agents
-    try:
+    with opened(World, stack, tmp_path, cluster_name) as world:
+        agents = world.agents
         world.exchanged("validator", lambda left: world.start_validator("before", left), BEFORE)
         world.exchanged("validator", lambda left: world.start_validator("after", left), AFTER)
         world.exchanged("coordinator", lambda left: agents.start_dying("coordinator", *ASKS, left), BEFORE)
@@ -187,5 +180,3 @@ def test_a_service_is_reconfigured_whoever_dies_when(stack: StackInfo, cluster_n
         held = held_of(tmp_path / f"{cluster_name}.{agents.state.cluster_id}" / world.chosen / COPY)
         assert held.at.state.epoch > first
         assert digest(held.at.state) == digest(states[held.at.state.epoch])
-    finally:
-        world.close()

@@ -18,7 +18,6 @@ from ringlog.log.archive.archive import Archive, whole
 from ringlog.log.folding import follow
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.protocol.submission.results import AppliedResult
-from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 
@@ -36,42 +35,38 @@ SNAPSHOT: tuple[tuple[str, str, str, str, int], ...] = (
 
 
 @pytest.mark.soak("tests/sim, profile truncation, which kills agents between any two steps; a release runs this")
-def test_the_next_keeper_snapshots_and_truncates(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
-    agents = AgentsWorld(stack, cluster_name, tmp_path)
-    agents.environment["RINGLOG_ARCHIVE"] = str(tmp_path / "archive")
-    try:
-        agents.start_all("validator", "publisher", "keeper")
-        agents.await_active("publisher", "keeper")
-        head = known_snapshot(agents)
-        for role, *step in SNAPSHOT:
-            agents.running(role).kill()
-            dying = agents.start_dying(role, *step)
-            agents.await_active(role)
-            _submit(agents, TakeSnapshot())
-            assert dying.exit_code() == -signal.SIGKILL, step
-            agents.start(role)
-            agents.await_active(role)
-            head = known_snapshot(agents)
+def test_the_next_keeper_snapshots_and_truncates(world: AgentsWorld, tmp_path: Path) -> None:
+    world.environment["RINGLOG_ARCHIVE"] = str(tmp_path / "archive")
+    world.start_all("validator", "publisher", "keeper")
+    world.await_active("publisher", "keeper")
+    head = known_snapshot(world)
+    for role, *step in SNAPSHOT:
+        world.running(role).kill()
+        dying = world.start_dying(role, *step)
+        world.await_active(role)
+        _submit(world, TakeSnapshot())
+        assert dying.exit_code() == -signal.SIGKILL, step
+        world.start(role)
+        world.await_active(role)
+        head = known_snapshot(world)
 
-        agents.running("keeper").kill()
-        dying = agents.start_dying("keeper", "ringlog.agents.roles.keeper", "", "delete_entries")
-        _submit(agents, TruncateLog(head.epoch))
-        assert dying.exit_code() == -signal.SIGKILL
-        with closing(KafkaLog(stack.bootstrap_servers, cluster_name)) as log:
-            assert log.begin_offset() == 0
-            agents.start("keeper")
-            until(lambda: log.begin_offset() == head.position - 1, "the next keeper to have the entries deleted")
+    world.running("keeper").kill()
+    dying = world.start_dying("keeper", "ringlog.agents.roles.keeper", "", "delete_entries")
+    _submit(world, TruncateLog(head.epoch))
+    assert dying.exit_code() == -signal.SIGKILL
+    with closing(KafkaLog(world.stack.bootstrap_servers, world.cluster)) as log:
+        assert log.begin_offset() == 0
+        world.start("keeper")
+        until(lambda: log.begin_offset() == head.position - 1, "the next keeper to have the entries deleted")
 
-            def nobody_wrote_meanwhile() -> bool:
-                *_, last = follow(whole(log, Archive(tmp_path / "archive")))
-                state = agents.client.read_barrier(DEADLINE_S)
-                assert last.after.epoch != state.epoch or digest(last.after) == digest(state)
-                return bool(last.after.epoch == state.epoch)
+        def nobody_wrote_meanwhile() -> bool:
+            *_, last = follow(whole(log, Archive(tmp_path / "archive")))
+            state = world.client.read_barrier(DEADLINE_S)
+            assert last.after.epoch != state.epoch or digest(last.after) == digest(state)
+            return bool(last.after.epoch == state.epoch)
 
-            until(nobody_wrote_meanwhile, "archive and log to be read between two entries")
-    finally:
-        agents.close()
+        until(nobody_wrote_meanwhile, "archive and log to be read between two entries")
 
 
-def _submit(agents: AgentsWorld, command: Command) -> None:
-    assert isinstance(agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
+def _submit(world: AgentsWorld, command: Command) -> None:
+    assert isinstance(world.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)

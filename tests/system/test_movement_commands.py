@@ -5,16 +5,14 @@ from __future__ import annotations
 import json
 import uuid
 from collections.abc import Iterator
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 from tests.system.agents_world import until
+from tests.system.nodes_world import opened
 from tests.system.test_node_cluster import World
-from typer.testing import CliRunner, Result
 
-from ringlog.cli.main import app
 from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.stack import StackInfo
@@ -24,33 +22,13 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 @pytest.fixture
 def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[World]:
-    with closing(World(stack, cluster_name, tmp_path)) as made:
+    with opened(World, stack, tmp_path, cluster_name) as made:
         yield made
 
 
-class Typed:
-    """The program, with the cluster already named."""
-
-    def __init__(self, world: World) -> None:
-        self._where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
-
-    def run(self, *words: str) -> Result:
-        return CliRunner().invoke(app, [*words, *self._where])
-
-    def done(self, *words: str) -> str:
-        """Its output; it ended well."""
-        ended = self.run(*words)
-        assert ended.exit_code == 0, (words, ended.output)
-        return ended.stdout
-
-
 def test_a_day_of_an_operator(world: World) -> None:
-    typed = Typed(world)
-    run, done = typed.run, typed.done
-    names = ("n1", "n2", "n3", "n4")
-    for name in names:
-        world.begin(name)
-    world.await_normal(*names)
+    run, done = world.agents.typed, world.agents.done
+    world.begin_all("n1", "n2", "n3", "n4")
     world.create()
     world.write(300)
     world.await_rows()
@@ -98,15 +76,15 @@ def test_a_day_of_an_operator(world: World) -> None:
     world.nodes.pop("n3")
     world.await_rows()
     world.check_answers()
-    rows_are_there_for_who_names_their_position(typed, world)
+    rows_are_there_for_who_names_their_position(world)
 
 
-def rows_are_there_for_who_names_their_position(typed: Typed, world: World) -> None:
+def rows_are_there_for_who_names_their_position(world: World) -> None:
     columns = (Column("k", "text"), Column("n", "int"), Column("v", "text"))
     table = CreateTable("ks", "seats", str(uuid.uuid4()), columns, ("k",), ("n",), CdcOptions(enabled=False))
     world.agents.client.submit(table)
-    put = json.loads(typed.done("data", "put", "ks.seats", "seat", "5", "--set", "v=taken", "--json"))
+    put = json.loads(world.agents.done("data", "put", "ks.seats", "seat", "5", "--set", "v=taken", "--json"))
     for more in (("--at", put["position"], "--level", "ALL"), ()):
-        assert json.loads(typed.done("data", "rows", "ks.seats", "seat", "--json", *more))["rows"] == [
+        assert json.loads(world.agents.done("data", "rows", "ks.seats", "seat", "--json", *more))["rows"] == [
             {"n": 5, "v": "taken"}
         ]

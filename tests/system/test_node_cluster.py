@@ -11,7 +11,6 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from random import Random
@@ -22,7 +21,7 @@ import pytest
 from confluent_kafka import Producer
 from tests.kernel.rows.histories import SECOND, TYPES, Statement, draw, model, mutation_of, viewed
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
-from tests.system.nodes_world import NodeProcess, NodesWorld
+from tests.system.nodes_world import NodeProcess, NodesWorld, opened
 
 from ringlog.kernel.commands.cluster.service import AddServiceMember
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
@@ -41,7 +40,6 @@ from ringlog.log.errors import CopyInUse
 from ringlog.log.kafka.topics import MUTATIONS
 from ringlog.node.identity import exclusive_folder
 from ringlog.node.log.log_copy import COPY, copy_of_member
-from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.kafka.config import QUIET
 from ringlog.stack import StackInfo
 from ringlog.wire.data import SERVICE, EntriesReply, EntriesRequest, pack, unpack
@@ -57,12 +55,14 @@ KEYS = 150
 class World(NodesWorld):
     """Agents, nodes and a table; ``written`` is what the producer sent."""
 
-    def __init__(self, stack: StackInfo, cluster: str, folder: Path) -> None:
-        super().__init__(AgentsWorld(stack, cluster, folder), folder)
+    def __init__(self, agents: AgentsWorld, folder: Path) -> None:
+        super().__init__(agents, folder)
         self.written: list[Mutation] = []
         self.statements: dict[bytes, list[Statement]] = {}
         self._dice = Random(6)
-        self._producer = Producer({**QUIET, "bootstrap.servers": stack.bootstrap_servers, "enable.idempotence": True})
+        self._producer = Producer(
+            {**QUIET, "bootstrap.servers": agents.stack.bootstrap_servers, "enable.idempotence": True}
+        )
 
     def join(self) -> Operation | None:
         return next((op for op in self.agents.state.operations.values() if op.stage != FINISHED), None)
@@ -71,7 +71,7 @@ class World(NodesWorld):
         columns = tuple(Column(name, kind, name == "s") for name, kind in TYPES.items())
         table = CreateTable("ks", "t", str(uuid.uuid4()), columns, ("p",), ("c", "d"), CdcOptions())
         for command in (CreateKeyspace("ks", Replication("simple", 2)), table):
-            assert isinstance(self.agents.client.submit(command, timeout_s=DEADLINE_S), AppliedResult)
+            self.submit(command)
 
     def write(self, count: int) -> None:
         topic = f"{self.agents.cluster}.{MUTATIONS.suffix}"
@@ -144,16 +144,13 @@ def seen_in(answer: dict[str, Any]) -> tuple[SeenRow, ...]:
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     """One for both tests: its processes take longer to start than the second test to run."""
-    with closing(World(stack, f"t{uuid.uuid4().hex[:10]}", tmp_path_factory.mktemp("nodes"))) as made:
+    with opened(World, stack, tmp_path_factory.mktemp("nodes")) as made:
         yield made
 
 
 @pytest.mark.soak("test_registers.py has movements under load with kills")
 def test_a_join_under_load_with_a_killed_source_and_restarts(world: World) -> None:
-    names = ("n1", "n2", "n3")
-    for name in names:
-        world.begin(name)
-    world.await_normal(*names)
+    world.begin_all("n1", "n2", "n3")
     world.create()
     world.write(ROWS // 2)
     world.await_rows()
@@ -202,7 +199,7 @@ def test_a_member_of_the_service_has_the_log_in_its_folder(world: World) -> None
     world.await_normal("n1")
     client = world.agents.client
     node = world.agents.state.node_names["n1"]
-    assert isinstance(client.submit(AddServiceMember(node), timeout_s=DEADLINE_S), AppliedResult)
+    world.submit(AddServiceMember(node))
     client.replica.wait_for(lambda state: read_group(state) == (node,), DEADLINE_S, "the node to be a member")
     (path,) = world.folder.glob(f"**/n1/{COPY}")
     with pytest.raises(CopyInUse), exclusive_folder(path.parent):

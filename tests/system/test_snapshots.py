@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import closing
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 from tests.system.agents_world import DEADLINE_S, AgentsWorld, until
@@ -20,17 +18,9 @@ from ringlog.log.opening import beginning_of, open_snapshots
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import ListedSnapshot, SnapshotTopic
 from ringlog.protocol.submission.results import AppliedResult
-from ringlog.stack import StackInfo
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
 ROLES = ("keeper", "publisher", "validator")
-
-
-@pytest.fixture
-def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[AgentsWorld]:
-    world = AgentsWorld(stack, cluster_name, tmp_path)
-    yield world
-    world.close()
 
 
 def are_at_work(status: StatusReader) -> bool:

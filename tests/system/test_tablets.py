@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import json
 import signal
-import subprocess
-import sys
-import uuid
 from collections import Counter
 from collections.abc import Iterator
-from contextlib import closing
 from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
 from tests.stopping import stop
-from tests.system.agents_world import AgentsWorld, until
+from tests.system.agents_world import until
+from tests.system.nodes_world import opened
 from tests.system.registers_cluster import DEADLINE_S, Harm
 from tests.system.tablets_cluster import TABLE, TABLETS, TabletsCluster
 
@@ -27,15 +24,11 @@ from ringlog.kernel.commands.placement.rebalances import SwitchStable
 from ringlog.kernel.commands.placement.resizes import DecideResize
 from ringlog.kernel.commands.placement.tablets import Shard, TabletMigration
 from ringlog.kernel.commands.placement.zones import AlterZone, CreateZone
-from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
-from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.tablets.resize import MERGE, SPLIT
 from ringlog.kernel.tablets.stages import INTRANODE, REPAIR, STREAMING
-from ringlog.kernel.values import CdcOptions, Column
 from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.distribution import targets
-from ringlog.operator.intents.replication import in_zone
 from ringlog.protocol.rebalancer.core import ROLE
 from ringlog.stack import StackInfo
 from ringlog.wire.ids import time_of
@@ -55,8 +48,7 @@ FILLING = 300
 @pytest.fixture(scope="module")
 def world(stack: StackInfo, tmp_path_factory: pytest.TempPathFactory) -> Iterator[TabletsCluster]:
     """One for both tests: its processes take longer to start than the second test to run."""
-    folder = tmp_path_factory.mktemp("nodes")
-    with closing(TabletsCluster(AgentsWorld(stack, f"t{uuid.uuid4().hex[:10]}", folder), folder)) as made:
+    with opened(TabletsCluster, stack, tmp_path_factory.mktemp("nodes")) as made:
         yield made
 
 
@@ -78,16 +70,12 @@ def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: T
             world.submit(DecideResize(TABLE, decision, number))
             until(lambda goal=count: world.tablets.count == goal, f"the {decision}", DEADLINE_S)
             world.go_on(load, OPERATIONS, f"after the {decision}")
-        load.stop()
-        with Coordinator(world.agents.client.replica, "dc1") as coordinator:
-            load.check(coordinator)
-            world.check_filling(coordinator, FILLING)
+        world.conclude(load, FILLING, OPERATIONS)
         assert load.told["success", "verified"] > OPERATIONS
-        print(dict(load.told))
 
-    assert json.loads(run(world, "data", "read", TABLE, "filling-0", "--json"))["timestamp"] == 1
+    assert json.loads(world.agents.run("data", "read", TABLE, "filling-0", "--json"))["timestamp"] == 1
     drawn = world.folder / "balance.svg"
-    run(world, "balance", "picture", str(drawn))
+    world.agents.run("balance", "picture", str(drawn))
     titles = [found.text for found in ElementTree.parse(drawn).iter() if found.text in (*PANELS, *world.nodes)]
     assert set(titles) == {*PANELS, *world.nodes}
 
@@ -131,7 +119,7 @@ def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(
         DEADLINE_S,
         f"all but {late}",
     )
-    shown = json.loads(run(world, "zone", "show", ZONE, "--json"))
+    shown = json.loads(world.agents.run("zone", "show", ZONE, "--json"))
     waiting = [row for row in shown["partitions"] if row["waits"]]
     assert [row["partition"] for row in waiting] == late
     for row in waiting:
@@ -147,12 +135,7 @@ def test_a_zone_moves_although_its_rebalancer_dies_and_waits_for_one_who_sleeps(
 
 def rows_follow_their_partitions(world: TabletsCluster) -> None:
     """The zone places a keyspace; then all of its partitions go to one node."""
-    keyspace, _, table = ROWS.partition(".")
-    world.submit(CreateKeyspace(keyspace, in_zone(ZONE)))
-    world.submit(
-        CreateTable(keyspace, table, str(uuid.uuid4()), (Column("part", "text"),), ("part",), (), CdcOptions())
-    )
-    world.space = ROWS
+    world.place_table(ROWS, ZONE)
     world.fill(ROWS_FILLED)
     first = world.id_of("n1")
     assert any(first not in on for on in placed(world.agents.state)), "somebody else has rows"
@@ -165,9 +148,7 @@ def rows_follow_their_partitions(world: TabletsCluster) -> None:
         "all partitions to be on n1, with their rows",
     )
     with Coordinator(world.agents.client.replica, "dc1") as coordinator:
-        for number in range(ROWS_FILLED):
-            cell = coordinator.read(ROWS, b"filling-%d" % number, timeout_s=60).cell
-            assert cell is not None, number
+        world.check_filling(coordinator, ROWS_FILLED, 1)
 
 
 def placed(state: ClusterState) -> list[set[str]]:
@@ -188,14 +169,3 @@ def switches(world: TabletsCluster, after: int) -> list[tuple[int, str]]:
         for entry in world.agents.applied()[after:]
         if isinstance(entry.command, SwitchStable)
     ]
-
-
-def run(world: TabletsCluster, *words: str) -> str:
-    """What a command prints."""
-    where = ["--bootstrap", world.agents.stack.bootstrap_servers, "--cluster", world.agents.cluster]
-    command = [sys.executable, "-m", "ringlog.cli", *words, *where]
-    ended = subprocess.run(
-        command, env=world.agents.environment, capture_output=True, text=True, timeout=120, check=False
-    )
-    assert ended.returncode == 0, ended.stderr
-    return ended.stdout
