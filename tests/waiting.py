@@ -11,10 +11,12 @@ from __future__ import annotations
 import resource
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
 from typing import TypeVar
 
 T = TypeVar("T")
+Given = TypeVar("Given")
 DEADLINE_S = 120.0
 LOOK_S = 0.05
 LOOK_COSTS_S_MAX = 1.0
@@ -34,6 +36,13 @@ def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEAD
         waited_s += look_s + min(_used_s() - began_s, LOOK_COSTS_S_MAX)
         tick.wait(look_s)
     raise AssertionError(f"waited {deadline_s:.0f} s for {what}: {looks} looks")
+
+
+def at_once(work: Callable[[Given], T], given: Iterable[Given]) -> list[T]:
+    """Call ``work`` with each of the values, each in a thread of its own; the results. Raises what one has raised."""
+    values = list(given)
+    with ThreadPoolExecutor(len(values)) as pool:
+        return list(pool.map(work, values))
 
 
 def _used_s() -> float:

@@ -10,6 +10,7 @@ import pytest
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, close_entry, route_entry
 from ringlog_cdc.plan.store import PlanStore, claim_checkpoint, create_if_absent, give_up_claim
+from tests.waiting import at_once
 
 
 def part(before: PlanEntry, batch: int, end: int) -> PlanEntry:
@@ -39,11 +40,7 @@ def test_of_many_who_create_a_file_one_wins(tmp_path: Path) -> None:
         if create_if_absent(path, str(number).encode()):
             won.append(number)
 
-    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(create, range(8))
     assert len(won) == 1
     assert path.read_text() == str(won[0])
     assert list(tmp_path.iterdir()) == [path]

@@ -53,6 +53,7 @@ from ringlog.runtime.trust import TRUST_VARIABLE
 from ringlog.stack import commands
 from ringlog.stack.layout import StackAddress
 from tests.cli.test_commands import nothing_is_known, run
+from tests.waiting import at_once
 
 __all__ = ["nothing_is_known"]
 
@@ -135,11 +136,7 @@ def test_a_file_that_others_can_read_is_closed_when_it_is_read(tmp_path: Path) -
 
 def test_commands_at_once_lose_nothing() -> None:
     many = [ClusterContext(f"b{number}:1", "c", "", cluster_id=f"{number}") for number in range(12)]
-    threads = [threading.Thread(target=store_cluster, args=(context,)) for context in many]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(store_cluster, many)
     assert set(stored_clusters().clusters) == set(many)
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 
 import pytest
@@ -20,6 +19,7 @@ from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, Re
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from tests.log.faulty import Fault, FaultyLog
+from tests.waiting import at_once
 
 OTHER = Author("other", SystemClock(), SystemDraw())
 ID = "01890000-0000-7000-8000-000000000001"
@@ -134,11 +134,7 @@ def test_authors_at_once_are_all_applied_once(metadata: FaultyLog) -> None:
                 assert isinstance(answer, AppliedResult)
                 answers.append(answer)
 
-    threads = [threading.Thread(target=work, args=(f"author-{number}",)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(work, [f"author-{number}" for number in range(3)])
     assert sorted(answer.epoch for answer in answers) == list(range(2, 47))
     with LogReplica(metadata) as replica:
         state = replica.read_barrier()

@@ -16,6 +16,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog_schemas import CatalogueSchema, current, fingerprint_of
 from tests.log.faulty import Fault, FaultyLog
+from tests.waiting import at_once
 
 
 def test_a_second_founding_tells_who_was_first() -> None:
@@ -41,11 +42,7 @@ def test_of_several_at_once_exactly_one_founds() -> None:
             together.wait(60)
             foundings.append(found(log, replica, "orders", submitter=name))
 
-    threads = [threading.Thread(target=work, args=(f"founder-{number}",)) for number in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(work, [f"founder-{number}" for number in range(4)])
     assert [founding.here for founding in foundings].count(True) == 1
     winner = next(founding for founding in foundings if founding.here)
     assert {founding.cluster_id for founding in foundings} == {winner.cluster_id}

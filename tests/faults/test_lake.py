@@ -17,16 +17,15 @@ from ringlog.operator.fencing import fence
 from ringlog.runtime.context import ClusterContext
 from tests.ending import taking_down
 from tests.plain_stack import plain_stack
-from tests.system.cdc_world import World, founded, now_us, until
+from tests.system.cdc_world import World, founded_shop, until
 from tests.system.test_cdc_kill import alive, driver
-from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic, some
+from tests.system.test_cdc_lake import rows_in, rows_of_topic, some
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow]
 
 ROUNDS = 6
 LOST_IN = (1, 3)
 WRITES = 1_000
-HOUR_US = 3_600_000_000
 LONGEST_S = 12.0
 BEGUN = ("filling", "started", "started", "batch", "batch")
 """Lines of the progress that a killed driver has come to."""
@@ -35,9 +34,7 @@ BEGUN = ("filling", "started", "started", "batch", "batch")
 @pytest.fixture
 def shop(tmp_path: Path) -> Iterator[World]:
     own = plain_stack(tmp_path / "stack")
-    with taking_down(own), founded(own.up("quick").bootstrap_servers, "lake") as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
+    with taking_down(own), founded_shop(own.up("quick").bootstrap_servers, "lake") as world:
         world.table("carts")
         yield world
 

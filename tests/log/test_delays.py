@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import subprocess
-import threading
 from pathlib import Path
 
 import pytest
@@ -32,6 +31,7 @@ from ringlog.log.delays.rules import (
 from ringlog.log.errors import BadRule, UnknownRule, WaitTimedOut
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
+from tests.waiting import at_once
 
 ADVANCE = AdvanceOperation("join-21", "write_both_read_new")
 RULE = Rule("a", DELAY, COMMIT, ("node-*", "cli"), Match("Noop", 7, submitter="bob"), seconds=1.5)
@@ -134,14 +134,7 @@ def test_a_rule_in_a_folder_is_in_force_for_all_who_look_there(tmp_path: Path) -
 
 def test_rules_added_at_once_get_names_of_their_own(tmp_path: Path) -> None:
     names: list[str] = []
-    threads = [
-        threading.Thread(target=lambda: names.extend(FolderDelays(tmp_path).add(RULE).name for _ in range(10)))
-        for _ in range(4)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(60)
+    at_once(lambda _: names.extend(FolderDelays(tmp_path).add(RULE).name for _ in range(10)), range(4))
     assert sorted(names) == sorted(f"a-{number}" for number in range(1, 41))
     assert len(FolderDelays(tmp_path).rules()) == 40
 

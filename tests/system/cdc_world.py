@@ -51,6 +51,9 @@ from ringlog.wire.records import (
 T = TypeVar("T")
 PARTITIONS = 4
 SEED = bytes(range(16))
+HOUR_US = 3_600_000_000
+TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
+MORE_TOKENS = (-2_000_000_000_000_000_000, 3_000_000_000_000_000_000)
 
 
 def now_us() -> int:
@@ -256,3 +259,12 @@ def founded(bootstrap: str, cluster: str, settings: dict[str, int] | None = None
     found_cluster(bootstrap, cluster, settings)
     with closing(KafkaLog(bootstrap, cluster)) as metadata, LogReplica(metadata) as replica:
         yield World(bootstrap, cluster, replica, DirectAuthor(metadata, replica, "test"))
+
+
+@contextmanager
+def founded_shop(bootstrap: str, cluster: str, settings: dict[str, int] | None = None) -> Iterator[World]:
+    """A founded cluster with the tables of the shop, and one node whose generation began an hour ago."""
+    with founded(bootstrap, cluster, settings) as world:
+        world.join("n1", TOKENS, now_us() - HOUR_US)
+        world.schema()
+        yield world

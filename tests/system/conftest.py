@@ -16,6 +16,8 @@ import pytest
 from tests.ending import stopping, taking_down
 from tests.plain_stack import plain_stack
 from tests.system.agents_world import AgentsWorld
+from tests.system.cdc_log import CdcLog
+from tests.system.cdc_world import World, founded, founded_shop
 from tests.system.guarded_kafka import Guarded, guarded_kafka
 from tests.system.nodes_world import opened
 from tests.system.registers_cluster import RegistersCluster
@@ -87,6 +89,20 @@ def world(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[Agent
     """A new cluster, its agents, and a client."""
     with closing(AgentsWorld(stack, cluster_name, tmp_path)) as made:
         yield made
+
+
+@pytest.fixture
+def shop(stack: StackInfo, cluster_name: str) -> Iterator[World]:
+    """A cluster for a CDC job: the tables of the shop, one node, one generation."""
+    with founded_shop(stack.bootstrap_servers, cluster_name) as made:
+        yield made
+
+
+@pytest.fixture
+def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
+    """The CDC log of a founded cluster."""
+    with founded(stack.bootstrap_servers, cluster_name) as made:
+        yield CdcLog(made)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from tests.system.agents_world import until
 from tests.system.nodes_world import DEADLINE_S, NodesWorld
 from tests.system.registers_load import KEYSPACE, Load
+from tests.waiting import at_once
 
 from ringlog.client.client import Client
 from ringlog.client.data.coordinator import Coordinator
@@ -140,7 +141,7 @@ class RegistersCluster(NodesWorld):
             Coordinator(client.replica, "dc1") as coordinator,
         ):
 
-            def fill() -> None:
+            def fill(_: int) -> None:
                 while True:
                     with lock:
                         number = next(numbers, None)
@@ -148,11 +149,7 @@ class RegistersCluster(NodesWorld):
                         return
                     coordinator.write(self.space, b"filling-%d" % number, VALUE, timestamp=1, level=level, timeout_s=60)
 
-            threads = [threading.Thread(target=fill) for _ in range(FILLERS)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            at_once(fill, range(FILLERS))
 
     def place_table(self, table: str, zone: str) -> None:
         """Create the keyspace of a table that a zone places, and the table; the registers are in it from now on."""

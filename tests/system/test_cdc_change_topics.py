@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 
 import pytest
 from confluent_kafka import Producer
 from tests.system.cdc_log import CdcLog, Story
-from tests.system.cdc_world import founded
 
 from ringlog.client.cdc import CdcReader
 from ringlog.client.cdc.errors import UnreadableChange
@@ -16,19 +14,12 @@ from ringlog.kernel.changes import diff
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.log.kafka.topics import topic_name
 from ringlog.runtime.kafka.config import QUIET
-from ringlog.stack import StackInfo
 from ringlog.wire.avro.binary import RecordCodec
 from ringlog.wire.avro.codec import HEADER_BYTES, header, layout
 from ringlog.wire.changes import encode_change_record
 from ringlog_schemas import current, fingerprint_of
 
 pytestmark = pytest.mark.system
-
-
-@pytest.fixture
-def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        yield CdcLog(world)
 
 
 def put(log: CdcLog, suffix: str, key: bytes, value: bytes | None) -> None:

@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, write
-from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, identity, lines, run_to_idle
+from tests.system.cdc_world import HOUR_US, MORE_TOKENS, World, now_us, write
+from tests.system.test_cdc_job import forget_last_batch, identity, lines, run_to_idle
 
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
 from ringlog.kernel.commands.schema.user_types import CreateType
@@ -19,7 +19,6 @@ from ringlog.kernel.generations.acceptance import stream_of
 from ringlog.kernel.generations.statements import is_compound, shape_of_table
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.kernel.values import CdcOptions, Column, TypeField
-from ringlog.stack import StackInfo
 from ringlog.wire.records import Bounds, CdcRow, Cell, DeletedElements, Mutation, MutationStatement
 from ringlog_cdc.definition.split import keys_only, split
 
@@ -35,7 +34,6 @@ NUMBER = (7).to_bytes(8, "big")
 
 def tables(world: World) -> None:
     """``carts`` with a static column and a map, ``keys`` whose log has only keys, beside ``orders`` and ``quiet``."""
-    world.schema()
     world.apply(CreateType("shop", "address", (TypeField("street", "text"), TypeField("zip", "int"))))
     kinds = {"customer": "text", "number": "bigint", "amount": "int", "items": MAP, "total": "int", "to": "address"}
     columns = tuple(Column(name, kind, name == "total") for name, kind in kinds.items())
@@ -117,57 +115,54 @@ def written(world: World, mutation: Mutation) -> list[CdcRow]:
     return sorted(found, key=lambda row: (row.timestamp, row.batch_seq_no))
 
 
-def test_compound_writes_and_a_switch(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    began = now_us() - HOUR_US
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, began)
-        world.join("n2", MORE_TOKENS, now_us() - 2_000_000)
-        first, second = world.state.generations
-        tables(world)
-        before, after = second.timestamp - 1_000, now_us()
-        good = [replace(one, mutation_id=str(uuid.uuid4())) for one in compound(before, after)]
-        bad = {code: replace(one, mutation_id=str(uuid.uuid4())) for code, one in refused(now_us()).items()}
-        many = Cell("items", items(**{f"k{n:05}": n for n in range(4_000)}))
-        bad["oversized"] = replace(bad["oversized"], more=(MutationStatement("UPDATE", (NUMBER,), (many,)),))
-        nothing = replace(
-            good[4], mutation_id=str(uuid.uuid4()), bounds=Bounds((NUMBER,), False, (NUMBER,), True), timestamp=after
-        )
-        plain = [write(f"customer-{number}", number) for number in range(50)]
-        world.send([*plain[:25], *good, *bad.values(), nothing, *plain[25:]])
-        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000, metrics_port=0)
+def test_compound_writes_and_a_switch(shop: World, spark: SparkSession, tmp_path: Path) -> None:
+    shop.join("n2", MORE_TOKENS, now_us() - 2_000_000)
+    first, second = shop.state.generations
+    tables(shop)
+    before, after = second.timestamp - 1_000, now_us()
+    good = [replace(one, mutation_id=str(uuid.uuid4())) for one in compound(before, after)]
+    bad = {code: replace(one, mutation_id=str(uuid.uuid4())) for code, one in refused(now_us()).items()}
+    many = Cell("items", items(**{f"k{n:05}": n for n in range(4_000)}))
+    bad["oversized"] = replace(bad["oversized"], more=(MutationStatement("UPDATE", (NUMBER,), (many,)),))
+    nothing = replace(
+        good[4], mutation_id=str(uuid.uuid4()), bounds=Bounds((NUMBER,), False, (NUMBER,), True), timestamp=after
+    )
+    plain = [write(f"customer-{number}", number) for number in range(50)]
+    shop.send([*plain[:25], *good, *bad.values(), nothing, *plain[25:]])
+    run_to_idle(shop, tmp_path, spark, row_bytes_max=50_000, metrics_port=0)
 
-        for mutation in good:
-            rows = written(world, mutation)
-            assert [replace_place(row) for row in rows] == expected(world, mutation)
-            for row in rows:
-                generation = second if row.timestamp >= second.timestamp else first
-                assert row.generation == generation.timestamp
-                assert row.stream_id == stream_of(generation, token_of(b"ann"))
-        assert {row.generation for row in written(world, good[6])} == {first.timestamp, second.timestamp}
-        assert {letter.reason for letter in world.letters()} == set(bad)
-        assert len(world.letters()) == len(bad)
-        assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 1  # type: ignore[misc]
-        assert len(world.rows()) == len(plain) + sum(len(expected(world, mutation)) for mutation in good)
+    for mutation in good:
+        rows = written(shop, mutation)
+        assert [replace_place(row) for row in rows] == expected(shop, mutation)
+        for row in rows:
+            generation = second if row.timestamp >= second.timestamp else first
+            assert row.generation == generation.timestamp
+            assert row.stream_id == stream_of(generation, token_of(b"ann"))
+    assert {row.generation for row in written(shop, good[6])} == {first.timestamp, second.timestamp}
+    assert {letter.reason for letter in shop.letters()} == set(bad)
+    assert len(shop.letters()) == len(bad)
+    assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 1  # type: ignore[misc]
+    assert len(shop.rows()) == len(plain) + sum(len(expected(shop, mutation)) for mutation in good)
 
-        # Off and on again: what was written in between is nowhere, and a replay changes nothing of it.
-        off, on = CdcOptions(False), CdcOptions(True, delta="keys")
-        world.alter(AlterTable("shop", "carts", cdc=off))
-        world.send([replace(good[0], mutation_id=str(uuid.uuid4()), timestamp=now_us())])
-        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
-        assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 2  # type: ignore[misc]
-        world.alter(AlterTable("shop", "carts", cdc=on))
-        again = replace(good[1], mutation_id=str(uuid.uuid4()), timestamp=now_us())
-        world.send([again, write("keys", 1, table="keys", cells=(Cell("amount", b"\0\0\0\7"),))])
-        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
-        assert [replace_place(row) for row in written(world, again)] == expected(world, again)
-        (only_keys,) = (row for row in world.rows() if row.partition_key == (b"keys",))
-        assert (only_keys.operation, only_keys.cells, only_keys.deleted) == (2, (), ())
+    # Off and on again: what was written in between is nowhere, and a replay changes nothing of it.
+    off, on = CdcOptions(False), CdcOptions(True, delta="keys")
+    shop.alter(AlterTable("shop", "carts", cdc=off))
+    shop.send([replace(good[0], mutation_id=str(uuid.uuid4()), timestamp=now_us())])
+    run_to_idle(shop, tmp_path, spark, row_bytes_max=50_000)
+    assert sum(line["skipped"] for line in lines(tmp_path, "batch")) == 2  # type: ignore[misc]
+    shop.alter(AlterTable("shop", "carts", cdc=on))
+    again = replace(good[1], mutation_id=str(uuid.uuid4()), timestamp=now_us())
+    shop.send([again, write("keys", 1, table="keys", cells=(Cell("amount", b"\0\0\0\7"),))])
+    run_to_idle(shop, tmp_path, spark, row_bytes_max=50_000)
+    assert [replace_place(row) for row in written(shop, again)] == expected(shop, again)
+    (only_keys,) = (row for row in shop.rows() if row.partition_key == (b"keys",))
+    assert (only_keys.operation, only_keys.cells, only_keys.deleted) == (2, (), ())
 
-        stored = Counter(item.value for item in world.read("cdc"))
-        world.apply(AlterTable("shop", "carts", cdc=off))
-        forget_last_batch(tmp_path)
-        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
-        repeated = Counter(item.value for item in world.read("cdc"))
-        assert set(repeated) == set(stored)
-        assert sum(repeated.values()) == sum(stored.values()) + 4
-        assert len({(identity(row), row.time, row.batch_seq_no) for row in world.rows()}) == len(repeated)
+    stored = Counter(item.value for item in shop.read("cdc"))
+    shop.apply(AlterTable("shop", "carts", cdc=off))
+    forget_last_batch(tmp_path)
+    run_to_idle(shop, tmp_path, spark, row_bytes_max=50_000)
+    repeated = Counter(item.value for item in shop.read("cdc"))
+    assert set(repeated) == set(stored)
+    assert sum(repeated.values()) == sum(stored.values()) + 4
+    assert len({(identity(row), row.time, row.batch_seq_no) for row in shop.rows()}) == len(repeated)

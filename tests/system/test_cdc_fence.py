@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 from tests.ending import taking_down
-from tests.system.cdc_world import World, founded, now_us, until, write
-from tests.system.test_cdc_kill import HOUR_US, alive, driver
+from tests.system.cdc_world import HOUR_US, World, founded, now_us, until, write
+from tests.system.test_cdc_kill import alive, driver
 
 from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter

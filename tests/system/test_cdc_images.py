@@ -12,13 +12,12 @@ from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.cdc_world import World, now_us, until, write
 from tests.system.test_cdc_compound import MAP, items
-from tests.system.test_cdc_job import HOUR_US, TOKENS, forget_last_batch, run_to_idle
+from tests.system.test_cdc_job import forget_last_batch, run_to_idle
 
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable
 from ringlog.kernel.values import CdcOptions, Column
-from ringlog.stack import StackInfo
 from ringlog.wire.avro.codec import decode
 from ringlog.wire.records import Bounds, CdcRow, Cell, Mutation, MutationStatement, decode_mutation
 from ringlog_audit.rules.compound import AuditColumns, elements, is_compound, log_rows, plain_row
@@ -99,40 +98,37 @@ def logged(rows: list[CdcRow]) -> dict[tuple[int, int], list[tuple[Any, ...]]]:
     return found
 
 
-def test_images_are_switched_and_lost(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        carts(world)
+def test_images_are_switched_and_lost(shop: World, spark: SparkSession, tmp_path: Path) -> None:
+    carts(shop)
 
-        def codes(**options: Any) -> list[int]:
-            """Operations of the rows of one more write."""
-            one = write("ann", 1, table="carts", cells=(Cell("note", b"n"),))
-            world.send([one])
-            run_to_idle(stack, cluster_name, tmp_path, spark, **options)
-            return sorted(row.operation for row in world.rows() if row.mutation_id == one.mutation_id)
+    def codes(**options: Any) -> list[int]:
+        """Operations of the rows of one more write."""
+        one = write("ann", 1, table="carts", cells=(Cell("note", b"n"),))
+        shop.send([one])
+        run_to_idle(shop, tmp_path, spark, **options)
+        return sorted(row.operation for row in shop.rows() if row.mutation_id == one.mutation_id)
 
-        def switch(options: CdcOptions) -> None:
-            """Other images, which count for what is written from now on."""
-            world.apply(AlterTable("shop", "carts", cdc=options))
-            since = world.state.table_lives["shop.carts"][-1].versions[-1].since
-            until(lambda: now_us() > since, "the options count")
+    def switch(options: CdcOptions) -> None:
+        """Other images, which count for what is written from now on."""
+        shop.apply(AlterTable("shop", "carts", cdc=options))
+        since = shop.state.table_lives["shop.carts"][-1].versions[-1].since
+        until(lambda: now_us() > since, "the options count")
 
-        assert codes() == [2, 9]
-        assert codes() == [0, 2, 9]
-        stored = {item.value for item in world.read("cdc")}
-        forget_last_batch(tmp_path)
-        run_to_idle(stack, cluster_name, tmp_path, spark)
-        repeated = [item.value for item in world.read("cdc")]
-        assert (set(repeated), len(repeated)) == (stored, len(stored) + 3)
-        world.apply(AlterTable("shop", "carts", cdc=CdcOptions(True)))
-        assert codes() == [0, 2, 9], "until the settled time the options before count"
-        switch(CdcOptions(True))
-        assert codes() == [2]
-        switch(IMAGES)
-        assert codes() == [2, 9]
-        for path in (tmp_path / "images").glob("*.db"):
-            path.unlink()
-        with pytest.raises(CdcError, match="images_lost"):
-            codes()
-        assert codes(images_anew=True) == [0, 2, 9]  # the write before it is repeated, into an empty state
+    assert codes() == [2, 9]
+    assert codes() == [0, 2, 9]
+    stored = {item.value for item in shop.read("cdc")}
+    forget_last_batch(tmp_path)
+    run_to_idle(shop, tmp_path, spark)
+    repeated = [item.value for item in shop.read("cdc")]
+    assert (set(repeated), len(repeated)) == (stored, len(stored) + 3)
+    shop.apply(AlterTable("shop", "carts", cdc=CdcOptions(True)))
+    assert codes() == [0, 2, 9], "until the settled time the options before count"
+    switch(CdcOptions(True))
+    assert codes() == [2]
+    switch(IMAGES)
+    assert codes() == [2, 9]
+    for path in (tmp_path / "images").glob("*.db"):
+        path.unlink()
+    with pytest.raises(CdcError, match="images_lost"):
+        codes()
+    assert codes(images_anew=True) == [0, 2, 9]  # the write before it is repeated, into an empty state

@@ -17,12 +17,13 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from tests.cdc.partitions import cdc_partition
 from tests.ending import stopping
-from tests.system.cdc_world import PARTITIONS, World, founded, now_us, until, write
+from tests.system.cdc_world import HOUR_US, MORE_TOKENS, PARTITIONS, World, founded_shop, now_us, until, write
 
 from ringlog.kernel.generations.acceptance import stream_of
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.log.kafka.topics import admin_client, topic_name
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka.config import connection
 from ringlog.stack import StackInfo
 from ringlog.wire.avro.codec import header
@@ -38,23 +39,20 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
-HOUR_US = 3_600_000_000
-TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
-MORE_TOKENS = (-2_000_000_000_000_000_000, 3_000_000_000_000_000_000)
 CDC_PARTITIONS = 8
 
 
-def start(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession, **changes: object) -> CdcJob:
+def start(world: World | ClusterContext, checkpoint: Path, spark: SparkSession, **changes: object) -> CdcJob:
     """A job that runs in this process and appends its promises itself."""
     from ringlog_cdc.driver.job import CdcJob
 
     values = {"direct": True, "trigger_seconds": 0.1} | changes
-    return CdcJob(JobSettings(stack.bootstrap_servers, cluster, checkpoint, **values), spark).start()  # type: ignore[arg-type]
+    return CdcJob(JobSettings(world.bootstrap, world.cluster, checkpoint, **values), spark).start()  # type: ignore[arg-type]
 
 
-def run_to_idle(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession, **changes: object) -> None:
+def run_to_idle(world: World, checkpoint: Path, spark: SparkSession, **changes: object) -> None:
     """Run the job until all mutations are durable."""
-    with stopping(start(stack, cluster, checkpoint, spark, stop_when_idle=True, **changes)) as job:
+    with stopping(start(world, checkpoint, spark, stop_when_idle=True, **changes)) as job:
         job.wait()
 
 
@@ -102,95 +100,88 @@ def no_mutations() -> list[bytes | None]:
 
 
 def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
-    stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path
+    shop: World, spark: SparkSession, tmp_path: Path
 ) -> None:
-    began = now_us() - HOUR_US
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        generation = world.join("n1", TOKENS, began)
-        world.schema()
-        world.send(write(f"customer-{number % 37}", number) for number in range(500))
-        number = (9).to_bytes(8, "big")
-        bad = {
-            "foreign_cluster": write("k", 1, cluster_id=str(uuid.uuid4())),
-            "unknown_table": write("k", 1, table="nowhere"),
-            "unknown_operation": write("k", 1, operation="UNKNOWN"),
-            "null_partition_key": write(None, 1),
-            "bad_key": write("k", 1, clustering_key=(number, number)),
-            "unknown_column": write("k", 1, cells=(Cell("note", b"n"), Cell("nosuch", b"x"))),
-            "timestamp_in_future": write("k", 1, now_us() + 60_000_000),
-            "timestamp_too_old": write("k", 1, began - HOUR_US),
-            "oversized": write("k", 1, cells=(Cell("note", b"x" * 60_000),)),
-        }
-        # Before the first generation there is none, and the rule of old writes does not apply to what never had one.
-        bad["no_generation"] = bad.pop("timestamp_too_old")
-        world.send(bad.values())
-        unreadable = no_mutations()
-        for value in unreadable:
-            world.send_raw(value)
-        world.send([write("quiet", 1, table="quiet"), write("last", 77)])
-        run_to_idle(stack, cluster_name, tmp_path, spark, row_bytes_max=50_000)
+    generation = shop.state.generations[0]
+    began = generation.timestamp
+    shop.send(write(f"customer-{number % 37}", number) for number in range(500))
+    number = (9).to_bytes(8, "big")
+    bad = {
+        "foreign_cluster": write("k", 1, cluster_id=str(uuid.uuid4())),
+        "unknown_table": write("k", 1, table="nowhere"),
+        "unknown_operation": write("k", 1, operation="UNKNOWN"),
+        "null_partition_key": write(None, 1),
+        "bad_key": write("k", 1, clustering_key=(number, number)),
+        "unknown_column": write("k", 1, cells=(Cell("note", b"n"), Cell("nosuch", b"x"))),
+        "timestamp_in_future": write("k", 1, now_us() + 60_000_000),
+        "timestamp_too_old": write("k", 1, began - HOUR_US),
+        "oversized": write("k", 1, cells=(Cell("note", b"x" * 60_000),)),
+    }
+    # Before the first generation there is none, and the rule of old writes does not apply to what never had one.
+    bad["no_generation"] = bad.pop("timestamp_too_old")
+    shop.send(bad.values())
+    unreadable = no_mutations()
+    for value in unreadable:
+        shop.send_raw(value)
+    shop.send([write("quiet", 1, table="quiet"), write("last", 77)])
+    run_to_idle(shop, tmp_path, spark, row_bytes_max=50_000)
 
-        rows, letters = world.rows(), world.letters()
-        assert len(rows) == 501
-        assert len({identity(row) for row in rows}) == 501
-        check_places(world, {began: generation})
-        assert {row.generation for row in rows} == {began}
-        assert {(row.operation, row.deleted, row.batch_seq_no, row.end_of_batch) for row in rows} == {
-            (2, ("note",), 0, True)
-        }
-        assert all(uuid.UUID(bytes=row.time).time // 10 - 12_219_292_800_000_000 == row.timestamp for row in rows)
+    rows, letters = shop.rows(), shop.letters()
+    assert len(rows) == 501
+    assert len({identity(row) for row in rows}) == 501
+    check_places(shop, {began: generation})
+    assert {row.generation for row in rows} == {began}
+    assert {(row.operation, row.deleted, row.batch_seq_no, row.end_of_batch) for row in rows} == {
+        (2, ("note",), 0, True)
+    }
+    assert all(uuid.UUID(bytes=row.time).time // 10 - 12_219_292_800_000_000 == row.timestamp for row in rows)
 
-        assert Counter(letter.reason for letter in letters) == Counter([*bad, *["unreadable"] * len(unreadable)])
-        originals = {letter.reason: letter.value for letter in letters}
-        (unknown,) = (letter for letter in letters if letter.reason == "unknown_column")
-        assert "'nosuch'" in unknown.detail
-        for reason, mutation in bad.items():
-            assert originals[reason] == encode_mutation(mutation), reason
-        assert {letter.value for letter in letters if letter.reason == "unreadable"} == set(unreadable)
-        mutations = {(item.partition, item.offset): item for item in world.read("mutations")}
-        for letter in letters:
-            source = mutations[letter.partition, letter.offset]
-            assert (letter.key, letter.value) == (source.key, source.value)
-        assert [line["skipped"] for line in lines(tmp_path, "batch") if line["skipped"]] == [1]
+    assert Counter(letter.reason for letter in letters) == Counter([*bad, *["unreadable"] * len(unreadable)])
+    originals = {letter.reason: letter.value for letter in letters}
+    (unknown,) = (letter for letter in letters if letter.reason == "unknown_column")
+    assert "'nosuch'" in unknown.detail
+    for reason, mutation in bad.items():
+        assert originals[reason] == encode_mutation(mutation), reason
+    assert {letter.value for letter in letters if letter.reason == "unreadable"} == set(unreadable)
+    mutations = {(item.partition, item.offset): item for item in shop.read("mutations")}
+    for letter in letters:
+        source = mutations[letter.partition, letter.offset]
+        assert (letter.key, letter.value) == (source.key, source.value)
+    assert [line["skipped"] for line in lines(tmp_path, "batch") if line["skipped"]] == [1]
 
 
-def test_operations_keep_fields(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    began = now_us() - HOUR_US
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, began)
-        world.schema()
-        sent = [
-            write("a", 1, ttl=60, cells=(Cell("amount", b"\0\0\0\7"),)),
-            write("a", 1, operation="UPDATE", mutation_id=None),
-            write("a", 1, operation="ROW_DELETE", cells=()),
-            write("a", 1, operation="PARTITION_DELETE", clustering_key=(), cells=()),
-        ]
-        world.send(sent)
-        run_to_idle(stack, cluster_name, tmp_path, spark)
-        rows = world.rows()
-        assert [row.operation for row in rows] == [2, 1, 3, 4]
-        for row, mutation in zip(rows, sent, strict=True):
-            assert row.mutation_id == mutation.mutation_id
-            assert (row.keyspace, row.table, row.timestamp, row.ttl) == (
-                mutation.keyspace,
-                mutation.table,
-                mutation.timestamp,
-                mutation.ttl,
-            )
-            assert (row.partition_key, row.clustering_key) == (mutation.partition_key, mutation.clustering_key)
-            assert row.cells == tuple(cell for cell in mutation.cells if cell.value is not None)
-            assert row.source_topic == f"{cluster_name}.mutations"
+def test_operations_keep_fields(shop: World, spark: SparkSession, tmp_path: Path) -> None:
+    sent = [
+        write("a", 1, ttl=60, cells=(Cell("amount", b"\0\0\0\7"),)),
+        write("a", 1, operation="UPDATE", mutation_id=None),
+        write("a", 1, operation="ROW_DELETE", cells=()),
+        write("a", 1, operation="PARTITION_DELETE", clustering_key=(), cells=()),
+    ]
+    shop.send(sent)
+    run_to_idle(shop, tmp_path, spark)
+    rows = shop.rows()
+    assert [row.operation for row in rows] == [2, 1, 3, 4]
+    for row, mutation in zip(rows, sent, strict=True):
+        assert row.mutation_id == mutation.mutation_id
+        assert (row.keyspace, row.table, row.timestamp, row.ttl) == (
+            mutation.keyspace,
+            mutation.table,
+            mutation.timestamp,
+            mutation.ttl,
+        )
+        assert (row.partition_key, row.clustering_key) == (mutation.partition_key, mutation.clustering_key)
+        assert row.cells == tuple(cell for cell in mutation.cells if cell.value is not None)
+        assert row.source_topic == f"{shop.cluster}.mutations"
 
 
 def test_writes_await_a_generation(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
     """The switch: nothing is routed above the frozen horizon; the generation is committed above it; all goes on."""
-    with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
-        first = world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        with stopping(start(stack, cluster_name, tmp_path, spark)) as job:
+    with founded_shop(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
+        first = world.state.generations[0]
+        with stopping(start(world, tmp_path, spark)) as job:
             count = world.send(write(f"customer-{number % 37}", number) for number in range(200))
             until(lambda: len(world.read("cdc")) == count, "the first rows", job.writer.check)
-            check_checkpoint_rules(stack, cluster_name, tmp_path, spark)
+            check_checkpoint_rules(world, tmp_path, spark)
             operation = world.begin_join("n2", MORE_TOKENS)
             world.prepare_generation()
             used = max(row.timestamp for row in world.rows())
@@ -226,12 +217,12 @@ def test_writes_await_a_generation(stack: StackInfo, cluster_name: str, spark: S
             assert row.generation == second.timestamp or item.offset < claimed[item.partition]
 
 
-def check_checkpoint_rules(stack: StackInfo, cluster: str, checkpoint: Path, spark: SparkSession) -> None:
+def check_checkpoint_rules(world: World, checkpoint: Path, spark: SparkSession) -> None:
     """While a job runs: no second one on its checkpoint, nor one of its name on another."""
     from ringlog_cdc.driver.job import CdcJob
 
     for folder, code in ((checkpoint, "checkpoint_in_use"), (checkpoint / "other", "checkpoint_lost")):
-        job = CdcJob(JobSettings(stack.bootstrap_servers, cluster, folder, direct=True), spark)
+        job = CdcJob(JobSettings(world.bootstrap, world.cluster, folder, direct=True), spark)
         job.stopping.set()  # it does not wait for the lock
         with pytest.raises(CdcError) as caught:
             job.start()
@@ -250,60 +241,55 @@ def forget_last_batch(checkpoint: Path) -> None:
             path.unlink()
 
 
-def test_a_replay_has_the_same_bytes(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        first = world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        world.send(write(f"customer-{number % 37}", number) for number in range(300))
-        world.send([write("k", 1, table="later")])
-        run_to_idle(stack, cluster_name, tmp_path, spark)
-        rows, letters = world.read("cdc"), world.read("dead-letters")
-        assert (len(rows), len(letters)) == (300, 1)
+def test_a_replay_has_the_same_bytes(shop: World, spark: SparkSession, tmp_path: Path) -> None:
+    first = shop.state.generations[0]
+    shop.send(write(f"customer-{number % 37}", number) for number in range(300))
+    shop.send([write("k", 1, table="later")])
+    run_to_idle(shop, tmp_path, spark)
+    rows, letters = shop.read("cdc"), shop.read("dead-letters")
+    assert (len(rows), len(letters)) == (300, 1)
 
-        horizon = world.state.writers["spark"].horizon
-        second = world.join("n2", MORE_TOKENS, horizon + 1)
-        assert second.timestamp > first.timestamp
-        world.table("later")
-        forget_last_batch(tmp_path)
-        run_to_idle(stack, cluster_name, tmp_path, spark)
+    horizon = shop.state.writers["spark"].horizon
+    second = shop.join("n2", MORE_TOKENS, horizon + 1)
+    assert second.timestamp > first.timestamp
+    shop.table("later")
+    forget_last_batch(tmp_path)
+    run_to_idle(shop, tmp_path, spark)
 
-        again = world.read("cdc")
-        assert Counter((item.partition, item.key, item.value) for item in again) == Counter(
-            {(item.partition, item.key, item.value): 2 for item in rows}
-        )
-        assert [item.value for item in world.read("dead-letters")] == [letters[0].value] * 2
-        check_replay_order([item.value for item in again], [item.value for item in rows])
+    again = shop.read("cdc")
+    assert Counter((item.partition, item.key, item.value) for item in again) == Counter(
+        {(item.partition, item.key, item.value): 2 for item in rows}
+    )
+    assert [item.value for item in shop.read("dead-letters")] == [letters[0].value] * 2
+    check_replay_order([item.value for item in again], [item.value for item in rows])
 
-        run_to_idle(stack, cluster_name, tmp_path, spark)
-        assert len(world.read("cdc")) == 600
+    run_to_idle(shop, tmp_path, spark)
+    assert len(shop.read("cdc")) == 600
 
 
-def test_a_job_reads_new_partitions(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_job_reads_new_partitions(shop: World, spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.driver.job import CdcJob, StopSignal, run_jobs
 
-    settings = JobSettings(stack.bootstrap_servers, cluster_name, tmp_path, direct=True, trigger_seconds=0.1)
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        stopping = StopSignal()
-        running = threading.Thread(target=run_jobs, args=(lambda: CdcJob(settings, spark), stopping))
-        running.start()
-        try:
-            world.send([write("a", 1)])
-            until(lambda: len(world.rows()) == 1, "a row")
-            added = NewPartitions(topic_name(cluster_name, "mutations"), PARTITIONS + 1)
-            admin = admin_client(stack.bootstrap_servers)
-            for done in admin.create_partitions([added]).values():
-                done.result()
-            until(lambda: len(lines(tmp_path, "started")) == 2, "the next job")
-            producer = Producer(connection(stack.bootstrap_servers))  # the other one knows the partitions of before
-            producer.produce(added.topic, encode_mutation(write("b", 2)), partition=PARTITIONS)
-            assert producer.flush(30) == 0
-            until(lambda: len(world.rows()) == 2, "a row of the added partition")
-        finally:
-            stopping.set()
-            running.join()
-        assert {identity(row) for row in world.rows()} >= {(PARTITIONS, 0)}
+    settings = JobSettings(shop.bootstrap, shop.cluster, tmp_path, direct=True, trigger_seconds=0.1)
+    stopping = StopSignal()
+    running = threading.Thread(target=run_jobs, args=(lambda: CdcJob(settings, spark), stopping))
+    running.start()
+    try:
+        shop.send([write("a", 1)])
+        until(lambda: len(shop.rows()) == 1, "a row")
+        added = NewPartitions(topic_name(shop.cluster, "mutations"), PARTITIONS + 1)
+        admin = admin_client(shop.bootstrap)
+        for done in admin.create_partitions([added]).values():
+            done.result()
+        until(lambda: len(lines(tmp_path, "started")) == 2, "the next job")
+        producer = Producer(connection(shop.bootstrap))  # the other one knows the partitions of before
+        producer.produce(added.topic, encode_mutation(write("b", 2)), partition=PARTITIONS)
+        assert producer.flush(30) == 0
+        until(lambda: len(shop.rows()) == 2, "a row of the added partition")
+    finally:
+        stopping.set()
+        running.join()
+    assert {identity(row) for row in shop.rows()} >= {(PARTITIONS, 0)}
 
 
 def check_replay_order(again: list[bytes], rows: list[bytes]) -> None:
@@ -318,15 +304,12 @@ def schema_of(full_name: str) -> Callable[[bytes], object]:
     return lambda data: fastavro.schemaless_reader(io.BytesIO(data[10:]), parsed)
 
 
-def test_rows_are_avro_for_any_reader(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        sent = write("a", 1)
-        world.send([sent])
-        run_to_idle(stack, cluster_name, tmp_path, spark)
-        (item,) = world.read("cdc")
-        found = schema_of("ringlog.cdc.CdcRow")(item.value)
-        assert isinstance(found, dict)
-        assert found["cells"] == [{"column": "amount", "value": b"\0\0\0\7"}]
-        assert found["stream_id"] == item.key
+def test_rows_are_avro_for_any_reader(shop: World, spark: SparkSession, tmp_path: Path) -> None:
+    sent = write("a", 1)
+    shop.send([sent])
+    run_to_idle(shop, tmp_path, spark)
+    (item,) = shop.read("cdc")
+    found = schema_of("ringlog.cdc.CdcRow")(item.value)
+    assert isinstance(found, dict)
+    assert found["cells"] == [{"column": "amount", "value": b"\0\0\0\7"}]
+    assert found["stream_id"] == item.key

@@ -16,10 +16,9 @@ from pathlib import Path
 from random import Random
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.cdc_world import World, until, write
 from tests.system.test_cdc_images import carts, demanded, history, logged
 
-from ringlog.stack import StackInfo
 from ringlog.stack.artifacts import jars
 from ringlog.wire.records import decode_cdc_row
 from ringlog_cdc.plan.plan import FIRST
@@ -28,7 +27,6 @@ from ringlog_cdc.plan.store import PlanStore
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
 ROOT = Path(__file__).parents[2]
-HOUR_US = 3_600_000_000
 BATCH = 500
 MARK = "RINGLOG_TEST_MARK"
 
@@ -93,46 +91,43 @@ def in_hand(checkpoint: Path) -> str:
 
 
 def test_a_driver_killed_in_the_middle_of_a_batch_leaves_no_hole_and_one_asked_to_stop_nothing_to_repeat(
-    stack: StackInfo, cluster_name: str, tmp_path: Path
+    shop: World, tmp_path: Path
 ) -> None:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), now_us() - HOUR_US)
-        world.schema()
-        carts(world)
-        # Every other write is one of a table with images, whose rows depend on all those before them.
-        writes = history(Random(1), 1_600)
-        plain = [write(f"customer-{number % 97}", number) for number in range(1_400)]
-        world.send([*chain.from_iterable(zip(plain, writes, strict=False)), *writes[len(plain) :]])
-        with driver(world, tmp_path) as process:
-            until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
-            process.send_signal(signal.SIGKILL)
-        killed_in = in_hand(tmp_path)
-        with driver(world, tmp_path) as process:
-            until(lambda: in_hand(tmp_path) > killed_in, "another batch in hand", lambda: alive(process, tmp_path))
-            os.killpg(process.pid, signal.SIGTERM)
-            assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
-        assert in_hand(tmp_path) == ""
-        before = Counter((item.partition, item.key, item.value) for item in world.read("cdc"))
-        world.send(write(f"customer-{number % 97}", number) for number in range(1_400, 1_700))
-        with driver(world, tmp_path, "--stop-when-idle") as process:
-            assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
+    carts(shop)
+    # Every other write is one of a table with images, whose rows depend on all those before them.
+    writes = history(Random(1), 1_600)
+    plain = [write(f"customer-{number % 97}", number) for number in range(1_400)]
+    shop.send([*chain.from_iterable(zip(plain, writes, strict=False)), *writes[len(plain) :]])
+    with driver(shop, tmp_path) as process:
+        until(lambda: in_hand(tmp_path), "a batch in hand", lambda: alive(process, tmp_path))
+        process.send_signal(signal.SIGKILL)
+    killed_in = in_hand(tmp_path)
+    with driver(shop, tmp_path) as process:
+        until(lambda: in_hand(tmp_path) > killed_in, "another batch in hand", lambda: alive(process, tmp_path))
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
+    assert in_hand(tmp_path) == ""
+    before = Counter((item.partition, item.key, item.value) for item in shop.read("cdc"))
+    shop.send(write(f"customer-{number % 97}", number) for number in range(1_400, 1_700))
+    with driver(shop, tmp_path, "--stop-when-idle") as process:
+        assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
 
-        copies = Counter((item.partition, item.key, item.value) for item in world.read("cdc"))
-        rows = {place: decode_cdc_row(place[2]) for place in copies}
-        mutations = {(item.partition, item.offset) for item in world.read("mutations")}
-        # One distinct value for each write: whatever was written twice is the same, byte for byte.
-        assert {(row.source_partition, row.source_offset) for row in rows.values()} == mutations
-        assert len(mutations) == 3_300
-        assert sum(row.table == "orders" for row in rows.values()) == 1_700
-        # Nor does a life in between, or a batch that is done again, change an image.
-        assert logged([row for row in rows.values() if row.table == "carts"]) == demanded(world)
-        assert {row.operation for row in rows.values()} == {0, 1, 2, 3, 4, 5, 7, 9}
-        again = [rows[place] for place, times in copies.items() if times > 1]
-        assert max(copies.values()) <= 2
-        assert len({(row.source_partition, row.source_offset) for row in again}) <= BATCH
-        # The clean stop repeats nothing: what was there then is as often there as it was, the rest once.
-        assert copies == before + Counter(copies.keys() - before.keys())
-        assert world.letters() == []
+    copies = Counter((item.partition, item.key, item.value) for item in shop.read("cdc"))
+    rows = {place: decode_cdc_row(place[2]) for place in copies}
+    mutations = {(item.partition, item.offset) for item in shop.read("mutations")}
+    # One distinct value for each write: whatever was written twice is the same, byte for byte.
+    assert {(row.source_partition, row.source_offset) for row in rows.values()} == mutations
+    assert len(mutations) == 3_300
+    assert sum(row.table == "orders" for row in rows.values()) == 1_700
+    # Nor does a life in between, or a batch that is done again, change an image.
+    assert logged([row for row in rows.values() if row.table == "carts"]) == demanded(shop)
+    assert {row.operation for row in rows.values()} == {0, 1, 2, 3, 4, 5, 7, 9}
+    again = [rows[place] for place, times in copies.items() if times > 1]
+    assert max(copies.values()) <= 2
+    assert len({(row.source_partition, row.source_offset) for row in again}) <= BATCH
+    # The clean stop repeats nothing: what was there then is as often there as it was, the rest once.
+    assert copies == before + Counter(copies.keys() - before.keys())
+    assert shop.letters() == []
 
 
 def has_done(checkpoint: Path, parts: int) -> bool:
@@ -141,26 +136,23 @@ def has_done(checkpoint: Path, parts: int) -> bool:
 
 
 @pytest.mark.soak("the test before kills once; the simulator kills at every step")
-def test_a_driver_killed_repeatedly_completes_its_batch(stack: StackInfo, cluster_name: str, tmp_path: Path) -> None:
+def test_a_driver_killed_repeatedly_completes_its_batch(shop: World, tmp_path: Path) -> None:
     """What one life has finished of a batch the next one does not do again, and each finishes something."""
     count = 3 * FIRST
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000), now_us() - HOUR_US)
-        world.schema()
-        world.send(write(f"customer-{number % 97}", number) for number in range(count))
-        options = ("--max-offsets-per-trigger", str(2 * count))
-        for done in (1, 2):
-            with driver(world, tmp_path, *options) as process:
-                until(partial(has_done, tmp_path, done), "a part to be done", lambda: alive(process, tmp_path))
-                process.send_signal(signal.SIGKILL)
-        with driver(world, tmp_path, *options, "--stop-when-idle") as process:
-            assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
-        store = PlanStore(tmp_path)
-        parts = [entry for number in (0, 1) for entry in store.parts(number) if entry.ranges]
-        assert len(store.parts(0)) > 1
-        assert sum(item.end - item.start for item in parts[0].ranges) <= FIRST
-        copies = Counter((item.key, item.value) for item in world.read("cdc"))
-        assert len(copies) == count
-        first = {(item.partition, offset) for item in parts[0].ranges for offset in range(item.start, item.end)}
-        rows = Counter((row.source_partition, row.source_offset) for row in world.rows())
-        assert {rows[place] for place in first} == {1}, "what was carried out was not done again"
+    shop.send(write(f"customer-{number % 97}", number) for number in range(count))
+    options = ("--max-offsets-per-trigger", str(2 * count))
+    for done in (1, 2):
+        with driver(shop, tmp_path, *options) as process:
+            until(partial(has_done, tmp_path, done), "a part to be done", lambda: alive(process, tmp_path))
+            process.send_signal(signal.SIGKILL)
+    with driver(shop, tmp_path, *options, "--stop-when-idle") as process:
+        assert process.wait(240) == 0, (tmp_path / "output").read_text()[-3000:]
+    store = PlanStore(tmp_path)
+    parts = [entry for number in (0, 1) for entry in store.parts(number) if entry.ranges]
+    assert len(store.parts(0)) > 1
+    assert sum(item.end - item.start for item in parts[0].ranges) <= FIRST
+    copies = Counter((item.key, item.value) for item in shop.read("cdc"))
+    assert len(copies) == count
+    first = {(item.partition, offset) for item in parts[0].ranges for offset in range(item.start, item.end)}
+    rows = Counter((row.source_partition, row.source_offset) for row in shop.rows())
+    assert {rows[place] for place in first} == {1}, "what was carried out was not done again"

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.cdc_world import World, until, write
 from tests.system.test_cdc_job import run_to_idle, start
 from tests.system.test_cdc_kill import alive, driver, in_hand
 
@@ -32,18 +32,13 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
-HOUR_US = 3_600_000_000
-TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
 Row = tuple[int, int, int, int, bytes]
 
 
 @pytest.fixture
-def shop(stack: StackInfo, cluster_name: str) -> Iterator[World]:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        world.table("carts")
-        yield world
+def shop(shop: World) -> World:
+    shop.table("carts")
+    return shop
 
 
 def table_in(spark: SparkSession, lake: Path, name: str) -> DataFrame:
@@ -87,7 +82,7 @@ def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSessio
         process.send_signal(signal.SIGKILL)
     shutil.rmtree(first)
     with pytest.raises(CdcError, match="ringlog cdc fence --writer spark") as refused:
-        run_to_idle(stack, shop.cluster, second, spark, **options)
+        run_to_idle(shop, second, spark, **options)
     assert refused.value.code == "checkpoint_lost"
     context = ClusterContext(shop.bootstrap, shop.cluster, "")
     shop.apply(fence(context, shop.state.writers["spark"], "lost", None, "", "the test has killed it"))
@@ -97,7 +92,7 @@ def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSessio
         replace(item, cells=(*item.cells, Cell("extra", b"\0\0\0\5")))
         for item in (write("altered", number) for number in range(10))
     )
-    run_to_idle(stack, shop.cluster, second, spark, **options)
+    run_to_idle(shop, second, spark, **options)
     after = rows_of_topic(shop)
     mutations = {(item.partition, item.offset) for item in shop.read("mutations")}
     assert {row[:2] for row in after} == mutations
@@ -123,7 +118,7 @@ def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSessio
 
 def test_a_lost_lake_stops_a_job(stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path) -> None:
     lake, checkpoint = tmp_path / "lake", tmp_path / "checkpoint"
-    job = start(stack, shop.cluster, checkpoint, spark, lake=str(lake))
+    job = start(shop, checkpoint, spark, lake=str(lake))
     try:
         shop.send(some(0, 40))
         until(lambda: len(shop.rows()) == 40 and job.is_idle(), "the first rows")
@@ -139,7 +134,7 @@ def test_a_lost_lake_stops_a_job(stack: StackInfo, shop: World, spark: SparkSess
     assert len(shop.rows()) == 40, "the topic has no more than the lake had"
     assert not lake.exists(), "nothing was begun anew"
     with pytest.raises(CdcError) as lost:
-        run_to_idle(stack, shop.cluster, checkpoint, spark, lake=str(lake))
+        run_to_idle(shop, checkpoint, spark, lake=str(lake))
     assert lost.value.code == "lake_lost"
 
 

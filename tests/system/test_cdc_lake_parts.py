@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, write
+from tests.system.cdc_world import TOKENS, World, founded, now_us, write
 from tests.system.test_cdc_job import forget_last_batch, run_to_idle
-from tests.system.test_cdc_lake import TOKENS, rows_in, rows_of_topic
+from tests.system.test_cdc_lake import rows_in, rows_of_topic
 
 from ringlog.stack import StackInfo
 from ringlog_cdc.errors import CdcError
@@ -49,7 +49,7 @@ def test_a_part_is_carried_out_for_the_sink_that_lacks_it(
     # The checkpoint begins without a lake, and has a part in hand when it gets one.
     for begin in (0, 50):
         shop.send(write(f"customer-{n}", n) for n in range(begin, begin + 50))
-        run_to_idle(stack, shop.cluster, checkpoint, spark)
+        run_to_idle(shop, checkpoint, spark)
     forget_last_batch(checkpoint)
     shop.send(write(f"customer-{n}", n, now_us() - n % 2 * 45 * MINUTE_US) for n in range(100, 400))
     with monkeypatch.context() as broken:
@@ -59,22 +59,22 @@ def test_a_part_is_carried_out_for_the_sink_that_lacks_it(
 
         broken.setattr(sink.Lake, "append", fail)
         with pytest.raises(BrokenError):
-            run_to_idle(stack, shop.cluster, checkpoint, spark, **options)
+            run_to_idle(shop, checkpoint, spark, **options)
     # The topic has the part in hand, once more; the lake has not, but what was carried out before.
     assert rows_of_topic(shop).total() == 150
     filled = rows_in(spark, lake, "orders")
     assert filled == {row: 1 for row, count in rows_of_topic(shop).items() if count == 1}
     assert filled.total() == 50
-    run_to_idle(stack, shop.cluster, checkpoint, spark, **options)
+    run_to_idle(shop, checkpoint, spark, **options)
     assert rows_in(spark, lake, "orders") == Counter(rows_of_topic(shop).keys())
     # Both have it, and nobody has noted that: the topic gets it again, byte for byte, the lake does not.
     before = rows_of_topic(shop)
     forget_last_batch(checkpoint)
-    run_to_idle(stack, shop.cluster, checkpoint, spark, **options)
+    run_to_idle(shop, checkpoint, spark, **options)
     after = rows_of_topic(shop)
     assert after.keys() == before.keys()
     assert after != before
     found = rows_in(spark, lake, "orders")
     assert found == Counter(after.keys())
     with pytest.raises(CdcError, match="lake_left_out"):
-        run_to_idle(stack, shop.cluster, checkpoint, spark)
+        run_to_idle(shop, checkpoint, spark)

@@ -14,8 +14,8 @@ import pytest
 from structlog.testing import capture_logs
 from tests.ending import stopping, taking_down
 from tests.plain_stack import plain_stack
-from tests.system.cdc_world import founded, now_us, until, write
-from tests.system.test_cdc_job import HOUR_US, TOKENS, start
+from tests.system.cdc_world import World, founded, founded_shop, until, write
+from tests.system.test_cdc_job import start
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.topics import admin_client
@@ -77,74 +77,69 @@ def test_offsets_are_waited_for_until_patience_or_the_job_ends(own: Stack, clust
         one.close()
 
 
-def test_a_job_survives_a_broker_outage(own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession) -> None:
-    info = own.up("quick")
-    with founded(info.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        with stopping(start(info, cluster_name, tmp_path, spark)) as job:
-            world.send([write("before", 1)])
-            until(lambda: len(world.rows()) == 1, "the first row")
-            with capture_logs() as told:
-                kill_broker(own)
-                asked = threading.Thread(target=job.is_idle)
-                asked.start()
-                until(lambda: [line for line in told if line["event"] == "broker_away"], "the job to wait")
-                own.up("quick")
-                asked.join(90)
-            world.send([write("after", 2)])
-            until(lambda: len(world.rows()) == 2, "the row after it", job.writer.check)
-            job.writer.check()
+@pytest.fixture
+def shop(own: Stack, cluster_name: str) -> Iterator[World]:
+    """A cluster for a job on that stack."""
+    with founded_shop(own.up("quick").bootstrap_servers, cluster_name) as made:
+        yield made
+
+
+def test_a_job_survives_a_broker_outage(own: Stack, shop: World, tmp_path: Path, spark: SparkSession) -> None:
+    with stopping(start(shop, tmp_path, spark)) as job:
+        shop.send([write("before", 1)])
+        until(lambda: len(shop.rows()) == 1, "the first row")
+        with capture_logs() as told:
+            kill_broker(own)
+            asked = threading.Thread(target=job.is_idle)
+            asked.start()
+            until(lambda: [line for line in told if line["event"] == "broker_away"], "the job to wait")
+            own.up("quick")
+            asked.join(90)
+        shop.send([write("after", 2)])
+        until(lambda: len(shop.rows()) == 2, "the row after it", job.writer.check)
+        job.writer.check()
 
 
 @pytest.mark.soak("the driver that is asked to stop in the middle of a batch")
-def test_a_stop_does_not_wait_for_a_broker(own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession) -> None:
-    info = own.up("quick")
-    with founded(info.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        job = start(info, cluster_name, tmp_path, spark)
-        world.send([write("before", 1)])
-        until(lambda: len(world.rows()) == 1, "the first row")
-        perform = job.runner.driver.handlers[WriteRows]
+def test_a_stop_does_not_wait_for_a_broker(own: Stack, shop: World, tmp_path: Path, spark: SparkSession) -> None:
+    job = start(shop, tmp_path, spark)
+    shop.send([write("before", 1)])
+    until(lambda: len(shop.rows()) == 1, "the first row")
+    perform = job.runner.driver.handlers[WriteRows]
 
-        def without_broker(effect: WriteRows) -> object:
-            kill_broker(own)
-            return perform(effect)
+    def without_broker(effect: WriteRows) -> object:
+        kill_broker(own)
+        return perform(effect)
 
-        job.runner.driver.handlers[WriteRows] = without_broker
-        world.send([write("after", 2)])
-        until(lambda: not own.status().broker.running, "the broker to be away in the middle of a batch")
-        stopped = threading.Thread(target=job.stop, daemon=True)
-        stopped.start()
-        stopped.join(120)
-        assert not stopped.is_alive(), "a stop waits for a broker that is away"
-        told = [json.loads(line) for line in (job.settings.checkpoint / "progress.jsonl").read_text().splitlines()]
-        assert [line["batch"] for line in told if line["event"] == "given_up"] == [job.runner.batch]
-        own.up("quick")
-        again = start(info, cluster_name, tmp_path, spark)
-        until(lambda: len(world.rows()) == 2, "the row that was given up", again.writer.check)
-        again.stop()
-        assert len(world.rows()) == 2
+    job.runner.driver.handlers[WriteRows] = without_broker
+    shop.send([write("after", 2)])
+    until(lambda: not own.status().broker.running, "the broker to be away in the middle of a batch")
+    stopped = threading.Thread(target=job.stop, daemon=True)
+    stopped.start()
+    stopped.join(120)
+    assert not stopped.is_alive(), "a stop waits for a broker that is away"
+    told = [json.loads(line) for line in (job.settings.checkpoint / "progress.jsonl").read_text().splitlines()]
+    assert [line["batch"] for line in told if line["event"] == "given_up"] == [job.runner.batch]
+    own.up("quick")
+    again = start(shop, tmp_path, spark)
+    until(lambda: len(shop.rows()) == 2, "the row that was given up", again.writer.check)
+    again.stop()
+    assert len(shop.rows()) == 2
 
 
-def test_a_topic_lost_in_a_batch_ends_a_job(own: Stack, cluster_name: str, tmp_path: Path, spark: SparkSession) -> None:
+def test_a_topic_lost_in_a_batch_ends_a_job(own: Stack, shop: World, tmp_path: Path, spark: SparkSession) -> None:
     """A producer would wait for it for ever."""
-    info = own.up("quick")
-    with founded(info.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        job = start(info, cluster_name, tmp_path, spark)
-        perform, sink = job.runner.driver.handlers[WriteRows], job.settings.sink_topic
-        admin = admin_client(info.bootstrap_servers)
+    job = start(shop, tmp_path, spark)
+    perform, sink = job.runner.driver.handlers[WriteRows], job.settings.sink_topic
+    admin = admin_client(shop.bootstrap)
 
-        def without_topic(effect: WriteRows) -> object:
-            admin.delete_topics([sink])[sink].result()
-            return perform(effect)
+    def without_topic(effect: WriteRows) -> object:
+        admin.delete_topics([sink])[sink].result()
+        return perform(effect)
 
-        job.runner.driver.handlers[WriteRows] = without_topic
-        world.send([write("row", 1)])
-        with pytest.raises(CdcError, match=f"topic {sink} was deleted") as ended:
-            job.wait()
-        assert ended.value.code == "topic_missing"
-        job.stop()
+    job.runner.driver.handlers[WriteRows] = without_topic
+    shop.send([write("row", 1)])
+    with pytest.raises(CdcError, match=f"topic {sink} was deleted") as ended:
+        job.wait()
+    assert ended.value.code == "topic_missing"
+    job.stop()

@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 import sys
 import uuid
-from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
@@ -17,14 +16,13 @@ from typing import Any
 
 import pytest
 from tests.system.cdc_log import KEYS, CdcLog, Story, drop_all
-from tests.system.cdc_world import founded, until
+from tests.system.cdc_world import until
 
 from ringlog.client.cdc import CdcChange, CdcReader
 from ringlog.client.cdc.errors import BadProgress, ProgressInUse, RowsLost, UnknownTable
 from ringlog.client.cdc.stores import MemoryProgress
 from ringlog.kernel.commands.schema.tables import AlterTable, CreateTable, DropTable
 from ringlog.kernel.values import CdcOptions, Column
-from ringlog.stack import StackInfo
 from ringlog.wire.records import CdcRow, Cell
 
 pytestmark = pytest.mark.system
@@ -40,12 +38,6 @@ with CdcReader(bootstrap, cluster, progress=progress, commit_every=10, until_end
     for change in reader:
         print(change.rows[0].key["number"], change.generation, flush=True)
 """
-
-
-@pytest.fixture
-def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        yield CdcLog(world)
 
 
 def numbers(changes: list[CdcChange]) -> list[int]:

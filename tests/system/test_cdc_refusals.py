@@ -12,8 +12,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import AdminClient, NewPartitions
 from tests.ending import stopping
-from tests.system.cdc_world import World, founded, now_us, until, write
-from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, forget_last_batch, lines, run_to_idle, start
+from tests.system.cdc_world import HOUR_US, MORE_TOKENS, World, founded_shop, now_us, until, write
+from tests.system.test_cdc_job import forget_last_batch, lines, run_to_idle, start
 from tests.system.topic_settings import alter
 
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
@@ -51,38 +51,35 @@ def give_up(world: World, values: Iterable[bytes]) -> None:
     producer.abort_transaction(30)
 
 
-def test_hostile_records_and_topics(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_hostile_records_and_topics(shop: World, spark: SparkSession, tmp_path: Path) -> None:
     from ringlog_cdc.bulk.rows import VALUE_KEPT
 
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        second = world.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
-        world.schema()
-        world.send([write("first", 1)])
-        give_up(world, [encode_mutation(write("never", 1)), b"never"])
-        send_compressed(world, ZEROS)
-        world.send_raw(encode_mutation(write("k", 1, partition_key=(b"",) * 200_000)))
-        world.send([write("k", 1, second.timestamp - 1), write("last", 1)])
-        run_to_idle(stack, cluster_name, tmp_path, spark)
+    second = shop.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
+    shop.send([write("first", 1)])
+    give_up(shop, [encode_mutation(write("never", 1)), b"never"])
+    send_compressed(shop, ZEROS)
+    shop.send_raw(encode_mutation(write("k", 1, partition_key=(b"",) * 200_000)))
+    shop.send([write("k", 1, second.timestamp - 1), write("last", 1)])
+    run_to_idle(shop, tmp_path, spark)
 
-        assert {row.partition_key for row in world.rows()} == {(b"first",), (b"last",)}
-        letters = {letter.reason: letter for letter in world.letters()}
-        assert len(world.letters()) == 3
-        assert set(letters) == {"unreadable", "bad_key", "timestamp_too_old"}
-        cut = letters["unreadable"]
-        assert cut.value == ZEROS[:VALUE_KEPT]
-        assert f"{VALUE_KEPT} of {len(ZEROS)} bytes" in cut.detail
-        assert hashlib.sha256(ZEROS).hexdigest() in cut.detail
+    assert {row.partition_key for row in shop.rows()} == {(b"first",), (b"last",)}
+    letters = {letter.reason: letter for letter in shop.letters()}
+    assert len(shop.letters()) == 3
+    assert set(letters) == {"unreadable", "bad_key", "timestamp_too_old"}
+    cut = letters["unreadable"]
+    assert cut.value == ZEROS[:VALUE_KEPT]
+    assert f"{VALUE_KEPT} of {len(ZEROS)} bytes" in cut.detail
+    assert hashlib.sha256(ZEROS).hexdigest() in cut.detail
 
-        admin = AdminClient({**QUIET, "bootstrap.servers": stack.bootstrap_servers})
-        alter(admin, f"{cluster_name}.mutations", "message.timestamp.type", "CreateTime")
-        with pytest.raises(TopicMisconfigured, match="timestamp"):
-            start(stack, cluster_name, tmp_path, spark)
-        alter(admin, f"{cluster_name}.mutations", "message.timestamp.type", "LogAppendTime")
-        more_partitions(admin, f"{cluster_name}.cdc")
-        with pytest.raises(CdcError) as caught:
-            start(stack, cluster_name, tmp_path, spark)
-        assert caught.value.code == "partitions_changed"
+    admin = AdminClient({**QUIET, "bootstrap.servers": shop.bootstrap})
+    alter(admin, f"{shop.cluster}.mutations", "message.timestamp.type", "CreateTime")
+    with pytest.raises(TopicMisconfigured, match="timestamp"):
+        start(shop, tmp_path, spark)
+    alter(admin, f"{shop.cluster}.mutations", "message.timestamp.type", "LogAppendTime")
+    more_partitions(admin, f"{shop.cluster}.cdc")
+    with pytest.raises(CdcError) as caught:
+        start(shop, tmp_path, spark)
+    assert caught.value.code == "partitions_changed"
 
 
 def more_partitions(admin: AdminClient, topic: str) -> None:
@@ -94,13 +91,11 @@ def more_partitions(admin: AdminClient, topic: str) -> None:
 
 @pytest.mark.soak("tests/kernel/generations, and the simulator changes leeways")
 def test_a_wider_leeway_opens_nothing(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 0}) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
+    with founded_shop(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 0}) as world:
         second = world.join("n2", MORE_TOKENS, now_us() - HOUR_US // 2)
-        world.schema()
         # Every partition has a record after the second generation's start: no clock is asked whether that has passed.
         count = world.send(write(f"customer-{number}", number, now_us() - 1_000_000) for number in range(100))
-        with stopping(start(stack, cluster_name, tmp_path, spark)) as job:
+        with stopping(start(world, tmp_path, spark)) as job:
             until(
                 lambda: world.state.writers["spark"].low_watermark == second.timestamp,
                 "the first generation to be closed",
@@ -113,7 +108,7 @@ def test_a_wider_leeway_opens_nothing(stack: StackInfo, cluster_name: str, spark
         letters = world.read("dead-letters")
         assert [letter.reason for letter in world.letters()] == ["timestamp_too_old"]
         forget_last_batch(tmp_path)
-        run_to_idle(stack, cluster_name, tmp_path, spark)
+        run_to_idle(world, tmp_path, spark)
         assert {item.value for item in world.read("dead-letters")} == {letters[0].value}
         assert len({row.source_offset for row in world.rows() if row.partition_key == (b"late",)}) == 0
 
@@ -125,19 +120,18 @@ def test_open_plans_are_carried_out(stack: StackInfo, cluster_name: str, spark: 
         raise RuntimeError("killed before the first row")
 
     settings = {"cdc_leeway_us": 1_000_000, "cdc_horizon_lead_us": 1_000_000}
-    with founded(stack.bootstrap_servers, cluster_name, settings) as world:
-        first = world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
+    with founded_shop(stack.bootstrap_servers, cluster_name, settings) as world:
+        first = world.state.generations[0]
         count = world.send(write(f"customer-{number % 37}", number) for number in range(100))
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(BatchRunner, "_write_rows", dies)
             with pytest.raises(RuntimeError, match="killed"):
-                run_to_idle(stack, cluster_name, tmp_path, spark)
+                run_to_idle(world, tmp_path, spark)
         assert world.read("cdc") == []
         operation = world.begin_join("n2", MORE_TOKENS)
         world.prepare_generation()
 
-        job = start(stack, cluster_name, tmp_path, spark)
+        job = start(world, tmp_path, spark)
         try:
             # The generation is prepared when it starts: what was planned goes out, what is new waits.
             until(lambda: len(world.read("cdc")) == count, "the planned rows", job.writer.check)
@@ -156,7 +150,7 @@ def test_open_plans_are_carried_out(stack: StackInfo, cluster_name: str, spark: 
                 job.stop()
         assert len(world.read("cdc")) == count
         world.join("n3", (42,), world.state.writers["spark"].horizon + 1)
-        run_to_idle(stack, cluster_name, tmp_path, spark)
+        run_to_idle(world, tmp_path, spark)
         assert Counter(row.generation for row in world.rows()) == {first.timestamp: 100, second.timestamp: 50}
         assert world.letters() == []
 

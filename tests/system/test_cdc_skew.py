@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 from tests.ending import stopping
-from tests.system.cdc_world import PARTITIONS, Found, World, founded, now_us, until, write
-from tests.system.test_cdc_job import HOUR_US, TOKENS, start
+from tests.system.cdc_world import PARTITIONS, Found, World, until, write
+from tests.system.test_cdc_job import start
 
 from ringlog.kernel.ring.murmur3 import compose
-from ringlog.stack import StackInfo
 from ringlog.wire.records import mutation_key, mutation_partition
 from ringlog_cdc.plan.plan import PlanEntry, decode
 
@@ -40,27 +39,24 @@ def ends_of(found: list[Found]) -> dict[int, int]:
     return dict(Counter(item.partition for item in found))
 
 
-def test_a_hot_key_delays_no_others(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_hot_key_delays_no_others(shop: World, spark: SparkSession, tmp_path: Path) -> None:
     hot = partition_of("hot")
     cold = [key for key in (f"customer-{number}" for number in range(200)) if partition_of(key) != hot]
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        world.send(write(cold[number % len(cold)], number) for number in range(OTHERS))
-        world.send(write("hot", number) for number in range(HOT))
-        waiting = ends_of(world.read("mutations"))
-        needed = -(-max(count for partition, count in waiting.items() if partition != hot) // SHARE)
+    shop.send(write(cold[number % len(cold)], number) for number in range(OTHERS))
+    shop.send(write("hot", number) for number in range(HOT))
+    waiting = ends_of(shop.read("mutations"))
+    needed = -(-max(count for partition, count in waiting.items() if partition != hot) // SHARE)
 
-        with stopping(start(stack, cluster_name, tmp_path, spark, max_offsets_per_trigger=SHARE * PARTITIONS)) as job:
-            until(lambda: job.runner.last_batch >= needed - 1, "the batches that the others need", job.writer.check)
-            check_others_are_through(tmp_path, needed - 1, waiting, hot)
-            # And while the backlog goes on: what comes for the others is in one of the next two batches.
-            world.send(write(key, 10_000) for key in cold[:SHARE])
-            last = job.runner.last_batch
-            now = ends_of(world.read("mutations"))
-            until(lambda: job.runner.last_batch >= last + 2, "two batches more", job.writer.check)
-            check_others_are_through(tmp_path, last + 2, now, hot)
-        check_rows(world)
+    with stopping(start(shop, tmp_path, spark, max_offsets_per_trigger=SHARE * PARTITIONS)) as job:
+        until(lambda: job.runner.last_batch >= needed - 1, "the batches that the others need", job.writer.check)
+        check_others_are_through(tmp_path, needed - 1, waiting, hot)
+        # And while the backlog goes on: what comes for the others is in one of the next two batches.
+        shop.send(write(key, 10_000) for key in cold[:SHARE])
+        last = job.runner.last_batch
+        now = ends_of(shop.read("mutations"))
+        until(lambda: job.runner.last_batch >= last + 2, "two batches more", job.writer.check)
+        check_others_are_through(tmp_path, last + 2, now, hot)
+    check_rows(shop)
 
 
 def check_others_are_through(checkpoint: Path, batch: int, ends: dict[int, int], hot: int) -> None:

@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from tests.ending import stopping
 from tests.system.cdc_log import CdcLog, Story, drop_all
-from tests.system.cdc_world import founded, until
+from tests.system.cdc_world import until
 
 from ringlog.kernel.commands.schema.tables import DropTable
-from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell
 from ringlog_cdc import read_cdc
 
@@ -25,12 +24,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming import StreamingQuery
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
-
-
-@pytest.fixture
-def log(stack: StackInfo, cluster_name: str) -> Iterator[CdcLog]:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        yield CdcLog(world)
 
 
 class Sink:

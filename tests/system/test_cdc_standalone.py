@@ -11,18 +11,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from tests.system.cdc_world import World, founded, now_us, until, write
+from tests.system.cdc_world import World, until, write
 from tests.system.spark_cluster import ROOT, SparkCluster, driver_environment, spark_cluster, submit, worker_python
 
 from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import CdcOptions
-from ringlog.stack import StackInfo
 from ringlog.wire.records import Cell, Mutation, decode_cdc_row
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
-HOUR_US = 3_600_000_000
-TOKENS = (-5_000_000_000_000_000_000, 0, 7_000_000_000_000_000_000)
 COUNT = 6_000
 BATCH = 1_500
 KEPT = 7
@@ -30,13 +27,10 @@ PREIMAGE = 0
 
 
 @pytest.fixture
-def world(stack: StackInfo, cluster_name: str) -> Iterator[World]:
-    with founded(stack.bootstrap_servers, cluster_name) as world:
-        world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
-        world.table("kept")
-        world.apply(AlterTable("shop", "kept", (), CdcOptions(True, preimage="full")))
-        yield world
+def world(shop: World) -> World:
+    shop.table("kept")
+    shop.apply(AlterTable("shop", "kept", (), CdcOptions(True, preimage="full")))
+    return shop
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ import pytest
 from confluent_kafka import Producer
 from confluent_kafka.admin import NewTopic
 from tests.ending import stopping
-from tests.system.cdc_world import PARTITIONS, World, founded, now_us, until, write
-from tests.system.test_cdc_job import HOUR_US, MORE_TOKENS, TOKENS, lines
+from tests.system.cdc_world import MORE_TOKENS, PARTITIONS, World, founded_shop, now_us, until, write
+from tests.system.test_cdc_job import lines
 
 from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
 from ringlog.kernel.generations.acceptance import stream_of
@@ -70,9 +70,8 @@ def count_of(rows: list[CdcRow], suffix: str) -> int:
 
 
 def test_two_queries_switch_once(stack: StackInfo, cluster_name: str, spark: SparkSession, tmp_path: Path) -> None:
-    with founded(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
-        first = world.join("n1", TOKENS, now_us() - HOUR_US)
-        world.schema()
+    with founded_shop(stack.bootstrap_servers, cluster_name, {"cdc_leeway_us": 1_000_000}) as world:
+        first = world.state.generations[0]
         admin = admin_client(stack.bootstrap_servers)
         name = topic_name(cluster_name, OTHERS)
         settings = {"message.timestamp.type": "LogAppendTime"}

@@ -13,6 +13,7 @@ from confluent_kafka import Consumer, TopicPartition
 from tests.client.mini_validator import MiniValidator
 from tests.ending import taking_down
 from tests.plain_stack import plain_stack
+from tests.waiting import at_once
 
 from ringlog.cli.node.discovery import founded_id, in_cluster
 from ringlog.client.client import Client, Logs
@@ -53,11 +54,7 @@ def test_of_three_founders_at_once_exactly_one_founds(stack: StackInfo, cluster_
     def work(name: str) -> None:
         foundings.append(found_cluster(stack.bootstrap_servers, cluster_name, submitter=name))
 
-    threads = [threading.Thread(target=work, args=(f"founder-{number}",)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
+    at_once(work, [f"founder-{number}" for number in range(3)])
     assert [founding.here for founding in foundings].count(True) == 1
     assert len({(founding.cluster_id, founding.submitter) for founding in foundings}) == 1
     assert not found_cluster(stack.bootstrap_servers, cluster_name).here
@@ -74,11 +71,7 @@ def test_nodes_that_meet_found_one_cluster_that_both_know(stack: StackInfo, clus
             assert context is not None
             told.append((context.cluster, founded_id(context.bootstrap, context.cluster)))
 
-    threads = [threading.Thread(target=work, args=args) for args in (("n1", None, "n2"), ("n2", cluster_name, "n1"))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
+    at_once(lambda given: work(*given), (("n1", None, "n2"), ("n2", cluster_name, "n1")))
     stopping.set()
     founding = found_cluster(stack.bootstrap_servers, cluster_name)
     assert told == [(cluster_name, founding.cluster_id)] * 2

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 from tests.sim.simulated_log import SimulatedLog
+from tests.waiting import at_once
 
 from ringlog.log.delays.control import MemoryDelays
 from ringlog.log.delays.delayable import DelayableLog
@@ -124,11 +125,7 @@ def test_all_readers_see_the_same_order_of_all_writers(make_log: MakeLog) -> Non
         for place in range(20):
             logs[number].append([b"%d:%d:%d" % (number, place, part) for part in range(3)])
 
-    threads = [threading.Thread(target=write, args=(number,)) for number in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join(DEADLINE_S)
+    at_once(write, range(3))
     end = logs[0].end_offset()
     tails = [log.tail(0) for log in logs]
     first, second, third = (read(tail, end) for tail in tails)

@@ -20,8 +20,8 @@ import pytest
 from tests.ending import stopping
 from tests.system.agents_world import AgentsWorld
 from tests.system.agents_world import until as until_found
-from tests.system.cdc_world import World, now_us, until, write
-from tests.system.test_cdc_job import TOKENS, start
+from tests.system.cdc_world import HOUR_US, TOKENS, World, now_us, until, write
+from tests.system.test_cdc_job import start
 from tests.system.test_change_topics import compacted, without_epoch
 from tests.system.test_truncation import at_one_epoch, known_snapshot
 from typer.testing import CliRunner
@@ -47,7 +47,6 @@ if TYPE_CHECKING:
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
 
-HOUR_US = 3_600_000_000
 ROLES = ("keeper", "publisher", "validator")
 WRITES = 60
 
@@ -116,7 +115,7 @@ def readers(stack: StackInfo, cluster_name: str, tmp_path: Path) -> Iterator[Rea
 def test_a_late_reader_says_what_an_early_one_says(readers: Readers, spark: SparkSession, tmp_path: Path) -> None:
     place, checkpoint = readers.place, tmp_path / "checkpoint"
     with MetadataWatch(*place) as watch, closing(CdcReader(*place, tables=["shop.orders"])) as lived:
-        with stopping(start(readers.stack, readers.cluster, checkpoint, spark)):
+        with stopping(start(readers.world, checkpoint, spark)):
             readers.written("early")
             readers.world.apply(AlterTable("shop", "early", (Column("more", "int"),)))
             readers.world.apply(SettleVerdicts(max(now_us(), readers.world.state.settled.until + 1)))
@@ -127,7 +126,7 @@ def test_a_late_reader_says_what_an_early_one_says(readers: Readers, spark: Spar
             before = readers.tail("shop.orders")
             let_go(readers, head)
             readers.written()
-        with stopping(start(readers.stack, readers.cluster, checkpoint, spark)) as again:
+        with stopping(start(readers.world, checkpoint, spark)) as again:
             assert again._replica.began.epoch == head.epoch
             readers.written()
         seen = changes(lived)

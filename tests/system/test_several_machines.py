@@ -34,6 +34,7 @@ from ringlog.kernel.commands.schema.tables import CreateTable
 from ringlog.kernel.values import CdcOptions, Column, Replication
 from ringlog.operator.certificates import make_certificates
 from ringlog.protocol.submission.results import AppliedResult
+from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.trust import TRUST_VARIABLE, name_of_node, read_trust
 from ringlog.stack import StackInfo
 
@@ -197,5 +198,6 @@ def test_nodes_on_two_machines_serve_a_third_one_and_a_cable_is_pulled_out(
 
     # The rows are of the generation that the second node's join began: who reads enters it when the first is closed,
     # and that is for a running job to say.
-    with stopping(start(stack, world.agents.cluster, tmp_path / "checkpoint", spark)):
+    place = ClusterContext(stack.bootstrap_servers, world.agents.cluster, "")
+    with stopping(start(place, tmp_path / "checkpoint", spark)):
         until(lambda: changes() == [{"v": 1}, {"v": 2}, {"v": 3}], "all rows in the CDC log")

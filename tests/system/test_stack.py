@@ -10,7 +10,6 @@ import socket
 import stat
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ import pytest
 import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.waiting import at_once
 
 from ringlog.runtime.kafka.config import QUIET, connection
 from ringlog.runtime.kafka.options import read_kafka_config
@@ -103,13 +103,7 @@ def test_second_up_changes_nothing(folder: Path) -> None:
 
 def test_two_ups_at_once_make_one_stack(folder: Path) -> None:
     Stack(folder).down()
-    found: list[StackInfo] = []
-    threads = [threading.Thread(target=lambda: found.append(Stack(folder).up())) for _ in range(3)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert len(found) == 3
+    found = at_once(lambda _: Stack(folder).up(), range(3))
     assert len(set(found)) == 1
 
 

@@ -17,6 +17,7 @@ from ringlog_testing.histories.operations import read, read_bytes
 from ringlog_testing.histories.recorder import FileSink, Recorder
 from ringlog_testing.histories.verdict import Linearizability
 from tests.sim.histories.making import drawn, text_of
+from tests.waiting import at_once
 
 GOOD = {"process": "p", "type": "invoke", "op": "write", "key": "k", "value": 1}
 
@@ -146,11 +147,7 @@ def test_threads_and_recorders_that_share_a_file_record_a_history_that_is_linear
                             store["k"] = number * 1000 + count
                         call.ok()
 
-    threads = [threading.Thread(target=use, args=(number,)) for number in range(1, 5)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    at_once(use, range(1, 5))
     found = read(path)
     assert found.events == 4 * 60 * 2
     assert check(found).verdict is Linearizability.LINEARIZABLE
