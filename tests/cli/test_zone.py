@@ -210,40 +210,6 @@ def test_a_replica_is_made_anew_and_what_is_shown_says_since_when(client: Client
         assert shown("show", "z")["partitions"][0]["state"] == state
 
 
-REFUSED = (
-    ("bad_filter", "create n --filter nonsense"),
-    ("no_data_nodes", "create n --filter $[?(@.rack=='r9')]"),
-    ("no_data_nodes", "create n --profile nvme"),
-    ("too_few_data_nodes", "create n --replicas 9"),
-    ("bad_field", "create n --replicas 3 --quorum 0"),
-    ("bad_field", "create n --partitions 65001"),
-    ("too_large", "create n --partitions 65000 --replicas 2"),
-    ("bad_field", "create n --scale-up -1"),
-    ("bad_field", "create n --mode fast"),
-    ("bad_field", "create no-name"),
-    ("zone_exists", "create z"),
-    ("bad_field", "alter z"),
-    ("unknown_zone", "alter n --replicas 1"),
-    ("unknown_zone", "drop n"),
-    ("unknown_zone", "show n"),
-    ("unknown_zone", "plan n"),
-    ("unknown_zone", "reset n"),
-    ("unknown_zone", "cancel n 0"),
-    ("unknown_zone_partition", "cancel z 7"),
-    ("unknown_zone_partition", "reset z 7"),
-    ("unknown_zone", "restart n 0 A"),
-    ("unknown_zone_partition", "restart z 7 A"),
-)
-
-
-def test_what_cannot_be_is_refused_with_a_code_and_changes_nothing(client: Client) -> None:
-    assert run("create", "z", "--partitions", "1")[0] == 0
-    before = client.read_barrier()
-    for code, words in REFUSED:
-        refused(code, *words.split())
-        assert client.read_barrier() is before, words
-
-
 BAD_INPUT = {
     "a filter that is no JSONPath": ("bad_filter", "create n --filter rack==r1"),
     "a filter that is no JSONPath, for a zone that there is": ("bad_filter", "alter z --filter $[?(@.rack==]"),
@@ -269,7 +235,21 @@ BAD_INPUT = {
     "a restart that leaves no quorum": ("quorum_needed", "restart still 0 A"),
     "a restart of who does not have it": ("bad_field", "restart still 0 D"),
     "a restart on a node that there is not": ("bad_field", "restart still 0 nobody"),
-}
+    "a filter without operators": ("bad_filter", "create n --filter nonsense"),
+    "a profile that nobody has": ("no_data_nodes", "create n --profile nvme"),
+    "partitions above their bound": ("bad_field", "create n --partitions 65001"),
+    "more replicas of partitions than there may be": ("too_large", "create n --partitions 65000 --replicas 2"),
+    "a mode that is none": ("bad_field", "create n --mode fast"),
+    "a name that is none": ("bad_field", "create no-name"),
+    "a name that is taken": ("zone_exists", "create z"),
+    "a change of nothing": ("bad_field", "alter z"),
+} | {
+    f"{words} of a zone that there is not": ("unknown_zone", words)
+    for words in ("alter n --replicas 1", "drop n", "show n", "plan n", "reset n", "cancel n 0", "restart n 0 A")
+} | {
+    f"{words} of a partition that there is not": ("unknown_zone_partition", words)
+    for words in ("cancel z 7", "reset z 7", "restart z 7 A")
+}  # fmt: skip
 """What is wrong, its code, and the words."""
 
 
@@ -285,9 +265,10 @@ def test_bad_input_is_refused_with_its_code_and_the_state_has_the_digest_that_it
         given = words.format(**explain).split()
         status, out, err = run(*given)
         assert (status, out, err.split(":")[0]) == (1, "", code), (what, out, err)
-        status, out, err = run(*given, "--json")
-        assert status == 1, what
-        assert json.loads(out or err)["code"] == code, (what, out, err)
+        if given[0] not in ("show", "plan"):  # of these only the program itself writes errors as JSON
+            status, out, err = run(*given, "--json")
+            assert status == 1, what
+            assert json.loads(out or err)["code"] == code, (what, out, err)
         after = client.read_barrier()
         assert (after.epoch, digest(after)) == (state.epoch, was), what
 
