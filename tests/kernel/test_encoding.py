@@ -1,4 +1,8 @@
-"""Canonical bytes: the same in every process, different for different values; digests part by part."""
+"""Canonical bytes: the same in every process, different for different values; digests part by part.
+
+States come back from their bytes, and nothing but their bytes is a state. The digest of a state that follows another
+one is the one made anew, and little is encoded for it.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +10,28 @@ import os
 import random
 import subprocess
 import sys
-from dataclasses import make_dataclass, replace
+from dataclasses import is_dataclass, make_dataclass, replace
+from functools import cache
 from hashlib import sha256
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from immutables import Map
 
-from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
+from ringlog.kernel.columns.blocks import in_blocks, with_items
+from ringlog.kernel.columns.fast_dataclass import replaced
+from ringlog.kernel.commands.cluster.cluster import ChangeSettings, InitializeCluster, Noop, TakeOver
+from ringlog.kernel.encoding import digester as production
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_state
+from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.encoding.encoder import command_digest, digest, encode, framed_record, part_digests
-from ringlog.kernel.model.applied_history import Applied
-from ringlog.kernel.model.state import PARTS, ClusterState
+from ringlog.kernel.fold import fold
+from ringlog.kernel.model.applied_history import Applied, History
+from ringlog.kernel.model.state import EMPTY_STATE, PARTS, ClusterState, Placement, RangeGroup, Replica
 from ringlog.kernel.values import Column
-from tests.kernel.entries import applied, founded, node, random_history
+from tests.kernel.entries import applied, entry, founded, node, random_command, random_history
 
 BUILD = "import random; from tests.kernel.entries import random_history; "
 BUILD += "from ringlog.kernel.encoding.encoder import digest; "
@@ -140,3 +151,188 @@ def test_a_command_digest_is_that_of_the_encoded_tuple(parts: tuple[str, int, by
 def test_an_entry_of_the_history_is_encoded_as_every_record(texts: tuple[str, str, str], epoch: int) -> None:
     entry = Applied(epoch, *texts)
     assert encode(entry) == framed_record(entry, encode)
+
+
+LETTERS = b"0123456789-:NTFISBLMRax"
+
+
+@cache
+def long_life() -> bytes:
+    """The bytes of a state with something of much."""
+    return encode(random_history(random.Random(6), 400))
+
+
+@settings(max_examples=30, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(0, 60))
+def test_states_of_random_lives_come_back(draw: random.Random, length: int) -> None:
+    state = EMPTY_STATE
+    for _ in range(length):
+        command = random_command(draw, state) if state.epoch else InitializeCluster("c")
+        state = fold(state, entry(state, command)).state
+    found = decode_state(encode(state))
+    assert found == state
+    assert digest(found) == digest(state)
+    assert fold(found, entry(state, Noop())) == fold(state, entry(state, Noop()))
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 3))
+def test_changed_bytes_are_another_state_or_none(draw: random.Random, times: int) -> None:
+    data = bytearray(long_life())
+    for _ in range(times):
+        place = draw.randrange(len(data))
+        end = place + draw.choice([0, 1, 1, 1, 7])
+        data[place:end] = bytes(draw.choices(LETTERS, k=draw.choice([0, 1, 1, 1, 2])))
+    _is_inverse(bytes(data))
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.binary(max_size=60) | st.text(LETTERS.decode(), max_size=60).map(str.encode))
+@example(b"")
+@example(b"R20:S12:ClusterStatex")
+@example(b"R99999999999999999999:")
+def test_any_bytes_have_an_answer(data: bytes) -> None:
+    _is_inverse(data)
+    _is_inverse(b"R%d:S12:ClusterState%b" % (len(data) + 16, data))
+
+
+def _is_inverse(data: bytes) -> None:
+    try:
+        found = decode_state(data)
+    except StateUndecodable:
+        return
+    assert encode(found) == data
+
+
+def test_equal_members_and_equal_groups_are_one_object() -> None:
+    state = decode_state(long_life())
+    groups = [group for placement in state.placements.values() for group in placement.ranges]
+    members = {member: member for group in groups for member in group.read}
+    assert members
+    assert all(members[member] is member for group in groups for member in group.read)
+    sides = {side: side for group in groups for side in (group.read, group.write)}
+    assert all(sides[side] is side for group in groups for side in (group.read, group.write))
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"epoch": 3},
+        {"epoch": 10**39},
+        {"epoch": 1},
+        {"history": EMPTY_STATE.history},
+        {"time": 10**50},
+        {"epoch": True},
+        {"generations": (1,)},
+        {"nodes": Map({1: "x"})},
+    ],
+)
+def test_what_no_state_holds_is_refused(broken: dict[str, object]) -> None:
+    state = applied(founded(), Noop())
+    with pytest.raises(StateUndecodable):
+        decode_state(encode(replace(state, **broken)))  # type: ignore[arg-type]
+
+
+def test_an_id_that_is_twice_in_the_history_is_refused() -> None:
+    twice = Applied(1, "a", "r", "d"), Applied(2, "b", "r", "d")
+    state = ClusterState(epoch=2, history=History(0, (), twice))
+    with pytest.raises(StateUndecodable, match="twice"):
+        decode_state(encode(state))
+
+
+def test_state_ids_that_do_not_ascend_are_refused() -> None:
+    turned = Applied(1, "b", "r1", "d"), Applied(2, "a", "r2", "d")
+    state = ClusterState(epoch=2, history=History(0, (), turned))
+    with pytest.raises(StateUndecodable, match="ascend"):
+        decode_state(encode(state))
+
+
+def test_a_text_with_the_bytes_of_a_member_is_a_text() -> None:
+    state = decode_state(long_life())
+    member = next(group.read[0] for one in state.placements.values() for group in one.ranges if group.read)
+    body = encode(member).partition(b":")[2].decode()
+    strange = replace(state, name=body, schema_version=body)
+    assert decode_state(encode(strange)) == strange
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.randoms(use_true_random=False), st.integers(1, 60))
+def test_digests_of_random_lives_are_those_made_anew(draw: random.Random, length: int) -> None:
+    state, digester = EMPTY_STATE, Digester()
+    for _ in range(length):
+        command = random_command(draw, state) if state.epoch else InitializeCluster("c")
+        state = fold(state, entry(state, command)).state
+        if draw.random() < 0.7:
+            assert digester.digest(state) == digest(state)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_order_gives_the_same_digests(seed: int) -> None:
+    draw = random.Random(seed)
+    states = [EMPTY_STATE, founded(), random_history(draw, 60), random_history(draw, 200)]
+    digester = Digester()
+    for state in draw.choices(states, k=30):
+        assert digester.digest(state) == digest(state)
+
+
+@pytest.fixture
+def encoded(monkeypatch: pytest.MonkeyPatch) -> list[object]:
+    """What is encoded."""
+    values: list[object] = []
+
+    def noted(value: object) -> bytes:
+        values.append(value)
+        return encode(value)
+
+    monkeypatch.setattr(production, "encode", noted)
+    return values
+
+
+def test_what_is_as_before_is_not_encoded_again(encoded: list[object]) -> None:
+    before = applied(founded(), *(node(number) for number in range(1, 30)))
+    after = applied(before, node(30))
+    digester = Digester()
+    digester.digest(before)
+    encoded.clear()
+    assert digester.digest(after) == digest(after)
+    records = [value for value in encoded if is_dataclass(value)]
+    assert records == [after.nodes[node(30).id], after.history.at(after.epoch)]
+
+
+def test_nothing_is_kept_of_states_that_are_gone() -> None:
+    small, large = founded(), random_history(random.Random(3), 200)
+    worn, fresh = Digester(), Digester()
+    for state in (small, large, small):
+        worn.digest(state)
+    fresh.digest(small)
+    assert _kept(worn) == _kept(fresh)
+
+
+def _kept(digester: Digester) -> dict[str, int]:
+    return {name: len(one._rows) + len(one._items) + len(one._inner) for name, one in digester._encoders.items()}
+
+
+def test_a_step_of_a_large_ring_encodes_the_ranges_that_it_changes(encoded: list[object]) -> None:
+    placement = Placement("simple:1", in_blocks(ranges(2_000)), tuple(range(2_000)))
+    before = replaced(founded(), placements=Map({placement.key: placement}))
+    others = [replaced(placement.ranges[at], changed=9) for at in (7, 8, 1_500)]
+    moved = replaced(placement, ranges=with_items(placement.ranges, (7, 8, 1_500), others))
+    after = replaced(before, epoch=9, placements=before.placements.set(placement.key, moved))
+    digester = Digester()
+    digester.digest(before)
+    encoded.clear()
+    assert digester.digest(after) == digest(after)
+    assert [value for value in encoded if type(value) is RangeGroup] == others
+    assert digester.digest(before) == digest(before)
+
+
+def ranges(count: int) -> tuple[RangeGroup, ...]:
+    return tuple(RangeGroup(end - 1, end, (), (Replica(f"n{end % 7}", 1),), 1) for end in range(count))
+
+
+@pytest.mark.parametrize("most", [100, 128, 300, 5_000])
+def test_a_history_counts_from_wherever_it_begins(most: int) -> None:
+    state, digester = applied(founded(), ChangeSettings((("history_entries", most),))), Digester()
+    for _ in range(400):
+        state = applied(state, Noop())
+        assert digester.digest(state) == digest(state)

@@ -1,7 +1,8 @@
-"""Generations as a snapshot stores them come back, with the canonical bytes that they had; other bytes are refused."""
+"""Generations in columns are those of the tuple, and come back from a snapshot with their canonical bytes."""
 
 from __future__ import annotations
 
+import pickle
 import random
 import tracemalloc
 from itertools import pairwise
@@ -12,13 +13,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.kernel.columns.fast_dataclass import replaced
-from ringlog.kernel.encoding.decoder import StateUndecodable
-from ringlog.kernel.encoding.encoder import digest_of_chunks, encode, sha256_of
+from ringlog.kernel.encoding.decoder import StateUndecodable, decode_parts
+from ringlog.kernel.encoding.digester import Digester
+from ringlog.kernel.encoding.encoder import digest, digest_of_chunks, encode, encoded_parts, sha256_of
 from ringlog.kernel.encoding.stored_generations import canonical_chunks, read_generations, stored_generations
 from ringlog.kernel.generations.canonical import size_of_canonical
-from ringlog.kernel.generations.describe import generate
-from ringlog.kernel.generations.packed import PackedRanges, as_ranges, packed
-from ringlog.kernel.model.state import Forgotten, Generation, Node
+from ringlog.kernel.generations.check import broken_part, broken_whole
+from ringlog.kernel.generations.describe import generate, ranges_digest
+from ringlog.kernel.generations.packed import (
+    PACKED_FROM,
+    PackedRanges,
+    Ranges,
+    as_ranges,
+    ends_of,
+    joined,
+    no_ends,
+    packed,
+    streams_in,
+)
+from ringlog.kernel.model.state import ClusterState, Forgotten, Generation, Node
 from ringlog.kernel.ring.shards import SHARDS_MAX
 from ringlog.kernel.values import TOKEN_MAX, TOKEN_MIN, GenerationRange, Position, Token
 from tests.kernel.generations.clusters import described, directory, generation, rings
@@ -141,3 +154,59 @@ def test_streams_for_which_there_are_no_bytes_take_no_memory(streams: int) -> No
         assert tracemalloc.get_traced_memory()[1] < 40 * len(data)
     finally:
         tracemalloc.stop()
+
+
+def columns_of(ranges: Ranges) -> PackedRanges:
+    found = packed(ranges)
+    assert found is not None
+    assert packed(found) is found
+    return found
+
+
+@given(described(), st.sets(st.integers(-60, 60), max_size=4))
+def test_columns_are_the_ranges(ranges: Ranges, some: set[int]) -> None:
+    columns = columns_of(ranges)
+    assert (columns[0], columns[-1], len(columns)) == (ranges[0], ranges[-1], len(ranges))
+    assert ends_of(columns) == ends_of(ranges)
+    tokens = sorted(some | {ranges[0].end, ranges[-1].end})
+    assert no_ends(columns, tokens) == no_ends(ranges, tokens) == sorted(set(tokens) - set(ends_of(ranges)))
+    assert streams_in(columns) == streams_in(ranges) == sum(len(one.streams) for one in ranges)
+    assert ranges_digest(columns) == ranges_digest(ranges)
+    assert broken_part(columns) == broken_part(ranges)
+    assert broken_whole([columns]) == broken_whole([ranges])
+    assert columns._made is None  # nothing of that makes single ranges
+    assert columns == ranges
+    assert ranges == columns
+    assert hash(columns) == hash(ranges)
+    assert encode(columns) == encode(ranges)
+    assert repr(columns) == repr(ranges)
+    assert pickle.loads(pickle.dumps(columns)) == columns_of(ranges) == columns
+    assert all(one is other for one, other in zip(columns, columns[:], strict=True))
+
+
+@given(described(), described())
+def test_other_ranges_are_not_equal(one: Ranges, other: Ranges) -> None:
+    assert (columns_of(one) == columns_of(other)) == (one == other)
+    assert (columns_of(one) == other) == (one == other)
+    assert columns_of(one) != list(one)
+
+
+@given(described(), st.lists(st.integers(0, 24), max_size=3), st.data())
+def test_parts_are_joined(ranges: Ranges, cuts: list[int], data: st.DataObject) -> None:
+    bounds = sorted({0, len(ranges), *(cut for cut in cuts if cut < len(ranges))})
+    parts = [ranges[start:end] for start, end in pairwise(bounds)]
+    mixed = [part if data.draw(st.booleans()) else as_ranges(columns_of(part)) for part in parts]
+    assert joined(mixed) == ranges
+    whole = joined([as_ranges(columns_of(part)) for part in parts])
+    assert isinstance(whole, PackedRanges)
+    assert whole == ranges
+
+
+def test_a_stored_state_has_them_packed() -> None:
+    ends = range(-PACKED_FROM // 2, PACKED_FROM // 2)
+    ranges = generate(dict.fromkeys(ends, "a"), directory((1, 12)), bytes(16))
+    state = ClusterState(generations=(generation(ranges), generation(ranges[1:], 2, "h")))
+    found = decode_parts(encoded_parts(state))
+    assert [isinstance(one.ranges, PackedRanges) for one in found.generations] == [True, False]
+    assert found.generations == state.generations
+    assert digest(found) == digest(state) == Digester().digest(found)

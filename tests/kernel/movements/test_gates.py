@@ -1,4 +1,4 @@
-"""Who must have acknowledged and reported before an operation goes on, when several gain and some are dead."""
+"""Who must have acknowledged and reported before an operation goes on, and what an operator decides if it cannot."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from dataclasses import replace
 import pytest
 
 from ringlog.kernel.commands.cluster.cluster import ChangeSettings
-from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove, Replace
-from ringlog.kernel.commands.topology.nodes import DeclareDown
-from ringlog.kernel.commands.topology.operations import CancelOperation
-from ringlog.kernel.model.state import ClusterState
-from ringlog.kernel.operations.gates import gaining_nodes, gate, missing
-from ringlog.kernel.values import StreamReport, Witness
-from tests.kernel.movements.clusters import network, placed, simple
-from tests.kernel.operations.drive import advance_of, applied, begun, driven, everyone, refused, stepped
+from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
+from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Remove, Replace
+from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp
+from ringlog.kernel.commands.topology.operations import AdvanceOperation, CancelOperation, FailOperation, RetryOperation
+from ringlog.kernel.model.state import ClusterState, Operation
+from ringlog.kernel.operations.gates import counts_from, describe, gaining_nodes, gate, missing, stopped_by
+from ringlog.kernel.values import Command, StreamReport, Witness
+from tests.kernel.movements.clusters import canonical_everywhere, network, placed, simple
+from tests.kernel.operations.drive import SEED, advance_of, applied, begun, driven, everyone, refused, stepped
 
 FIVE = {f"n{number}": ("dc1/r1", [100 * number]) for number in range(1, 6)}
 SPARE = {"x": ("dc1/r1", ())}
@@ -160,3 +161,171 @@ def test_an_assassination_waits_for_the_cancel_of_what_can_be_cancelled() -> Non
     assert "cancelled" in refused(state, Assassinate("n9")).detail
     state = applied(state, CancelOperation(operation, "it died"))
     assert applied(state, Assassinate("n9")).nodes["n9"].state == "left"
+
+
+OLD, NEW, FINISHED = "write_both_read_old", "write_both_read_new", "finished"
+FOUR = {f"n{number}": ("dc1/r1", (100 * number,)) for number in (1, 2, 3, 4)} | {"x": ("dc1/r1", ())}
+
+
+def asked(factor: int, stage: str, command: Command | None = None) -> tuple[ClusterState, str]:
+    state, operation = begun(placed(FOUR, simple(factor)), command or Join("x", (150,), SEED))
+    return driven(state, operation, stage), operation
+
+
+def of(state: ClusterState, operation: str) -> Operation:
+    return state.operations[operation]
+
+
+def gave_up(state: ClusterState, operation: str, node: str = "x", tries: int = 200) -> FailOperation:
+    return FailOperation(operation, "rows from n2: refused", node, tries, counts_from(of(state, operation)))
+
+
+def acknowledged_by(state: ClusterState, operation: str, *silent: str) -> AdvanceOperation:
+    command = advance_of(state, operation)
+    return replace(command, witnesses=tuple(one for one in command.witnesses if one.node not in silent))
+
+
+def test_tries_in_vain_stop_an_operation_until_it_is_tried_again() -> None:
+    state, operation = asked(2, OLD)
+    stopped = applied(state, gave_up(state, operation))
+    (failure,) = stopped_by(of(stopped, operation))
+    assert (failure.node, failure.tries, of(stopped, operation).stage) == ("x", 200, OLD)
+    assert describe(stopped, failure) == f"x after 200 tries at epoch {stopped.epoch}: rows from n2: refused"
+    assert stopped.placements == state.placements
+    assert refused(stopped, advance_of(stopped, operation)).code == "awaits_decision"
+    assert refused(stopped, gave_up(stopped, operation)).code == "awaits_decision"
+
+    again = applied(stopped, RetryOperation(operation, "n2 is back"))
+    assert stopped_by(of(again, operation)) == ()
+    assert counts_from(of(again, operation)) == again.epoch
+    late = replace(gave_up(stopped, operation), since=counts_from(of(state, operation)))
+    assert refused(again, late).code == "wrong_stage", "tries of the time before"
+    assert len(stopped_by(of(applied(again, gave_up(again, operation)), operation))) == 1
+    assert canonical_everywhere(driven(again, operation, FINISHED))
+
+
+def test_what_stops_nothing() -> None:
+    state, operation = asked(2, OLD)
+    assert refused(state, gave_up(state, operation, tries=199)).code == "bad_field"
+    assert refused(state, gave_up(state, operation, "n3")).code == "wrong_stage", "n3 gets nothing"
+    assert refused(state, gave_up(state, operation, "nobody")).code == "unknown_node"
+    late = driven(state, operation, NEW)
+    assert refused(late, gave_up(late, operation)).code == "wrong_stage", "nothing is streamed any more"
+    few = applied(state, ChangeSettings((("stream_tries_max", 3),)))
+    assert stopped_by(of(applied(few, gave_up(few, operation, tries=3)), operation))
+
+
+def test_a_crowd_that_fails_reports_it_so_often_and_no_more() -> None:
+    """Else the last reports would push out the first ones, and those would be made again, for ever."""
+    nodes = {f"n{number}": ("dc1/r1", (100 * number,)) for number in range(1, 15)}
+    state, operation = begun(placed(nodes, simple(1)), AlterKeyspace("ks0", simple(2)))
+    state = driven(state, operation, OLD)
+    gaining = gaining_nodes(of(state, operation))
+    assert len(gaining) == 14
+    for name in gaining[:10]:
+        state = applied(state, gave_up(state, operation, name))
+    assert len(stopped_by(of(state, operation))) == 10
+    assert {refused(state, gave_up(state, operation, name)).code for name in gaining} == {"awaits_decision"}
+    state = applied(state, RetryOperation(operation, "mended"))
+    assert canonical_everywhere(driven(state, operation, FINISHED))
+
+
+def test_a_stopped_operation_may_be_called_off() -> None:
+    state, operation = asked(2, OLD)
+    stopped = applied(state, gave_up(state, operation))
+    off = applied(stopped, CancelOperation(operation, "another day"))
+    assert of(off, operation).stage == "cancelled"
+    assert off.placements == placed(FOUR, simple(2)).placements
+
+
+def test_an_error_past_the_point_of_no_return_waits_for_a_decision() -> None:
+    state, operation = asked(2, NEW)
+    stopped = applied(state, FailOperation(operation, "disk full", "n2"))
+    assert refused(stopped, advance_of(stopped, operation)).code == "awaits_decision"
+    assert "n2 at epoch" in refused(stopped, advance_of(stopped, operation)).detail
+    assert canonical_everywhere(driven(applied(stopped, RetryOperation(operation, "mended")), operation, FINISHED))
+
+
+def test_a_node_that_is_gone_for_good_is_left_out_when_nothing_can_be_called_off() -> None:
+    """With two replicas the one that is left is in every quorum of both: whoever is late meets it."""
+    state, operation = asked(2, NEW)
+    ignoring = RetryOperation(operation, "gone", ("n2",))
+    assert refused(state, ignoring).code == "wrong_node_state", "nobody has said so"
+    dead = applied(state, DeclareDown("n2", "fire"))
+    assert refused(dead, acknowledged_by(dead, operation, "n2")).code == "gate_not_met"
+    again = applied(dead, ignoring)
+    assert of(again, operation).ignored == ("n2",)
+    done = applied(again, acknowledged_by(again, operation, "n2"))
+    assert of(done, operation).stage == FINISHED
+    assert canonical_everywhere(done)
+    assert refused(again, DeclareUp("n2", "it lives")).code == "operations_in_flight"
+    # And then, as ever, it is removed.
+    state, removal = begun(done, Remove("n2"))
+    assert canonical_everywhere(driven(state, removal, FINISHED))
+
+
+def test_nobody_is_left_out_of_what_can_be_called_off() -> None:
+    state, operation = asked(2, OLD)
+    dead = applied(state, DeclareDown("n2", "fire"))
+    assert refused(dead, RetryOperation(operation, "gone", ("n2",))).code == "wrong_stage"
+
+
+@pytest.mark.parametrize(("factor", "gone"), [(1, ("n2",)), (3, ("n2", "n3"))])
+def test_to_leave_out_a_quorum_admits_a_loss(factor: int, gone: tuple[str, ...]) -> None:
+    state, operation = asked(factor, NEW)
+    for name in gone:
+        state = applied(state, DeclareDown(name, "fire"))
+    assert refused(state, RetryOperation(operation, "gone", gone)).code == "too_few_replicas"
+    again = applied(state, RetryOperation(operation, "gone", gone, admits_loss=True))
+    assert "may have missed rows" in of(again, operation).reason
+    done = applied(again, acknowledged_by(again, operation, *gone))
+    assert of(done, operation).stage == FINISHED
+
+
+def ignoring(command: str) -> tuple[ClusterState, str]:
+    """n3 gives its ranges away, past the point of no return, the dead n4 is left out; both have one range."""
+    if command == "leave":
+        state, operation = asked(3, NEW, Leave("n3"))
+        state = applied(state, DeclareDown("n4", "fire"))
+        return applied(state, RetryOperation(operation, "gone", ("n4",))), operation
+    state = applied(placed(FOUR, simple(3)), DeclareDown("n4", "fire"))
+    state, operation = begun(state, Replace("x", "n3", ("n4",)))
+    return driven(state, operation, NEW), operation
+
+
+@pytest.mark.parametrize("command", ["leave", "replace"])
+def test_in_whatever_order_nodes_die_nobody_leaves_out_a_quorum_without_saying_so(command: str) -> None:
+    """One that leaves need not be asked once it is declared down; here it must, or n2 alone would know of the step."""
+    state, operation = ignoring(command)
+    dead = applied(state, DeclareDown("n3", "fire"))
+    rejection = refused(dead, acknowledged_by(dead, operation, "n3", "n4"))
+    assert rejection.code == "gate_not_met"
+    assert "n3" in rejection.detail
+    assert of(applied(dead, acknowledged_by(dead, operation, "n4")), operation).stage == FINISHED, (
+        "if it lives after all"
+    )
+    assert of(applied(dead, Assassinate("n3")), operation).stage == FINISHED
+    again = RetryOperation(operation, "gone", ("n4",))
+    assert refused(dead, again).code == "too_few_replicas", "as if n3 had been declared down first"
+    admitted = applied(dead, replace(again, admits_loss=True))
+    assert of(admitted, operation).ignored == ("n3", "n4")
+    done = applied(admitted, acknowledged_by(admitted, operation, "n3", "n4"))
+    assert of(done, operation).stage == FINISHED
+    assert "may have missed rows" in of(done, operation).reason
+
+
+def test_a_quorum_is_asked_of_each_datacenter() -> None:
+    nodes = {f"{dc}{n}": (f"{dc}/r1", [100 * n + len(dc)]) for dc in ("a", "bb") for n in (1, 2, 3)}
+    state, operation = begun(placed({**nodes, "x": ("a/r1", ())}, network(a=3, bb=1)), Join("x", (150,), SEED))
+    state = driven(state, operation, NEW)
+    for name in ("a1", "bb1"):
+        state = applied(state, DeclareDown(name, "fire"))
+    assert of(applied(state, RetryOperation(operation, "", ("a1",))), operation).ignored == ("a1",)
+    # Nothing changes in the other datacenter, but where a range is cut its group is asked, too.
+    assert "x" in gaining_nodes(of(state, operation))
+
+
+def test_an_ended_operation_is_not_tried_again() -> None:
+    state, operation = asked(2, FINISHED)
+    assert refused(state, RetryOperation(operation, "why not")).code == "wrong_stage"
+    assert refused(state, RetryOperation("join-999", "why not")).code == "unknown_operation"
