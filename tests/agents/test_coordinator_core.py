@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
+import pytest
+
 from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration, ForgetCdcGeneration
 from ringlog.kernel.commands.cdc.generations import (
     CloseCdcGeneration,
@@ -70,8 +72,12 @@ def finish(world: World) -> list[str]:
     return steps
 
 
-def test_a_join_goes_through_every_stage_with_its_generation() -> None:
-    world = World()
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_join_goes_through_every_stage_with_its_generation(world: World) -> None:
     joining(world, 1)
     assert finish(world) == [
         "prepared",
@@ -92,8 +98,7 @@ def test_a_join_goes_through_every_stage_with_its_generation() -> None:
     assert [generation.status for generation in world.state.generations] == ["published", "published"]
 
 
-def test_where_no_table_has_a_log_generations_come_and_go_by_themselves() -> None:
-    world = World()
+def test_where_no_table_has_a_log_generations_come_and_go_by_themselves(world: World) -> None:
     joining(world, 1)
     finish(world)
     joining(world, 2)
@@ -105,8 +110,7 @@ def test_where_no_table_has_a_log_generations_come_and_go_by_themselves() -> Non
     assert world.state.generations[0].ranges == ()
 
 
-def test_a_generation_expires_when_its_rows_are_gone_and_the_topics_say_so_before_it_is_forgotten() -> None:
-    world = World()
+def test_a_generation_expires_when_its_rows_are_gone_and_the_topics_say_so_before_it_is_forgotten(world: World) -> None:
     prepared(world)
     finish(world)
     logged(world, ttl=3600)
@@ -146,8 +150,7 @@ def logged(world: World, ttl: int = 86_400) -> None:
     applied(world, CreateTable("ks", "logged", node(9), columns, ("k",), (), options))
 
 
-def test_without_acknowledgements_nothing_that_is_gated_goes_on() -> None:
-    world = World()
+def test_without_acknowledgements_nothing_that_is_gated_goes_on(world: World) -> None:
     state = joining(world, 1)
     (first,) = propose(known(state, acks={}))
     assert isinstance(first.command, AdvanceOperation)
@@ -158,8 +161,7 @@ def test_without_acknowledgements_nothing_that_is_gated_goes_on() -> None:
     assert len(propose(known(state))) == 1
 
 
-def test_acknowledgements_count_once_the_log_vouches_for_them() -> None:
-    world = World()
+def test_acknowledgements_count_once_the_log_vouches_for_them(world: World) -> None:
     state = applied(world, propose(known(joining(world, 1)))[0].command)
     acks = acks_of(state)
     ahead = {name: replace(ack, applied=10**6, drained=10**6) for name, ack in acks.items()}
@@ -171,8 +173,7 @@ def test_acknowledgements_count_once_the_log_vouches_for_them() -> None:
     assert {(witness.applied, witness.drained) for witness in proposal.command.witnesses} == {(state.epoch,) * 2}
 
 
-def test_reports_of_other_operations_are_not_shown() -> None:
-    world = World()
+def test_reports_of_other_operations_are_not_shown(world: World) -> None:
     joining(world, 1)
     state = world.state
     while state.operations and next(iter(state.operations.values())).stage != "write_both_read_old":
@@ -185,8 +186,7 @@ def test_reports_of_other_operations_are_not_shown() -> None:
     assert len(propose(known(state))) == 1
 
 
-def test_the_same_view_asks_under_the_same_id_and_a_newer_one_under_another() -> None:
-    world = World()
+def test_the_same_view_asks_under_the_same_id_and_a_newer_one_under_another(world: World) -> None:
     state = joining(world, 1)
     (first,) = propose(known(state))
     assert propose(known(state)) == (first,)
@@ -213,8 +213,7 @@ def commits(state: ClusterState, **changes: object) -> list[int]:
     return [command.timestamp for command in commands if isinstance(command, CommitCdcGeneration)]
 
 
-def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_their_horizons() -> None:
-    world = World()
+def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_their_horizons(world: World) -> None:
     state = prepared(world)
     assert commits(state, now=LATER, complete_since=LATER) == []
     assert commits(state, now=LATER, complete_since=LATER - HORIZON_WAIT_US) == [LATER + 9_000_001]
@@ -222,9 +221,8 @@ def test_a_new_generation_waits_a_little_for_live_writers_and_then_starts_above_
     assert commits(world.state, now=LATER, complete_since=LATER) == [LATER + LEAD_US]
 
 
-def test_a_generation_that_would_start_too_far_ahead_waits_until_its_validator_takes_it() -> None:
+def test_a_generation_that_would_start_too_far_ahead_waits_until_its_validator_takes_it(world: World) -> None:
     """Someone with a fast clock wrote a far horizon; the refusal would be repeated for ever."""
-    world = World()
     far = LATER + 1_000_000_000
     prepared(world, far)
     for seconds in (0, 60, 800, 850, 878, 882, 883, 900, 1_100):
@@ -235,16 +233,14 @@ def test_a_generation_that_would_start_too_far_ahead_waits_until_its_validator_t
             assert too_far_ahead(world.state, CommitCdcGeneration("x", timestamp, ""), now - LEAD_US) is None
 
 
-def test_a_new_generation_starts_above_the_previous_one_also_when_the_clock_went_back() -> None:
-    world = World()
+def test_a_new_generation_starts_above_the_previous_one_also_when_the_clock_went_back(world: World) -> None:
     state = prepared(world)
     assert state.generations[-1].timestamp == START
     applied(world, AdvanceCdcWriter("spark", "a", START, START))
     assert commits(world.state, now=NOW - 60_000_000, complete_since=NOW) == [START + 1]
 
 
-def test_publication_is_recorded_only_when_the_change_topics_have_it() -> None:
-    world = World()
+def test_publication_is_recorded_only_when_the_change_topics_have_it(world: World) -> None:
     joining(world, 1)
     while not world.state.generations:
         applied(world, propose(known(world.state))[0].command)
@@ -260,8 +256,7 @@ def test_publication_is_recorded_only_when_the_change_topics_have_it() -> None:
     assert publications(committed) == 1
 
 
-def test_a_generation_is_closed_only_when_the_writers_are_done_with_it() -> None:
-    world = World()
+def test_a_generation_is_closed_only_when_the_writers_are_done_with_it(world: World) -> None:
     prepared(world)
     finish(world)
     following = world.state.generations[-1].timestamp
@@ -271,8 +266,7 @@ def test_a_generation_is_closed_only_when_the_writers_are_done_with_it() -> None
     assert [type(proposal.command) for proposal in propose(known(world.state))] == [CloseCdcGeneration]
 
 
-def test_a_request_for_a_generation_is_served() -> None:
-    world = World()
+def test_a_request_for_a_generation_is_served(world: World) -> None:
     joining(world, 1)
     finish(world)
     applied(world, RequestCdcGeneration(bytes(range(16))))
@@ -280,8 +274,7 @@ def test_a_request_for_a_generation_is_served() -> None:
     assert len(world.state.generations) == 1
 
 
-def test_data_that_does_not_fit_the_owners_any_more_is_put_anew() -> None:
-    world = World()
+def test_data_that_does_not_fit_the_owners_any_more_is_put_anew(world: World) -> None:
     state = prepared(world)
     assert state.prepared is not None
     (part,) = (ranges for _, ranges in state.prepared.received)
@@ -294,8 +287,7 @@ def test_data_that_does_not_fit_the_owners_any_more_is_put_anew() -> None:
     assert again.ranges == part
 
 
-def test_nothing_is_proposed_when_all_is_done() -> None:
-    world = World()
+def test_nothing_is_proposed_when_all_is_done(world: World) -> None:
     assert propose(known(world.state)) == ()
     joining(world, 1)
     finish(world)
@@ -303,8 +295,7 @@ def test_nothing_is_proposed_when_all_is_done() -> None:
     assert finish_operations(world.state, lambda state, _: state) == []
 
 
-def test_several_operations_go_on_together_each_with_its_own_reports() -> None:
-    world = World()
+def test_several_operations_go_on_together_each_with_its_own_reports(world: World) -> None:
     for number in (1, 2, 3, 4):
         joining(world, number)
     assert len(propose(known(world.state))) == 4
@@ -323,8 +314,7 @@ def test_several_operations_go_on_together_each_with_its_own_reports() -> None:
     assert propose(known(world.state, acks=silent)) == ()
 
 
-def test_only_as_many_are_moved_on_as_may_run() -> None:
-    world = World()
+def test_only_as_many_are_moved_on_as_may_run(world: World) -> None:
     applied(world, ChangeSettings((("operations_concurrent_max", 2),)))
     for number in (1, 2, 3):
         joining(world, number)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from ringlog.kernel.commands.cdc.generations import CommitCdcGeneration
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter, RegisterCdcWriter
 from ringlog.kernel.commands.cluster.cluster import Noop
@@ -58,9 +60,17 @@ def acked(step: NextStep) -> list[int]:
     return [effect.offset for effect in step.effects if isinstance(effect, Ack)]
 
 
-def test_all_waiting_requests_travel_as_one_chain() -> None:
-    world = World()
-    core = validator(world)
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+@pytest.fixture
+def core(world: World) -> Validator:
+    return validator(world)
+
+
+def test_all_waiting_requests_travel_as_one_chain(world: World, core: Validator) -> None:
     step = offered(world, core, *(world.request(Noop()) for _ in range(5)))
     chain = committed(step).chain
     assert len(chain.entries) == 5
@@ -73,9 +83,7 @@ def test_all_waiting_requests_travel_as_one_chain() -> None:
     assert done.validator.batch is None
 
 
-def test_each_request_is_decided_on_what_the_ones_before_it_produce() -> None:
-    world = World()
-    core = validator(world)
+def test_each_request_is_decided_on_what_the_ones_before_it_produce(world: World, core: Validator) -> None:
     register = RegisterCdcWriter("spark", "a")
     step = offered(world, core, world.request(register), world.request(register))
     done = settle(step.validator, world.land_all(committed(step).chain))
@@ -83,9 +91,7 @@ def test_each_request_is_decided_on_what_the_ones_before_it_produce() -> None:
     assert [result.code for result in published(done)] == ["incarnation_reused"]
 
 
-def test_a_rejection_waits_for_the_entries_it_was_decided_on() -> None:
-    world = World()
-    core = validator(world)
+def test_a_rejection_waits_for_the_entries_it_was_decided_on(world: World, core: Validator) -> None:
     register = RegisterCdcWriter("spark", "a")
     first, second = world.request(register), world.request(register)
     step = offered(world, core, first, second)
@@ -100,9 +106,7 @@ def test_a_rejection_waits_for_the_entries_it_was_decided_on() -> None:
     assert [result.request_id for result in published(done)] == [second.request_id]
 
 
-def test_answers_before_the_lost_entry_go_out_and_those_after_it_wait_again() -> None:
-    world = World()
-    core = validator(world)
+def test_answers_before_the_lost_entry_go_out_and_those_after_it_wait_again(world: World, core: Validator) -> None:
     early, good, late = world.request(BAD), world.request(Noop()), world.request(BAD)
     step = offered(world, core, early, good, late)
     done = settle(step.validator, [CommitOutcome.LOST])
@@ -111,18 +115,14 @@ def test_answers_before_the_lost_entry_go_out_and_those_after_it_wait_again() ->
     assert acked(done) == [0]
 
 
-def test_a_batch_of_rejections_alone_needs_no_entry() -> None:
-    world = World()
-    core = validator(world)
+def test_a_batch_of_rejections_alone_needs_no_entry(world: World, core: Validator) -> None:
     step = offered(world, core, world.request(BAD))
     (result,) = published(step)
     assert (result.outcome, result.code, result.term) == ("rejected", "unknown_setting", 1)
     assert step.effects[-1] == Ack(0)
 
 
-def test_a_request_in_the_history_is_answered_applied_again() -> None:
-    world = World()
-    core = validator(world)
+def test_a_request_in_the_history_is_answered_applied_again(world: World, core: Validator) -> None:
     request = world.request(GOOD)
     step = offered(world, core, request)
     done = settle(step.validator, world.land_all(committed(step).chain))
@@ -131,9 +131,7 @@ def test_a_request_in_the_history_is_answered_applied_again() -> None:
     assert len(world.epochs_of(request.request_id)) == 1
 
 
-def test_the_same_request_twice_in_one_batch_is_decided_once() -> None:
-    world = World()
-    core = validator(world)
+def test_the_same_request_twice_in_one_batch_is_decided_once(world: World, core: Validator) -> None:
     request = world.request(Noop())
     step = offered(world, core, request, request)
     assert len(committed(step).chain.entries) == 1
@@ -142,10 +140,8 @@ def test_the_same_request_twice_in_one_batch_is_decided_once() -> None:
     assert acked(done) == [1]
 
 
-def test_a_rejected_twin_is_not_decided_anew_after_the_state_changed() -> None:
+def test_a_rejected_twin_is_not_decided_anew_after_the_state_changed(world: World, core: Validator) -> None:
     """Without it the first copy would be rejected and the second one applied, in the same batch."""
-    world = World()
-    core = validator(world)
     advance = world.request(AdvanceCdcWriter("spark", "a", NOW, 0))
     step = offered(world, core, advance, world.request(RegisterCdcWriter("spark", "a")), advance)
     done = settle(step.validator, world.land_all(committed(step).chain))
@@ -153,9 +149,7 @@ def test_a_rejected_twin_is_not_decided_anew_after_the_state_changed() -> None:
     assert world.epochs_of(advance.request_id) == []
 
 
-def test_a_request_id_with_another_command_is_refused_with_the_digest_that_was_asked() -> None:
-    world = World()
-    core = validator(world)
+def test_a_request_id_with_another_command_is_refused_with_the_digest_before(world: World, core: Validator) -> None:
     request = world.request(Noop())
     other = world.request(GOOD, request.request_id)
     step = offered(world, core, request, other)
@@ -167,9 +161,7 @@ def test_a_request_id_with_another_command_is_refused_with_the_digest_that_was_a
     assert published(later)[0].code == "request_id_reused"
 
 
-def test_an_applied_request_stays_applied_beside_another_command_under_its_id() -> None:
-    world = World()
-    core = validator(world)
+def test_an_applied_request_stays_applied_beside_another_command_under_its_id(world: World, core: Validator) -> None:
     request = world.request(GOOD)
     step = offered(world, core, request)
     core = settle(step.validator, world.land_all(committed(step).chain)).validator
@@ -178,9 +170,7 @@ def test_an_applied_request_stays_applied_beside_another_command_under_its_id() 
     assert [result.request_id for result in shown(step)] == [request.request_id]
 
 
-def test_an_answered_rejection_is_repeated_by_the_next_validator_under_its_own_term() -> None:
-    world = World()
-    core = validator(world)
+def test_an_answered_rejection_is_repeated_by_the_next_validator_in_its_term(world: World, core: Validator) -> None:
     advance = world.request(AdvanceCdcWriter("spark", "a", NOW, 0))
     answered = published(offered(world, core, advance))
     successor = remember(validator(world, 2), answered)
@@ -190,18 +180,14 @@ def test_an_answered_rejection_is_repeated_by_the_next_validator_under_its_own_t
     assert world.epochs_of(advance.request_id) == []
 
 
-def test_an_answered_id_with_another_command_is_refused() -> None:
-    world = World()
-    core = validator(world)
+def test_an_answered_id_with_another_command_is_refused(world: World, core: Validator) -> None:
     bad = world.request(BAD)
     step = offered(world, core, bad)
     again = offered(world, step.validator, world.request(GOOD, bad.request_id))
     assert [result.code for result in published(again)] == ["request_id_reused"]
 
 
-def test_an_answered_rejection_is_repeated_behind_a_stranger_with_its_id() -> None:
-    world = World()
-    core = validator(world)
+def test_an_answered_rejection_is_repeated_behind_a_stranger_with_its_id(world: World, core: Validator) -> None:
     bad = world.request(BAD)
     step = offered(world, core, bad)
     again = offered(world, step.validator, world.request(Noop(), bad.request_id), bad)
@@ -220,9 +206,7 @@ def test_a_request_that_left_the_history_has_expired() -> None:
     assert step.validator.answers.get(request.request_id) is None
 
 
-def test_an_epoch_that_is_not_there_yet_is_refused() -> None:
-    world = World()
-    core = validator(world)
+def test_an_epoch_that_is_not_there_yet_is_refused(world: World, core: Validator) -> None:
     request = world.request(Noop(), since_epoch=world.state.epoch + 1)
     step = offered(world, core, request)
     assert [(result.outcome, result.code) for result in published(step)] == [("rejected", "request_expired")]
@@ -231,9 +215,7 @@ def test_an_epoch_that_is_not_there_yet_is_refused() -> None:
     assert [result.outcome for result in published(again)] == ["rejected"]
 
 
-def test_unknown_and_undecodable_commands_are_rejected_and_never_reach_the_log() -> None:
-    world = World()
-    core = validator(world)
+def test_unknown_and_undecodable_commands_are_rejected_and_never_reach_the_log(world: World, core: Validator) -> None:
     good = world.request(GOOD)
     unknown = replace(world.request(), kind="DoWonders")
     newer = replace(world.request(), version=99)
@@ -242,26 +224,20 @@ def test_unknown_and_undecodable_commands_are_rejected_and_never_reach_the_log()
     assert [result.code for result in published(step)] == ["unknown_command", "unknown_command", "undecodable"]
 
 
-def test_what_is_no_request_is_acknowledged_in_its_place() -> None:
-    world = World()
-    core = validator(world)
+def test_what_is_no_request_is_acknowledged_in_its_place(world: World, core: Validator) -> None:
     assert acked(arrive(core, [(0, ()), (1, ())])) == [1]
     core = arrive(core, [(0, (world.request(),))]).validator
     assert acked(arrive(core, [(1, ())])) == []
 
 
-def test_offsets_that_come_again_are_taken_once() -> None:
-    world = World()
-    core = validator(world)
+def test_offsets_that_come_again_are_taken_once(world: World, core: Validator) -> None:
     request = world.request()
     core = arrive(core, [(0, (request,))]).validator
     assert len(arrive(core, [(0, (request,)), (1, (world.request(),))]).validator.waiting) == 2
 
 
-def test_requests_that_come_late_are_answered_before_they_are_acknowledged() -> None:
+def test_requests_that_come_late_are_answered_before_they_are_acknowledged(world: World, core: Validator) -> None:
     """After a rebalance a record of the assignment before may overtake those that nobody has answered yet."""
-    world = World()
-    core = validator(world)
     late, early = world.request(), world.request()
     step = begin(arrive(core, [(9, (late,))]).validator, world.state, NOW, world.draw)
     step = settle(step.validator, world.land_all(committed(step).chain))
@@ -275,9 +251,7 @@ def test_requests_that_come_late_are_answered_before_they_are_acknowledged() -> 
     assert acked(step) == [9]
 
 
-def test_limits_ahead_of_the_clock_are_answers() -> None:
-    world = World()
-    core = validator(world)
+def test_limits_ahead_of_the_clock_are_answers(world: World, core: Validator) -> None:
     world.direct(RegisterCdcWriter("spark", "a"))
     far = world.request(AdvanceCdcWriter("spark", "a", NOW + 60_000_001, 0))
     near = world.request(AdvanceCdcWriter("spark", "a", NOW + 60_000_000, 0))
@@ -300,8 +274,7 @@ def test_a_batch_is_bounded_by_count_and_by_the_history() -> None:
     assert len(committed(step).chain.entries) == BATCH_ENTRIES_MAX
 
 
-def test_the_first_entries_of_a_batch_are_handed_over_while_the_others_are_decided() -> None:
-    world = World()
+def test_the_first_entries_of_a_batch_are_handed_over_while_the_others_are_decided(world: World) -> None:
     requests = [world.request(Noop()) for _ in range(5 * PART_ENTRIES)]
     core = arrive(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
     step, sizes = begin(core, world.state, NOW, world.draw), []
@@ -316,8 +289,7 @@ def test_the_first_entries_of_a_batch_are_handed_over_while_the_others_are_decid
     assert [result.request_id for result in shown(done)] == [request.request_id for request in requests]
 
 
-def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_on_their_way() -> None:
-    world = World()
+def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_on_their_way(world: World) -> None:
     good = [world.request(Noop()) for _ in range(PART_ENTRIES)]
     unknown = replace(world.request(Noop()), kind="NoSuchCommand")
     requests = [*good, unknown, world.request(Noop())]
@@ -335,8 +307,7 @@ def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_
     ]
 
 
-def test_what_comes_in_while_a_batch_is_under_way_joins_it() -> None:
-    world = World()
+def test_what_comes_in_while_a_batch_is_under_way_joins_it(world: World) -> None:
     first, second = world.request(Noop()), world.request(Noop(), since_epoch=world.state.epoch + 1)
     step = offered(world, validator(world), first)
     assert committed(step).is_open
@@ -348,8 +319,7 @@ def test_what_comes_in_while_a_batch_is_under_way_joins_it() -> None:
     assert acked(done) == [1]
 
 
-def test_a_rejection_rests_on_no_entry_that_was_sent_before_its_request_came_in() -> None:
-    world = World()
+def test_a_rejection_rests_on_no_entry_that_was_sent_before_its_request_came_in(world: World) -> None:
     step = offered(world, validator(world), world.request(Noop()))
     bad, good = world.request(BAD), world.request(Noop())
     alone = take_in(step.validator, [(1, (bad,))], NOW, world.draw)
@@ -361,9 +331,7 @@ def test_a_rejection_rests_on_no_entry_that_was_sent_before_its_request_came_in(
     assert [result.request_id for result in published(done)] == [bad.request_id]
 
 
-def test_an_instance_stops_when_a_higher_term_is_folded() -> None:
-    world = World()
-    core = validator(world)
+def test_an_instance_stops_when_a_higher_term_is_folded(world: World, core: Validator) -> None:
     core = arrive(core, [(0, (world.request(),))]).validator
     world.take_over(2)
     (effect,) = begin(core, world.state, NOW, world.draw).effects
@@ -380,18 +348,14 @@ def test_answers_are_forgotten_only_when_their_requests_have_expired() -> None:
     assert len(step.validator.answers) == 1
 
 
-def test_a_head_that_leaves_no_room_above_it_stops_no_validator() -> None:
-    world = World()
-    core = validator(world)
+def test_a_head_that_leaves_no_room_above_it_stops_no_validator(world: World, core: Validator) -> None:
     world.state = replace(world.state, state_id="ffffffff-ffff-ffff-bfff-ffffffffffff")
     step = offered(world, core, world.request(Noop()))
     assert [result.code for result in published(step)] == ["state_id_not_above"]
 
 
-def test_every_answer_fits_into_a_record_whatever_was_asked() -> None:
+def test_every_answer_fits_into_a_record_whatever_was_asked(world: World, core: Validator) -> None:
     """Names come from outside: what an answer quotes of them is bounded, at four bytes a character."""
-    world = World()
-    core = validator(world)
     asked = replace(world.request(GOOD), kind=chr(0x10FFFF) * 400_000, submitter="s" * 400_000)
     step = offered(world, core, asked)
     (answer,) = published(step)

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.cache.port import AHEAD_US, FOREIGN_US, CacheStore, Confirmation, WriteOutcome
+from ringlog.cache.port import AHEAD_US, FOREIGN_US, CacheStore, Confirmation, StoredEpoch, WriteOutcome
 from ringlog.cache.projection import CacheDelta, Stamp, delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.kernel.model.state import EMPTY_STATE
@@ -28,6 +28,20 @@ def stored_stamp(cache: CacheStore) -> Stamp:
     return found[0]
 
 
+def stored_in(cache: CacheStore) -> StoredEpoch:
+    """All that is stored."""
+    found = cache.read()
+    assert found is not None
+    return found
+
+
+def not_yet(reader: CachedReader, reason: str) -> None:
+    """The reader must try again."""
+    with pytest.raises(TryAgain) as refused:
+        reader.read()
+    assert refused.value.reason == reason
+
+
 class CacheConformance:
     """Epochs one at a time, switched at once, never backwards."""
 
@@ -38,8 +52,7 @@ class CacheConformance:
     def test_a_full_projection_is_read_back_whole(self, cache: CacheStore) -> None:
         state = history()[-1]
         assert cache.apply(full(state), confirmed()) is WriteOutcome.APPLIED
-        stored = cache.read()
-        assert stored is not None
+        stored = stored_in(cache)
         assert stored.stamp == stamp_of(state)
         assert stored.parts == project(state)
         assert stored.confirmation == confirmed()
@@ -49,16 +62,14 @@ class CacheConformance:
         cache.apply(full(states[0]), confirmed())
         for before, after in itertools.pairwise(states):
             assert cache.apply(delta(before, after), confirmed()) is WriteOutcome.APPLIED
-            stored = cache.read()
-            assert stored is not None
+            stored = stored_in(cache)
             assert (stored.stamp, stored.parts) == (stamp_of(after), project(after))
 
     def test_a_difference_may_span_epochs(self, cache: CacheStore) -> None:
         states = history()
         cache.apply(full(states[0]), confirmed())
         assert cache.apply(delta(states[0], states[-1]), confirmed()) is WriteOutcome.APPLIED
-        stored = cache.read()
-        assert stored is not None
+        stored = stored_in(cache)
         assert stored.parts == project(states[-1])
 
     def test_a_difference_needs_the_state_that_it_starts_from(self, cache: CacheStore) -> None:
@@ -85,12 +96,9 @@ class CacheConformance:
         for other in (stamp_of(states[-2]), replace(stamp_of(states[-1]), state_id="another"), None):
             assert cache.apply(full(states[1], other), confirmed()) is WriteOutcome.LATER_STORED
         assert cache.apply(full(states[1], stamp_of(states[-1])), confirmed()) is WriteOutcome.APPLIED
-        stored = cache.read()
-        assert stored is not None
+        stored = stored_in(cache)
         assert (stored.stamp, stored.parts) == (stamp_of(states[1]), project(states[1]))
-        with pytest.raises(TryAgain) as refused:
-            reader.read()
-        assert refused.value.reason == "older"
+        not_yet(reader, "older")
         assert cache.apply(full(states[-1], stamp_of(states[-2])), confirmed()) is WriteOutcome.APPLIED
 
     def test_a_confirmation_by_a_clock_that_was_ahead_does_not_last(self, cache: CacheStore) -> None:
@@ -110,12 +118,10 @@ class CacheConformance:
         cache.apply(full(state), confirmed())
         for write in (full(state), delta(state, state), delta(history()[0], state)):
             assert cache.apply(write, confirmed(AT + 5)) is WriteOutcome.APPLIED
-        stored = cache.read()
-        assert stored is not None
+        stored = stored_in(cache)
         assert stored.confirmation.confirmed_at == AT + 5
         assert cache.apply(full(state), confirmed(AT + 1)) is WriteOutcome.APPLIED
-        stored = cache.read()
-        assert stored is not None
+        stored = stored_in(cache)
         assert stored.confirmation.confirmed_at == AT + 5
 
     def test_two_clusters_of_one_name_do_not_overwrite_each_other(self, cache: CacheStore) -> None:
@@ -129,9 +135,7 @@ class CacheConformance:
         assert cache.apply(full(other), confirmed(AT + FOREIGN_US)) is WriteOutcome.FOREIGN
         assert stored_stamp(cache) == stamp_of(state)
         assert cache.apply(full(other), confirmed(AT + 5 + FOREIGN_US)) is WriteOutcome.APPLIED
-        with pytest.raises(TryAgain) as refused:
-            reader.read()
-        assert refused.value.reason == "another_cluster"
+        not_yet(reader, "another_cluster")
         assert CachedReader(cache, lambda: AT).read().cluster_id == other.cluster_id
 
     def test_another_cluster_of_the_same_name_replaces_it(self, cache: CacheStore) -> None:
@@ -140,8 +144,7 @@ class CacheConformance:
         assert isinstance(delta(EMPTY_STATE, other), CacheDelta)
         assert cache.apply(delta(EMPTY_STATE, other), confirmed()) is WriteOutcome.BASE_MISSING
         assert cache.apply(full(other), confirmed()) is WriteOutcome.APPLIED
-        stored = cache.read()
-        assert stored is not None
+        stored = stored_in(cache)
         assert stored.parts == project(other)
 
     def test_removed_fields_are_gone(self, cache: CacheStore) -> None:
@@ -151,16 +154,13 @@ class CacheConformance:
         assert not without.keyspaces
         cache.apply(full(with_keyspace), confirmed())
         cache.apply(delta(with_keyspace, without), confirmed())
-        stored = cache.read()
-        assert stored is not None
+        stored = stored_in(cache)
         assert stored.parts["keyspaces"] == {}
 
     def test_readers_get_one_epoch_with_its_age(self, cache: CacheStore) -> None:
         state = history()[-1]
         reader = CachedReader(cache, lambda: AT + 2_500_000)
-        with pytest.raises(TryAgain) as empty:
-            reader.read()
-        assert empty.value.reason == "empty"
+        not_yet(reader, "empty")
         cache.apply(full(state), confirmed())
         view = reader.read()
         assert (view.cluster_id, view.epoch, view.age_s) == (state.cluster_id, state.epoch, 2.5)
@@ -199,9 +199,7 @@ class CacheConformance:
         reader.read()
         self.clear(cache)
         cache.apply(full(states[0]), confirmed())
-        with pytest.raises(TryAgain) as older:
-            reader.read()
-        assert older.value.reason == "older"
+        not_yet(reader, "older")
         cache.apply(full(states[-1]), confirmed())
         assert reader.read().epoch == states[-1].epoch
 

@@ -100,31 +100,17 @@ def test_before_the_last_step_a_majority_of_both_groups_is_enough() -> None:
     assert list(acknowledging(102)) == [{*"BC"}, {*"ABC"}, {*"ABX"}, {*"ACX"}, {*"BCX"}, {*"ABCX"}]
 
 
-def test_a_late_read_beside_a_write_that_is_ahead() -> None:
-    """Coordinator 1 reads at epoch 101 from A and B; coordinator 2 writes at 103 to C and X."""
-    write = planned(103, Access.WRITE)
-    assert isinstance(count(write, answers("CX", (), 103, 103), AT[103]), Satisfied)
-    read = planned(101, Access.READ)
-    assert isinstance(count(read, answers("AB", (), 101, 101), AT[101]), Satisfied), "nobody has acknowledged"
-    for know in acknowledging(102):
+@pytest.mark.parametrize(("at", "late", "ahead"), [(101, Access.READ, Access.WRITE), (100, Access.WRITE, Access.READ)])
+def test_a_late_request_beside_one_that_is_ahead(at: int, late: Access, ahead: Access) -> None:
+    """A coordinator asks A and B at epoch ``at``, another one C and X two epochs later; one of them writes."""
+    first = planned(at + 2, ahead)
+    assert isinstance(count(first, answers("CX", (), at + 2, at + 2), AT[at + 2]), Satisfied)
+    behind = planned(at, late)
+    assert isinstance(count(behind, answers("AB", (), at, at), AT[at]), Satisfied), "nobody has acknowledged"
+    for know in acknowledging(at + 1):
         for asked in combinations("ABC", 2):
-            told = count(read, answers(asked, know, 101, 102), AT[101])
+            told = count(behind, answers(asked, know, at, at + 1), AT[at])
             assert isinstance(told, AwaitedAnswers), (know, asked)
-            assert told.epoch == epoch(102), "it must learn of that epoch before it answers its client"
-            later = count(read, answers(asked, know, 101, 102), AT[103])
-            assert not isinstance(later, Satisfied) or {*"CX"} & {*later.counted}, "it meets the write"
-
-
-def test_a_late_write_beside_a_read_that_is_ahead() -> None:
-    """Coordinator 3 writes at epoch 100 to A and B; coordinator 4 reads at 102 from C and X."""
-    read = planned(102, Access.READ)
-    assert isinstance(count(read, answers("CX", (), 102, 102), AT[102]), Satisfied)
-    write = planned(100, Access.WRITE)
-    assert isinstance(count(write, answers("AB", (), 100, 100), AT[100]), Satisfied), "nobody has acknowledged"
-    for know in acknowledging(101):
-        for asked in combinations("ABC", 2):
-            told = count(write, answers(asked, know, 100, 101), AT[100])
-            assert isinstance(told, AwaitedAnswers), (know, asked)
-            assert told.epoch == epoch(101), "it must learn of that epoch before it answers its client"
-            later = count(write, answers(asked, know, 100, 101), AT[102])
-            assert not isinstance(later, Satisfied) or {*"CX"} & {*later.counted}, "the read meets it"
+            assert told.epoch == epoch(at + 1), "it must learn of that epoch before it answers its client"
+            later = count(behind, answers(asked, know, at, at + 1), AT[at + 2])
+            assert not isinstance(later, Satisfied) or {*"CX"} & {*later.counted}, "one of them meets the other"

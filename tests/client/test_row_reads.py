@@ -107,8 +107,12 @@ class Replicas:
         return asked, found_rows(reply)
 
 
-def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once() -> None:
-    replicas = Replicas()
+@pytest.fixture
+def replicas() -> Replicas:
+    return Replicas()
+
+
+def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once(replicas: Replicas) -> None:
     written = replicas.write(1, *NODES)
     for _ in range(3):
         replicas.state = applied(replicas.state, Noop())
@@ -127,8 +131,7 @@ def test_a_replica_that_is_behind_in_what_does_not_matter_serves_at_once() -> No
     assert replicas.read().writes == (written,)
 
 
-def test_a_read_at_a_position_has_what_was_written_below_it_wherever_it_comes_from() -> None:
-    replicas = Replicas()
+def test_a_read_at_a_position_has_what_was_written_below_it_wherever_it_comes_from(replicas: Replicas) -> None:
     first, second = replicas.write(1, *NODES), replicas.write(2, TWO)
     for silent in ({TWO}, {ONE, TWO}, set[str]()):
         replicas.silent = silent
@@ -138,8 +141,7 @@ def test_a_read_at_a_position_has_what_was_written_below_it_wherever_it_comes_fr
         assert found.repair is None
 
 
-def test_replicas_that_removed_redundant_writes_at_different_times_agree() -> None:
-    replicas = Replicas()
+def test_replicas_that_removed_redundant_writes_at_different_times_agree(replicas: Replicas) -> None:
     replicas.write(1, *NODES)
     last = replicas.write(1, *NODES, at=1)
     row_replica = replicas.holders[TWO]
@@ -151,8 +153,7 @@ def test_replicas_that_removed_redundant_writes_at_different_times_agree() -> No
     assert last in found.writes
 
 
-def test_who_does_not_get_to_a_position_is_not_believed() -> None:
-    replicas = Replicas()
+def test_who_does_not_get_to_a_position_is_not_believed(replicas: Replicas) -> None:
     replicas.write(1, ONE, TWO)
     replicas.reads_on = False
     assert replicas.read({0: 1}, Level.QUORUM).positions == {0: 1}
@@ -160,8 +161,7 @@ def test_who_does_not_get_to_a_position_is_not_believed() -> None:
         replicas.read({0: 2}, Level.ONE)
 
 
-def test_what_one_replica_has_is_given_away_once_a_quorum_has_it() -> None:
-    replicas = Replicas()
+def test_what_one_replica_has_is_given_away_once_a_quorum_has_it(replicas: Replicas) -> None:
     first, second = replicas.write(1, *NODES), replicas.write(2, ONE)
     found = replicas.read()
     assert set(found.writes) == {first, second}
@@ -176,16 +176,14 @@ def test_what_one_replica_has_is_given_away_once_a_quorum_has_it() -> None:
     assert [one.is_digest for one in replicas.asked] == [False, True, True]
 
 
-def test_a_quorum_that_has_the_same_rows_need_not_be_at_one_position() -> None:
-    replicas = Replicas()
+def test_a_quorum_that_has_the_same_rows_need_not_be_at_one_position(replicas: Replicas) -> None:
     value = replicas.write(1, *NODES)
     replicas.holders[ONE].passed(0, 9)
     found = replicas.read()
     assert (found.writes, found.repair, found.attempts) == ((value,), None, 1)
 
 
-def test_a_row_that_one_replica_has_lost_is_given_and_the_loss_is_said() -> None:
-    replicas = Replicas()
+def test_a_row_that_one_replica_has_lost_is_given_and_the_loss_is_said(replicas: Replicas) -> None:
     value = replicas.write(1, *NODES)
     replicas.holders[TWO].store.drop(TABLE, [(0, 0)])
     found = replicas.read()
@@ -194,8 +192,7 @@ def test_a_row_that_one_replica_has_lost_is_given_and_the_loss_is_said() -> None
     assert replicas.read().lacking == (), "nobody says where the topic ends"
 
 
-def test_what_a_stream_brought_from_above_is_no_loss_of_others() -> None:
-    replicas = Replicas()
+def test_what_a_stream_brought_from_above_is_no_loss_of_others(replicas: Replicas) -> None:
     ahead = replicas.write(1, ONE)
     replicas.holders[ONE].positions = {0: 0}
     found = replicas.read()
@@ -203,8 +200,7 @@ def test_what_a_stream_brought_from_above_is_no_loss_of_others() -> None:
     assert all(row_replica.positions == {0: 1} for row_replica in replicas.holders.values())
 
 
-def test_a_read_is_one_of_a_table_and_not_of_its_name() -> None:
-    replicas = Replicas()
+def test_a_read_is_one_of_a_table_and_not_of_its_name(replicas: Replicas) -> None:
     replicas.write(1, *NODES)
     planned = replicas.state
     replicas.state = applied(planned, DropTable("shop", "orders"))
@@ -218,8 +214,7 @@ def test_a_read_is_one_of_a_table_and_not_of_its_name() -> None:
         replicas.read()
 
 
-def test_a_replica_says_why_it_does_not_answer() -> None:
-    replicas = Replicas()
+def test_a_replica_says_why_it_does_not_answer(replicas: Replicas) -> None:
     replicas.write(1, *NODES)
     replicas.read()
     asked = replicas.asked[0]
@@ -240,8 +235,7 @@ def test_a_replica_says_why_it_does_not_answer() -> None:
     assert answered(row_replica, replace(request, position=True)).refused == ""
 
 
-def test_a_request_waits_for_the_turn_that_brings_its_position() -> None:
-    replicas = Replicas()
+def test_a_request_waits_for_the_turn_that_brings_its_position(replicas: Replicas) -> None:
     replicas.write(1, TWO)
     replicas.read({0: 0}, Level.ONE)
     asked = next(one for one in replicas.asked if one.node == ONE)

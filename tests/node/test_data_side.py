@@ -64,13 +64,11 @@ where the machine stands still.
 
 @pytest.fixture
 def world(tmp_path: Path) -> Iterator[DataWorld]:
+    """Three nodes, each with a replica of everything."""
     with closing(DataWorld(tmp_path, factor=3)) as made:
+        for number in (1, 2, 3):
+            made.join(number, -(2**62) + number * STEP)
         yield made
-
-
-def three(world: DataWorld) -> None:
-    for number in (1, 2, 3):
-        world.join(number, -(2**62) + number * STEP)
 
 
 def write(world: DataWorld, name: bytes, timestamp: int, level: Level = Level.QUORUM, timeout_s: float = 20.0) -> None:
@@ -92,7 +90,6 @@ def call(world: DataWorld, number: int, method: str, data: bytes) -> bytes:
 
 
 def test_each_level_writes_and_reads_and_tells_how(world: DataWorld) -> None:
-    three(world)
     for timestamp, level in enumerate(Level, start=1):
         told = world.coordinator.write("ks", b"k", b"x", timestamp=timestamp, level=level)
         assert len(told.answers) >= max(need.count for need in told.plan.needs)
@@ -105,7 +102,6 @@ def test_each_level_writes_and_reads_and_tells_how(world: DataWorld) -> None:
 
 
 def test_a_delete_wins_over_a_value_of_the_same_time_and_an_older_write_over_nothing(world: DataWorld) -> None:
-    three(world)
     assert world.coordinator.read("ks", b"k").cell is None
     write(world, b"k", 5)
     world.coordinator.write("ks", b"k", None, timestamp=5)
@@ -114,7 +110,6 @@ def test_a_delete_wins_over_a_value_of_the_same_time_and_an_older_write_over_not
 
 
 def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> None:
-    three(world)
     write(world, b"k", 1, Level.ALL)
     world.nodes[3].stop()
     write(world, b"k", 2)
@@ -138,7 +133,6 @@ def test_one_replica_down_and_back_is_repaired_by_reading(world: DataWorld) -> N
 
 
 def test_a_read_brings_what_it_found_to_a_quorum_before_it_answers(world: DataWorld) -> None:
-    three(world)
     key, cell = key_of("ks", b"k"), RegisterCell(9, b"new")
     host = world.nodes[2].host
     assert host.answered(WriteRequest("", host.node, world.state.epoch, "", key, cell)).epoch == world.state.epoch
@@ -150,7 +144,6 @@ def test_a_read_brings_what_it_found_to_a_quorum_before_it_answers(world: DataWo
 
 
 def test_a_join_streams_what_was_there_and_loses_nothing(world: DataWorld) -> None:
-    three(world)
     names = [b"key-%d" % number for number in range(120)]
     for name in names:
         write(world, name, 1)
@@ -270,7 +263,6 @@ def test_a_source_that_stays_away_is_asked_so_often_then_an_operator_decides(tmp
 
 
 def test_a_cancelled_join_leaves_nothing_at_the_joiner_also_after_a_restart(world: DataWorld) -> None:
-    three(world)
     for number in range(40):
         write(world, b"key-%d" % number, 1)
     joiner = world.begin(4)
@@ -287,7 +279,6 @@ def test_a_cancelled_join_leaves_nothing_at_the_joiner_also_after_a_restart(worl
 
 
 def test_who_is_behind_is_asked_until_its_own_log_has_brought_it_there(world: DataWorld) -> None:
-    three(world)
     for number in (2, 3):
         world.nodes[number].is_following = False
     before = world.nodes[2].host.value.state.epoch
@@ -307,7 +298,6 @@ def test_who_is_behind_is_asked_until_its_own_log_has_brought_it_there(world: Da
 
 
 def test_who_is_behind_in_what_does_not_matter_serves_at_once(world: DataWorld) -> None:
-    three(world)
     for each in world.nodes.values():
         each.is_following = False
     before = world.nodes[2].host.value.state.epoch
@@ -331,7 +321,6 @@ def test_who_is_behind_in_what_does_not_matter_serves_at_once(world: DataWorld) 
 
 
 def test_what_is_impossible_is_told(world: DataWorld) -> None:
-    three(world)
     with pytest.raises(RequestImpossible, match="no_local_replicas"):
         Coordinator(world.replica, "elsewhere", world.find).read("ks", b"k", level=Level.LOCAL_QUORUM)
     with pytest.raises(RequestImpossible, match="unknown_keyspace"):
@@ -341,7 +330,6 @@ def test_what_is_impossible_is_told(world: DataWorld) -> None:
 
 
 def test_rows_are_read_where_they_are_at_a_position_of_their_topic(world: DataWorld) -> None:
-    three(world)
     columns = (Column("k", "blob"), Column("v", "blob"))
     world.submit(CreateTable("ks", "t", uuid(7, space=9), columns, ("k",), (), CdcOptions(enabled=False)))
     world.submit(SettleVerdicts(2_000_000))
@@ -399,7 +387,6 @@ def refusals(world: DataWorld) -> None:
 
 
 def test_every_movement_keeps_what_was_written(world: DataWorld) -> None:
-    three(world)
     world.join(4, 2**62 + STEP)
     names = [b"key-%d" % number for number in range(60)]
     last: dict[bytes, int] = {}

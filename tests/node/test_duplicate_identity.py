@@ -77,6 +77,13 @@ def acks() -> MemoryLog:
     return MemoryLog("shop.acks")
 
 
+def refused(run: Run, match: str) -> None:
+    """The node does not begin, and says why."""
+    with pytest.raises(NodeFailed, match=match):
+        run.begin()
+    run.end()
+
+
 def test_a_node_that_is_started_again_is_itself(tmp_path: Path, acks: MemoryLog) -> None:
     for epoch in (3, 3, 5):
         run = Run(tmp_path / "n1", acks).begin()
@@ -91,10 +98,7 @@ def test_a_copy_from_before_the_last_start_is_refused(tmp_path: Path, acks: Memo
     copy = copy_of(tmp_path / "n1")
     second = Run(tmp_path / "n1", acks).begin()
     second.acknowledge(1)
-    other = Run(copy, acks)
-    with pytest.raises(NodeFailed, match="in its start 2, and this folder knows of epoch 0 and begins start 2"):
-        other.begin()
-    other.end()
+    refused(Run(copy, acks), "in its start 2, and this folder knows of epoch 0 and begins start 2")
     second.end()
 
 
@@ -105,10 +109,7 @@ def test_a_copy_that_lacks_what_was_acknowledged_is_refused(tmp_path: Path, acks
     copy = copy_of(tmp_path / "n1")
     run.acknowledge(5)
     run.end()
-    other = Run(copy, acks)
-    with pytest.raises(NodeFailed, match=r"acknowledged epoch 5 .* this folder knows of epoch 4 .* an older copy"):
-        other.begin()
-    other.end()
+    refused(Run(copy, acks), r"acknowledged epoch 5 .* this folder knows of epoch 4 .* an older copy")
 
 
 def test_of_two_runs_at_one_time_the_latest_is_the_node(tmp_path: Path, acks: MemoryLog) -> None:
@@ -166,10 +167,7 @@ def test_an_older_copy_is_found_out_by_what_came_before_there_was_a_key(tmp_path
     copy = copy_of(tmp_path / "n1")
     run.acknowledge(5)
     run.end()
-    other = Run(copy, acks, (KEY,))
-    with pytest.raises(NodeFailed, match=r"acknowledged epoch 5 .* an older copy"):
-        other.begin()
-    other.end()
+    refused(Run(copy, acks, (KEY,)), r"acknowledged epoch 5 .* an older copy")
     assert Run(tmp_path / "n1", acks, (KEY,)).begin().end() is None
 
 
@@ -216,9 +214,6 @@ def test_a_forged_record_from_before_there_was_a_key_is_named(tmp_path: Path, ac
     node = Run(tmp_path / "n1", acks)
     node.end()
     acks.append([b"", said(node.folder.node, "999@thief", 99)])
-    other = Run(tmp_path / "n1", acks, (KEY,))
-    with pytest.raises(NodeFailed, match=r"at offset 1 of shop.acks, in a record without a code .* made again"):
-        other.begin()
-    other.end()
+    refused(Run(tmp_path / "n1", acks, (KEY,)), r"at offset 1 of shop.acks, in a record without a code .* made again")
     acks.truncate(0)
     Run(tmp_path / "n1", acks, (KEY,)).begin().end()

@@ -205,6 +205,14 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Topi
         node.disk.rows.close()
 
 
+@pytest.fixture
+def coming(topic: tuple[Topic, Make]) -> tuple[Topic, ClusterState, GroupNode]:
+    """A step begins, and a node that it brings in."""
+    made, make = topic
+    state = begun()
+    return made, state, make(one_that(state, comes=True))
+
+
 def begun(partitions: int = 1) -> ClusterState:
     """Each partition has one replica, and is to have three."""
     state = done(with_zone("ABC", replicas=1, partitions=partitions), AlterZone("z", replicas=3))
@@ -245,10 +253,8 @@ def test_who_is_behind_does_not_count_before_it_has_caught_up(topic: tuple[Topic
     assert [one.rows for one in node.acks[-1].reports] == [7], "it says how long its log is"
 
 
-def test_what_is_written_after_a_step_began_is_not_waited_for(topic: tuple[Topic, Make]) -> None:
-    made, make = topic
-    state = begun()
-    node = make(one_that(state, comes=True))
+def test_what_is_written_after_a_step_began_is_not_waited_for(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
+    made, state, node = coming
     made.append(5)
     node.adopt(state)
     made.append(1_000)
@@ -257,11 +263,9 @@ def test_what_is_written_after_a_step_began_is_not_waited_for(topic: tuple[Topic
     assert node.said(partition(state)) == HAS
 
 
-def test_each_step_begins_anew(topic: tuple[Topic, Make]) -> None:
+def test_each_step_begins_anew(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
     """Who has caught up for one, and has fallen behind, does not count for the next."""
-    made, make = topic
-    state = begun()
-    node = make(one_that(state, comes=True))
+    made, state, node = coming
     node.adopt(state)
     assert node.said(partition(state)) == HAS
     made.append(9)
@@ -274,10 +278,10 @@ def test_each_step_begins_anew(topic: tuple[Topic, Make]) -> None:
     assert node.said(partition(state)) == HAS
 
 
-def test_nothing_is_said_before_somebody_knows_where_the_step_begins(topic: tuple[Topic, Make]) -> None:
-    made, make = topic
-    state = begun()
-    node = make(one_that(state, comes=True))
+def test_nothing_is_said_before_the_begin_of_the_step_is_known(
+    coming: tuple[Topic, ClusterState, GroupNode],
+) -> None:
+    made, state, node = coming
     made.answers = False
     node.adopt(state)
     assert node.said(partition(state)) == ""
@@ -287,10 +291,10 @@ def test_nothing_is_said_before_somebody_knows_where_the_step_begins(topic: tupl
     assert node.said(partition(state)) == HAS
 
 
-def test_a_restarted_replica_has_what_its_rows_have_and_asks_again(topic: tuple[Topic, Make]) -> None:
-    made, make = topic
-    state = begun()
-    node = make(one_that(state, comes=True))
+def test_a_restarted_replica_has_what_its_rows_have_and_asks(
+    coming: tuple[Topic, ClusterState, GroupNode],
+) -> None:
+    made, state, node = coming
     made.append(5)
     node.adopt(state)
     node.read_all()
@@ -305,10 +309,8 @@ def test_a_restarted_replica_has_what_its_rows_have_and_asks_again(topic: tuple[
     assert node.said(partition(state)) == HAS
 
 
-def test_a_replica_whose_disk_fails_says_so_and_nothing_else(topic: tuple[Topic, Make]) -> None:
-    made, make = topic
-    state = begun()
-    node = make(one_that(state, comes=True))
+def test_a_replica_whose_disk_fails_says_so_and_nothing_else(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
+    made, state, node = coming
     made.append(5)
     node.adopt(state)
     before = node.acks[-1]
@@ -342,10 +344,8 @@ def test_a_failure_that_this_release_has_no_number_for_is_unknown() -> None:
     assert CAUSES[replicas.failure() or 0] == "unknown"
 
 
-def test_a_replica_stops_with_its_step(topic: tuple[Topic, Make]) -> None:
-    made, make = topic
-    state = begun()
-    node = make(one_that(state, comes=True))
+def test_a_replica_stops_with_its_step(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
+    made, state, node = coming
     made.append(5)
     made.answers = False
     node.adopt(state)

@@ -93,8 +93,12 @@ class Story:
         return self.rehearsal.state.generations[-1].id
 
 
-def test_a_promise_of_a_far_future_is_lowered_once_its_writer_is_fenced() -> None:
-    story = Story()
+@pytest.fixture
+def story() -> Story:
+    return Story()
+
+
+def test_a_promise_of_a_far_future_is_lowered_once_its_writer_is_fenced(story: Story) -> None:
     story.promised_ahead()
     assert story.join("n2", 100)[-1:] == ["commit_cdc_generation"]
     story.say(command="FenceCdcWriter", writer="w", positions={}, reason="its clock was ahead")
@@ -108,8 +112,7 @@ def test_a_promise_of_a_far_future_is_lowered_once_its_writer_is_fenced() -> Non
     assert story.rehearsal.state.generations[-1].timestamp < story.now + 60_000_000
 
 
-def test_a_promise_is_not_lowered_below_what_a_wider_leeway_let_in() -> None:
-    story = Story()
+def test_a_promise_is_not_lowered_below_what_a_wider_leeway_let_in(story: Story) -> None:
     story.say(command="SettleVerdicts", until=story.now + 1)
     for leeway in (4 * LEEWAY_US, LEEWAY_US // 5):  # the wide one is that of no generation
         story.say(command="ChangeSettings", settings={"cdc_leeway_us": leeway})
@@ -119,8 +122,7 @@ def test_a_promise_is_not_lowered_below_what_a_wider_leeway_let_in() -> None:
     assert lowest_horizon(state, state.writers["w"], story.now) == story.now + 4 * LEEWAY_US + 1
 
 
-def test_a_generation_of_a_far_future_is_withdrawn() -> None:
-    story = Story()
+def test_a_generation_of_a_far_future_is_withdrawn(story: Story) -> None:
     far = story.committed_ahead()
     assert story.join("n3", 200)[-1:] == ["commit_cdc_generation"]
     assert (
@@ -130,8 +132,7 @@ def test_a_generation_of_a_far_future_is_withdrawn() -> None:
     assert story.rehearsal.state.generations[-1].timestamp < story.now + 60_000_000
 
 
-def test_verdicts_that_were_promised_for_a_far_future_are_taken_back() -> None:
-    story = Story()
+def test_verdicts_that_were_promised_for_a_far_future_are_taken_back(story: Story) -> None:
     story.settled_ahead()
     story.say(command="CreateKeyspace", name="ks", replication={"strategy": "simple", "factor": 1})
     columns = [{"name": "k", "type": "int"}]
@@ -156,8 +157,7 @@ def test_verdicts_that_were_promised_for_a_far_future_are_taken_back() -> None:
     assert left_ahead(story.rehearsal.state, story.now) == ()
 
 
-def test_a_promise_and_the_verdicts_below_it_are_taken_back_one_after_the_other() -> None:
-    story = Story()
+def test_a_promise_and_the_verdicts_below_it_are_taken_back_one_after_the_other(story: Story) -> None:
     story.settled_ahead()
     story.promised_ahead()
     assert story.join("n2", 100)[-1:] == ["commit_cdc_generation"]
@@ -172,8 +172,7 @@ def test_a_promise_and_the_verdicts_below_it_are_taken_back_one_after_the_other(
     assert story.goes_on()[-1] == "finished"
 
 
-def test_verdicts_that_were_given_stay() -> None:
-    story = Story()
+def test_verdicts_that_were_given_stay(story: Story) -> None:
     with pytest.raises(Refused, match="not far ahead"):
         story.lower(None)
     story.settled_ahead()
@@ -188,8 +187,7 @@ def test_verdicts_that_were_given_stay() -> None:
 
 
 @pytest.mark.parametrize("what", ["promised", "committed"])
-def test_what_was_used_is_passed_by_a_generation_that_an_operator_lets_start_far_ahead(what: str) -> None:
-    story = Story()
+def test_what_was_used_is_passed_by_a_generation_that_an_operator_lets_start_far_ahead(story: Story, what: str) -> None:
     if what == "promised":
         story.promised_ahead()
     else:
@@ -201,8 +199,7 @@ def test_what_was_used_is_passed_by_a_generation_that_an_operator_lets_start_far
     assert story.rehearsal.state.generations[-1].timestamp > story.now + YEAR_US - 60_000_000
 
 
-def test_the_wait_names_the_clock_and_commands_that_there_are() -> None:
-    story = Story()
+def test_the_wait_names_the_clock_and_commands_that_there_are(story: Story) -> None:
     assert left_ahead(story.rehearsal.state, story.now) == ()
     assert clock_lines(story.rehearsal.state, story.now, story.now) == []
     far = story.committed_ahead()
@@ -222,8 +219,7 @@ def test_the_wait_names_the_clock_and_commands_that_there_are() -> None:
     assert without_clock[0]["ways_out"] == []
 
 
-def test_clocks_that_differ_by_more_than_ten_seconds_are_told() -> None:
-    story = Story()
+def test_clocks_that_differ_by_more_than_ten_seconds_are_told(story: Story) -> None:
     state, now = story.rehearsal.state, story.rehearsal.state.time
     assert skews(state, now - 10_000_000, now) == []
     (author,) = skews(state, now - 11_000_000, None)
@@ -232,8 +228,7 @@ def test_clocks_that_differ_by_more_than_ten_seconds_are_told() -> None:
     assert "a broker has appended a write 3600 s ahead" in broker
 
 
-def test_a_validator_lets_nobody_take_back_what_operates_or_end_what_is_kept() -> None:
-    story = Story()
+def test_a_validator_lets_nobody_take_back_what_operates_or_end_what_is_kept(story: Story) -> None:
     state = story.rehearsal.state
     found = state.generations[-1]
     command = WithdrawCdcGeneration(found.id, bytes(16), "why not")
@@ -247,8 +242,7 @@ def test_a_validator_lets_nobody_take_back_what_operates_or_end_what_is_kept() -
     assert refused is not None, "a limit that is lifted for generations to start takes no rows away"
 
 
-def test_a_writer_whose_lease_ended_before_the_newest_writes_is_named() -> None:
-    story = Story()
+def test_a_writer_whose_lease_ended_before_the_newest_writes_is_named(story: Story) -> None:
     story.say(command="RegisterCdcWriter", writer="w", incarnation="i1")
     lease = story.now + MINUTE_US
     assert story.say(command="AdvanceCdcWriter", writer="w", horizon=lease)["outcome"] == "applied"

@@ -55,8 +55,12 @@ def in_order(changes: list[CdcChange]) -> bool:
     return generations == sorted(generations) and per_key
 
 
-def test_every_write_comes_once_over_two_switches(log: CdcLog) -> None:
-    story = Story(log)
+@pytest.fixture
+def story(log: CdcLog) -> Story:
+    return Story(log)
+
+
+def test_every_write_comes_once_over_two_switches(story: Story, log: CdcLog) -> None:
     story.play()
     with CdcReader(log.world.bootstrap, log.world.cluster, tables=["shop.orders"], until_end=True) as reader:
         changes = list(reader)
@@ -71,8 +75,7 @@ def test_every_write_comes_once_over_two_switches(log: CdcLog) -> None:
     assert list(row.key) == ["customer", "number"]
 
 
-def test_a_reader_waits_for_the_close_and_for_nothing_else(log: CdcLog) -> None:
-    story = Story(log)
+def test_a_reader_waits_for_the_close_and_for_nothing_else(story: Story, log: CdcLog) -> None:
     story.join(0)
     story.write(story.rows(0, 10))
     story.join(1)
@@ -103,8 +106,7 @@ def test_a_reader_waits_for_the_close_and_for_nothing_else(log: CdcLog) -> None:
         assert list(reader) == []
 
 
-def test_a_killed_consumer_goes_on_behind_its_last_commit(log: CdcLog, tmp_path: Path) -> None:
-    story = Story(log)
+def test_a_killed_consumer_goes_on_behind_its_last_commit(story: Story, log: CdcLog, tmp_path: Path) -> None:
     story.play()
     place = tmp_path / "place"
     first, second = tmp_path / "first", tmp_path / "second"
@@ -125,8 +127,7 @@ def test_a_killed_consumer_goes_on_behind_its_last_commit(log: CdcLog, tmp_path:
     assert sorted(handed[:done] + rest) == list(range(story.numbers))
 
 
-def test_shares_have_every_write_once(log: CdcLog) -> None:
-    story = Story(log)
+def test_shares_have_every_write_once(story: Story, log: CdcLog) -> None:
     story.play()
     where = (log.world.bootstrap, log.world.cluster)
     parts = []
@@ -137,8 +138,7 @@ def test_shares_have_every_write_once(log: CdcLog) -> None:
     assert sorted(parts[0] + parts[1]) == list(range(story.numbers))
 
 
-def test_start_points(log: CdcLog) -> None:
-    story = Story(log)
+def test_start_points(story: Story, log: CdcLog) -> None:
     story.play()
     where = (log.world.bootstrap, log.world.cluster)
     start = story.starts[1] + 1
@@ -155,8 +155,7 @@ def test_start_points(log: CdcLog) -> None:
         assert list(reader) == []
 
 
-def test_rows_that_are_no_longer_kept_are_an_error_or_counted(log: CdcLog) -> None:
-    story = Story(log)
+def test_rows_that_are_no_longer_kept_are_an_error_or_counted(story: Story, log: CdcLog) -> None:
     story.play()
     where = (log.world.bootstrap, log.world.cluster)
     store = MemoryProgress()
@@ -172,8 +171,7 @@ def test_rows_that_are_no_longer_kept_are_an_error_or_counted(log: CdcLog) -> No
         assert reader.lost_rows > 0
 
 
-def test_a_place_of_another_reader_is_refused(log: CdcLog) -> None:
-    story = Story(log)
+def test_a_place_of_another_reader_is_refused(story: Story, log: CdcLog) -> None:
     story.join(0)
     log.publish()
     where = (log.world.bootstrap, log.world.cluster)
@@ -189,8 +187,7 @@ def test_a_place_of_another_reader_is_refused(log: CdcLog) -> None:
             CdcReader(*where, tables=[name])
 
 
-def test_tail_prints_changes(log: CdcLog) -> None:
-    story = Story(log)
+def test_tail_prints_changes(story: Story, log: CdcLog) -> None:
     story.join(0)
     rows = story.rows(0, 1)
     log.publish()
@@ -228,9 +225,8 @@ def test_tail_prints_changes(log: CdcLog) -> None:
     assert json.loads(line)["type"] == "ringlog.cdc.insert"
 
 
-def test_apply_is_killed_and_the_copy_is_whole(log: CdcLog, tmp_path: Path) -> None:
+def test_apply_is_killed_and_the_copy_is_whole(story: Story, log: CdcLog, tmp_path: Path) -> None:
     """Every write has its effect once: deletes among them would take away what came again."""
-    story = Story(log)
     story.play()
     last = {number_of(row): row for row in story.written if row.generation == story.starts[2]}
     gone = sorted(last)[-5:]
@@ -251,8 +247,7 @@ def test_apply_is_killed_and_the_copy_is_whole(log: CdcLog, tmp_path: Path) -> N
     assert {row[2:] for row in copied(path)} == {(7, None)}
 
 
-def test_apply_goes_on_over_columns_that_are_unknown_and_tables_that_are_made_anew(log: CdcLog, tmp_path: Path) -> None:
-    story = Story(log)
+def test_apply_continues_over_unknown_columns_and_new_tables(story: Story, log: CdcLog, tmp_path: Path) -> None:
     story.join(0)
     world = log.world
     old = world.state.tables["shop.orders"].id
@@ -292,8 +287,7 @@ def test_apply_goes_on_over_columns_that_are_unknown_and_tables_that_are_made_an
     assert {number for number, name in ids.items() if name == old} == {0, 1, 2, 3, 8, 9}
 
 
-def test_rows_of_a_table_that_was_dropped_are_read_as_ever(log: CdcLog, tmp_path: Path) -> None:
-    story = Story(log)
+def test_rows_of_a_table_that_was_dropped_are_read_as_ever(story: Story, log: CdcLog, tmp_path: Path) -> None:
     story.join(0)
     story.write(story.rows(0, 5))
     log.world.apply(DropTable("shop", "orders"))
