@@ -10,6 +10,7 @@ import pytest
 from ringlog_cdc.errors import CdcError, ChainBroken
 from ringlog_cdc.plan.plan import OffsetRange, PlanEntry, close_entry, route_entry
 from ringlog_cdc.plan.store import PlanStore, claim_checkpoint, create_if_absent, give_up_claim
+from tests.refusals import raises_code
 from tests.waiting import at_once
 
 
@@ -88,22 +89,19 @@ def test_a_checkpoint_belongs_to_one_cluster_and_writer(tmp_path: Path) -> None:
     assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
     assert not claim_checkpoint(tmp_path, "c1", "spark", 8, registered=True)
     for cluster, writer in (("c2", "spark"), ("c1", "other")):
-        with pytest.raises(CdcError) as caught:
+        with raises_code(CdcError, "checkpoint_of_another"):
             claim_checkpoint(tmp_path, cluster, writer, 8, registered=True)
-        assert caught.value.code == "checkpoint_of_another"
 
 
 def test_a_cdc_topic_with_another_number_of_partitions_is_refused(tmp_path: Path) -> None:
     claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
-    with pytest.raises(CdcError) as caught:
+    with raises_code(CdcError, "partitions_changed"):
         claim_checkpoint(tmp_path, "c1", "spark", 16, registered=True)
-    assert caught.value.code == "partitions_changed"
 
 
 def test_an_empty_checkpoint_of_a_writer_that_worked_before_is_a_lost_one(tmp_path: Path) -> None:
-    with pytest.raises(CdcError) as caught:
+    with raises_code(CdcError, "checkpoint_lost"):
         claim_checkpoint(tmp_path, "c1", "spark", 8, registered=True)
-    assert caught.value.code == "checkpoint_lost"
     assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)
     give_up_claim(tmp_path)
     assert claim_checkpoint(tmp_path, "c1", "spark", 8, registered=False)

@@ -19,6 +19,7 @@ from pyspark.sql.connect.session import SparkSession as ConnectSession
 from ringlog_cdc.bulk.workers import settle
 from ringlog_cdc.driver.session import check_session, import_probe, open_session
 from ringlog_cdc.errors import CdcError
+from tests.refusals import raises_code
 
 LIBRARIES = Path(pyspark.__file__).parents[1]
 LOAD = "import pickle, sys; print(pickle.load(sys.stdin.buffer)(0))"
@@ -43,18 +44,15 @@ def test_a_worker_that_has_all_lacks_nothing() -> None:
 @pytest.mark.parametrize("name", ["SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED"])
 def test_the_job_refuses_spark_connect_by_its_variables(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(name, "sc://127.0.0.1:1")
-    with pytest.raises(CdcError) as caught:
+    with raises_code(CdcError, "connect_unsupported"):
         open_session("test", (), None)
-    assert caught.value.code == "connect_unsupported"
 
 
 def test_the_job_refuses_spark_connect_by_its_master_and_by_its_session() -> None:
-    with pytest.raises(CdcError) as caught:
+    with raises_code(CdcError, "connect_unsupported"):
         open_session("test", (), "sc://127.0.0.1:1")
-    assert caught.value.code == "connect_unsupported"
-    with pytest.raises(CdcError) as caught:
+    with raises_code(CdcError, "connect_unsupported"):
         check_session(ConnectSession.__new__(ConnectSession))  # type: ignore[arg-type]
-    assert caught.value.code == "connect_unsupported"
 
 
 def test_a_spark_that_does_not_start_is_one_line_and_not_a_trace(tmp_path: Path) -> None:

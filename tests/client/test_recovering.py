@@ -38,6 +38,7 @@ from ringlog.operator.history.state_json import bytes_of, composed, exported, js
 from tests.kernel.entries import random_history
 from tests.log.test_snapshots import Cluster
 from tests.node.test_log_copy import confirmed, filled
+from tests.refusals import raises_code
 
 LONG_S = 60.0
 
@@ -155,9 +156,8 @@ def test_a_copy_without_a_cluster_and_a_forged_archive_are_refused(tmp_path: Pat
 
 @pytest.mark.parametrize(("operator", "reason"), [("", "why"), ("ann", " ")])
 def test_a_recovery_has_a_name_and_a_reason(copy: LogCopy, operator: str, reason: str) -> None:
-    with pytest.raises(RecoveryRefused) as refused:
+    with raises_code(RecoveryRefused, "bad_field"):
         planned(copy, operator, reason)
-    assert refused.value.code == "bad_field"
 
 
 # ---------------------------------------------------------------------------------------------- composed states
@@ -184,9 +184,8 @@ def test_a_composed_state_follows_on_the_copy(copy: LogCopy) -> None:
 
 def test_a_composed_state_that_breaks_an_invariant_is_refused(copy: LogCopy) -> None:
     text = edited(copy, lambda found: found["parts"].update(node_names={"n1": "no such node"}))
-    with pytest.raises(RecoveryRefused, match="names") as refused:
+    with raises_code(RecoveryRefused, "state_unsound", match="names"):
         planned(copy, "ann", "mended", lambda state: composed(text, state))
-    assert refused.value.code == "state_unsound"
 
 
 @pytest.mark.parametrize(
@@ -201,9 +200,8 @@ def test_a_composed_state_that_breaks_an_invariant_is_refused(copy: LogCopy) -> 
 )
 def test_a_file_that_is_no_state_is_refused(copy: LogCopy, change: Callable[[dict[str, Any]], object]) -> None:
     text = edited(copy, change)
-    with pytest.raises(Refused) as refused:
+    with raises_code(Refused, "state_file_refused"):
         planned(copy, "ann", "mended", lambda state: composed(text, state))
-    assert refused.value.code == "state_file_refused"
 
 
 @settings(max_examples=15, deadline=None)
@@ -280,7 +278,6 @@ def test_what_cannot_be_rebuilt_is_refused_before_anything_is_changed(tmp_path: 
     cluster.apply(*[TakeSnapshot()] * (SNAPSHOTS_KEPT_MAX + 1))
     with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
-    with pytest.raises(RecoveryRefused) as refused:
+    with raises_code(RecoveryRefused, "truncation_uncovered"):
         planned(copy_of_member(tmp_path), "ann", "the disk burnt")
-    assert refused.value.code == "truncation_uncovered"
     assert copy.begin

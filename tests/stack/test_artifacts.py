@@ -10,6 +10,7 @@ import pytest
 from ringlog.stack import artifacts, maven
 from ringlog.stack.artifacts import Artifact
 from ringlog.stack.errors import StackError
+from tests.refusals import raises_code
 
 
 def test_the_committed_list_names_the_broker_and_the_connectors() -> None:
@@ -39,9 +40,8 @@ def test_no_jar_is_listed_twice_in_a_set() -> None:
     ],
 )
 def test_a_bad_line_is_refused_by_its_number(line: str) -> None:
-    with pytest.raises(StackError, match="Line 2 ") as refused:
+    with raises_code(StackError, "bad_artifact_list", match="Line 2 "):
         artifacts.parse(f"# a comment\n{line}\n")
-    assert refused.value.code == "bad_artifact_list"
 
 
 def test_the_cache_follows_the_xdg_rule(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -99,9 +99,8 @@ def test_wrong_bytes_are_refused_and_others_are_asked(one_jar: Artifact, monkeyp
 
 def test_wrong_bytes_from_all_fail_and_leave_nothing(one_jar: Artifact, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(maven, "CLIENTS", (("bad", client_that_brings(b"evil")),))
-    with pytest.raises(StackError, match=r"hello-1\.0\.jar has SHA-256 .* it must be 2cf24d") as failed:
+    with raises_code(StackError, "fetch_failed", match=r"hello-1\.0\.jar has SHA-256 .* it must be 2cf24d"):
         maven.fetch("kafka", lambda _text: None)
-    assert failed.value.code == "fetch_failed"
     assert artifacts.damaged("kafka") == (one_jar,)
     assert list(artifacts.jar_folder("kafka").iterdir()) == []
 

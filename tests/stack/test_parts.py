@@ -21,6 +21,7 @@ from ringlog.stack.cli import _show_info, _show_status
 from ringlog.stack.layout import Child, ChildStatus, StackInfo, StackLayout, StackSettings, StackStatus, State
 from tests.ending import taking_down
 from tests.plain_stack import PLAIN
+from tests.refusals import raises_code
 
 SETTINGS = StackSettings("cluster", 20_001, 20_002, profile="default", request=7)
 
@@ -42,9 +43,8 @@ def test_foreign_settings_are_refused_and_a_foreign_state_means_nothing_is_known
     where = StackLayout(tmp_path)
     where.settings.write_text(text)
     where.state.write_text(text)
-    with pytest.raises(StackError) as refused:
+    with raises_code(StackError, "bad_settings"):
         layout.read_settings(where)
-    assert refused.value.code == "bad_settings"
     assert layout.read_state(where) is None
 
 
@@ -68,15 +68,13 @@ def test_settings_of_the_users_own_win(tmp_path: Path) -> None:
     assert {"log.segment.bytes=1048576", "num.io.threads=77", "node.id=1"} <= set(lines)
     assert len([line for line in lines if line.startswith("num.io.threads=")]) == 1
     where.own_properties.write_text("num.io.threads=2\nnonsense\n")
-    with pytest.raises(StackError, match="line 2") as refused:
+    with raises_code(StackError, "bad_settings", match="line 2"):
         broker.own_properties(where)
-    assert refused.value.code == "bad_settings"
     where.own_properties.unlink()
     for endless in ("/dev/zero", "/dev/urandom"):
         where.own_properties.symlink_to(endless)
-        with pytest.raises(StackError, match=r"more than 1,048,576 bytes|not text in UTF-8") as refused:
+        with raises_code(StackError, "bad_settings", match=r"more than 1,048,576 bytes|not text in UTF-8"):
             broker.own_properties(where)
-        assert refused.value.code == "bad_settings"
         where.own_properties.unlink()
 
 
@@ -117,9 +115,8 @@ def test_the_broker_asks_for_the_log_in_that_is_in_the_file_of_its_clients(tmp_p
     assert log_in.read_log_in(where).client == found.client
     assert log_in.read_log_in(where).broker != found.broker, "it is of one start"
     where.client_properties.write_text("security.protocol=PLAINTEXT\n")
-    with pytest.raises(StackError, match="does not hold the password") as refused:
+    with raises_code(StackError, "bad_settings", match="does not hold the password"):
         log_in.read_log_in(where)
-    assert refused.value.code == "bad_settings"
 
 
 @pytest.mark.parametrize("own", [PLAIN, {"listeners": "PLAINTEXT://127.0.0.1:20001,CONTROLLER://127.0.0.1:20002"}])
@@ -231,15 +228,12 @@ def test_a_folder_without_a_stack(tmp_path: Path) -> None:
     assert status.broker is None
     assert not stack.down()
     assert not stack.reset()
-    with pytest.raises(StackError) as no_log:
+    with raises_code(StackError, "no_log"):
         stack.logs("broker")
-    assert no_log.value.code == "no_log"
-    with pytest.raises(StackError) as unknown:
+    with raises_code(StackError, "unknown_log"):
         stack.logs("../../etc/passwd")
-    assert unknown.value.code == "unknown_log"
-    with pytest.raises(StackError) as profile:
+    with raises_code(StackError, "unknown_profile"):
         stack.up("fast")
-    assert profile.value.code == "unknown_profile"
     assert not (tmp_path / "none").exists(), "looking makes nothing"
 
 

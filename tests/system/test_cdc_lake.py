@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.refusals import raises_code
 from tests.system.cdc_world import World, until, write
 from tests.system.test_cdc_job import run_to_idle, start
 from tests.system.test_cdc_kill import alive, driver, in_hand
@@ -81,9 +82,8 @@ def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSessio
         until(lambda: in_hand(first), "a batch in hand", lambda: alive(process, first))
         process.send_signal(signal.SIGKILL)
     shutil.rmtree(first)
-    with pytest.raises(CdcError, match="ringlog cdc fence --writer spark") as refused:
+    with raises_code(CdcError, "checkpoint_lost", match="ringlog cdc fence --writer spark"):
         run_to_idle(shop, second, spark, **options)
-    assert refused.value.code == "checkpoint_lost"
     context = ClusterContext(shop.bootstrap, shop.cluster, "")
     shop.apply(fence(context, shop.state.writers["spark"], "lost", None, "", "the test has killed it"))
     before = rows_of_topic(shop)
@@ -133,9 +133,8 @@ def test_a_lost_lake_stops_a_job(stack: StackInfo, shop: World, spark: SparkSess
     assert "bring that lake back" in lost.value.hint
     assert len(shop.rows()) == 40, "the topic has no more than the lake had"
     assert not lake.exists(), "nothing was begun anew"
-    with pytest.raises(CdcError) as lost:
+    with raises_code(CdcError, "lake_lost"):
         run_to_idle(shop, checkpoint, spark, lake=str(lake))
-    assert lost.value.code == "lake_lost"
 
 
 def audited(shop: World, lake: Path, failures: dict[str, int]) -> None:

@@ -18,6 +18,7 @@ import pytest
 import redis
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
+from tests.refusals import raises_code
 from tests.waiting import at_once
 
 from ringlog.runtime.kafka.config import QUIET, connection
@@ -193,9 +194,8 @@ def test_a_start_that_fails_leaves_nothing_running(tmp_path: Path) -> None:
     layout = StackLayout(tmp_path)
     layout.own_properties.write_text("nonsense\n")
     try:
-        with pytest.raises(StackError, match="line 1: not a name=value line") as failed:
+        with raises_code(StackError, "start_failed", match="line 1: not a name=value line"):
             Stack(tmp_path).up("quick")
-        assert failed.value.code == "start_failed"
         state = read_state(layout)
         assert state is not None
         assert state.redis is not None
@@ -279,9 +279,8 @@ def test_a_path_too_long_for_a_socket_gets_one_elsewhere_and_nobody_can_be_there
     try:
         outside.mkdir()
         outside.chmod(0o755)
-        with pytest.raises(StackError) as exposed:
+        with raises_code(StackError, "socket_exposed"):
             redis_server.run_command(layout)
-        assert exposed.value.code == "socket_exposed"
         outside.rmdir()
         outside.symlink_to(tmp_path)
         with pytest.raises(StackError):

@@ -25,6 +25,7 @@ from ringlog_cdc.lake.identity import (
     mark_filled,
 )
 from ringlog_cdc.lake.sink import KEPT, with_heads
+from tests.refusals import raises_code
 
 CLUSTER = str(uuid.UUID(int=1))
 FIELDS = ([["id", "bigint"], ["name", "text"], ["tags", "set<text>"]], ["id"], [])
@@ -75,12 +76,10 @@ def test_a_lake_is_neither_left_nor_changed_in_silence(tmp_path: Path) -> None:
     assert identify(tmp_path, CLUSTER, "spark", None) is None
     assert not (tmp_path / FILE).exists()
     identify(tmp_path, CLUSTER, "spark", "/lake")
-    with pytest.raises(CdcError, match="start with --lake /lake") as left:
+    with raises_code(CdcError, "lake_left_out", match="start with --lake /lake"):
         identify(tmp_path, CLUSTER, "spark", None)
-    assert left.value.code == "lake_left_out"
-    with pytest.raises(CdcError, match="not to /other") as changed:
+    with raises_code(CdcError, "lake_changed", match="not to /other"):
         identify(tmp_path, CLUSTER, "spark", "/other")
-    assert changed.value.code == "lake_changed"
 
 
 @pytest.mark.parametrize(

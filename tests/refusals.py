@@ -1,0 +1,16 @@
+"""What a refusal must say."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+
+
+@contextmanager
+def raises_code(kind: type[Exception], code: str, match: str | None = None) -> Iterator[None]:
+    """As ``pytest.raises``; the error has the code."""
+    with pytest.raises(kind, match=match) as caught:
+        yield
+    assert caught.value.code == code  # type: ignore[attr-defined]
