@@ -27,7 +27,7 @@ from ringlog.wire.records import NodeLoad, TableLoad
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
 from tests.kernel.tablets.lives import TABLE, factor, migration, step, tablet
-from tests.kernel.tablets.test_resizes import finish
+from tests.kernel.tablets.test_refusals import finish
 
 SVG = "{http://www.w3.org/2000/svg}"
 SIZE = 1 << 20

@@ -71,7 +71,7 @@ def some(begin: int, end: int) -> Iterator[Any]:
         yield write(f"customer-{number % 97}", number, table=("orders", "carts")[number % 2])
 
 
-@pytest.mark.soak("test_cdc_kill.py and test_cdc_lost.py have both of the topic, test_cdc_lake_parts.py the lake")
+@pytest.mark.soak("test_cdc_kill.py and test_cdc_refusals.py have both of the topic, test_cdc_lake_parts.py the lake")
 def test_kills_leave_rows_once(stack: StackInfo, shop: World, spark: SparkSession, tmp_path: Path) -> None:
     from pyspark.sql.functions import lit
 
