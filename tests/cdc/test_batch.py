@@ -1,8 +1,9 @@
-"""Plans of batches against a log in memory: whose knowledge they hold, and checkpoints that have lost a part."""
+"""Plans of batches and registrations of jobs on a log in memory: lost parts, and two jobs that begin under one name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -12,10 +13,12 @@ from ringlog.kernel.commands.cdc.generations import CloseCdcGeneration
 from ringlog.kernel.model.state import Generation
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog_cdc.errors import ChainBroken
-from ringlog_cdc.plan.store import PlanStore
-from ringlog_cdc.protocol.batch import WriteRows
-from tests.cdc.bench import HOUR_US, Bench
+from ringlog_cdc.driver.job import StopSignal, query_failed, run_jobs
+from ringlog_cdc.errors import CdcError, ChainBroken, PartitionsAdded
+from ringlog_cdc.plan.store import CLAIM, PlanStore, claim_checkpoint, give_up_claim
+from ringlog_cdc.protocol.batch import CheckCheckpoint, ClaimCheckpoint, GiveUpClaim, WriteRows, start
+from tests.cdc.bench import HOUR_US, SINK, SOURCE, Bench, BenchWriter
+from tests.refusals import raises_code
 from tests.system.cdc_world import now_us
 
 
@@ -126,3 +129,103 @@ def test_a_lost_plan_that_was_carried_out_is_noticed(bench: Bench) -> None:
     (bench.folder / "plans" / "000000000000.json").unlink()
     with pytest.raises(ChainBroken, match="carried out"):
         PlanStore(bench.folder)
+
+
+@pytest.fixture
+def job_bench(tmp_path: Path) -> Iterator[Bench]:
+    """A cluster whose writer ``spark`` has just been registered, from a checkpoint of its own."""
+    metadata = MemoryLog()
+    with LogReplica(metadata) as replica:
+        yield Bench(metadata, replica, tmp_path / "first")
+
+
+def started(
+    job_bench: Bench, folder: Path, name: str, source: str, meanwhile: Callable[[], object] = lambda: None
+) -> int:
+    """The epoch at which a job has registered that starts on a checkpoint; ``meanwhile``: when it has claimed it."""
+    writer = other(job_bench, name, source)
+
+    def claim(effect: ClaimCheckpoint) -> bool:
+        is_new = claim_checkpoint(folder, "c", name, 8, effect.is_lost)
+        meanwhile()
+        return is_new
+
+    writer.driver.handlers |= {
+        ClaimCheckpoint: claim,
+        CheckCheckpoint: lambda _: False,
+        GiveUpClaim: lambda _: give_up_claim(folder),
+    }
+    return writer.carry_out(start(writer.promises), threading.Event())
+
+
+def other(job_bench: Bench, name: str, source: str) -> BenchWriter:
+    """A writer that is not registered yet."""
+    return BenchWriter(job_bench.world.replica, job_bench.author.submit, name, job_bench.store, source, SINK)
+
+
+def test_the_slower_of_two_empty_checkpoints_under_one_name_is_given_up(job_bench: Bench, tmp_path: Path) -> None:
+    folder = tmp_path / "second"
+    with raises_code(CdcError, "checkpoint_lost"):
+        started(job_bench, folder, "new", "another", other(job_bench, "new", "another").register)
+    assert not (folder / CLAIM).exists()
+
+
+def test_a_source_taken_by_another_name_leaves_the_checkpoint_unclaimed(job_bench: Bench, tmp_path: Path) -> None:
+    folder = tmp_path / "second"
+    with raises_code(CdcError, "source_in_use"):
+        started(job_bench, folder, "new", "another", other(job_bench, "newer", "another").register)
+    assert not (folder / CLAIM).exists()
+    with raises_code(CdcError, "source_in_use"):
+        started(job_bench, folder, "new", SOURCE)
+
+
+def test_a_new_name_and_a_known_checkpoint_are_registered(job_bench: Bench, tmp_path: Path) -> None:
+    assert started(job_bench, tmp_path / "second", "other", "another.source") == job_bench.world.state.epoch
+    claim_checkpoint(tmp_path / "first", "c", "spark", 8, registered=False)
+    assert started(job_bench, tmp_path / "first", "spark", SOURCE) == job_bench.world.state.epoch
+
+
+def test_a_batch_that_spark_gave_up_is_told_in_one_line() -> None:
+    trace = "An error occurred\n: org.Some: Job aborted\n\tat a.b\nCaused by: one\n\tat c\nCaused by: two\n"
+    assert query_failed(RuntimeError(trace)).message == "two"
+    assert query_failed(RuntimeError("\nonly this\nand that")).message == "only this"
+    assert query_failed(RuntimeError()).message == "RuntimeError"
+    assert query_failed(RuntimeError()).code == "query_failed"
+
+
+class ScriptedJob:
+    """A job that ends as given. A real one needs Spark."""
+
+    def __init__(self, ends: Callable[[], None]) -> None:
+        self.stopping = threading.Event()
+        self.start = lambda: None
+        self.wait = ends
+        self.stop = self.stopping.set
+
+
+def test_a_job_follows_one_whose_source_got_partitions_until_a_signal() -> None:
+    signal, made = StopSignal(), list[ScriptedJob]()
+
+    def grows() -> None:
+        raise PartitionsAdded("shop.mutations", 9)
+
+    def stopped() -> None:
+        signal.set()
+        assert made[-1].stopping.is_set()
+
+    def make() -> Any:
+        made.append(ScriptedJob(grows if len(made) < 2 else stopped))
+        return made[-1]
+
+    run_jobs(make, signal)
+    assert len(made) == 3
+
+    def grows_and_signals() -> None:
+        signal.set()
+        grows()
+
+    signal, made = StopSignal(), []
+    made.append(ScriptedJob(stopped))
+    scripted: Iterator[Any] = iter([ScriptedJob(grows_and_signals), made[0]])
+    run_jobs(lambda: next(scripted), signal)
+    assert not made[0].stopping.is_set(), "it does not start"

@@ -399,9 +399,7 @@ def test_a_request_that_its_topic_never_takes_fails_alone(metadata: FaultyLog, r
     ("refused", "error"),
     [(DropKeyspace(5), WireError), (CancelOperation("o" * RECORD_BYTES_MAX, ""), InvalidSubmission)],  # type: ignore[arg-type]
 )
-def test_a_command_that_cannot_be_sent_keeps_no_other_one_back(
-    client: Client, logs: Logs, refused: Command, error: type[Exception]
-) -> None:
+def test_unsendable_ones_stop_no_other(client: Client, logs: Logs, refused: Command, error: type[Exception]) -> None:
     commands: list[Command] = [Noop()] * (GROUP + 10)
     for place in (0, GROUP + 3):
         commands[place] = refused

@@ -84,9 +84,7 @@ def test_a_lost_answer_and_a_lost_record(direct: DirectAuthor, metadata: FaultyL
     assert metadata.appends[1] == metadata.appends[2], "the identical entry"
 
 
-def test_withdrawing_makes_a_late_entry_a_duplicate(
-    direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog
-) -> None:
+def test_a_withdrawn_entry_is_a_late_duplicate(direct: DirectAuthor, replica: LogReplica, metadata: FaultyLog) -> None:
     metadata.plan(Fault(late=frozenset({0})))
     with pytest.raises(SubmissionTimedOut, match="withdraw") as caught:
         direct.submit(SETTINGS, timeout_s=0.05)

@@ -138,9 +138,7 @@ class Failing(MemoryFileSystem):
 
 
 @pytest.mark.parametrize("step", ["half", "draft", "move", "leave"])
-def test_a_writer_that_fails_leaves_all_of_a_segment_or_none(
-    store: MemoryFileSystem, cluster: Cluster, archive: Archive, step: str
-) -> None:
+def test_a_write_is_all_or_nothing(store: MemoryFileSystem, cluster: Cluster, archive: Archive, step: str) -> None:
     held = names(store)
     failing = Failing()
     failing.step = step

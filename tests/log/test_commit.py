@@ -125,9 +125,7 @@ def test_repeated_records_are_duplicates(log: FaultyLog, replica: LogReplica, ch
     assert replica.counts[OutcomeKind.DUPLICATE] == 2
 
 
-def test_a_direct_append_in_the_middle_ends_the_rest(
-    log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author
-) -> None:
+def test_an_append_ends_the_rest(log: FaultyLog, replica: LogReplica, chain_of: ChainMaker, author: Author) -> None:
     chain = chain_of(replica.state)
     first = chain.entries[0].entry
     middle = author.entry(fold(replica.state, first).state, Noop())

@@ -417,9 +417,7 @@ def test_a_replica_goes_on_from_a_stored_state(log: FaultyLog, replica: LogRepli
         assert later.founder is None
 
 
-def test_a_log_that_lacks_its_beginning_is_enough_for_a_state_behind_it(
-    log: FaultyLog, replica: LogReplica, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_later_state_needs_no_beginning(log: FaultyLog, replica: LogReplica, monkeypatch: pytest.MonkeyPatch) -> None:
     stored = Start(replica.state, replica.position)
     replica.stop()
     monkeypatch.setattr(log, "begin_offset", lambda: 1)

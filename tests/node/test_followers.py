@@ -9,7 +9,7 @@ import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from random import Random
-from typing import Any
+from typing import Any, TypeAlias
 
 import pytest
 
@@ -205,8 +205,11 @@ def topic(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Topi
         node.disk.rows.close()
 
 
+Coming: TypeAlias = tuple[Topic, ClusterState, GroupNode]
+
+
 @pytest.fixture
-def coming(topic: tuple[Topic, Make]) -> tuple[Topic, ClusterState, GroupNode]:
+def coming(topic: tuple[Topic, Make]) -> Coming:
     """A step begins, and a node that it brings in."""
     made, make = topic
     state = begun()
@@ -253,7 +256,7 @@ def test_who_is_behind_does_not_count_before_it_has_caught_up(topic: tuple[Topic
     assert [one.rows for one in node.acks[-1].reports] == [7], "it says how long its log is"
 
 
-def test_what_is_written_after_a_step_began_is_not_waited_for(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
+def test_what_is_written_after_a_step_began_is_not_waited_for(coming: Coming) -> None:
     made, state, node = coming
     made.append(5)
     node.adopt(state)
@@ -263,7 +266,7 @@ def test_what_is_written_after_a_step_began_is_not_waited_for(coming: tuple[Topi
     assert node.said(partition(state)) == HAS
 
 
-def test_each_step_begins_anew(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
+def test_each_step_begins_anew(coming: Coming) -> None:
     """Who has caught up for one, and has fallen behind, does not count for the next."""
     made, state, node = coming
     node.adopt(state)
@@ -278,9 +281,7 @@ def test_each_step_begins_anew(coming: tuple[Topic, ClusterState, GroupNode]) ->
     assert node.said(partition(state)) == HAS
 
 
-def test_nothing_is_said_before_the_begin_of_the_step_is_known(
-    coming: tuple[Topic, ClusterState, GroupNode],
-) -> None:
+def test_nothing_is_said_before_somebody_knows_where_the_step_begins(coming: Coming) -> None:
     made, state, node = coming
     made.answers = False
     node.adopt(state)
@@ -291,9 +292,7 @@ def test_nothing_is_said_before_the_begin_of_the_step_is_known(
     assert node.said(partition(state)) == HAS
 
 
-def test_a_restarted_replica_has_what_its_rows_have_and_asks(
-    coming: tuple[Topic, ClusterState, GroupNode],
-) -> None:
+def test_a_restarted_replica_has_what_its_rows_have_and_asks_again(coming: Coming) -> None:
     made, state, node = coming
     made.append(5)
     node.adopt(state)
@@ -309,7 +308,7 @@ def test_a_restarted_replica_has_what_its_rows_have_and_asks(
     assert node.said(partition(state)) == HAS
 
 
-def test_a_replica_whose_disk_fails_says_so_and_nothing_else(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
+def test_a_replica_whose_disk_fails_says_so_and_nothing_else(coming: Coming) -> None:
     made, state, node = coming
     made.append(5)
     node.adopt(state)
@@ -344,7 +343,7 @@ def test_a_failure_that_this_release_has_no_number_for_is_unknown() -> None:
     assert CAUSES[replicas.failure() or 0] == "unknown"
 
 
-def test_a_replica_stops_with_its_step(coming: tuple[Topic, ClusterState, GroupNode]) -> None:
+def test_a_replica_stops_with_its_step(coming: Coming) -> None:
     made, state, node = coming
     made.append(5)
     made.answers = False

@@ -118,9 +118,7 @@ def test_without_a_certificate_none_is_heard(world: DataWorld, known: dict[str, 
         assert status(world, node, stranger) is None
 
 
-def test_nothing_is_said_to_a_node_that_is_not_the_one_that_was_meant(
-    world: DataWorld, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_only_the_meant_one_is_told(world: DataWorld, known: dict[str, Trust], monkeypatch: pytest.MonkeyPatch) -> None:
     other = world.begin(2)
     asked: list[object] = []
     monkeypatch.setattr(other.server, "_status", lambda *given: asked.append(given))

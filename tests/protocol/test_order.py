@@ -128,6 +128,11 @@ def once(*outcomes: Any) -> Callable[[Any], Any]:
     return outcome
 
 
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
 def test_a_role_reads_the_log_before_it_takes_over() -> None:
     notes = Notes(World(), {Acts: nothing, CheckSuperseded: nothing})
     assert notes.run(take_role(notes.direct, "keeper", "me")) == 1
@@ -154,8 +159,7 @@ def test_who_submits_directly_is_rejected_behind_a_barrier_only() -> None:
     assert notes.seen == ["Exclusive", "Barrier"]
 
 
-def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results() -> None:
-    world = World()
+def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results(world: World) -> None:
     alone = [(3, (world.request(BAD),))]
     requests = [(0, (world.request(),)), (1, (world.request(BAD),)), (2, ())]
     known: dict[type, Callable[[Any], Any]] = {
@@ -195,8 +199,7 @@ def test_a_validator_reads_no_more_while_much_waits(bound: str, monkeypatch: pyt
     assert turns == ["Requests", "decided", "decided", "Requests", "decided", "Requests", "Requests"], "6, 4, 2, 0 wait"
 
 
-def test_a_validator_does_not_accept_before_its_noop_is_applied() -> None:
-    world = World()
+def test_a_validator_does_not_accept_before_its_noop_is_applied(world: World) -> None:
     notes = Notes(world, {Initialise: nothing, CheckSuperseded: nothing, ReadResults: once()})
     before = world.state.epoch
     notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
@@ -204,8 +207,7 @@ def test_a_validator_does_not_accept_before_its_noop_is_applied() -> None:
     assert notes.seen[-1] == "ReadResults"
 
 
-def test_what_was_lost_is_sent_again_until_patience_ends() -> None:
-    world = World()
+def test_what_was_lost_is_sent_again_until_patience_ends(world: World) -> None:
     notes = Notes(world)
     chain = EntryChain(world.state.epoch, (world.entry(Noop()),))
     notes.lost_appends = 2
@@ -221,8 +223,7 @@ def test_what_was_lost_is_sent_again_until_patience_ends() -> None:
     assert world.land(lost.entries[0]) is not OutcomeKind.APPLIED, "the Noop is in its place"
 
 
-def test_what_cannot_be_decided_is_said() -> None:
-    world = World()
+def test_what_cannot_be_decided_is_said(world: World) -> None:
     notes = Notes(world)
     with pytest.raises(AheadOfLog):
         notes.run(notes.direct.submit(Noop(), since_epoch=99))
@@ -232,8 +233,7 @@ def test_what_cannot_be_decided_is_said() -> None:
         notes.run(notes.direct.submit(Noop()))
 
 
-def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its_base_is_gone() -> None:
-    world = World()
+def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its_base_is_gone(world: World) -> None:
     written: list[Store] = []
     answers = [WriteOutcome.APPLIED, WriteOutcome.BASE_MISSING, WriteOutcome.APPLIED, None, WriteOutcome.APPLIED]
 
@@ -257,9 +257,8 @@ def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its
     assert rests == [True, True, False, True]
 
 
-def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was() -> None:
+def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was(world: World) -> None:
     """One that another keeper wrote is in the log by the next barrier; one that is not is of another history."""
-    world = World()
     cluster_id, epoch = world.state.cluster_id, world.state.epoch
     soon, never = Stamp(cluster_id, epoch + 1, "soon"), Stamp(cluster_id, epoch + 99, "never")
     stored: list[Stamp | None] = [soon, never, None, never]
@@ -287,8 +286,7 @@ def last_of(world: World) -> EpochChange:
     return EpochChange(state.epoch, state.cluster_id, state.state_id, state.time)
 
 
-def test_a_publisher_restores_then_goes_on_behind_what_was_published() -> None:
-    world = World()
+def test_a_publisher_restores_then_goes_on_behind_what_was_published(world: World) -> None:
     states = [EMPTY_STATE, world.state]
     last = last_of(world)
     world.direct()
@@ -338,8 +336,7 @@ def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: in
     return found
 
 
-def test_epochs_that_were_folded_meanwhile_go_out_together_and_each_of_them_whole() -> None:
-    world = World()
+def test_epochs_that_were_folded_meanwhile_go_out_together_and_each_of_them_whole(world: World) -> None:
     states = [EMPTY_STATE, world.state]
     for _ in range(5):
         world.direct()
@@ -355,8 +352,7 @@ def test_epochs_that_were_folded_meanwhile_go_out_together_and_each_of_them_whol
 
 
 @pytest.mark.parametrize("ahead", [True, False])
-def test_a_publisher_of_another_log_writes_nothing(ahead: bool) -> None:
-    world = World()
+def test_a_publisher_of_another_log_writes_nothing(world: World, ahead: bool) -> None:
     other = World()
     other.draw = SeededDraw(b"another history")
     for _ in range(2):

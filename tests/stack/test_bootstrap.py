@@ -155,9 +155,7 @@ def test_an_environment_of_another_python_is_made_anew(tmp_path: Path, monkeypat
         (None, "    Debian, Ubuntu: redis-server\n    Fedora: valkey\n    Homebrew: redis\n"),
     ],
 )
-def test_without_apt_the_packages_are_named(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: str | None, expected: str
-) -> None:
+def test_without_apt(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manager: str | None, expected: str) -> None:
     if manager is not None:
         (tmp_path / manager).write_text("#!/bin/sh\n")
         (tmp_path / manager).chmod(0o755)

@@ -78,11 +78,9 @@ class NodeProcess:
 DEADLINE_S = 240
 
 
-def opened(
-    kind: Callable[[AgentsWorld, Path], World], stack: StackInfo, folder: Path, cluster: str = ""
-) -> closing[World]:
+def opened(kind: Callable[[AgentsWorld, Path], World], stack: StackInfo, path: Path, name: str = "") -> closing[World]:
     """A world of nodes on a cluster of its own, closed at the end of the context."""
-    return closing(kind(AgentsWorld(stack, cluster or f"n{uuid.uuid4().hex[:10]}", folder), folder))
+    return closing(kind(AgentsWorld(stack, name or f"n{uuid.uuid4().hex[:10]}", path), path))
 
 
 class NodesWorld:

@@ -1,4 +1,4 @@
-"""The CDC job on a real broker and a real Spark session: rows, dead letters, held writes, replay."""
+"""The CDC job on a real broker and a real Spark session: rows, dead letters, held writes, replay, a hot key."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ from confluent_kafka import Producer
 from confluent_kafka.admin import NewPartitions
 from tests.cdc.partitions import cdc_partition
 from tests.ending import stopping
-from tests.system.cdc_world import HOUR_US, MORE_TOKENS, PARTITIONS, World, founded_shop, now_us, until, write
+from tests.system.cdc_world import HOUR_US, MORE_TOKENS, PARTITIONS, Found, World, founded_shop, now_us, until, write
 
 from ringlog.kernel.generations.acceptance import stream_of
 from ringlog.kernel.model.state import Generation
-from ringlog.kernel.ring.murmur3 import token_of
+from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.log.kafka.topics import admin_client, topic_name
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka.config import connection
 from ringlog.stack import StackInfo
 from ringlog.wire.avro.codec import header
-from ringlog.wire.records import CdcRow, Cell, encode_mutation
+from ringlog.wire.records import CdcRow, Cell, encode_mutation, mutation_key, mutation_partition
 from ringlog_cdc.errors import CdcError
+from ringlog_cdc.plan.plan import PlanEntry, decode
 from ringlog_cdc.settings import JobSettings
 from ringlog_schemas import current
 
@@ -99,9 +100,7 @@ def no_mutations() -> list[bytes | None]:
     ]
 
 
-def test_every_mutation_becomes_a_row_or_a_dead_letter_with_its_reason(
-    shop: World, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_mutations_become_rows_or_dead_letters_with_a_reason(shop: World, spark: SparkSession, tmp_path: Path) -> None:
     generation = shop.state.generations[0]
     began = generation.timestamp
     shop.send(write(f"customer-{number % 37}", number) for number in range(500))
@@ -313,3 +312,59 @@ def test_rows_are_avro_for_any_reader(shop: World, spark: SparkSession, tmp_path
     assert isinstance(found, dict)
     assert found["cells"] == [{"column": "amount", "value": b"\0\0\0\7"}]
     assert found["stream_id"] == item.key
+
+
+HOT, OTHERS = 3_600, 400
+SHARE = 60
+
+
+def partition_of(key: str) -> int:
+    """The source partition of a customer."""
+    return mutation_partition(mutation_key("shop", "orders", compose([key.encode()])), PARTITIONS)
+
+
+def plans(checkpoint: Path) -> list[PlanEntry]:
+    """The chain so far."""
+    return [decode(path.read_bytes()) for path in sorted((checkpoint / "plans").glob("[0-9]*.json"))]
+
+
+def ends_of(found: list[Found]) -> dict[int, int]:
+    """Source partition to its end."""
+    return dict(Counter(item.partition for item in found))
+
+
+def test_a_hot_key_delays_no_others(shop: World, spark: SparkSession, tmp_path: Path) -> None:
+    hot = partition_of("hot")
+    cold = [key for key in (f"customer-{number}" for number in range(200)) if partition_of(key) != hot]
+    shop.send(write(cold[number % len(cold)], number) for number in range(OTHERS))
+    shop.send(write("hot", number) for number in range(HOT))
+    waiting = ends_of(shop.read("mutations"))
+    needed = -(-max(count for partition, count in waiting.items() if partition != hot) // SHARE)
+
+    with stopping(start(shop, tmp_path, spark, max_offsets_per_trigger=SHARE * PARTITIONS)) as job:
+        until(lambda: job.runner.last_batch >= needed - 1, "the batches that the others need", job.writer.check)
+        check_others_are_through(tmp_path, needed - 1, waiting, hot)
+        # And while the backlog goes on: what comes for the others is in one of the next two batches.
+        shop.send(write(key, 10_000) for key in cold[:SHARE])
+        last = job.runner.last_batch
+        now = ends_of(shop.read("mutations"))
+        until(lambda: job.runner.last_batch >= last + 2, "two batches more", job.writer.check)
+        check_others_are_through(tmp_path, last + 2, now, hot)
+    check_rows(shop)
+
+
+def check_others_are_through(checkpoint: Path, batch: int, ends: dict[int, int], hot: int) -> None:
+    """After this batch all other partitions were planned to these ends, and the hot one was not."""
+    positions = dict([entry for entry in plans(checkpoint) if entry.batch == batch][-1].positions)
+    assert {partition: offset for partition, offset in positions.items() if partition != hot} == {
+        partition: end for partition, end in ends.items() if partition != hot
+    }
+    assert positions[hot] < ends[hot]
+
+
+def check_rows(world: World) -> None:
+    """What went out is each source partition's beginning, once."""
+    offsets: dict[int, list[int]] = {}
+    for row in world.rows():
+        offsets.setdefault(row.source_partition, []).append(row.source_offset)
+    assert all(sorted(found) == list(range(len(found))) for found in offsets.values())

@@ -17,7 +17,7 @@ from random import Random
 
 import pytest
 from tests.system.cdc_world import World, until, write
-from tests.system.test_cdc_images import carts, demanded, history, logged
+from tests.system.test_cdc_compound import carts, demanded, history, logged
 
 from ringlog.stack.artifacts import jars
 from ringlog.wire.records import decode_cdc_row
@@ -90,9 +90,7 @@ def in_hand(checkpoint: Path) -> str:
     return open_ones[0] if open_ones and int(open_ones[0]) >= 2 else ""
 
 
-def test_a_driver_killed_in_the_middle_of_a_batch_leaves_no_hole_and_one_asked_to_stop_nothing_to_repeat(
-    shop: World, tmp_path: Path
-) -> None:
+def test_a_killed_driver_leaves_no_hole_and_a_stopped_one_nothing_to_repeat(shop: World, tmp_path: Path) -> None:
     carts(shop)
     # Every other write is one of a table with images, whose rows depend on all those before them.
     writes = history(Random(1), 1_600)

@@ -1,7 +1,8 @@
-"""The CDC job on a Spark standalone cluster: started with ``spark-submit``, its executors other processes that die."""
+"""The CDC job on Spark clusters: standalone, whose executors die, and one that also serves Spark Connect clients."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -11,11 +12,14 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.system.cdc_log import CdcLog
 from tests.system.cdc_world import World, until, write
 from tests.system.spark_cluster import ROOT, SparkCluster, driver_environment, spark_cluster, submit, worker_python
 
 from ringlog.kernel.commands.schema.tables import AlterTable
 from ringlog.kernel.values import CdcOptions
+from ringlog.stack.artifacts import jars
+from ringlog.stack.processes import choose
 from ringlog.wire.records import Cell, Mutation, decode_cdc_row
 
 pytestmark = [pytest.mark.system, pytest.mark.spark, pytest.mark.slow]
@@ -160,3 +164,45 @@ def test_a_job_survives_its_executor_without_a_hole(world: World, cluster: Spark
         assert driver.wait(240) == 0, failed()
     check_rows(world)
     assert world.letters() == []
+
+
+CONNECTED = 300
+
+
+@pytest.mark.soak("test_cdc_source.py reads the same by a session of its own")
+def test_connect_clients_read_what_a_submitted_job_writes(shop: World, tmp_path: Path) -> None:
+    (port,) = choose(1)
+    output, launcher = tmp_path / "output", ROOT / "streaming/ringlog_cdc/launcher/ringlog_cdc_run.py"
+    CdcLog(shop).publish()
+    shop.send(write(f"customer-{number % 97}", number) for number in range(CONNECTED))
+    job = ["--bootstrap", shop.bootstrap, "--cluster", shop.cluster, "--checkpoint", str(tmp_path / "job")]
+    settings = {
+        "spark.plugins": "org.apache.spark.sql.connect.SparkConnectPlugin",
+        "spark.connect.grpc.binding.address": "127.0.0.1",
+        "spark.connect.grpc.binding.port": str(port),
+    }
+    connectors = ",".join(str(jar) for jar in jars("spark"))
+    command = submit("local[2]", launcher, *job, "--direct", settings=settings, jars=connectors)
+    environment = driver_environment(Path(sys.executable))
+    with output.open("wb") as file:
+        server = subprocess.Popen(command, env=environment, cwd=tmp_path, stdout=file, stderr=file)
+    try:
+
+        def alive() -> None:
+            assert server.poll() is None, output.read_text()[-3000:]
+
+        until(lambda: len(shop.read("cdc")) == CONNECTED, "the rows of the job", alive)
+        client = [sys.executable, "-m", "tests.system.connect_client", f"sc://127.0.0.1:{port}"]
+        client += [shop.bootstrap, shop.cluster, str(CONNECTED), str(tmp_path)]
+        paths = f"{ROOT}:{environment['PYTHONPATH']}"
+        said = subprocess.run(client, env={**environment, "PYTHONPATH": paths}, capture_output=True, text=True)
+        assert said.returncode == 0, said.stderr[-3000:] + output.read_text()[-3000:]
+        refused, found = said.stdout.splitlines()
+        assert refused == "connect_unsupported"
+        assert json.loads(found) == {"batch": list(range(CONNECTED)), "stream": list(range(CONNECTED))}
+        server.terminate()
+        assert server.wait(120) == 0, output.read_text()[-3000:]
+    finally:
+        if server.poll() is None:
+            server.kill()
+        server.wait()

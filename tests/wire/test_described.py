@@ -162,9 +162,7 @@ def witnesses_written(witnesses: tuple[Witness, ...]) -> bytes:
     | st.lists(st.builds(Witness, IDS, st.integers(64, 8_191), st.integers(64, 8_191)), max_size=4).map(tuple),
     DAMAGE,
 )
-def test_any_bytes_of_witnesses_are_read_as_one_by_one(
-    witnesses: tuple[Witness, ...], damage: tuple[int, int, int]
-) -> None:
+def test_any_bytes_of_witnesses_are_read_alike(witnesses: tuple[Witness, ...], damage: tuple[int, int, int]) -> None:
     read, body = witnesses_reader(WITNESS, witnesses_one_by_one()), witnesses_written(witnesses)
     assert outcome(witnesses_one_by_one(), body, 0) == (witnesses, len(body))
     read_alike(read, witnesses_one_by_one(), body, *damage)

@@ -162,6 +162,16 @@ def in_file(path: Path) -> tuple[dict[str, Counter[str]], dict[str, Counter[str]
         return rows, odd, {one["id"]: one["copy"] for one in tables}
 
 
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "tables"
+
+
+@pytest.fixture
+def target(path: Path) -> SqliteTables:
+    return SqliteTables(path, ManualClock(AT))
+
+
 def test_random_lives_of_tables_are_copied_apart_whatever_comes_in_which_order(tmp_path: Path) -> None:
     met: Counter[str] = Counter()
     for seed in range(60):
@@ -205,9 +215,7 @@ def apply(path: Path, writes: list[CdcChange], chance: Random) -> None:
     target.close()
 
 
-def test_what_no_column_can_take_is_counted_and_is_beside_the_copy(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
-    target = SqliteTables(path, ManualClock(AT))
+def test_what_no_column_can_take_is_counted_and_is_beside_the_copy(path: Path, target: SqliteTables) -> None:
     cells = (Cell("nosuchcol", b"!"), Cell("v", b"\1"), Cell("w", b"fine"), Cell("m", b"no map"), Cell("p", b"p9"))
     target.apply(change(row(INSERT, (1,), cells=cells, deleted=("gone",))))
     assert target.undecoded == {"ks.t": {"nosuchcol": 1, "v": 1, "m": 1, "p": 1, "cdc$deleted_gone": 1}}
@@ -228,9 +236,7 @@ def test_what_no_column_can_take_is_counted_and_is_beside_the_copy(tmp_path: Pat
     assert [line[3] for line in undecoded(path)] == ["m", "p"]
 
 
-def test_rows_that_are_no_write_to_their_table_are_kept_whole_and_end_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
-    target = SqliteTables(path, ManualClock(AT))
+def test_rows_that_are_no_write_to_their_table_are_kept_whole_and_end_nothing(path: Path, target: SqliteTables) -> None:
     odd = [
         row(INSERT, (1,), partition_key=(b"a", b"b")),
         row(INSERT, (1,), partition_key=()),
@@ -265,9 +271,7 @@ def test_a_time_to_live_beyond_all_times_ends_nothing(ttl: int, tmp_path: Path) 
         assert found.execute('SELECT v FROM "ks.t"').fetchall() == [(1,)]
 
 
-def test_elements_of_what_is_no_collection_end_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
-    target = SqliteTables(path, ManualClock(AT))
+def test_elements_of_what_is_no_collection_end_nothing(path: Path, target: SqliteTables) -> None:
     taken = (DeletedElements("nosuchcol", (b"k",)), DeletedElements("v", (b"k",)), DeletedElements("m", (b"\xff",)))
     target.apply(change(row(UPDATE, (1,), {"w": "x"}, deleted_elements=taken)))
     target.save("all")
@@ -276,8 +280,7 @@ def test_elements_of_what_is_no_collection_end_nothing(tmp_path: Path) -> None:
     assert target.undecoded["ks.t"] == dict.fromkeys((f"cdc$deleted_elements_{one.column}" for one in taken), 1)
 
 
-def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after_it(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
+def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after_it(path: Path) -> None:
     old, new = table("t", 1, 10, VARIANTS[0]), table("t", 2, 20, VARIANTS[1])
     target = SqliteTables(path, ManualClock(AT))
     target.apply(change(row(INSERT, (1,), cells=(Cell("v", b"\0\0\0\1"),)), table=old))
@@ -294,8 +297,7 @@ def test_a_table_that_was_dropped_leaves_its_name_to_the_one_that_was_made_after
         assert found.execute(f'SELECT c, v FROM "ks.t dropped {old.id}"').fetchall() == [(1, 1), (2, 2)]
 
 
-def test_columns_that_are_renamed_dropped_and_made_anew(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
+def test_columns_that_are_renamed_dropped_and_made_anew(path: Path) -> None:
     first = table("t", 1, 10, {"p": "text", "c": "int", "v": "int", "w": "text"})
     renamed = table("t", 1, 20, {"p": "text", "c": "int", "x": "int"})
     renamed = replace(renamed, stored=(("x", "v"),), respelled=20)
@@ -318,8 +320,7 @@ def test_columns_that_are_renamed_dropped_and_made_anew(tmp_path: Path) -> None:
     assert undecoded(path) == []
 
 
-def test_a_column_that_gets_its_first_name_back_has_it_in_the_copy(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
+def test_a_column_that_gets_its_first_name_back_has_it_in_the_copy(path: Path) -> None:
     first = table("t", 1, 10, {"p": "text", "c": "int", "v": "int"})
     renamed = replace(table("t", 1, 20, {"p": "text", "c": "int", "x": "int"}), stored=(("x", "v"),), respelled=20)
     target = SqliteTables(path, ManualClock(AT))
@@ -331,9 +332,7 @@ def test_a_column_that_gets_its_first_name_back_has_it_in_the_copy(tmp_path: Pat
         assert found.execute('SELECT c, v FROM "ks.t"').fetchall() == [(1, 1)]
 
 
-def test_names_that_differ_only_in_case_are_told_apart(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
-    target = SqliteTables(path, ManualClock(AT))
+def test_names_that_differ_only_in_case_are_told_apart(path: Path, target: SqliteTables) -> None:
     lower, upper = table("orders", 1, 10, VARIANTS[2]), table("Orders", 2, 20, VARIANTS[2])
     for version, value in ((lower, 1), (upper, 2)):
         cells = (Cell("v", serialize("int", value)), Cell("V", serialize("int", -value)))
@@ -348,17 +347,14 @@ def test_names_that_differ_only_in_case_are_told_apart(tmp_path: Path) -> None:
         assert cursor.fetchall() == [("a", 2, 1, 2, -2)]
 
 
-def test_a_keyspace_may_have_a_name_that_sqlite_keeps_to_itself(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
-    target = SqliteTables(path, ManualClock(AT))
+def test_a_keyspace_may_have_a_name_that_sqlite_keeps_to_itself(path: Path, target: SqliteTables) -> None:
     target.apply(change(row(INSERT, (1,)), table=replace(TABLE, keyspace="sqlite_x")))
     target.save("one")
     target.close()
     assert names(path) == {"$sqlite_x.t"}
 
 
-def test_keys_that_sqlite_takes_for_one_are_two(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
+def test_keys_that_sqlite_takes_for_one_are_two(path: Path) -> None:
     made = table("t", 1, 10, {"p": "double", "c": "int", "v": "double"})
     target = SqliteTables(path, ManualClock(AT))
     for key in (0.0, -0.0, float("nan")):
@@ -370,9 +366,9 @@ def test_keys_that_sqlite_takes_for_one_are_two(tmp_path: Path) -> None:
         assert set(found.execute('SELECT p, v FROM "ks.t"')) == {(0.0, "nan"), ("-0.0", "nan"), ("nan", "nan")}
 
 
-def test_a_table_that_its_user_has_dropped_from_the_file_does_not_stop_the_next_one(tmp_path: Path) -> None:
-    path = tmp_path / "tables"
-    target = SqliteTables(path, ManualClock(AT))
+def test_a_table_that_its_user_has_dropped_from_the_file_does_not_stop_the_next_one(
+    path: Path, target: SqliteTables
+) -> None:
     target.apply(change(row(INSERT, (1,)), table=table("t", 1, 10, VARIANTS[0])))
     target.save("old")
     with closing(sqlite3.connect(path)) as other:

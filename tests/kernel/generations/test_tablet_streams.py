@@ -220,9 +220,7 @@ def test_dropped_tables_start_one_generation_where_none_closes(start: ClusterSta
     assert [one.closed for one in state.generations] == [None, None]
 
 
-def test_dropped_tables_are_limited_if_no_generation_closes(
-    start: ClusterState, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_dropped_tables_are_limited_if_none_closes(start: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:
     """Without a CDC writer. Other commands and new generations are not rejected."""
     monkeypatch.setattr(size_limits, "DESCRIBED_RANGES_MAX", 3_000)
     state, made = start, replace(LOGGED, tablets=TabletOptions(256), name="u")
