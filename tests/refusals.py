@@ -1,4 +1,4 @@
-"""What a refusal must say."""
+"""Checks of an error and its code."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def until(condition: Callable[[], T | None], what: str, deadline_s: float = DEAD
 
 
 def at_once(work: Callable[[Given], T], given: Iterable[Given]) -> list[T]:
-    """Call ``work`` with each of the values, each in a thread of its own; the results. Raises what one has raised."""
+    """Call ``work`` with all values at once, one thread for each; return the results. Raises the first error."""
     values = list(given)
     with ThreadPoolExecutor(len(values)) as pool:
         return list(pool.map(work, values))

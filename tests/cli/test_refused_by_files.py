@@ -38,7 +38,7 @@ def test_a_folder_that_cannot_be_made(
     assert len(said.splitlines()) == 1
 
 
-def test_a_file_no_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_as_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / FILE).touch()
     for words in (["stack", "status"], ["stack", "reset", "--yes"]):
         assert ended([*words, "--data", str(tmp_path / FILE)], monkeypatch) == 1

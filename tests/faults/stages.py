@@ -1,4 +1,4 @@
-"""Repeats a way that tablets or partitions go, until somebody was killed in each stage of it."""
+"""Repeat a way of tablets or partitions until a victim was killed in each stage of it."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ def killed_in_each(
 ) -> None:
     """Repeat a way until its victim was killed in each stage, and keep the figures of that.
 
-    ``way``: its name, and the role of the victim. ``hit`` goes it once: it gets the stages that are left and the number
-    of tries before, and returns the stages in which the victim was killed. A victim that holds a stage up is there for
-    the next one; one that does not misses some. ``most``: tries; ``table``: of the figures.
+    ``way``: its name, and the role of the victim. ``hit`` goes the way once. Its arguments are the stages that are left
+    and the number of tries before; it returns the stages in which the victim was killed. A victim that delays a stage
+    is back for the next one; another victim misses some stages. ``most``: tries; ``table``: of the figures.
     """
     begin, before = time.monotonic(), (load.total(), load.timed_out())
     left, tries = list(stages), 0

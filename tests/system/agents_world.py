@@ -205,7 +205,7 @@ class AgentsWorld:
         )
 
     def run(self, *words: str) -> str:
-        """Return what a command prints in a process that ends well."""
+        """Return the output of a command in a process; it must succeed."""
         ended = self.ringlog(*words)
         assert ended.returncode == 0, ended.stderr
         return ended.stdout
@@ -216,7 +216,7 @@ class AgentsWorld:
         return CliRunner().invoke(app, [*words, *where])
 
     def done(self, *words: str) -> str:
-        """Return what a command prints in this process; it ends well."""
+        """Return the output of a command in this process; it must succeed."""
         ended = self.typed(*words)
         assert ended.exit_code == 0, (words, ended.output)
         return ended.stdout

@@ -79,7 +79,7 @@ DEADLINE_S = 240
 
 
 def opened(kind: Callable[[AgentsWorld, Path], World], stack: StackInfo, path: Path, name: str = "") -> closing[World]:
-    """A world of nodes on a cluster of its own, closed at the end of the context."""
+    """Return a world of nodes on a new cluster; the end of the context closes it."""
     return closing(kind(AgentsWorld(stack, name or f"n{uuid.uuid4().hex[:10]}", path), path))
 
 

@@ -167,7 +167,7 @@ class RegistersCluster(NodesWorld):
             assert cell.value == VALUE
 
     def conclude(self, load: Load, filled: int, operations: int) -> None:
-        """After some more operations, what was acknowledged and what was filled in is there."""
+        """Wait for some more operations, then check that all acknowledged and all filled-in registers are there."""
         self.go_on(load, operations, "at the end")
         load.stop()
         with Coordinator(self.agents.client.replica, "dc1") as coordinator:

@@ -1,4 +1,4 @@
-"""Topics with settings under which entries could be lost are refused, and lost topics are repaired."""
+"""Topics whose settings could lose entries are refused, and lost topics are repaired."""
 
 from __future__ import annotations
 

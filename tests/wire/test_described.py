@@ -1,4 +1,4 @@
-"""Ranges and witnesses that are read all at once are those that are read one by one, of whatever bytes."""
+"""Ranges and witnesses that are read all at once equal those that are read one by one, for any bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What plans make of obstacles: moves that the state refuses, altered replications, reports that are missing."""
+"""Plans despite obstacles: moves that the state refuses, altered replications, missing reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Functions, aggregates and user types: made, altered with what uses them, dropped when nobody does."""
+"""Functions, aggregates and user types: creation, alteration together with their users, and drops of unused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a log may begin: what a confirmed snapshot covers and the archive holds. ``TakeSnapshot`` marks an epoch."""
+"""The positions at which a log may begin: a confirmed snapshot covers them, and the archive has the entries before."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Views and indexes, and columns that are dropped, renamed and made anew: what depends on what stays whole."""
+"""Views, indexes and columns: created, dropped, renamed and created again, with all that depends on them."""
 
 from __future__ import annotations
 

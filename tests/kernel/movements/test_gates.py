@@ -1,4 +1,4 @@
-"""Who must have acknowledged and reported before an operation goes on, and what an operator decides if it cannot."""
+"""The nodes that must acknowledge and report before an operation continues, and the decisions of an operator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What may not begin: places, racks, limits; the exclusion between tablets and node operations; tables cut anew."""
+"""Refused tablet moves: places, racks, limits, the exclusion by node operations; and resized tables."""
 
 from __future__ import annotations
 
