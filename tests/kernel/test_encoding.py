@@ -1,7 +1,7 @@
 """Canonical bytes: the same in every process, different for different values; digests part by part.
 
-States come back from their bytes, and nothing but their bytes is a state. The digest of a following state equals a digest
-of the whole state, and needs little encoding.
+States come back from their bytes, and nothing but their bytes is a state. The digest of a following state equals a
+digest of the whole state, and needs little encoding.
 """
 
 from __future__ import annotations
