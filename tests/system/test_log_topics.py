@@ -1,4 +1,4 @@
-"""Topics whose settings could lose entries are refused, and lost topics are repaired."""
+"""Topics with settings under which entries could be lost are refused, with the command that mends them."""
 
 from __future__ import annotations
 
@@ -11,23 +11,18 @@ from confluent_kafka.admin import AdminClient, ConfigResource, NewPartitions, Re
 from tests.system.agents_world import until
 from tests.system.topic_settings import alter
 
-from ringlog.client.creation.creation import create_cluster_topics, found_cluster, repaired
-from ringlog.client.errors import LeftoversFound
+from ringlog.client.creation.creation import found_cluster
 from ringlog.log.errors import CopiesUndecided, LogUnavailable, TopicMisconfigured, TopicMissing
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.producer import producer_config
 from ringlog.log.kafka.topics import (
     ACKS,
-    AGENTS,
     METADATA,
     MUTATIONS,
     TOPICS,
-    TopicSpec,
     admin_client,
     create_topics,
-    delete_topic,
     describe,
-    existing_topics,
     topic_name,
     verify_topics,
 )
@@ -217,65 +212,3 @@ def test_a_missing_topic_is_named(stack: StackInfo, admin: AdminClient, cluster_
     with pytest.raises(TopicMissing):
         log.identity()
     log.close()
-
-
-def lose(admin: AdminClient, cluster: str, suffix: str) -> None:
-    name = topic_name(cluster, suffix)
-    delete_topic(admin, name)
-    until(lambda: all(topic_name(cluster, one.suffix) != name for one in existing_topics(admin, cluster)), f"no {name}")
-
-
-def put(place: tuple[str, str], spec: TopicSpec) -> None:
-    topic = KafkaLog(*place, spec)
-    topic.put("key", b"a record")
-    topic.close()
-
-
-def test_a_cluster_that_lost_its_log_is_not_buried(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
-    place = stack.bootstrap_servers, cluster_name
-    first = found_cluster(*place)
-    put(place, ACKS)
-    assert found_cluster(*place).cluster_id == first.cluster_id, "a cluster with its log is there as before"
-    lose(admin, cluster_name, METADATA.suffix)
-    for _ in range(2):
-        with pytest.raises(LeftoversFound, match=rf"{cluster_name}.acks.*ringlog recover"):
-            found_cluster(*place)
-    assert METADATA not in existing_topics(admin, cluster_name), "nothing was made"
-    with pytest.raises(TopicMissing, match="ringlog recover"):
-        repaired(*place)
-    again = found_cluster(*place, anew=True)
-    assert again.here
-    assert again.cluster_id != first.cluster_id
-
-
-def test_a_founding_that_was_interrupted_continues_beside_agents(stack: StackInfo, cluster_name: str) -> None:
-    """Agents show their status as soon as the topics are there."""
-    place = stack.bootstrap_servers, cluster_name
-    create_cluster_topics(*place, replication=None)
-    put(place, AGENTS)
-    assert found_cluster(*place).here
-
-
-def test_a_cluster_that_is_known_is_not_buried_either(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
-    place = stack.bootstrap_servers, cluster_name
-    first = found_cluster(*place, stored_id="of one that is no more", anew=True)
-    assert found_cluster(*place, stored_id=first.cluster_id).cluster_id == first.cluster_id
-    lose(admin, cluster_name, METADATA.suffix)
-    with pytest.raises(LeftoversFound, match=f"knows it by the id {first.cluster_id}"):
-        found_cluster(*place, stored_id=first.cluster_id)
-    assert found_cluster(*place).here, "topics without records are those of a founding that was broken off"
-
-
-def test_missing_topics_and_settings_are_repaired(stack: StackInfo, admin: AdminClient, cluster_name: str) -> None:
-    place = stack.bootstrap_servers, cluster_name
-    founding = found_cluster(*place, settings={"history_entries": 500})
-    assert repaired(*place) == {}
-    lose(admin, cluster_name, ACKS.suffix)
-    log = topic_name(cluster_name, METADATA.suffix)
-    alter(admin, log, "retention.ms", "604800000")
-    assert repaired(*place) == {topic_name(cluster_name, ACKS.suffix): "made", log: "set retention.ms"}
-    assert repaired(*place) == {}
-    again = found_cluster(*place, settings={"history_entries": 500})
-    assert (again.here, again.cluster_id, again.ignored) == (False, founding.cluster_id, ())
-    other = found_cluster(*place, settings={"history_entries": 600, "no_such_setting": 1})
-    assert other.ignored == ("history_entries", "no_such_setting")
