@@ -1,14 +1,18 @@
-"""SIGSTOP, until others have taken over or given up, then SIGCONT: the one that slept goes on, knowing nothing."""
+"""SIGKILL of each part under load, and SIGSTOP until others have taken over; then SIGCONT for the stopped one."""
 
 from __future__ import annotations
 
 import os
 import signal
+from contextlib import closing
 
 import pytest
 
+from ringlog.log.errors import LogUnavailable
+from ringlog.log.kafka.adapter import KafkaLog
 from tests.stopping import stop
 
+from .processes import is_alive
 from .waiting import until
 from .world import ROLES, World
 
@@ -72,3 +76,88 @@ def test_the_driver_sleeps(world: World) -> None:
         world.await_answers(100)
         for pid in pids:
             os.kill(pid, signal.SIGCONT)
+
+
+def test_nothing_breaks(world: World) -> None:
+    """Without a fault: what the others are to be compared with."""
+    with world.under_load("none", join=True):
+        pass
+
+
+def test_the_broker_is_killed(world: World) -> None:
+    metadata = KafkaLog(world.broker.bootstrap, world.cluster)
+    with closing(metadata), world.under_load("broker killed", join=True):
+        assert metadata.end_offset() > 0
+        world.broker.kill("broker")
+        with pytest.raises(LogUnavailable):  # and not that the topic is missing, which would halt replicas
+            metadata.end_offset(1.0)
+        world.broker.up()
+
+
+def test_redis_is_killed(world: World) -> None:
+    with world.under_load("Redis killed"):
+        world.broker.kill("redis")
+        until("the observer", "the cache to be away", lambda: world.observers.cache_problem)
+        world.await_answers()
+        world.broker.up()
+
+
+def test_the_cache_is_emptied(world: World) -> None:
+    with world.under_load("cache emptied"):
+        world.observers.clear_cache(world.empty_cache)
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_an_agent_is_killed(world: World, role: str) -> None:
+    with world.under_load(f"{role} killed", join=role == "coordinator"):
+        term = world.term(role)
+        world.kill_acting(role)
+        world.await_take_over(role, term)
+
+
+def test_both_supervisors_are_killed(world: World) -> None:
+    """Their agents end with them; nobody acts until the supervisors are started again."""
+    with world.under_load("all agents killed"):
+        terms = {role: world.term(role) for role in ROLES}
+        agents = world.agents()
+        for supervisor in world.supervisors.values():
+            supervisor.kill()
+        until("the test", "the agents to end with their supervisors", lambda: not any(map(is_alive, agents)))
+        for supervisor in world.supervisors.values():
+            supervisor.start()
+        for role, term in terms.items():
+            world.await_take_over(role, term)
+
+
+def test_a_source_and_the_gaining_node_are_killed(world: World) -> None:
+    with world.under_load("two nodes killed in a join", join=True) as joining:
+        source = world.source_of(joining)
+        for name in (source, joining):
+            world.nodes[name].kill()
+        world.await_answers()
+        for name in (source, joining):
+            world.nodes[name].start()
+
+
+def test_the_driver_is_killed(world: World) -> None:
+    with world.under_load("Spark driver killed"):
+        world.kill_spark()
+        world.await_answers()
+        world.keep_spark()
+
+
+def test_everything_is_killed(world: World) -> None:
+    """As when a machine's processes all end at once and its kernel lives: every part, in no order."""
+    with world.under_load("everything killed"):
+        parts = (*world.supervisors.values(), *world.nodes.values())
+        world.kill_spark()
+        for process in parts:
+            process.send(signal.SIGKILL)
+        for name in ("redis", "broker"):
+            world.broker.kill(name)
+        for process in parts:
+            process.kill()
+        world.broker.up()
+        for process in parts:
+            process.start()
+        world.keep_spark()
