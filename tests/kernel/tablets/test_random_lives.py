@@ -1,4 +1,4 @@
-"""First allocations of tablets for clusters of any shape, and random lives against a naive record, with planted bugs."""
+"""First allocations of tablets for any shape of cluster, and random lives against a naive record, with planted bugs."""
 
 from __future__ import annotations
 
