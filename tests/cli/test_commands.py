@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import subprocess
@@ -11,13 +12,14 @@ from typing import Any
 
 import pytest
 import typer
+from rich.live import Live
 from typer.testing import CliRunner
 
 from ringlog import __version__
 from ringlog.cli.data.rows import rows_command
 from ringlog.cli.main import COMMANDS, app, with_options_last
-from ringlog.cli.node.operation import ListProgress
-from ringlog.cli.shared.connection import resolve
+from ringlog.cli.node.operation import ListProgress, _print
+from ringlog.cli.shared.connection import SafeConsole, resolve
 from ringlog.operator.answers import answer_json
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult
 from ringlog.runtime.context import ClusterContext, store_cluster
@@ -182,7 +184,9 @@ def views(**stages: str) -> list[dict[str, Any]]:
 
 
 def test_a_join_that_was_just_asked_for_is_waited_for() -> None:
-    progress = ListProgress(may_begin=True)
+    progress = ListProgress(may_begin=True, shows_ended=False)
+    assert progress.shown(views(old="finished", a="prepared")) == views(a="prepared"), "see --all"
+    assert progress.shown(views(old="finished", a="finished")) == views(a="finished"), "it ended under our eyes"
     ended = views(a="finished")
     assert progress.is_news(ended)
     assert not progress.is_over(ended)
@@ -194,6 +198,16 @@ def test_a_join_that_was_just_asked_for_is_waited_for() -> None:
     done = views(a="finished", b="finished")
     assert progress.is_news(done)
     assert progress.is_over(done)
+
+
+def test_on_a_terminal_a_watched_table_is_drawn_over_the_last_one() -> None:
+    console = SafeConsole(file=io.StringIO(), force_terminal=True, width=80)
+    with Live(console=console, auto_refresh=False) as live:
+        for stage in ("prepared", "finished"):
+            view = views(join=stage)[0] | {"node": "n1", "stages": [{"epoch": 1, "at": 0}], "reason": ""}
+            _print([view], "", False, live)
+    before, _, after = console.file.getvalue().partition("\x1b[1A")
+    assert ("prepared" in before, "finished" in before, "finished" in after) == (True, False, True)
 
 
 def test_one_that_begins_and_ends_between_two_looks_is_not_missed() -> None:

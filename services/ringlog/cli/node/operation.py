@@ -5,17 +5,19 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator
-from contextlib import closing, suppress
+from contextlib import closing, nullcontext, suppress
 from dataclasses import asdict
 from functools import partial
 from typing import Annotated, Any, NoReturn
 
 import typer
+from rich.console import Group
+from rich.live import Live
 
 from ringlog.agents.status import read_refused
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, connect, errors, fail, out, resolve
 from ringlog.cli.shared.following import SILENT_S, newer
-from ringlog.cli.shared.options import show_table, view_command
+from ringlog.cli.shared.options import draw_table, view_command
 from ringlog.cli.shared.submitting import Reason, change_command
 from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.commands.topology.operations import CancelOperation, FailOperation, RetryOperation
@@ -45,16 +47,26 @@ def list_operations(
     watch: Annotated[
         bool,
         typer.Option(
-            "--watch", help="Print every change until nothing is in flight; if nothing is yet, wait for it to begin."
+            "--watch", help="Show every change until nothing is in flight; if nothing is yet, wait for it to begin."
         ),
     ] = False,
+    show_all: Annotated[bool, typer.Option("--all", help="Show ended operations, too. JSON always has them.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Operations and requests to the whole cluster: in flight, with whom they wait for, and the last ended ones."""
+    """List operations and cluster-wide requests in flight, and what they wait for.
+
+    `--watch` redraws the table on a terminal, and appends a new one in a pipe.
+    """
     context = resolve(bootstrap, cluster)
     place = context.bootstrap, context.cluster
-    with connect(context) as client, closing(AcksReader(*place)) as acks, closing(LastHeardReader(*place)) as loads:
-        progress = ListProgress(may_begin=operation is None)
+    is_redrawn = watch and out.is_terminal and not as_json
+    with (
+        connect(context) as client,
+        closing(AcksReader(*place)) as acks,
+        closing(LastHeardReader(*place)) as loads,
+        Live(console=out, auto_refresh=False) if is_redrawn else nullcontext() as live,
+    ):
+        progress = ListProgress(may_begin=operation is None, shows_ended=show_all or as_json or operation is not None)
         while True:
             acks_now = acks.refresh()  # before the log: what is said of an epoch counts once the log has it
             state = client.read_barrier()
@@ -62,12 +74,15 @@ def list_operations(
             found = views.operations(state, acks_now, SystemClock().now_us(), doubted, loads.refresh())
             if operation is not None:
                 found = [view for view in found if view["id"] == operation] or _unknown(operation)
-            if progress.is_news(found):
-                _print(found, as_json)
-            if not watch or progress.is_over(found):
+            shown = progress.shown(found)
+            if progress.is_news(shown):
+                none = f"nothing is in flight; ended: {len(found)}, see --all" if found else "no operations"
+                _print(shown, none, as_json, live)
+            if not watch or progress.is_over(shown):
                 return
             if progress.waits_for_the_first():
-                errors.print("nothing is in flight: waiting for an operation to begin, until Ctrl-C")
+                text = "nothing is in flight: waiting for an operation to begin, until Ctrl-C"
+                (errors if live is None else out).print(text)
             client.replica.wait_for(partial(newer, state.epoch), WATCH_S, "a new epoch")
 
 
@@ -81,10 +96,20 @@ def _agent_reports(context: ClusterContext) -> tuple[RefusedProposal, ...]:
 class ListProgress:
     """What has been seen of a list of operations. ``may_begin``: one that has not begun yet is waited for."""
 
-    def __init__(self, may_begin: bool) -> None:
+    def __init__(self, may_begin: bool, *, shows_ended: bool = True) -> None:
+        self._hidden: frozenset[str] | None = frozenset() if shows_ended else None
         self._stages: list[tuple[str, str]] | None = None
         self._may_begin = may_begin
         self._reported = False
+
+    def shown(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        """Return the operations without the hidden ones: those that had ended at the first look.
+
+        An operation that ends while the list is watched stays in it, so its end is seen.
+        """
+        if self._hidden is None:
+            self._hidden = frozenset(view["id"] for view in found if view["stage"] in ENDED)
+        return [view for view in found if view["id"] not in self._hidden]
 
     def is_news(self, found: list[dict[str, Any]]) -> bool:
         """True if the list was not like this at the last look."""
@@ -108,15 +133,18 @@ def _unknown(operation: str) -> NoReturn:
     fail("unknown_operation", f"{operation} is not known; ended ones are remembered for a while only")
 
 
-def _print(found: list[dict[str, Any]], as_json: bool) -> None:
+def _print(found: list[dict[str, Any]], none: str, as_json: bool, live: Live | None) -> None:
     if as_json:
         typer.echo(json.dumps(found))
         return
-    show_table(OPERATION_COLUMNS, operation_rows(found, SystemClock().now_us()), "no operations")
-    for view in found:
-        lasts = time.time() - view["stages"][-1]["at"] / 1e6 >= SILENT_S
-        for way in view.get("ways_out", ()) if lasts else ():
-            out.print(f"{view['id']}: {printable(way)}", markup=False)
+    table = draw_table(OPERATION_COLUMNS, list(operation_rows(found, SystemClock().now_us())), none)
+    lasting = [view for view in found if time.time() - view["stages"][-1]["at"] / 1e6 >= SILENT_S]
+    ways = (f"{view['id']}: {printable(way)}" for view in lasting for way in view.get("ways_out", ()))
+    drawn = Group(table, *ways)
+    if live is None:
+        out.print(drawn, markup=False)
+    else:
+        live.update(drawn, refresh=True)
 
 
 @app.command("show")

@@ -79,7 +79,12 @@ def newest(context: ClusterContext) -> ClusterState:
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], none: str = "") -> None:
     """Print rows below the names of their columns; ``none`` where there are no rows, if it says anything."""
+    out.print(draw_table(columns, list(rows), none))
+
+
+def draw_table(columns: Sequence[str], rows: Sequence[Sequence[RenderableType]], none: str = "") -> RenderableType:
+    """Return what ``show_table`` prints."""
     table = Table(*columns, box=None, padding=(0, 2))
     for row in rows:
         table.add_row(*row)
-    out.print(table if table.row_count or not none else none)
+    return table if rows or not none else none
