@@ -187,6 +187,14 @@ def test_what_is_not_known_is_said() -> None:
 # ------------------------------------------------------------------------------------- what belongs to a broker
 
 
+def test_localhost_is_the_broker_that_is_known_by_its_address() -> None:
+    known = replace(FIRST, bootstrap="127.0.0.1:1,b:2")
+    store_cluster(known)
+    store_cluster(SECOND)
+    assert resolve("b:2, LocalHost:1", None) == replace(known, cluster_id="")
+    assert resolve("localhost:1", None).redis == "", "other brokers may be another Kafka cluster"
+
+
 def test_a_cache_is_never_taken_for_that_of_another_broker(monkeypatch: pytest.MonkeyPatch) -> None:
     store_cluster(SECOND)
     store_cluster(FIRST)
@@ -262,10 +270,14 @@ def test_certificates_go_with_their_cluster(tmp_path: Path) -> None:
     token.chmod(0o600)
     store_cluster(FIRST)
     assert run("cluster", "use", "shop", "--trust-config", str(file))[0] == 0
+    assert trust.certificate_source() == f"tls.certificate of {file}, chosen by --trust-config"
     assert stored_clusters().clusters == (replace(FIRST, trust_config=str(file)),)
+    assert run("cluster", "use", "shop")[0] == 0
+    assert trust.certificate_source().endswith("chosen by RINGLOG_TRUST_CONFIG")
     os.environ.pop(TRUST_VARIABLE)
     assert (resolve("a:1", "till").trust_config, trust.current().tokens) == ("", ())
     assert resolve("a:1", "shop").trust_config == os.environ[TRUST_VARIABLE] == str(file)
+    assert "chosen by the stored context of the cluster shop" in trust.certificate_source()
     assert trust.current().tokens == ("a-token-of-many-letters",)
     token.unlink()
     ended = CliRunner().invoke(app, ["node", "list", "--trust-config", str(tmp_path / "gone")])

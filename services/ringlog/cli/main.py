@@ -230,12 +230,15 @@ def _add_configs(command: Any) -> None:
         command.params += [option for option in options if option.name in wanted]
 
 
-def _used(how: Callable[[Path], None]) -> Callable[[Path | None], None]:
-    def use_it(value: Path | None) -> None:
-        if value is not None:
-            how(value)
+def _log_in(value: Path | None) -> None:
+    if value is not None:
+        use(value)
 
-    return use_it
+
+def _trust(context: typer.Context, value: Path | None) -> None:
+    if value is not None:
+        source = context.get_parameter_source("trust_config")
+        trust_by(value, TRUST_VARIABLE if source is not None and source.name == "ENVIRONMENT" else "--trust-config")
 
 
 KafkaConfig = Annotated[
@@ -244,7 +247,7 @@ KafkaConfig = Annotated[
         "--kafka-config",
         envvar=VARIABLE,
         help="How to log in to Kafka: a client.properties.",
-        callback=_used(use),
+        callback=_log_in,
         expose_value=False,
     ),
 ]
@@ -256,7 +259,7 @@ TrustConfig = Annotated[
         "--trust-config",
         envvar=TRUST_VARIABLE,
         help="Certificates and token for nodes on several machines: a trust.properties.",
-        callback=_used(trust_by),
+        callback=_trust,
         expose_value=False,
     ),
 ]

@@ -34,7 +34,7 @@ from ringlog.log.errors import CopyInUse
 from ringlog.log.replicas.identity import Seen
 from ringlog.node.errors import NodeFailed
 from ringlog.runtime.monitoring.scrape import with_port
-from ringlog.runtime.trust import CertificateOfAnotherNode
+from ringlog.runtime.trust import CertificateOfAnotherNode, certificate_source
 from ringlog.wire.acks import incarnation
 
 IDENTITY, ACKNOWLEDGED, LOCK = "identity.json", "acknowledged.json", "lock"
@@ -105,7 +105,8 @@ class NodeFolder:
         try:
             node, port = self.kept_identity()
             if node and options.certified not in ("", node):
-                raise CertificateOfAnotherNode(f"it names node {options.certified}, {self._folder} is node {node}")
+                text = f"it names node {options.certified}, {self._folder} is node {node}: {certificate_source()}"
+                raise CertificateOfAnotherNode(text)
             self.socket = _listen(options.host, options.port or port)
             self.port: int = self.socket.getsockname()[1]
             self.node = node or options.certified or str(uuid.uuid4())

@@ -131,7 +131,7 @@ def trust_in(bootstrap: str, cluster: str) -> None:
     """Use the trust file of the cluster's nodes, if one is stored and none was given. Raises BadTrustConfig."""
     file = trust_of(bootstrap, cluster)
     if file and TRUST_VARIABLE not in os.environ:
-        trust_by(Path(file))
+        trust_by(Path(file), f"the stored context of the cluster {cluster} (see: ringlog cluster list)")
 
 
 def redis_of(bootstrap: str) -> str:

@@ -200,11 +200,24 @@ def current() -> Trust:
     return _file(str(Path(path).absolute())).now() if path else PLAIN_TRUST
 
 
-def trust_by(path: Path) -> None:
-    """Use the file in this process and its child processes. Raises BadTrustConfig."""
+def trust_by(path: Path, chosen_by: str = TRUST_VARIABLE) -> None:
+    """Use the file in this process and its child processes. Raises BadTrustConfig.
+
+    ``chosen_by``: the option, variable or context that names the file, for messages.
+    """
     absolute = str(path.absolute())
     _file(absolute).now()
     os.environ[TRUST_VARIABLE] = absolute
+    _chosen_by[absolute] = chosen_by
+
+
+def certificate_source() -> str:
+    """Return the file that this process has its certificate from, and who chose that file."""
+    path = os.environ.get(TRUST_VARIABLE, "")
+    return f"tls.certificate of {path}, chosen by {_chosen_by.get(path, TRUST_VARIABLE)}"
+
+
+_chosen_by: dict[str, str] = {}
 
 
 @cache
@@ -345,6 +358,8 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
         expires = min(_end(shown), _authorities_end(ca, certificate, key))
         if node:
             _shake_hands(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))
+    except CertificateOfAnotherNode as error:
+        raise CertificateOfAnotherNode(f"{certificate}: {error}") from error
     except (OSError, ValueError) as error:  # SSLError is an OSError
         why = getattr(error, "verify_message", None) or getattr(error, "reason", None) or error
         raise BadTrustConfig(f"{ca}, {certificate}, {key}: not what TLS takes: {why}") from error

@@ -30,7 +30,7 @@ from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.monitoring.open_connections import raise_file_limit
 from ringlog.runtime.monitoring.scrape import ANYWHERE
 from ringlog.runtime.process import stop_on_signals
-from ringlog.runtime.trust import CertificateOfAnotherNode, current, guard, name_of_node
+from ringlog.runtime.trust import CertificateOfAnotherNode, certificate_source, current, guard, name_of_node
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -114,7 +114,8 @@ def _guarded(listen: str, advertise: str, insecure: bool) -> str:
     trust = current()
     guard(listen, trust, insecure=insecure)
     if trust.encrypts and not trust.node:
-        raise CertificateOfAnotherNode(f"it names no node: it needs the dNSName {name_of_node('<node id>')}")
+        text = f"it names no node: {certificate_source()}; a node needs the dNSName {name_of_node('<node id>')}. "
+        raise CertificateOfAnotherNode(f"{text}Pass --trust-config with the file of this node")
     if not advertise and listen in ANYWHERE:
         fail("bad_usage", f"--listen {listen} needs --advertise: by which address do others reach the node?", 2)
     return trust.node

@@ -14,6 +14,7 @@ is checked after layout, so no caller can forget it.
 from __future__ import annotations
 
 import os
+import re
 import sys
 import threading
 from collections.abc import Iterable, Sequence
@@ -32,7 +33,15 @@ from ringlog.log.kafka.diagnosis import why_no_answer
 from ringlog.log.opening import beginning_of
 from ringlog.log.replicas.replay import Replay, Tell
 from ringlog.operator.views.words import printable
-from ringlog.runtime.context import ClusterContext, current_cluster, log_in_at, redis_of, stored_id, trust_in
+from ringlog.runtime.context import (
+    ClusterContext,
+    current_cluster,
+    log_in_at,
+    redis_of,
+    stored_clusters,
+    stored_id,
+    trust_in,
+)
 from ringlog.runtime.json_errors import print_error, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file
 from ringlog.runtime.trust import TRUST_VARIABLE
@@ -174,6 +183,7 @@ def broker_of(bootstrap: str | None) -> BrokerAddress:
     What is known of its log-in is used from here on.
     """
     found = _broker_of(bootstrap)
+    found = replace(found, bootstrap=known_spelling(found.bootstrap))
     log_in_at(found.bootstrap, kafka_config_of_stack(found.bootstrap))
     given = os.environ.get("RINGLOG_REDIS_URL")
     found = replace(found, redis=given if given is not None else found.redis or cache_of(found.bootstrap))
@@ -183,6 +193,24 @@ def broker_of(bootstrap: str | None) -> BrokerAddress:
         soon.start()
     _asked.append(found)
     return found
+
+
+def known_spelling(bootstrap: str) -> str:
+    """Return the broker list as a context or a stack of this user spells it; as given if none has these brokers.
+
+    Log-in, cache, trust and id belong to a broker list as it was stored. ``localhost`` and ``127.0.0.1`` are the same
+    host, and the order of brokers has no meaning.
+    """
+
+    def brokers(text: str) -> frozenset[str]:
+        each = (address.strip().lower() for address in text.split(","))
+        return frozenset(re.sub("^localhost:", "127.0.0.1:", one) for one in each)
+
+    known = [context.bootstrap for context in stored_clusters().clusters]
+    if bootstrap not in known:
+        known += [address.bootstrap for address in addresses()]
+    same = [one for one in known if brokers(one) == brokers(bootstrap)]
+    return bootstrap if bootstrap in same or not same else same[-1]
 
 
 def report_unreachable(broker: BrokerAddress) -> None:
