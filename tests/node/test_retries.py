@@ -13,7 +13,7 @@ from ringlog.kernel.commands.cluster.cluster import ChangeSettings
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.operations import FailOperation, RetryOperation
 from ringlog.kernel.operations.gates import counts_from
-from ringlog.log.errors import LogUnavailable, TopicMissing
+from ringlog.log.errors import LoginRefused, LogUnavailable, TopicMissing
 from ringlog.node import retry as retry
 from ringlog.node.retry import BrokerRetry, retry_until_answered
 from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, newsworthy_counts
@@ -51,6 +51,23 @@ def test_a_wait_is_one_line_and_its_end_another() -> None:
         assert BrokerRetry("the log", threading.Event()).until_answered(step) == "found"
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"]
     assert lines[0]["waits_for"] == "the log"
+
+
+def test_a_wait_says_why_again_and_again_and_a_refused_login_ends_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(retry, "REPEAT_S", 0.01)
+    reasons = iter(["no route", "no route"])
+
+    def step(_: Callable[[], None]) -> None:
+        raise LogUnavailable("no answer")
+
+    def diagnose() -> str:
+        for why in reasons:
+            return why
+        raise LoginRefused("wrong password")
+
+    with capture_logs() as lines, pytest.raises(LoginRefused):
+        retry_until_answered(step, threading.Event(), diagnose)
+    assert [line["why"] for line in lines] == ["no answer; no route"] * 2
 
 
 def test_a_start_outlives_an_outage_after_which_the_topic_is_unknown_for_a_moment() -> None:

@@ -2,6 +2,7 @@
 
     LogError
     ├── LogUnavailable        the broker did not answer, or reported a failure: the outcome of an append is unknown
+    ├── LoginRefused          the broker refuses the login: waiting does not help
     ├── RecordTooLarge        a topic rejects a record because of its size, and would reject every retry
     ├── LogDamaged            this is not the log that was read before; a replica halts on each of these
     │   ├── LogTruncated      it is shorter than the part that was read, or begins later
@@ -58,6 +59,12 @@ class LogUnavailable(LogError):
     """
 
     code = "log_unavailable"
+
+
+class LoginRefused(LogError):
+    """The broker refuses the login of this process. Waiting does not help."""
+
+    code = "login_refused"
 
 
 class RecordTooLarge(LogError):

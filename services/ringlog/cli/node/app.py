@@ -18,6 +18,7 @@ from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail
 from ringlog.cli.shared.options import newest, show_table, view_command
 from ringlog.client.creation.creation import founded_as
 from ringlog.files import private_process, process_data_dir
+from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import beginning_of
 from ringlog.log.replicas.replay import say
 from ringlog.operator.balancing import last_heard
@@ -95,7 +96,9 @@ def run(
         place = context.bootstrap, context.cluster
         with closing(connect(context, f"node-{name}", say, is_at_ease=True)) as client:
             cluster_id = retry_until_answered(
-                partial(founded_as, client.replica.log, beginning=beginning_of(*place)), stopping
+                partial(founded_as, client.replica.log, beginning=beginning_of(*place)),
+                stopping,
+                partial(reject_refused_login, context.bootstrap),
             )
             if cluster_id is None:
                 return

@@ -9,6 +9,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -18,6 +19,7 @@ from ringlog.cli.shared.connection import broker_of, fail, resolve
 from ringlog.client.creation.creation import found_cluster, founded_as
 from ringlog.client.errors import NotFounded
 from ringlog.log.errors import TopicMissing
+from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.node.retry import BrokerRetry
 from ringlog.runtime import trust
@@ -65,7 +67,7 @@ def in_cluster(
     files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
     context = ClusterContext(broker.bootstrap, cluster or "", broker.redis, **files)
     asked = filter(None, map(str.strip, seeds.split(",")))
-    retries = BrokerRetry("the metadata log", stopping)
+    retries = BrokerRetry("the metadata log", stopping, partial(reject_refused_login, context.bootstrap))
 
     def existing(name: str) -> str:
         return retries.until_answered(lambda: founded_id(context.bootstrap, name)) or ""

@@ -128,6 +128,7 @@ ABOUT_BROKERS = frozenset(
         "log_replaced",
         "log_truncated",
         "log_unavailable",
+        "login_refused",
         "not_founded",
         "topic_misconfigured",
         "topic_missing",

@@ -6,14 +6,19 @@ callback. So the diagnosis makes one request with a new client and collects thes
 
 from __future__ import annotations
 
+import os
+
 from confluent_kafka import Consumer, KafkaError, KafkaException
 
-from ringlog.runtime.kafka.config import connection, current
+from ringlog.log.errors import LoginRefused
+from ringlog.runtime.kafka.config import VARIABLE, connection, current
 
 ASK_S = 3.0
 TELL_S = 0.2
 _ASIDE = ("_ALL_BROKERS_DOWN", "_TIMED_OUT")
 _SILENT = "no Kafka broker answers at this address"
+_TEMPORARY = ("Local: ", "acquire SASL")
+"""In failed logins that may succeed later: the connection broke during the login, or a token server is away."""
 _NO_LOG_IN = (
     "no Kafka broker answers a client without login or TLS; "
     "if the broker requires them, pass --kafka-config FILE or set RINGLOG_KAFKA_CONFIG"
@@ -25,6 +30,20 @@ def why_no_answer(bootstrap_servers: str) -> str:
 
     Raises BadKafkaConfig.
     """
+    return diagnose(bootstrap_servers)[0]
+
+
+def reject_refused_login(bootstrap_servers: str) -> str:
+    """Return why the broker gives no answer, as ``why_no_answer``. Raises LoginRefused if it refuses the login."""
+    why, is_refused = diagnose(bootstrap_servers)
+    if is_refused:
+        file = os.environ.get(VARIABLE)
+        raise LoginRefused(why, f"check user name and password in {file}" if file else "pass --kafka-config FILE")
+    return why
+
+
+def diagnose(bootstrap_servers: str) -> tuple[str, bool]:
+    """Return (why the broker gives no answer, whether it refuses the login). Raises BadKafkaConfig."""
     told: dict[str, str] = {}
 
     def tell(error: KafkaError) -> None:
@@ -35,10 +54,10 @@ def why_no_answer(bootstrap_servers: str) -> str:
     try:
         consumer = Consumer(options)
     except KafkaException as error:  # for example, an invalid TLS file
-        return str(error.args[0].str())
+        return str(error.args[0].str()), False
     try:
         consumer.list_topics(timeout=ASK_S)
-        return ""
+        return "", False
     except KafkaException:
         consumer.poll(TELL_S)
     finally:
@@ -48,4 +67,6 @@ def why_no_answer(bootstrap_servers: str) -> str:
     security = current().security
     # A broker with a login closes the connection of a client without one, and the library reports nothing.
     silent = _SILENT if security.logs_in or security.encrypted else _NO_LOG_IN
-    return first or next(iter(told.values()), silent)
+    refusal = told.get("_AUTHENTICATION", "")
+    is_refused = bool(refusal) and not any(sign in refusal for sign in _TEMPORARY)
+    return first or next(iter(told.values()), silent), is_refused
