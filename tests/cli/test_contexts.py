@@ -33,8 +33,9 @@ from ringlog.cli.shared.connection import (
 )
 from ringlog.cli.stack import belongings
 from ringlog.client.creation.creation import Founding
-from ringlog.log.errors import LogDamaged, LoginRefused, TopicMissing
+from ringlog.log.errors import CopyInUse, LogDamaged, LoginRefused, TopicMissing
 from ringlog.log.kafka import diagnosis
+from ringlog.node.identity import exclusive_folder
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime import trust
 from ringlog.runtime.context import (
@@ -333,6 +334,19 @@ def test_what_belongs_to_a_cluster_is_told_from_its_namesakes(tmp_path: Path) ->
     ):
         assert path.exists()
     assert set(belongings(FIRST)) == set(mine)
+
+
+def test_a_cluster_is_forgotten_with_its_files_unless_a_node_runs_from_them(tmp_path: Path) -> None:
+    store_cluster(FIRST)
+    store_cluster(replace(SECOND, cluster="till"))
+    node = tmp_path / "ringlog" / "nodes" / f"shop.{FIRST.cluster_id}" / "n1"
+    node.mkdir(parents=True)
+    with exclusive_folder(node):
+        assert isinstance(CliRunner().invoke(app, ["cluster", "forget", "shop", "--yes"]).exception, CopyInUse)
+    assert run("cluster", "forget", "shop", typed="n\n")[0] == 1
+    assert node.exists()
+    assert json.loads(run("cluster", "forget", "shop", "--yes", "--json")[1])["deleted"] == [str(node.parent)]
+    assert (node.parent.exists(), [one.cluster for one in stored_clusters().clusters]) == (False, ["till"])
 
 
 def test_nodes_keep_their_files_where_the_variable_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

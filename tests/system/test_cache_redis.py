@@ -98,6 +98,13 @@ class TestRedisCache(CacheConformance):
         assert stored is not None
         assert stored.parts == project(after)
 
+    def test_only_the_cluster_that_is_meant_is_deleted(self, cache: RedisCache) -> None:
+        state = history()[-1]
+        cache.apply(full(state), AT_ONCE)
+        assert (cache.delete("another"), cache.read() is None) == (0, False)
+        assert (cache.delete(state.cluster_id) > 0, cache.read()) == (True, None)
+        assert cache.delete(state.cluster_id) == 0
+
     def test_a_redis_without_memory_changes_nothing(self, tmp_path: Path, cluster_name: str) -> None:
         """One of its own: that of the stack lets nobody configure it."""
         socket = tmp_path / "s"

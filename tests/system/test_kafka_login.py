@@ -77,6 +77,19 @@ def test_a_wrong_password_is_named_as_the_reason_and_not_shown(guarded: Guarded,
     assert "not-the-password" not in user.told
 
 
+def test_a_login_without_the_right_to_delete_deletes_no_cluster(guarded: Guarded, user: User) -> None:
+    name = f"{PREFIX}{uuid.uuid4().hex[:8]}"
+    where = ["--bootstrap", guarded.users, "--kafka-config", str(guarded.login)]
+    cluster_id = json.loads(user.run("cluster", "found", name, *where, "--json"))["cluster_id"]
+    acls = ["cluster", "acls", "--cluster", name, "--for", "node", "--user", "node", "--apply"]
+    user.run(*acls, "--kafka-config", str(guarded.admin))
+    words = ["cluster", "delete", name, "--yes-delete", cluster_id]
+    user.run(*words, *where[:3], str(guarded.logins[BrokerUser.node]), status=1)
+    assert "no_right_to_delete: this login may not delete" in user.told
+    deleted = json.loads(user.run(*words, "--json"))
+    assert len(deleted["topics"]) == len(TOPICS), "nothing was deleted before"
+
+
 @pytest.mark.soak("the wrong password that is named as the reason")
 def test_a_certificate_that_is_not_trusted_is_named_as_the_reason(guarded: Guarded, user: User, tmp_path: Path) -> None:
     trusting = tmp_path / "trusting.properties"

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 from confluent_kafka.admin import AdminClient
 from tests.system.agents_world import until
 from tests.system.topic_settings import alter
+from tests.system.user import User
 
 from ringlog.client.creation.creation import create_cluster_topics, found_cluster, repaired
 from ringlog.client.errors import LeftoversFound
@@ -14,6 +17,7 @@ from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import (
     ACKS,
     AGENTS,
+    LOAD,
     METADATA,
     TopicSpec,
     admin_client,
@@ -58,6 +62,24 @@ def test_a_cluster_that_lost_its_log_is_not_buried(stack: StackInfo, admin: Admi
     again = found_cluster(*place, anew=True)
     assert again.here
     assert again.cluster_id != first.cluster_id
+
+
+def test_a_deletion_is_repeated_and_never_deletes_another_cluster_of_the_name(
+    stack: StackInfo, admin: AdminClient, cluster_name: str, user: User
+) -> None:
+    words = ["cluster", "delete", cluster_name, "--yes-delete"]
+    for is_other in (False, True):
+        user.run("cluster", "found", cluster_name, "--bootstrap", stack.bootstrap_servers)
+        cluster_id = json.loads(user.run("cluster", "current", "--json"))["cluster_id"]
+        put((stack.bootstrap_servers, cluster_name), LOAD)
+        lose(admin, cluster_name, METADATA.suffix if is_other else ACKS.suffix)
+        if is_other:
+            found_cluster(stack.bootstrap_servers, cluster_name, anew=True)
+        user.run(*words, cluster_name, status=1)
+        user.run(*words, cluster_id, status=int(is_other))
+        assert (METADATA in existing_topics(admin, cluster_name)) is is_other
+        assert (cluster_id in user.run("cluster", "list", "--json")) is is_other
+    assert ["not_confirmed" in user.told, "another_cluster" in user.told] == [True, True]
 
 
 def test_a_founding_that_was_interrupted_continues_beside_agents(stack: StackInfo, cluster_name: str) -> None:

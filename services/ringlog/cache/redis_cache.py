@@ -128,6 +128,13 @@ return 'applied'
 """
 )
 
+# KEYS: meta, the parts. ARGV: cluster id. Returns how many keys it deleted; 0 if they are another cluster's.
+_DELETE = """
+local meta = redis.pcall('HGET', KEYS[1], 'cluster_id')
+if type(meta) == 'string' and meta ~= ARGV[1] then return 0 end
+return redis.call('UNLINK', unpack(KEYS))
+"""
+
 
 class RedisCache:
     """The projection of one cluster in the Redis at ``url`` (``ringlog.cache.redis_url``). Raises BadRedisUrl.
@@ -197,6 +204,11 @@ class RedisCache:
             for key in staged:
                 pipeline.expire(key, STAGED_S)
             pipeline.execute()
+
+    def delete(self, cluster_id: str) -> int:
+        """Delete the keys of this cluster; return how many. Keys of another cluster of the name stay."""
+        script = self._redis.register_script(_DELETE)
+        return int(self._ask(lambda: script(keys=[self._meta, *self._parts], args=[cluster_id])))
 
     def read(self) -> StoredEpoch | None:
         """Return the stored epoch, read in one transaction, or None if the cache is empty.

@@ -15,6 +15,7 @@ from ringlog import FEATURES
 from ringlog.cache.redis_url import redis_address
 from ringlog.cli.cluster import certificates as cluster_certificates
 from ringlog.cli.cluster import contexts as cluster_use
+from ringlog.cli.cluster import removal
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, broker_of, fail, out, report_replay, resolve
 from ringlog.cli.shared.options import newest, show_table, view_command
 from ringlog.cli.shared.submitting import change_command
@@ -50,6 +51,7 @@ def acls(
 app = typer.Typer(no_args_is_help=True)
 cluster_use.register(app)
 cluster_certificates.register(app)
+removal.register(app)
 app.command("acls")(acls)
 Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]
 

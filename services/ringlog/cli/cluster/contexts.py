@@ -32,13 +32,7 @@ def use(
     as_json: Json = False,
 ) -> None:
     """Have later commands use a cluster: one that `ringlog cluster list` shows, or one at the broker that is given."""
-    found = _matching(name) if bootstrap is None else [_asked_for(bootstrap, name)]
-    if len(found) > 1:
-        which = "; ".join(f"{context.cluster_id} at {context.bootstrap}" for context in found)
-        fail("ambiguous_cluster", f"{name} may be {which}: give its id")
-    if not found:
-        fail("unknown_cluster", f"{name}; known are those of: ringlog cluster list; or give --bootstrap")
-    chosen = found[0]
+    chosen = known_cluster(name) if bootstrap is None else _asked_for(bootstrap, name)
     for name_of_file, variable in (("kafka_config", VARIABLE), ("trust_config", TRUST_VARIABLE)):
         source = context.get_parameter_source(name_of_file)
         if source is not None and source.name == "COMMANDLINE":
@@ -69,10 +63,17 @@ def current(as_json: Json = False) -> None:
     _show(found, as_json)
 
 
-def _matching(name: str) -> list[ClusterContext]:
+def known_cluster(name: str) -> ClusterContext:
+    """Return the only known cluster of this name, or whose id begins so; end the command if it is none or several."""
     clusters = stored_clusters().clusters
     by_name = [context for context in clusters if context.cluster == name]
-    return by_name or [context for context in clusters if name and context.cluster_id.startswith(name)]
+    found = by_name or [context for context in clusters if name and context.cluster_id.startswith(name)]
+    if len(found) > 1:
+        which = "; ".join(f"{context.cluster_id} at {context.bootstrap}" for context in found)
+        fail("ambiguous_cluster", f"{name} may be {which}: give its id")
+    if not found:
+        fail("unknown_cluster", f"{name}; known are those of: ringlog cluster list; or give --bootstrap")
+    return found[0]
 
 
 def _asked_for(bootstrap: str, name: str) -> ClusterContext:
