@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 import ringlog.cli.main as cli
-from ringlog.cli.shared import options as verbs
+from ringlog.cli.shared import connection, tables
 from ringlog.cli.shared.connection import SafeConsole, errors, fail, out
 from ringlog.runtime.logs import get_logger, setup_logs
 from tests.tidy.files import ROOT
@@ -69,7 +69,7 @@ def test_every_command_prints_by_it() -> None:
 
 @pytest.mark.parametrize("text", ["[fe80::1]:7000", "[red]", "[/x] is no end", "[bold]n1[/bold]"])
 def test_brackets_are_shown(text: str, capsys: pytest.CaptureFixture[str]) -> None:
-    verbs.show_table(("address",), [(text,)])
+    tables.show_table(("address",), [(text,)])
     out.print(f"at {text}")
     errors.print(f"at {text}")
     with pytest.raises(typer.Exit):
@@ -77,6 +77,42 @@ def test_brackets_are_shown(text: str, capsys: pytest.CaptureFixture[str]) -> No
     shown = capsys.readouterr()
     assert shown.out.count(text) == 2
     assert shown.err == f"at {text}\nbad_usage: {text}\n"
+
+
+ID, BROKERS = "1d84b9c2-6f0e-4a3b-9c55-0d2f8a7e6b11", "10.10.20.1:39091,10.10.20.2:39092"
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "shown"),
+    [
+        (("", "cluster", "id", "broker", "trust"), ("in use", "shop", ID, BROKERS, "/t" * 40), [ID[:8], BROKERS]),
+        (("node", "state", "tokens", "address", "id"), ("n1", "up", "8", BROKERS, ID), ["8", BROKERS, ID[:8]]),
+        (
+            ("request", "stage", "waits for"),
+            (ID, "write_both_read_old", "n2 " * 60),
+            [ID, f"request {ID} waits for: n2 n2"],
+        ),
+        (("setting", "meaning"), ("a", f"{'word ' * 40}{ID}{ID}"), [f"{ID}{ID}"]),
+    ],
+    ids=["drops columns", "shortens ids", "long text below", "wraps text"],
+)
+def test_at_80_columns_ids_and_addresses_can_be_read(
+    columns: tuple[str, ...], row: tuple[str, ...], shown: list[str]
+) -> None:
+    console = SafeConsole(file=io.StringIO(), width=80)
+    console.print(tables.draw_table(columns, [row], width=80), soft_wrap=True)
+    printed = console.file.getvalue()
+    assert [text for text in shown if text not in printed] == []
+    assert [line for line in printed.splitlines() if len(line) > 80 and ": " not in line] == []
+    assert ("not shown: trust" in printed) is ("trust" in columns)
+
+
+def test_the_width_of_a_pipe_is_that_of_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = []
+    for given in ("80", "0", "wide"):
+        monkeypatch.setenv("COLUMNS", given)
+        found += [connection.width_of(False), connection.width_of(True)]
+    assert found == [80, 80, connection.WIDE, None, connection.WIDE, None]
 
 
 def run(*words: str, alphabet: str) -> subprocess.CompletedProcess[str]:

@@ -29,7 +29,8 @@ from ringlog.cli.shared.connection import (
     report_replay,
     resolve,
 )
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.files import private_process, process_data_dir
 from ringlog.log.errors import LogError
 from ringlog.log.opening import open_metadata

@@ -13,7 +13,8 @@ from rich.text import Text
 from ringlog.agents.monitoring.health_view import ACTIVE
 from ringlog.agents.status import AgentView, read_said, views_of
 from ringlog.cli.shared.connection import asked, fail, out
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.generations.packed import streams_in
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros

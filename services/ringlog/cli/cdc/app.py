@@ -15,7 +15,8 @@ from ringlog.cli.cdc.import_debezium import import_debezium
 from ringlog.cli.cdc.permissions import fence_command, grant_command
 from ringlog.cli.cdc.repair import repair_command
 from ringlog.cli.shared.connection import out
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.generations.expiry import log_retention
 from ringlog.log.kafka.retention import mending, retention_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name

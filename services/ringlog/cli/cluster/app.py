@@ -17,8 +17,9 @@ from ringlog.cli.cluster import certificates as cluster_certificates
 from ringlog.cli.cluster import contexts as cluster_use
 from ringlog.cli.cluster import removal
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, broker_of, fail, out, report_replay, resolve
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.client.creation.creation import Founding, found_cluster, repaired
 from ringlog.kernel.commands.cluster.features import EnableFeature, RequireFeature
 from ringlog.kernel.model.settings import SETTINGS

@@ -8,11 +8,11 @@ from dataclasses import replace
 from typing import Annotated
 
 import typer
-from rich.table import Table
 from rich.text import Text
 
 from ringlog.cache.redis_url import without_password
 from ringlog.cli.shared.connection import Bootstrap, Json, connect, fail, out, resolve
+from ringlog.cli.shared.tables import show_table
 from ringlog.runtime.context import ClusterContext, current_cluster, store_cluster, stored_clusters
 from ringlog.runtime.kafka.config import VARIABLE
 from ringlog.runtime.trust import TRUST_VARIABLE
@@ -47,12 +47,15 @@ def list_clusters(as_json: Json = False) -> None:
     if as_json:
         typer.echo(json.dumps([_as_json(c) | {"in_use": c == found.current} for c in found.clusters]))
         return
-    table = Table("", "cluster", "id", "broker", "redis", "log-in", "trust", box=None, padding=(0, 2))
-    for c in found.clusters:
-        mark = "in use" if c == found.current else ""
-        files = c.kafka_config, c.trust_config
-        table.add_row(mark, c.cluster, c.cluster_id, c.bootstrap, without_password(c.redis), *files)
-    out.print(table if found.clusters else "no cluster is known; found one: ringlog cluster found NAME")
+    rows = [
+        (
+            "in use" if c == found.current else "",
+            *(c.cluster, c.cluster_id, c.bootstrap, without_password(c.redis), c.kafka_config, c.trust_config),
+        )
+        for c in found.clusters
+    ]
+    columns = ("", "cluster", "id", "broker", "redis", "log-in", "trust")
+    show_table(columns, rows, "no cluster is known; found one: ringlog cluster found NAME")
 
 
 def current(as_json: Json = False) -> None:

@@ -16,8 +16,9 @@ import typer
 from rich.text import Text
 
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
-from ringlog.cli.shared.options import show_table, view_command
+from ringlog.cli.shared.options import view_command
 from ringlog.cli.shared.submitting import change_command, submit
+from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.encoding.encoder import digest

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli.shared.connection import fail, out
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.client.node_reports import AcksReader
 from ringlog.kernel.commands.cluster.service import AddServiceMember, ReconfigureService, RemoveServiceMember
 from ringlog.operator.intents.intents import Intent, named

@@ -15,7 +15,8 @@ import ringlog
 from ringlog.cli.node import movements as node_movements
 from ringlog.cli.node.discovery import Meet, Seeds, in_cluster
 from ringlog.cli.shared.connection import Bootstrap, Cluster, connect, fail
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.client.creation.creation import founded_as
 from ringlog.files import private_process, process_data_dir
 from ringlog.log.kafka.diagnosis import reject_refused_login

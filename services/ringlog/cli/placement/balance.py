@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
-from ringlog.cli.shared.options import newest, show_table, show_view, view_command
+from ringlog.cli.shared.options import newest, show_view, view_command
 from ringlog.cli.shared.submitting import Reason, change_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.commands.control.pauses import PauseChanges, ResumeChanges
 from ringlog.kernel.model.modes import BALANCING, SPLITS
 from ringlog.operator.balancing import BalancerSnapshot, read_load_reports, view_balancer

@@ -9,8 +9,9 @@ import typer
 
 from ringlog.cli.schema.table import FullName
 from ringlog.cli.shared.connection import fail, out, resolve
-from ringlog.cli.shared.options import ASKING, newest, show_table, view_command, with_options
+from ringlog.cli.shared.options import ASKING, newest, view_command, with_options
 from ringlog.cli.shared.submitting import change_command, submit
+from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.balance.advice import would_be_undone
 from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.model.state import ClusterState

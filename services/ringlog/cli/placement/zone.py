@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli.shared.connection import fail, out
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import Zone
 from ringlog.operator.balancing import last_heard, read_acks

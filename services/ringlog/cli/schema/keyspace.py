@@ -9,8 +9,9 @@ import typer
 
 from ringlog.cli.shared.connection import fail
 from ringlog.cli.shared.following import operation_command
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace, CreateKeyspace, DropKeyspace
 from ringlog.kernel.values import Replication
 from ringlog.operator.intents.intents import Intent, named

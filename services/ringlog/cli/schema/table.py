@@ -10,8 +10,9 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.cli.shared.connection import fail
-from ringlog.cli.shared.options import newest, show_table, view_command
+from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.submitting import change_command
+from ringlog.cli.shared.tables import show_table
 from ringlog.files import read_text
 from ringlog.kernel.commands.schema.tables import DropTable
 from ringlog.operator.intents.intents import Intent, named

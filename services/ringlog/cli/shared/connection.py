@@ -67,7 +67,14 @@ class SafeConsole(Console):
 WIDE = 240
 """Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
 
-out = SafeConsole(highlight=False, markup=False, soft_wrap=True, width=None if sys.stdout.isatty() else WIDE)
+
+def width_of(is_terminal: bool) -> int | None:
+    """Return the width of standard output; None: that of the terminal. ``COLUMNS`` counts in a pipe, too."""
+    given = os.environ.get("COLUMNS", "")
+    return int(given) if given.isdecimal() and int(given) else None if is_terminal else WIDE
+
+
+out = SafeConsole(highlight=False, markup=False, soft_wrap=True, width=width_of(sys.stdout.isatty()))
 """No markup: addresses, reasons and names of others may have brackets, which shall be seen. Style is ``Text``'s."""
 errors = SafeConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 

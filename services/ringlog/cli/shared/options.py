@@ -7,16 +7,14 @@ afterwards: with ``--json`` it is not gone on with.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial, wraps
 from inspect import Parameter, signature
 from typing import Any
 
 import typer
-from rich.console import RenderableType
-from rich.table import Table
 
-from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, out, report_replay, resolve
+from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, report_replay, resolve
 from ringlog.client.watch import MetadataWatch
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.opening import beginning_of, open_metadata
@@ -75,16 +73,3 @@ def newest(context: ClusterContext) -> ClusterState:
     log, beginning = open_metadata(*place, "cli"), beginning_of(*place, warns=False)
     with MetadataWatch(*place, metadata=log, beginning=beginning, tell=report_replay) as watch:
         return watch.state
-
-
-def show_table(columns: Sequence[str], rows: Iterable[Sequence[RenderableType]], none: str = "") -> None:
-    """Print rows below the names of their columns; ``none`` where there are no rows, if it says anything."""
-    out.print(draw_table(columns, list(rows), none))
-
-
-def draw_table(columns: Sequence[str], rows: Sequence[Sequence[RenderableType]], none: str = "") -> RenderableType:
-    """Return what ``show_table`` prints."""
-    table = Table(*columns, box=None, padding=(0, 2))
-    for row in rows:
-        table.add_row(*row)
-    return table if rows or not none else none
