@@ -7,6 +7,7 @@ import subprocess
 import threading
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,8 @@ from ringlog.cache.port import FOREIGN_US, CacheStore, CacheUnavailable, Confirm
 from ringlog.cache.projection import Stamp, delta, full, project, stamp_of
 from ringlog.cache.reader import CachedReader, TryAgain
 from ringlog.cache.redis_cache import RedisCache
+from ringlog.cli.completion import _ask
+from ringlog.runtime.context import ClusterContext
 from ringlog.stack import StackInfo
 from ringlog.stack.processes import wait_until
 from ringlog.stack.redis_server import find_redis
@@ -98,9 +101,15 @@ class TestRedisCache(CacheConformance):
         assert stored is not None
         assert stored.parts == project(after)
 
-    def test_only_the_cluster_that_is_meant_is_deleted(self, cache: RedisCache) -> None:
+    def test_only_the_cluster_that_is_meant_is_deleted_or_completed(
+        self, stack: StackInfo, cluster_name: str, cache: RedisCache
+    ) -> None:
         state = history()[-1]
         cache.apply(full(state), AT_ONCE)
+        here = ClusterContext("", cluster_name, stack.redis_url, cluster_id=state.cluster_id)
+        for kind, names in (("node", {"n1", "n2"}), ("operation", {*state.operations})):
+            assert {*_ask(stack.redis_url, here, kind)} == names
+        assert _ask(stack.redis_url, replace(here, cluster_id="another"), "node") == []
         assert (cache.delete("another"), cache.read() is None) == (0, False)
         assert (cache.delete(state.cluster_id) > 0, cache.read()) == (True, None)
         assert cache.delete(state.cluster_id) == 0

@@ -13,6 +13,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from difflib import get_close_matches
 from importlib import import_module
 from io import TextIOWrapper
@@ -316,9 +317,21 @@ def _streams() -> None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
 
 
+def _complete() -> None:
+    """Complete a word for a shell: never print an error, never fail."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    with suppress(Exception):
+        if not import_module("ringlog.cli.completion").complete():
+            app()
+    sys.stdout.flush()
+    os._exit(0)  # a question to a Redis that is away may still be open
+
+
 def main() -> None:
     """Entry point: errors that are expected come out as one line with their code, never as a trace."""
     load_undisturbed()
+    if os.environ.get("_RINGLOG_COMPLETE", "").startswith("complete_"):
+        _complete()
     try:
         _main()
     finally:
