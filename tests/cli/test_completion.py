@@ -48,7 +48,7 @@ def test_names_are_offered_where_one_is_expected(monkeypatch: pytest.MonkeyPatch
     assert names(["node", "leave", "--cluster"], "sh") == names(["cluster", "use"], "s") == ["shop", "shop2"]
     assert names(["cluster", "delete"], "$") == [], "a shell would run it"
     assert names(["node", "replace", "--json", "--tokens", "3", "n4"], "") == ["node.till"]
-    assert names(["data", "read", "--cluster", "shop", "--bootstrap", "b0:1"], "") == ["keyspace.shop"]
+    assert names(["--cluster", "shop", "data", "--bootstrap", "b0:1", "read"], "") == ["keyspace.shop"]
     assert names(["node", "leave", "--cluster", "elsewhere"], "") == [], "its Redis is not known"
     words = [["node", "leave"], ["node", "leave", "n1"], ["node", "down", "--reason"], ["keyspace", "create"], []]
     assert [names(one, "--" if index == 0 else "") for index, one in enumerate(words)] == [None] * len(words)

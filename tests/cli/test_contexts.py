@@ -8,13 +8,12 @@ import socket
 import stat
 import threading
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
-from confluent_kafka import KafkaError, KafkaException
 from typer.testing import CliRunner, Result
 
 from ringlog.cache.redis_url import without_password
@@ -33,7 +32,7 @@ from ringlog.cli.shared.connection import (
 )
 from ringlog.cli.stack import belongings
 from ringlog.client.creation.creation import Founding
-from ringlog.log.errors import CopyInUse, LogDamaged, LoginRefused, TopicMissing
+from ringlog.log.errors import CopyInUse, LogDamaged, TopicMissing
 from ringlog.log.kafka import diagnosis
 from ringlog.node.identity import exclusive_folder
 from ringlog.protocol.roles import ROLES
@@ -422,25 +421,6 @@ def test_a_log_in_is_missing(closes: bool, monkeypatch: pytest.MonkeyPatch, caps
     said = capsys.readouterr().err
     assert "why: no Kafka broker answers a client without login or TLS" in said
     assert said.endswith("a stack of yours runs elsewhere: --bootstrap 127.0.0.1:7\n")
-
-
-@pytest.mark.parametrize(("text", "is_refused"), [("invalid credentials", True), ("Local: Timed out", False)])
-def test_a_login_that_the_broker_refuses_is_told_from_one_that_broke(
-    text: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    class Failing:
-        def __init__(self, options: dict[str, Any]) -> None:
-            error = KafkaError(KafkaError._AUTHENTICATION, f"SASL authentication error: {text}")
-            self.poll = lambda _: options["error_cb"](error)
-
-        def list_topics(self, timeout: float) -> None:
-            raise KafkaException(f"nothing came in {timeout} s")
-
-        def close(self) -> None: ...
-
-    monkeypatch.setattr(diagnosis, "Consumer", Failing)
-    with pytest.raises(LoginRefused) if is_refused else nullcontext():
-        assert text in diagnosis.reject_refused_login("a:1")
 
 
 def accept_all(server: socket.socket, closes: bool) -> None:

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from contextlib import nullcontext
+from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, KafkaException
 from structlog.testing import capture_logs
 
 from ringlog.client.errors import NotFounded
@@ -14,6 +17,7 @@ from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.operations import FailOperation, RetryOperation
 from ringlog.kernel.operations.gates import counts_from
 from ringlog.log.errors import LoginRefused, LogUnavailable, TopicMissing
+from ringlog.log.kafka import diagnosis
 from ringlog.node import retry as retry
 from ringlog.node.retry import BrokerRetry, retry_until_answered
 from ringlog.node.stream_attempts import AGAIN_MOST_S, AGAIN_S, StreamAttempts, newsworthy_counts
@@ -68,6 +72,25 @@ def test_a_wait_says_why_again_and_again_and_a_refused_login_ends_it(monkeypatch
     with capture_logs() as lines, pytest.raises(LoginRefused):
         retry_until_answered(step, threading.Event(), diagnose)
     assert [line["why"] for line in lines] == ["no answer; no route"] * 2
+
+
+@pytest.mark.parametrize(("text", "is_refused"), [("invalid credentials", True), ("Local: Timed out", False)])
+def test_a_login_that_the_broker_refuses_is_told_from_one_that_broke(
+    text: str, is_refused: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Failing:
+        def __init__(self, options: dict[str, Any]) -> None:
+            error = KafkaError(KafkaError._AUTHENTICATION, f"SASL authentication error: {text}")
+            self.poll = lambda _: options["error_cb"](error)
+
+        def list_topics(self, timeout: float) -> None:
+            raise KafkaException(f"nothing came in {timeout} s")
+
+        def close(self) -> None: ...
+
+    monkeypatch.setattr(diagnosis, "Consumer", Failing)
+    with pytest.raises(LoginRefused) if is_refused else nullcontext():
+        assert text in diagnosis.reject_refused_login("a:1")
 
 
 def test_a_start_outlives_an_outage_after_which_the_topic_is_unknown_for_a_moment() -> None:

@@ -24,7 +24,7 @@ SHORT_LINES, SHORT_MODULES_MAX = 60, 30
 BUDGETS = {
     "ringlog/agents": 2_600,
     "ringlog/cache": 660,
-    "ringlog/cli": 4_400,
+    "ringlog/cli": 4_500,
     "ringlog/client": 4_700,
     "ringlog/kernel": 16_900,
     "ringlog/log": 4_500,

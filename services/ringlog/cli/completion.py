@@ -61,7 +61,7 @@ def complete() -> bool:
     found = names(words, begin)
     if found is None:
         return False
-    completion.get_completions = lambda *_: [shells.CompletionItem(name) for name in found]
+    vars(completion)["get_completions"] = lambda *_: [shells.CompletionItem(name) for name in found]
     sys.stdout.write(f"{completion.complete()}\n")
     return True
 
@@ -80,13 +80,13 @@ def _kind(words: Sequence[str], begin: str) -> str | None:
         return OPTIONS[words[-1]]
     if begin.startswith("-"):
         return None
-    expected = ARGUMENTS.get(" ".join(words[:2]), ())
-    given, is_value = 0, False
-    for word in words[2:]:
+    given, is_value = list[str](), False
+    for word in words:
         is_option = word.startswith("-") and not is_value
-        given += not is_option and not is_value
+        given += [] if is_option or is_value else [word]
         is_value = is_option and word not in FLAGS and "=" not in word
-    return None if is_value or given >= len(expected) else expected[given]
+    expected = ("", "", *ARGUMENTS.get(" ".join(given[:2]), ()))
+    return None if is_value or len(given) >= len(expected) else expected[len(given)] or None
 
 
 def _cached(kind: str, words: Sequence[str]) -> Iterable[str]:
