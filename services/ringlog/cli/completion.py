@@ -13,6 +13,7 @@ import re
 import sys
 import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from importlib import import_module
 from itertools import pairwise
 from typing import Any, Final
 
@@ -53,8 +54,7 @@ PARTS: Final = {NODE: "nodes", OPERATION: "operations", KEYSPACE: "keyspaces", T
 
 def complete() -> bool:
     """Print the names for the word at the cursor; False if it is no name, so typer has to complete it."""
-    from typer import _completion_classes as shells  # typer exports none of them
-
+    shells: Any = import_module("typer._completion_classes")  # typer exports none of them
     shell = os.environ[VARIABLE].removeprefix("complete_").capitalize()
     completion: Any = getattr(shells, f"{shell}Complete")(None, {}, "ringlog", VARIABLE)
     words, begin = completion.get_completion_args()
@@ -117,7 +117,7 @@ def _ask(url: str, context: ClusterContext, kind: str) -> list[str]:
         return []
     if kind == NODE:
         return [json.loads(value)["name"] for value in client.hvals(f"{key}nodes")]
-    return list(client.hkeys(key + PARTS[kind]))
+    return list(map(str, client.hkeys(key + PARTS[kind])))
 
 
 def _in_time(question: Callable[[], list[str]]) -> list[str]:
