@@ -21,7 +21,7 @@ COMMAND_CODES: Final = {
     "bad_seeds": "Seeds are A..B with A not above B, or one seed; a picture is of one.",
     "bad_text": "An argument has bytes that are no text in UTF-8.",
     "bad_usage": "Options contradict each other, or one lacks another.",
-    "cache_unavailable": "Redis gives no answer; nothing was deleted.",
+    "cache_unavailable": "Redis gives no answer, so the keys of the cluster stay.",
     "checkers_disagree": "Two checkers judge a history differently: one of them has a defect.",
     "cluster_in_use": "Agents or nodes of the cluster still run.",
     "decision_undone": "The balancer would undo the decision to split or merge. Set the hint that the message names.",

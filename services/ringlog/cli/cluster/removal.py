@@ -97,6 +97,9 @@ def delete(
         left = delete_topics(*_place(context), found.topics, _silent if as_json else _print_topic)
         if left:
             fail("cluster_in_use", f"running processes made topics again: {', '.join(left)}. Stop them, then repeat")
+        keys = max(
+            keys, _delete_cache(context, cluster_id)
+        )  # a cache writer that still ran may have written them again
         _delete_files(paths)
     remove_clusters(lambda one: one in here)
     facts = {"topics": [*found.topics], "redis_keys": keys, "deleted": [*map(str, paths)]}
@@ -164,7 +167,7 @@ def _delete_cache(context: ClusterContext, cluster_id: str) -> int:
             return cache.delete(cluster_id)
     except CacheUnavailable as error:
         way = "Start it and repeat; or leave its keys: RINGLOG_REDIS_URL= ringlog cluster delete …"
-        fail("cache_unavailable", f"{error}; nothing was deleted", ways_out=[way])
+        fail("cache_unavailable", str(error), ways_out=[way])
 
 
 @contextmanager
