@@ -54,7 +54,7 @@ def list_operations(
     show_all: Annotated[bool, typer.Option("--all", help="Show ended operations, too. JSON always has them.")] = False,
     as_json: Json = False,
 ) -> None:
-    """List operations and cluster-wide requests in flight, and what they wait for.
+    """List operations and cluster-wide requests in flight, and the nodes they wait for.
 
     `--watch` redraws the table on a terminal, and appends a new one in a pipe.
     """

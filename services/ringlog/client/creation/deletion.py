@@ -1,7 +1,7 @@
 """Deleting a cluster at the broker: its topics by their exact names, the metadata log last.
 
-While the log exists, it says which cluster this is. So a deletion that was interrupted can be repeated, and a new
-cluster of the same name is never taken for the one that was to be deleted.
+While the log exists, it contains the cluster's id. So an interrupted deletion can be repeated, and a new cluster of the
+same name is not deleted by mistake.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class ClusterAtBroker:
 
 
 def cluster_at(bootstrap_servers: str, cluster: str) -> ClusterAtBroker:
-    """Return what a deletion would delete. Raises LogUnavailable."""
+    """Return the id and the topics of the cluster at these brokers. Raises LogUnavailable."""
     admin = admin_client(bootstrap_servers)
     found = [topic_name(cluster, spec.suffix) for spec in existing_topics(admin, cluster)]
     log = topic_name(cluster, METADATA.suffix)
