@@ -2,7 +2,7 @@
 
 A shell runs the program at each TAB, so the answer must be quick and silent. Names of clusters come from the stored
 contexts, all others from the cache in Redis. The broker is never asked, and no sub-command is loaded: that alone takes
-longer than a user waits. Without a reachable Redis there are no names. All else (commands, options) typer completes.
+longer than a user waits. Without a reachable Redis only clusters have names. Typer completes the rest.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ ARGUMENTS: Final[Mapping[str, tuple[str, ...]]] = (
     | {f"tablet {verb}": (TABLE,) for verb in ("list", "show", "move", "split", "merge", "repair", "explain")}
     | {f"zone {verb}": (ZONE,) for verb in ("alter", "drop", "show", "plan", "rebalance", "reset", "restart", "cancel")}
 )
-"""What the first arguments of a command name."""
+"""The kinds of names that the first arguments of a command expect."""
 OPTIONS: Final[Mapping[str, str]] = {"--cluster": CLUSTER, "--ignore": NODE, "--node": NODE, "--table": TABLE}
 FLAGS: Final = frozenset(
     {"--admit-loss", "--all", "--delete", "--force", "--hex", "--json"}
@@ -53,7 +53,7 @@ PARTS: Final = {NODE: "nodes", OPERATION: "operations", KEYSPACE: "keyspaces", T
 
 
 def complete() -> bool:
-    """Print the names for the word at the cursor; False if it is no name, so typer has to complete it."""
+    """Print the names for the word at the cursor; False if it is a command or an option, which typer completes."""
     shells: Any = import_module("typer._completion_classes")  # typer exports none of them
     shell = os.environ[VARIABLE].removeprefix("complete_").capitalize()
     completion: Any = getattr(shells, f"{shell}Complete")(None, {}, "ringlog", VARIABLE)

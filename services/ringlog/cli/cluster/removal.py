@@ -1,7 +1,7 @@
 """``ringlog cluster forget|delete``: remove a cluster from this machine, or everywhere.
 
 The user confirms a deletion by the cluster's id, which the broker's log contains. So a newer cluster of the same name,
-or one at another broker, is not deleted by mistake. Topics go in an order that lets an interrupted deletion be repeated.
+or one at another broker, is not deleted by mistake. An interrupted deletion can be repeated.
 """
 
 from __future__ import annotations
