@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections import Counter
 from collections.abc import Generator
 from functools import cache
@@ -18,6 +19,9 @@ from ringlog.runtime.logs import setup_logs
 # How long an example takes, or its making, says how busy the machine is, nothing about the code.
 settings.register_profile("ringlog", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ringlog")
+
+os.environ.pop("COLUMNS", None)
+"""Whoever starts the tests may have set it: then tables would be as narrow as that terminal."""
 
 setup_logs()
 """Before a test looks at logs, and puts back what was there."""
