@@ -8,6 +8,7 @@ from dataclasses import replace
 
 import pytest
 
+from ringlog.cli.shared.following import StagePrinter
 from ringlog.kernel.commands.schema.keyspaces import AlterKeyspace
 from ringlog.kernel.commands.topology.movements import Assassinate, Join, Leave, Move, Rebuild, Remove, Replace
 from ringlog.kernel.commands.topology.nodes import DeclareDown
@@ -124,10 +125,14 @@ def test_tablets_are_waited_for_before_a_turn() -> None:
     leaving, operation = begun(settled, Leave(full))
     moving = lives.joining(lives.begun(settled, lives.migration(settled)), 7)
     (join,) = moving.operations
-    name = leaving.nodes[full].name
-    first = f"tablets on their way to arrive, the first is {lives.TABLE}/0 (allow_write_both_read_old)"
+    name, held = (
+        leaving.nodes[full].name,
+        sum(full in dict(lives.places(lives.tablet(settled, index))) for index in range(4)),
+    )
+    assert held > 1
+    first = f"1 migrating tablet to arrive, the first is {lives.TABLE}/0 (allow_write_both_read_old)"
     for state, one, text in (
-        (leaving, operation, f"the balancer to take the tablets of {lives.TABLE} away from {name}"),
+        (leaving, operation, f"the balancer to move {held} tablets of {lives.TABLE} away from {name}"),
         (moving, join, first),
     ):
         acks = all_acks(state)
@@ -304,3 +309,24 @@ def test_a_replica_that_never_follows_is_broken_and_one_that_is_down_unavailable
     words: SessionReports = {operation: {node: StreamReport(node, operation, 0, "")}}
     assert replicas(state, words)["C"] == "broken"
     assert replicas(done(state, *down("C")), words)["C"] == "unavailable"
+
+
+def test_a_wait_of_a_stage_that_changes_is_printed_again(capsys: pytest.CaptureFixture[str]) -> None:
+    printer, mark = StagePrinter(), {"stage": "requested", "epoch": 7, "at": 0}
+    view = {"id": "leave-7", "stage": "requested", "stages": [mark], "ways_out": ["cancel it"]}
+    for seconds, tablets in ((1, 9), (6, 8), (7, 7), (16, 7), (17, 6)):
+        view = {
+            "id": "leave-7",
+            "stage": "requested",
+            "stages": [mark],
+            "waits_for": f"{tablets} tablets",
+            "ways_out": ["cancel it"],
+        }
+        printer.report(view, seconds)
+    lines = [line.strip() for line in capsys.readouterr().out.splitlines()]
+    assert [line for line in lines if "since" not in line] == [
+        "requested, epoch 7",
+        "waits for 8 tablets",
+        "cancel it",
+        "waits for 7 tablets",
+    ]

@@ -42,7 +42,9 @@ POLL_S = 1.0
 """How often the acknowledgements are looked at while the log is silent."""
 
 SILENT_S = 5.0
-"""How long a stage lasts before its wait is put down in the output."""
+"""Seconds that a stage lasts before its wait is printed."""
+PROGRESS_S = 10.0
+"""Seconds until a wait of the same stage that has changed, such as a number of tablets, is printed again."""
 
 
 def operation_command(verb: Callable[..., Intent]) -> Callable[..., None]:
@@ -122,22 +124,30 @@ def watch(
 
 
 class StagePrinter:
-    """Prints a line for each stage, and the wait of one that lasts, once."""
+    """Prints a line for each stage, the wait of a stage that lasts, and the changed wait again from time to time."""
 
     def __init__(self) -> None:
         self._reported = 0
-        self._waits: set[str] = set()
+        self._printed: tuple[str, str, float] = ("", "", 0.0)
 
     def report(self, view: Json, seconds: float) -> None:
-        """What is new in ``view``; its stage has lasted for ``seconds``."""
+        """Print the news of ``view``. ``seconds``: since its stage began."""
         for mark in view["stages"][self._reported :]:
             out.print(f"  {mark['stage']}, epoch {mark['epoch']}", markup=False)
         self._reported = len(view["stages"])
         waits = view.get("waits_for")
-        if waits and seconds >= SILENT_S and view["stage"] not in self._waits:
-            self._waits.add(view["stage"])
-            for line in wait_lines(view):
-                out.print(f"    {printable(line)}", markup=False)
+        if not waits or seconds < SILENT_S:
+            return
+        stage, text, at = self._printed
+        if view["stage"] != stage:
+            lines = wait_lines(view)
+        elif waits != text and seconds >= at + PROGRESS_S:
+            lines = wait_lines(view)[:1]  # the ways to end it were printed
+        else:
+            return
+        self._printed = (view["stage"], waits, seconds)
+        for line in lines:
+            out.print(f"    {printable(line)}", markup=False)
 
 
 def _headline(view: Json) -> str:

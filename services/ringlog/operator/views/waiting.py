@@ -169,13 +169,25 @@ def _tablets(state: ClusterState, found: Operation) -> WaitingFor:
     node = parting_of(found)
     if node and (tables := tables_on(state, node)):
         more = f" and {len(tables) - 1} more" if len(tables) > 1 else ""
-        text = f"the balancer to take the tablets of {tables[0]}{more} away from {state.nodes[node].name}"
+        leaving = _counted(_tablets_on(state, node), "tablet")
+        text = f"the balancer to move {leaving} of {tables[0]}{more} away from {state.nodes[node].name}"
         how = "how it goes on, and why not: ringlog balance status"
         return WaitingFor(text, (), lambda: (how, *_cancel(state, found)))
     tablets, one = next(transitions(state))
-    text = f"tablets on their way to arrive, the first is {tablets.table}/{one.tablet} ({one.stage})"
+    moving = _counted(sum([len(each.transitions) for each in state.tablets.values()]), "migrating tablet")
+    text = f"{moving} to arrive, the first is {tablets.table}/{one.tablet} ({one.stage})"
     why = f"what that one waits for: ringlog tablet explain {tablets.table} {one.tablet}"
     return WaitingFor(text, (), lambda: (why, *_cancel(state, found)))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}{'' if count == 1 else 's'}"
+
+
+def _tablets_on(state: ClusterState, node: NodeId) -> int:
+    """Return how many tablets a node has or will have. A tablet that migrates within the node counts twice."""
+    settled = [found.held[found.nodes.index(node)] for found in state.tablets.values() if node in found.nodes]
+    return sum(settled) + sum([replica.node == node for _, one in transitions(state) for replica in one.next])
 
 
 def _turn(state: ClusterState, found: Operation) -> WaitingFor:
