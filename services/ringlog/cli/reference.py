@@ -102,10 +102,10 @@ With `--json` standard output has one JSON value, a result or an error: `{"code"
 command has `outcome` as well. `ways_out` has what to do next, often a command.
 """
 _ABOUT_LOG_COMMANDS = """\
-Every change of the metadata is one of these. Field names are those of the Avro records, of the JSON that
-`ringlog submit` and `ringlog rehearse` read, and of the classes that `ringlog.kernel.registry` lists. In JSON a
-node may be given by its name, `Join` takes `num_tokens` in place of `tokens`, and what has a sensible default
-may be left out. Times are microseconds since 1970 UTC, tokens signed 64-bit numbers.
+The commands that change the metadata. The field names are those of the Avro records, of the JSON input of
+`ringlog submit` and `ringlog rehearse`, and of the classes in `ringlog.kernel.registry`. In JSON, a node may be given
+by its name, and `Join` accepts `num_tokens` instead of `tokens`. Fields with a sensible default may be omitted. Times
+are in microseconds since 1970 UTC. Tokens are signed 64-bit numbers.
 """
 _ABOUT_CODES = """\
 Programs branch on these; a released code keeps its meaning. A rejection carries one of the first table and a

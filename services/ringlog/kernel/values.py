@@ -110,8 +110,8 @@ class Setting:
     The element type of a command's ``settings``.
     """
 
-    name: Annotated[str, "A name of the settings reference."]
-    value: Annotated[int, "Its value, in the unit of the setting."]
+    name: Annotated[str, "Name from the settings reference."]
+    value: Annotated[int, "Value, in the unit of the setting."]
 
 
 def spoken(field: str) -> str:
@@ -123,85 +123,91 @@ def spoken(field: str) -> str:
 class DatacenterReplication:
     """Replicas in one datacenter."""
 
-    datacenter: Annotated[str, "Its name."]
-    factor: Annotated[int, "Number of replicas there."]
+    datacenter: Annotated[str, "Name of the datacenter."]
+    factor: Annotated[int, "Number of replicas in the datacenter."]
     racks: Annotated[
         tuple[str, ...],
-        "One replica in each of these racks, by ascending name; empty if any will do.",
+        "Racks with one replica each, by ascending name. Empty: any racks.",
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Replication:
-    """How a keyspace is replicated."""
+    """Replication of a keyspace."""
 
-    strategy: Annotated[str, "Name of the strategy: simple, network, entire, tablets or zone."]
-    factor: Annotated[int, "Number of replicas of each range; network: the sum over the datacenters; entire, zone: 0."]
+    strategy: Annotated[str, "Strategy: simple, network, entire, tablets or zone."]
+    factor: Annotated[int, "Replicas of each range. If datacenters are listed: their sum. entire, zone: 0."]
     datacenters: Annotated[
-        tuple[DatacenterReplication, ...], "For network, and tablets without a number: by ascending name.", Before(())
+        tuple[DatacenterReplication, ...],
+        "Replicas in each datacenter, by ascending name. Only for network and tablets.",
+        Before(()),
     ] = ()
-    zone: Annotated[str, "For zone: its name.", Before("")] = ""
+    zone: Annotated[str, "Name of the zone. Only for the strategy zone; otherwise empty.", Before("")] = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
     """A column of a table."""
 
-    name: Annotated[str, "Its name."]
-    type: Annotated[str, "Its CQL type, e.g. text, bigint, map<text, int>."]
-    static: Annotated[bool, "Whether all rows of a partition share its value.", Before(False)] = False
+    name: Annotated[str, "Name of the column."]
+    type: Annotated[str, "CQL type of the column, e.g. text, bigint, map<text, int>."]
+    static: Annotated[bool, "Whether all rows of a partition share the value of the column.", Before(False)] = False
 
 
 @dataclass(frozen=True, slots=True)
 class ColumnRename:
-    """Another name for a column."""
+    """A new name for a column."""
 
-    from_: Annotated[str, "Its name."]
-    to: Annotated[str, "The new one."]
+    from_: Annotated[str, "Current name of the column."]
+    to: Annotated[str, "New name of the column."]
 
 
 @dataclass(frozen=True, slots=True)
 class CdcOptions:
-    """What a table's CDC log holds."""
+    """Content of a table's CDC log."""
 
-    enabled: Annotated[bool, "Whether writes are logged."] = False
-    preimage: Annotated[str, "false, true or full."] = "false"
-    postimage: Annotated[bool, "Whether the row after the write is logged too."] = False
-    delta: Annotated[str, "full or keys."] = "full"
-    ttl: Annotated[int, "Seconds that a row of the log is kept; 0 = for ever."] = 86_400
+    enabled: Annotated[bool, "Whether writes to the table are logged."] = False
+    preimage: Annotated[str, "Image of the row before the write: false, true or full."] = "false"
+    postimage: Annotated[bool, "Whether an image of the row after the write is logged."] = False
+    delta: Annotated[str, "Logged columns of a write: full (all that it sets) or keys (the key only)."] = "full"
+    ttl: Annotated[int, "Retention of a log row in seconds. 0: no expiry."] = 86_400
 
 
 @dataclass(frozen=True, slots=True)
 class TabletOptions:
-    """How a table is cut into tablets; what is null is chosen."""
+    """Division of a table into tablets. Null: chosen automatically."""
 
-    count: Annotated[int | None, "The first number of tablets.", Before(None)] = None
-    base: Annotated[str, "The table of the same keyspace whose tablets it shares; empty: its own.", Before("")] = ""
-    min_count: Annotated[int | None, "Hint: the least number of tablets.", Before(None)] = None
-    max_count: Annotated[int | None, "Hint: the greatest number of tablets.", Before(None)] = None
-    expected_bytes: Annotated[int | None, "Hint: how much data it will have.", Before(None)] = None
+    count: Annotated[int | None, "Initial number of tablets.", Before(None)] = None
+    base: Annotated[
+        str,
+        "Table of the same keyspace that shares its tablets with this one. Empty: the table has its own.",
+        Before(""),
+    ] = ""
+    min_count: Annotated[int | None, "Hint: minimum number of tablets.", Before(None)] = None
+    max_count: Annotated[int | None, "Hint: maximum number of tablets.", Before(None)] = None
+    expected_bytes: Annotated[int | None, "Hint: expected size of the table's data in bytes.", Before(None)] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TypeField:
     """A field of a user type."""
 
-    name: Annotated[str, "Its name."]
-    type: Annotated[str, "Its CQL type; another user type is frozen."]
+    name: Annotated[str, "Name of the field."]
+    type: Annotated[str, "CQL type of the field. A user type in it is frozen."]
 
 
 @dataclass(frozen=True, slots=True)
 class GenerationRange:
     """One range of a generation, stored under its end token."""
 
-    end: Annotated[int, "The range's last token."]
+    end: Annotated[int, "Last token of the range."]
     ignore_msb: Annotated[
         int,
-        "How many of the highest bits of a token the range's owner ignores when it chooses a shard.",
+        "Number of highest token bits that the owner of the range ignores to choose a shard.",
     ]
     streams: Annotated[
         tuple[bytes, ...],
-        "Stream ids in slot order: slot j is for shard j. The order is data; sorting loses the mapping.",
+        "Stream ids in slot order: slot j is for shard j. Do not sort them, the order is data.",
         STREAM_ID,
     ]
 
@@ -210,8 +216,8 @@ class GenerationRange:
 class Position:
     """A position in a topic."""
 
-    partition: Annotated[int, "The partition."]
-    offset: Annotated[int, "The first offset that is not covered."]
+    partition: Annotated[int, "Number of the partition."]
+    offset: Annotated[int, "First offset after the covered records."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -219,15 +225,15 @@ class Witness:
     """A node's acknowledgement."""
 
     node: Annotated[str, "Id of the node."]
-    applied: Annotated[int, "It has applied this epoch durably."]
-    drained: Annotated[int, "Every write that it admitted below this epoch is applied."]
+    applied: Annotated[int, "Last epoch that the node has applied durably."]
+    drained: Annotated[int, "Epoch below which all writes that the node admitted are applied."]
 
 
 @dataclass(frozen=True, slots=True)
 class StreamReport:
-    """A gaining node has fetched all rows it gains."""
+    """A report of a node that has received all rows it gains."""
 
     node: Annotated[str, "Id of the gaining node."]
-    operation: Annotated[str, "Id of the operation that the rows were streamed for."]
-    rows: Annotated[int, "How many rows it received."]
-    checksum: Annotated[str, "Checksum of the rows in hex; it agrees with what the sources sent."]
+    operation: Annotated[str, "Id of the operation or session that the report is for."]
+    rows: Annotated[int, "Number of received rows."]
+    checksum: Annotated[str, "Checksum of the received rows in hex. It matches the checksums of the sources."]

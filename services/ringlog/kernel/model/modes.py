@@ -118,7 +118,7 @@ class Recovery:
     entered: Annotated[Epoch, "The epoch that began it."]
     at: Annotated[Micros, "The state time then."]
     operator: Annotated[str, "The operator who began it."]
-    reason: Annotated[str, "Why."]
+    reason: Annotated[str, "Reason, in free text."]
     forced: Annotated[tuple[Epoch, ...], "The epochs with which parts of the state were replaced, the last 100."]
     left: Annotated[Epoch | None, "The epoch that ended it; null: it goes on."]
     left_by: Annotated[str, "The operator who ended it; empty: it goes on."]

@@ -87,8 +87,8 @@ class View:
     name: Annotated[str, "Name of the view; no table of the keyspace has it."]
     table: Annotated[str, "Name of the table."]
     columns: Annotated[tuple[str, ...], "The columns of the table that it has, in the table's order."]
-    partition_key: Annotated[tuple[str, ...], "Names of the columns of its partition key, in key order."]
-    clustering_key: Annotated[tuple[str, ...], "Names of the columns of its clustering key, in key order."]
+    partition_key: Annotated[tuple[str, ...], "Names of the columns of the view's partition key, in key order."]
+    clustering_key: Annotated[tuple[str, ...], "Names of the columns of the view's clustering key, in key order."]
     version: Annotated[str, _VERSION]
     changed: Annotated[Epoch, _CHANGED]
 
@@ -109,14 +109,16 @@ class TableIndex:
 class Function:
     """A user function. Types may have names of user types; a frozen argument is the same as one that is not."""
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Its name; several have it, distinguished by their arguments."]
     arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
-    argument_names: Annotated[tuple[str, ...], "Their names, as the body has them."]
-    returns: Annotated[str, "The type of what it returns."]
+    argument_names: Annotated[tuple[str, ...], "Names of the arguments, as used in the body."]
+    returns: Annotated[str, "Type of the return value."]
     language: Annotated[str, "The language of the body."]
-    body: Annotated[str, "Its source."]
-    called_on_null: Annotated[bool, "Whether it is called if an argument is null; else it returns null then."]
+    body: Annotated[str, "Source code of the function."]
+    called_on_null: Annotated[
+        bool, "Whether the function is called if an argument is null. If false, it returns null instead."
+    ]
     version: Annotated[str, _VERSION]
     changed: Annotated[Epoch, _CHANGED]
 

@@ -70,12 +70,14 @@ class Zone:
 
     name: Annotated[str, "Its name."]
     partitions: Annotated[int, "Number of its partitions."]
-    replicas: Annotated[int, "Replicas of each partition."]
+    replicas: Annotated[int, "Number of replicas of each partition."]
     quorum: Annotated[int, "How many voting replicas must be alive; 2 x quorum - 1 replicas vote."]
     filter: Annotated[str, "JSONPath over the list of nodes: which may be data nodes."]
     profiles: Annotated[tuple[str, ...], "Features that a data node has."]
-    scale_up: Annotated[int, "Seconds until nodes that came become data nodes; 2147483647: never."]
-    scale_down: Annotated[int, "Seconds until nodes that went are no data nodes; 2147483647: never."]
+    scale_up: Annotated[int, "Seconds until new matching nodes become data nodes. 2147483647: never."]
+    scale_down: Annotated[
+        int, "Seconds until nodes that are down or stop matching are removed from the data nodes. 2147483647: never."
+    ]
     mode: Annotated[str, "strong, or high_availability: a lost majority is replaced by who is left."]
     nodes: Annotated[tuple[str, ...], "Ids of the data nodes, ascending."]
     cause: Annotated[Epoch, "The epoch of the change that the data nodes follow from; 0: of the zone itself."]
@@ -123,13 +125,13 @@ class ZoneLink:
 
 @dataclass(frozen=True, slots=True)
 class ZoneRevisions:
-    """The epochs at which the keys of a partition last changed; 0: never."""
+    """Revisions of a partition's keys: the epochs of their last changes. 0: never changed."""
 
-    stable: Annotated[Epoch, "Of stable."] = 0
-    pending: Annotated[Epoch, "Of pending."] = 0
-    planned: Annotated[Epoch, "Of planned."] = 0
-    reduce: Annotated[Epoch, "Of reduce."] = 0
-    append: Annotated[Epoch, "Of append."] = 0
+    stable: Annotated[Epoch, "Revision of stable."] = 0
+    pending: Annotated[Epoch, "Revision of pending."] = 0
+    planned: Annotated[Epoch, "Revision of planned."] = 0
+    reduce: Annotated[Epoch, "Revision of reduce."] = 0
+    append: Annotated[Epoch, "Revision of append."] = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,12 +70,12 @@ class LowerCdcWriter(Command):
     PAUSED_BY = UNPAUSED
 
     writer: Annotated[str, "Name of the writer."]
-    incarnation: Annotated[str, "Its current incarnation, which is fenced."]
+    incarnation: Annotated[str, "Current incarnation of the writer. It must be fenced."]
     horizon: Annotated[
         int,
-        "Microseconds: no write that it has routed has a timestamp or an append time at or above.",
+        "New horizon in microseconds. All writes that the writer has routed have a timestamp and append time below it.",
     ]
-    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+    reason: Annotated[str, "Reason and evidence, in the operator's words."]
 
 
 def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, context: EntryContext) -> Decision:
@@ -120,10 +120,10 @@ class LowerSettledTime(Command):
 
     until: Annotated[
         int,
-        "Microseconds: no write in the mutations topic has an append time, or a timestamp that is not refused as of "
-        "the future, at or above.",
+        "New settled time in microseconds. All append times in the mutations topic are below it, and so are "
+        "all timestamps that are not rejected as future.",
     ]
-    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+    reason: Annotated[str, "Reason and evidence, in the operator's words."]
 
 
 def decide_lower_settled_time(state: ClusterState, command: LowerSettledTime, context: EntryContext) -> Decision:
@@ -166,9 +166,9 @@ class WithdrawCdcGeneration(Command):
 
     PAUSED_BY = UNPAUSED
 
-    generation: Annotated[str, "Its id."]
-    seed: Annotated[bytes, "16 random bytes for the stream ids of the one that takes its place."]
-    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+    generation: Annotated[str, "Id of the generation."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the replacement generation."]
+    reason: Annotated[str, "Reason and evidence, in the operator's words."]
 
 
 def decide_withdraw_cdc_generation(

@@ -46,7 +46,7 @@ class ExpireCdcGeneration(Command):
     PAUSED_BY = UNPAUSED
 
     generation: Annotated[str, "Id of the generation."]
-    expired_at: Annotated[int, "When the last of its rows was gone; microseconds since 1970 UTC."]
+    expired_at: Annotated[int, "Time when the last row has expired, in microseconds since 1970 UTC."]
 
 
 def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGeneration, context: EntryContext) -> Decision:

@@ -92,11 +92,11 @@ class RequestCdcGeneration(Command):
 
     PAUSED_BY = CDC
 
-    seed: Annotated[bytes, "16 random bytes for its stream ids."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the generation."]
     requester: Annotated[
         str,
-        "Its requester; the state keeps a record with the outcome. Empty: it keeps none, and numbers of shards "
-        "are not compared.",
+        "Name of the requester. The state records the outcome under it. Empty: no record, and changed shard "
+        "counts do not matter.",
         Before(""),
     ] = "operator"
 
@@ -133,8 +133,8 @@ class PutCdcGenerationData(Command):
     PAUSED_BY = UNPAUSED
 
     generation: Annotated[str, "Id of the generation, e.g. generation-of-join-3."]
-    part: Annotated[int, "Which part, from 0."]
-    parts: Annotated[int, "How many parts there are."]
+    part: Annotated[int, "Number of this part, from 0."]
+    parts: Annotated[int, "Total number of parts."]
     ranges: Annotated[tuple[GenerationRange, ...], "The ranges of this part, by ascending end token."]
 
 
@@ -225,8 +225,8 @@ class CommitCdcGeneration(Command):
     PAUSED_BY = UNPAUSED
 
     generation: Annotated[str, "Id of the generation."]
-    timestamp: Annotated[int, "Microseconds since 1970 UTC."]
-    digest: Annotated[str, "SHA-256 of its ranges in hex."]
+    timestamp: Annotated[int, "Start of the generation, in microseconds since 1970 UTC."]
+    digest: Annotated[str, "SHA-256 of the generation's ranges, in hex."]
 
 
 def decide_commit_cdc_generation(state: ClusterState, command: CommitCdcGeneration, context: EntryContext) -> Decision:
@@ -347,13 +347,12 @@ class CloseCdcGeneration(Command):
     generation: Annotated[str, "Id of the generation."]
     unwatched: Annotated[
         bool,
-        "Close it also if no writer is registered, and its writes are not logged.",
+        "Close the generation even if no writer is registered. Its writes are then not logged.",
         Before(False),
     ] = False
     closed_at: Annotated[
         int,
-        "When, by the author's clock: the retention of its rows counts from here; microseconds since 1970 "
-        "UTC, 0: unknown.",
+        "Time of the close by the author's clock, in microseconds since 1970 UTC. Retention starts then. 0: unknown.",
         Before(0),
     ] = 0
 

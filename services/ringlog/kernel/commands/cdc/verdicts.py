@@ -36,9 +36,9 @@ class SettleVerdicts(Command):
 
     PAUSED_BY = UNPAUSED
 
-    until: Annotated[int, "The time in microseconds since 1970 UTC."]
+    until: Annotated[int, "New settled time, in microseconds since 1970 UTC."]
     forget_below: Annotated[
-        int, "Microseconds: what counts only for writes appended before is not kept any more; 0: nothing is forgotten."
+        int, "Time in microseconds. Versions that only apply to writes appended before it are pruned. 0: none."
     ] = 0
 
 

@@ -71,7 +71,7 @@ class RegisterCdcWriter(Command):
     incarnation: Annotated[str, "Id of the incarnation."]
     source: Annotated[
         str,
-        "The topic that it logs; empty: it does not say, and no other writer is refused for it.",
+        "Topic that the writer logs. Empty: the topic of its earlier registration, or unknown if there is none.",
         Before(""),
     ] = ""
 
@@ -131,14 +131,17 @@ class AdvanceCdcWriter(Command):
     PAUSED_BY = UNPAUSED
 
     writer: Annotated[str, "Name of the writer."]
-    incarnation: Annotated[str, "Its current incarnation."]
-    horizon: Annotated[int, "It routes only writes whose timestamp and append time lie below this; microseconds."]
-    low_watermark: Annotated[int, "All writes below this are durable in the CDC topic; microseconds."]
-    positions: Annotated[tuple[Position, ...], "Positions of the CDC topic up to which they are."] = ()
+    incarnation: Annotated[str, "Current incarnation of the writer."]
+    horizon: Annotated[
+        int, "Upper bound in microseconds: the writer routes only writes with a timestamp and append time below it."
+    ]
+    low_watermark: Annotated[int, "Time in microseconds. All writes below it are durable in the CDC topic."]
+    positions: Annotated[
+        tuple[Position, ...], "Positions in the CDC topic. The rows of these writes are below them."
+    ] = ()
     decided: Annotated[
         tuple[Position, ...],
-        "Positions of the source below which what becomes of each write is decided and durable, also where "
-        "nothing does.",
+        "Positions in the source topic. The decision on each write below them is final, and its rows are durable.",
         Before(()),
     ] = ()
 
@@ -206,9 +209,9 @@ class FenceCdcWriter(Command):
     PAUSED_BY = UNPAUSED
 
     writer: Annotated[str, "Name of the writer."]
-    incarnation: Annotated[str, "Its current incarnation."]
-    positions: Annotated[tuple[Position, ...], "Positions at which the CDC topic ended after that."]
-    reason: Annotated[str, "Why, and how it is known; in the operator's words."]
+    incarnation: Annotated[str, "Current incarnation of the writer."]
+    positions: Annotated[tuple[Position, ...], "End offsets of the CDC topic, read after the fence."]
+    reason: Annotated[str, "Reason and evidence, in the operator's words."]
 
 
 def decide_fence_cdc_writer(state: ClusterState, command: FenceCdcWriter, context: EntryContext) -> Decision:

@@ -102,9 +102,9 @@ class TakeOver(Command):
 
     PAUSED_BY = UNPAUSED
 
-    role: Annotated[str, "The role."]
-    instance: Annotated[str, "The instance."]
-    term: Annotated[int, "Must be above the role's last term."]
+    role: Annotated[str, "Name of the role."]
+    instance: Annotated[str, "Id of the instance."]
+    term: Annotated[int, "Term of the instance. It must be above the role's last term."]
 
 
 def decide_take_over(state: ClusterState, command: TakeOver, context: EntryContext) -> Decision:

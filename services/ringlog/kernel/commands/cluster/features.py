@@ -38,7 +38,7 @@ class RequireFeature(Command):
     PAUSED_BY = UNPAUSED
 
     feature: Annotated[str, "Name of the feature."]
-    required: Annotated[bool, "False: withdraw the requirement."] = True
+    required: Annotated[bool, "True: require the feature. False: withdraw the requirement."] = True
 
 
 def decide_require_feature(state: ClusterState, command: RequireFeature, context: EntryContext) -> Decision:

@@ -133,12 +133,14 @@ class ReconfigureService(Command):
 
     PAUSED_BY = SERVICE
 
-    size: Annotated[int | None, "How many members; null: automatic, or as it is.", Before(None)] = None
+    size: Annotated[int | None, "Number of members. Null: unchanged, or automatic.", Before(None)] = None
     automatic: Annotated[
-        bool, "By the number of nodes: 1 up to 2 nodes, 3 up to 5, 5 up to 100, then 10.", Before(False)
+        bool,
+        "Derive the size from the number of nodes: 1 up to 2 nodes, 3 up to 5, 5 up to 100, then 10.",
+        Before(False),
     ] = False
     excluded: Annotated[
-        tuple[str, ...] | None, "Ids of all nodes that are to be no members; null: as it is.", Before(None)
+        tuple[str, ...] | None, "Ids of all nodes that must not be members. Null: unchanged.", Before(None)
     ] = None
 
 
@@ -174,8 +176,8 @@ class AdvanceService(Command):
     PAUSED_BY = UNPAUSED
 
     node: Annotated[str, "Id of the node."]
-    to: Annotated[str, "joining, member or leaving; gone: it is in no group any more."]
-    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements of the stage that it leaves."] = ()
+    to: Annotated[str, "Next stage: joining, member, leaving, or gone (in no group)."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements of the current stage."] = ()
 
 
 def decide_advance_service(state: ClusterState, command: AdvanceService, context: EntryContext) -> Decision:

@@ -53,11 +53,11 @@ class ConfirmSnapshot(Command):
 
     PAUSED_BY = UNPAUSED
 
-    epoch: Annotated[Epoch, "Epoch of the snapshot's mark."]
-    state_id: Annotated[str, "The id of its state."]
-    position: Annotated[int, "Offset in the log behind the entry that made the epoch."]
-    digest: Annotated[str, "The digest of the state, 64 hex digits."]
-    witnesses: Annotated[tuple[str, ...], "The roles that have it by their own folds; two at least."]
+    epoch: Annotated[Epoch, "Epoch of the snapshot."]
+    state_id: Annotated[str, "Id of the state at that epoch."]
+    position: Annotated[int, "Log offset after the entry that made the epoch."]
+    digest: Annotated[str, "Digest of the state, 64 hex digits."]
+    witnesses: Annotated[tuple[str, ...], "Roles that computed the same state with their own folds. At least two."]
 
 
 def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, context: EntryContext) -> Decision:
@@ -96,9 +96,9 @@ class RecordArchive(Command):
 
     PAUSED_BY = UNPAUSED
 
-    epoch: Annotated[Epoch, "The last epoch that it holds; 0: there is no archive any more."]
-    position: Annotated[int, "Offset in the log behind the entry that made the epoch; 0 without an archive."]
-    digest: Annotated[str, "Digest of its last segment, 64 hex digits; empty without an archive."]
+    epoch: Annotated[Epoch, "Last epoch in the archive. 0: the archive no longer exists."]
+    position: Annotated[int, "Log offset after the entry that made the epoch. 0 without an archive."]
+    digest: Annotated[str, "Digest of the archive's last segment, 64 hex digits. Empty without an archive."]
 
 
 def decide_record_archive(state: ClusterState, command: RecordArchive, context: EntryContext) -> Decision:
@@ -130,7 +130,7 @@ class TruncateLog(Command):
 
     PAUSED_BY = SETTING_CHANGES
 
-    below_epoch: Annotated[Epoch, "The log begins with the newest confirmed snapshot that is not above this epoch."]
+    below_epoch: Annotated[Epoch, "Upper bound of the new begin: the newest confirmed snapshot at or below this epoch."]
 
 
 def decide_truncate_log(state: ClusterState, command: TruncateLog, context: EntryContext) -> Decision:

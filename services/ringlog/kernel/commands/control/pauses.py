@@ -60,10 +60,12 @@ class PauseChanges(Command):
 
     scopes: Annotated[
         tuple[str, ...],
-        f"At least one of {', '.join(SCOPES)}.",
+        f"One or more of {', '.join(SCOPES)}.",
     ]
-    of: Annotated[str, "A keyspace or keyspace.table; empty: everywhere.", Before("")] = ""
-    reason: Annotated[str, "Why.", Before("")] = ""
+    of: Annotated[
+        str, "Keyspace or keyspace.table that the pause is limited to. Empty: the whole cluster.", Before("")
+    ] = ""
+    reason: Annotated[str, "Reason, in free text.", Before("")] = ""
 
 
 def decide_pause_changes(state: ClusterState, command: PauseChanges, context: EntryContext) -> Decision:
@@ -86,9 +88,11 @@ class ResumeChanges(Command):
 
     scopes: Annotated[
         tuple[str, ...],
-        f"At least one of {', '.join(SCOPES)}.",
+        f"One or more of {', '.join(SCOPES)}.",
     ]
-    of: Annotated[str, "A keyspace or keyspace.table, as it was paused; empty: everywhere.", Before("")] = ""
+    of: Annotated[
+        str, "Keyspace or keyspace.table of the pause. Empty: the pause of the whole cluster.", Before("")
+    ] = ""
 
 
 def decide_resume_changes(state: ClusterState, command: ResumeChanges, context: EntryContext) -> Decision:

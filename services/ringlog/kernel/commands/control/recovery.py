@@ -73,8 +73,8 @@ class EnterRecovery(Command):
 
     PAUSED_BY = UNPAUSED
 
-    reason: Annotated[str, "Why."]
-    operator: Annotated[str, "Who."]
+    reason: Annotated[str, "Reason, in free text."]
+    operator: Annotated[str, "Name of the operator."]
 
 
 def decide_enter_recovery(state: ClusterState, command: EnterRecovery, context: EntryContext) -> Decision:
@@ -94,8 +94,8 @@ class LeaveRecovery(Command):
 
     PAUSED_BY = UNPAUSED
 
-    reason: Annotated[str, "Why."]
-    operator: Annotated[str, "Who."]
+    reason: Annotated[str, "Reason, in free text."]
+    operator: Annotated[str, "Name of the operator."]
 
 
 def decide_leave_recovery(state: ClusterState, command: LeaveRecovery, context: EntryContext) -> Decision:
@@ -115,8 +115,8 @@ def decide_leave_recovery(state: ClusterState, command: LeaveRecovery, context: 
 class ForcedPart:
     """A complete section of the state."""
 
-    name: Annotated[str, "Its name, as a field of the state."]
-    data: Annotated[bytes, "Its canonical bytes; empty: the part is as in an empty state."]
+    name: Annotated[str, "Name of the section: a field of the state."]
+    data: Annotated[bytes, "Canonical bytes of the section. Empty: the section of an empty state."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +125,9 @@ class ForceState(Command):
 
     PAUSED_BY = UNPAUSED
 
-    reason: Annotated[str, "Why."]
-    operator: Annotated[str, "Who."]
-    state: Annotated[tuple[ForcedPart, ...], "The parts to replace; the others stay."]
+    reason: Annotated[str, "Reason, in free text."]
+    operator: Annotated[str, "Name of the operator."]
+    state: Annotated[tuple[ForcedPart, ...], "Sections to replace. All others stay."]
 
 
 def decide_force_state(state: ClusterState, command: ForceState, context: EntryContext) -> Decision:

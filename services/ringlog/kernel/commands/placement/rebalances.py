@@ -87,8 +87,8 @@ class TriggerRebalance(Command):
     PAUSED_BY = ZONES
 
     zone: Annotated[str, "Name of the zone."]
-    cause: Annotated[int, "The epoch of the change that asks for it."]
-    partitions: Annotated[tuple[int, ...], "Numbers of partitions; none: all."] = ()
+    cause: Annotated[int, "Epoch of the change that requires the rebalance."]
+    partitions: Annotated[tuple[int, ...], "Numbers of partitions. Empty: all."] = ()
 
 
 def decide_trigger_rebalance(state: ClusterState, command: TriggerRebalance, context: EntryContext) -> Decision:
@@ -132,9 +132,9 @@ class SwitchStable(Command):
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
-    applied: Annotated[tuple[str, ...], "Ids of the nodes of the configuration that the group has."]
-    learners: Annotated[tuple[str, ...], "Those of them that have no vote."]
-    revisions: Annotated[ZoneRevisions, "The keys' revisions that this was decided on."]
+    applied: Annotated[tuple[str, ...], "Ids of the nodes in the configuration that the group has applied."]
+    learners: Annotated[tuple[str, ...], "Ids of those nodes that do not vote."]
+    revisions: Annotated[ZoneRevisions, "Revisions of the keys that the request is based on."]
 
 
 def decide_switch_stable(state: ClusterState, command: SwitchStable, context: EntryContext) -> Decision:
@@ -168,8 +168,8 @@ class CancelRebalance(Command):
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
-    pending_revision: Annotated[int, "The revision of pending that is meant."]
-    reason: Annotated[str, "Why."] = ""
+    pending_revision: Annotated[int, "Revision of pending that the cancel applies to."]
+    reason: Annotated[str, "Reason, in free text."] = ""
 
 
 def decide_cancel_rebalance(state: ClusterState, command: CancelRebalance, context: EntryContext) -> Decision:
@@ -200,8 +200,10 @@ class FinishCancel(Command):
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
-    pending_revision: Annotated[int, "The revision of pending that was cancelled."]
-    result: Annotated[str, "rolled_back, already_old, or already_new: it had applied the step, which counts."]
+    pending_revision: Annotated[int, "Revision of pending that was cancelled."]
+    result: Annotated[
+        str, "rolled_back, already_old, or already_new (the group had applied the step, which then counts)."
+    ]
 
 
 def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: EntryContext) -> Decision:
@@ -230,8 +232,8 @@ class RestartReplicas(Command):
 
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
-    nodes: Annotated[tuple[str, ...], "Ids of nodes that have the partition."]
-    cause: Annotated[int, "The epoch of what asks for it."]
+    nodes: Annotated[tuple[str, ...], "Ids of nodes that have replicas of the partition."]
+    cause: Annotated[int, "Epoch of the event that led to this request."]
 
 
 def decide_restart_replicas(state: ClusterState, command: RestartReplicas, context: EntryContext) -> Decision:
@@ -263,11 +265,11 @@ def decide_restart_replicas(state: ClusterState, command: RestartReplicas, conte
 
 @dataclass(frozen=True, slots=True)
 class ZoneCopy:
-    """The data that a node has of a partition."""
+    """The data of one partition on one node."""
 
     partition: Annotated[int, "Number of the partition."]
     node: Annotated[str, "Id of the node."]
-    log: Annotated[int, "The length of its log of the partition."]
+    log: Annotated[int, "Length of the node's log of the partition."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -277,13 +279,13 @@ class ResetPartitions(Command):
     PAUSED_BY = UNPAUSED
 
     zone: Annotated[str, "Name of the zone."]
-    partitions: Annotated[tuple[int, ...], "Numbers of partitions; none: each that has lost its majority."]
-    mode: Annotated[str, "manual: up to the number of replicas again; automatic: those who are left."]
-    cause: Annotated[int, "The epoch of what asks for it."]
-    copies: Annotated[tuple[ZoneCopy, ...], "Which nodes have data of these partitions."]
-    admits_loss: Annotated[bool, "Also if rows or registers of keyspaces may be lost; an automatic one always may."] = (
-        False
-    )
+    partitions: Annotated[tuple[int, ...], "Numbers of partitions. Empty: all that have lost their majority."]
+    mode: Annotated[str, "manual (restore the number of replicas) or automatic (keep the living replicas only)."]
+    cause: Annotated[int, "Epoch of the event that led to this request."]
+    copies: Annotated[tuple[ZoneCopy, ...], "Nodes that have data of the partitions."]
+    admits_loss: Annotated[
+        bool, "Reset even if rows or registers of keyspaces may be lost. An automatic reset always does."
+    ] = False
 
 
 SALVAGED_MAX: Final = TABLETS_MAX

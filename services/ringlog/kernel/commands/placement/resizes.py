@@ -46,9 +46,9 @@ class DecideResize(Command):
 
     PAUSED_BY = ALL
 
-    table: Annotated[str, "keyspace.table."]
-    decision: Annotated[str, "split, merge or none."]
-    sequence: Annotated[int, "The number that follows the last decision's."]
+    table: Annotated[str, "Full name of the table: keyspace.table."]
+    decision: Annotated[str, "split, merge or none (revoke the decision)."]
+    sequence: Annotated[int, "Number of the decision: the number of the last decision plus 1."]
 
 
 def decide_decide_resize(state: ClusterState, command: DecideResize, context: EntryContext) -> Decision:
@@ -82,11 +82,11 @@ class FinishResize(Command):
 
     PAUSED_BY = UNPAUSED
 
-    table: Annotated[str, "keyspace.table."]
-    sequence: Annotated[int, "The decision's number."]
+    table: Annotated[str, "Full name of the table: keyspace.table."]
+    sequence: Annotated[int, "Number of the decision."]
     witnesses: Annotated[tuple[Witness, ...], "Acknowledgements of the decision.", Before(())] = ()
     reports: Annotated[
-        tuple[StreamReport, ...], "Of the nodes that are ready; their operation is table@number.", Before(())
+        tuple[StreamReport, ...], "Reports of the nodes that are ready. Their operation is table@number.", Before(())
     ] = ()
 
 

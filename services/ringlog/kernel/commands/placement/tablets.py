@@ -88,37 +88,39 @@ class Shard:
 
 @dataclass(frozen=True, slots=True)
 class TabletMigration:
-    """One migration of a tablet."""
+    """The migration of one tablet."""
 
-    table: Annotated[str, "keyspace.table."]
+    table: Annotated[str, "Full name of the table: keyspace.table."]
     tablet: Annotated[int, "Number of the tablet."]
     kind: Annotated[str, "migration, intranode_migration, rebuild, rebuild_v2 or repair."]
-    from_: Annotated[Shard | None, "Whose replica leaves; null if nobody's.", Before(None)] = None
-    to: Annotated[Shard | None, "Who gets a replica; null if nobody.", Before(None)] = None
+    from_: Annotated[Shard | None, "Shard whose replica is removed. Null: none.", Before(None)] = None
+    to: Annotated[Shard | None, "Shard that gets a new replica. Null: none.", Before(None)] = None
 
 
 @dataclass(frozen=True, slots=True)
 class TabletAdvance:
     """The next stage of a tablet."""
 
-    table: Annotated[str, "keyspace.table."]
+    table: Annotated[str, "Full name of the table: keyspace.table."]
     tablet: Annotated[int, "Number of the tablet."]
-    to: Annotated[str, "The stage that follows; settled after the last."]
-    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements beside those of the entry.", Before(())] = ()
+    to: Annotated[str, "Next stage. After the last stage: settled."]
+    witnesses: Annotated[
+        tuple[Witness, ...], "Acknowledgements for this tablet, in addition to those of the command.", Before(())
+    ] = ()
     reports: Annotated[
         tuple[StreamReport, ...],
-        "Of the work of the stage that it leaves; their operation is the session.",
+        "Reports of work in the current stage. Their operation is the session.",
         Before(()),
     ] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class TabletRevert:
-    """The reversal of a tablet's transition."""
+    """The reversal of one tablet's transition."""
 
-    table: Annotated[str, "keyspace.table."]
+    table: Annotated[str, "Full name of the table: keyspace.table."]
     tablet: Annotated[int, "Number of the tablet."]
-    reason: Annotated[str, "Why."]
+    reason: Annotated[str, "Reason, in free text."]
 
 
 N = TypeVar("N", TabletMigration, TabletAdvance, TabletRevert)
@@ -168,8 +170,10 @@ class MigrateTablets(Command):
 
     PAUSED_BY = REPAIRS
 
-    migrations: Annotated[tuple[TabletMigration, ...], "Each tablet once."]
-    term: Annotated[int, "The term of the balancer's instance that planned it; 0: an operator asks.", Before(0)] = 0
+    migrations: Annotated[tuple[TabletMigration, ...], "Migrations, at most one for each tablet."]
+    term: Annotated[
+        int, "Term of the balancer instance that planned the migrations. 0: planned by an operator.", Before(0)
+    ] = 0
 
 
 def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context: EntryContext) -> Decision:
@@ -248,8 +252,8 @@ class AdvanceTablets(Command):
 
     PAUSED_BY = UNPAUSED
 
-    tablets: Annotated[tuple[TabletAdvance, ...], "Each tablet once."]
-    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that count for each of them.", Before(())] = ()
+    tablets: Annotated[tuple[TabletAdvance, ...], "Tablets to advance, each once."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that count for each tablet.", Before(())] = ()
 
 
 def decide_advance_tablets(state: ClusterState, command: AdvanceTablets, context: EntryContext) -> Decision:
@@ -321,7 +325,7 @@ class RevertTablets(Command):
 
     PAUSED_BY = UNPAUSED
 
-    tablets: Annotated[tuple[TabletRevert, ...], "Each tablet once."]
+    tablets: Annotated[tuple[TabletRevert, ...], "Tablets to revert, each once."]
 
 
 def decide_revert_tablets(state: ClusterState, command: RevertTablets, context: EntryContext) -> Decision:

@@ -61,16 +61,22 @@ class CreateZone(Command):
 
     PAUSED_BY = ZONES
 
-    zone: Annotated[str, "Its name."]
-    nodes: Annotated[tuple[str, ...], "Ids of its data nodes: those that the filter matches."]
+    zone: Annotated[str, "Name of the zone."]
+    nodes: Annotated[tuple[str, ...], "Ids of the data nodes: the nodes that match the filter."]
     partitions: Annotated[int, "Number of partitions."] = 25
-    replicas: Annotated[int, "Replicas of each partition."] = 1
-    quorum: Annotated[int | None, "Voters that must be alive; null: 1, 2 from two replicas on, 3 from five on."] = None
-    filter: Annotated[str, "JSONPath over the list of nodes."] = EVERY_NODE
-    profiles: Annotated[tuple[str, ...], "Storage profiles: features that each data node has."] = ()
-    scale_up: Annotated[int, "Seconds until nodes that came become data nodes; 2147483647: never."] = 0
-    scale_down: Annotated[int, "Seconds until nodes that went are no data nodes; 2147483647: never."] = NEVER
-    mode: Annotated[str, "strong or high_availability."] = STRONG
+    replicas: Annotated[int, "Number of replicas of each partition."] = 1
+    quorum: Annotated[
+        int | None, "Number of voting replicas that must be alive. Null: 1 for 1 replica, 2 for up to 4, else 3."
+    ] = None
+    filter: Annotated[str, "JSONPath filter over the list of nodes."] = EVERY_NODE
+    profiles: Annotated[tuple[str, ...], "Storage profiles: features that each data node must have."] = ()
+    scale_up: Annotated[int, "Seconds until new matching nodes become data nodes. 2147483647: never."] = 0
+    scale_down: Annotated[
+        int, "Seconds until nodes that are down or stop matching are removed from the data nodes. 2147483647: never."
+    ] = NEVER
+    mode: Annotated[
+        str, "strong or high_availability (a partition that loses its majority is reset to the living replicas)."
+    ] = STRONG
 
 
 def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryContext) -> Decision:
@@ -105,14 +111,23 @@ class AlterZone(Command):
 
     zone: Annotated[str, "Name of the zone."]
     partitions: Annotated[int | None, "Number of partitions."] = None
-    replicas: Annotated[int | None, "Replicas of each partition."] = None
-    quorum: Annotated[int | None, "Voters that must be alive; null: as it was, as far as the replicas allow."] = None
-    filter: Annotated[str | None, "JSONPath over the list of nodes; nodes are those that it matches."] = None
-    profiles: Annotated[tuple[str, ...] | None, "Storage profiles; nodes are those that have them."] = None
-    scale_up: Annotated[int | None, "Seconds until nodes that came become data nodes."] = None
-    scale_down: Annotated[int | None, "Seconds until nodes that went are no data nodes."] = None
-    mode: Annotated[str | None, "strong or high_availability."] = None
-    nodes: Annotated[tuple[str, ...] | None, "Ids of its data nodes; with another filter or other profiles."] = None
+    replicas: Annotated[int | None, "Number of replicas of each partition."] = None
+    quorum: Annotated[
+        int | None, "Number of voting replicas that must be alive. Null: unchanged, within the bounds of the replicas."
+    ] = None
+    filter: Annotated[str | None, "JSONPath filter over the list of nodes. Requires nodes."] = None
+    profiles: Annotated[
+        tuple[str, ...] | None, "Storage profiles: features that each data node must have. Requires nodes."
+    ] = None
+    scale_up: Annotated[int | None, "Seconds until new matching nodes become data nodes. 2147483647: never."] = None
+    scale_down: Annotated[
+        int | None,
+        "Seconds until nodes that are down or stop matching are removed from the data nodes. 2147483647: never.",
+    ] = None
+    mode: Annotated[
+        str | None, "strong or high_availability (a partition that loses its majority is reset to the living replicas)."
+    ] = None
+    nodes: Annotated[tuple[str, ...] | None, "Ids of the data nodes. Only with a new filter or new profiles."] = None
 
 
 _ALTERED: Final = ("partitions", "replicas", "quorum", "filter", "profiles", "scale_up", "scale_down", "mode")
@@ -186,8 +201,8 @@ class SetDataNodes(Command):
     PAUSED_BY = ZONES
 
     zone: Annotated[str, "Name of the zone."]
-    nodes: Annotated[tuple[str, ...], "Ids of its data nodes; none: no partition moves."]
-    cause: Annotated[int, "The epoch of the change that they follow from."]
+    nodes: Annotated[tuple[str, ...], "Ids of the data nodes. Empty: no partition moves."]
+    cause: Annotated[int, "Epoch of the change that led to these data nodes."]
 
 
 def decide_set_data_nodes(state: ClusterState, command: SetDataNodes, context: EntryContext) -> Decision:

@@ -57,24 +57,24 @@ NEEDLESS: Final[dict[type[Command], str]] = {
 class SchemaStatement:
     """One command of a batch. Exactly one field after the first is set."""
 
-    if_needed: Annotated[bool, "Whether it is passed over where what it makes is there, or what it drops is not."]
+    if_needed: Annotated[bool, "Skip a create command if the object exists, or a drop command if it does not."]
     create_keyspace: Annotated[CreateKeyspace | None, "Create a keyspace.", Before(None)] = None
-    alter_keyspace: Annotated[AlterKeyspace | None, "Another replication.", Before(None)] = None
-    drop_keyspace: Annotated[DropKeyspace | None, "A keyspace goes.", Before(None)] = None
+    alter_keyspace: Annotated[AlterKeyspace | None, "Change the replication of a keyspace.", Before(None)] = None
+    drop_keyspace: Annotated[DropKeyspace | None, "Drop a keyspace.", Before(None)] = None
     create_table: Annotated[CreateTable | None, "Create a table.", Before(None)] = None
-    alter_table: Annotated[AlterTable | None, "Another table.", Before(None)] = None
-    drop_table: Annotated[DropTable | None, "A table goes.", Before(None)] = None
-    create_type: Annotated[CreateType | None, "A new user type.", Before(None)] = None
-    alter_type: Annotated[AlterType | None, "More fields.", Before(None)] = None
-    drop_type: Annotated[DropType | None, "A user type goes.", Before(None)] = None
-    create_view: Annotated[CreateView | None, "A new view.", Before(None)] = None
-    drop_view: Annotated[DropView | None, "A view goes.", Before(None)] = None
-    create_index: Annotated[CreateIndex | None, "A new index.", Before(None)] = None
-    drop_index: Annotated[DropIndex | None, "An index goes.", Before(None)] = None
-    create_function: Annotated[CreateFunction | None, "A new function.", Before(None)] = None
-    drop_function: Annotated[DropFunction | None, "A function goes.", Before(None)] = None
-    create_aggregate: Annotated[CreateAggregate | None, "A new aggregate.", Before(None)] = None
-    drop_aggregate: Annotated[DropAggregate | None, "An aggregate goes.", Before(None)] = None
+    alter_table: Annotated[AlterTable | None, "Alter a table.", Before(None)] = None
+    drop_table: Annotated[DropTable | None, "Drop a table.", Before(None)] = None
+    create_type: Annotated[CreateType | None, "Create a user type.", Before(None)] = None
+    alter_type: Annotated[AlterType | None, "Add fields to a user type.", Before(None)] = None
+    drop_type: Annotated[DropType | None, "Drop a user type.", Before(None)] = None
+    create_view: Annotated[CreateView | None, "Create a view.", Before(None)] = None
+    drop_view: Annotated[DropView | None, "Drop a view.", Before(None)] = None
+    create_index: Annotated[CreateIndex | None, "Create an index.", Before(None)] = None
+    drop_index: Annotated[DropIndex | None, "Drop an index.", Before(None)] = None
+    create_function: Annotated[CreateFunction | None, "Create a function.", Before(None)] = None
+    drop_function: Annotated[DropFunction | None, "Drop a function.", Before(None)] = None
+    create_aggregate: Annotated[CreateAggregate | None, "Create an aggregate.", Before(None)] = None
+    drop_aggregate: Annotated[DropAggregate | None, "Drop an aggregate.", Before(None)] = None
 
     @property
     def commands(self) -> tuple[Command, ...]:
@@ -89,7 +89,7 @@ class SchemaBatch(Command):
 
     PAUSED_BY = SCHEMA
 
-    statements: Annotated[tuple[SchemaStatement, ...], "The commands, in the order in which they are decided."]
+    statements: Annotated[tuple[SchemaStatement, ...], "Commands, applied in this order."]
 
 
 def _places() -> dict[type[Command], str]:

@@ -51,14 +51,16 @@ class CreateFunction(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
-    name: Annotated[str, "Its name; several may have it, distinguished by their arguments."]
+    keyspace: Annotated[str, "Name of the keyspace."]
+    name: Annotated[str, "Name of the function. Functions with other argument types may have the same name."]
     arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
-    argument_names: Annotated[tuple[str, ...], "Their names, as the body has them."]
-    returns: Annotated[str, "The type of what it returns."]
-    language: Annotated[str, "The language of the body, e.g. lua."]
-    body: Annotated[str, "Its source."]
-    called_on_null: Annotated[bool, "Whether it is called if an argument is null; else it returns null then."] = False
+    argument_names: Annotated[tuple[str, ...], "Names of the arguments, as used in the body."]
+    returns: Annotated[str, "Type of the return value."]
+    language: Annotated[str, "Language of the body, e.g. lua."]
+    body: Annotated[str, "Source code of the function."]
+    called_on_null: Annotated[
+        bool, "Whether the function is called if an argument is null. If false, it returns null instead."
+    ] = False
 
 
 def decide_create_function(state: ClusterState, command: CreateFunction, context: EntryContext) -> Decision:
@@ -92,9 +94,9 @@ class DropFunction(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Its name."]
-    arguments: Annotated[tuple[str, ...] | None, "Types of its arguments; null: it is the only one of its name."] = None
+    arguments: Annotated[tuple[str, ...] | None, "Types of the arguments. Null: no other one has the name."] = None
 
 
 def decide_drop_function(state: ClusterState, command: DropFunction, context: EntryContext) -> Decision:
@@ -117,15 +119,17 @@ class CreateAggregate(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace, that of its functions, too."]
-    name: Annotated[str, "Its name; several may have it, distinguished by their arguments."]
+    keyspace: Annotated[str, "Name of the keyspace of the aggregate and its functions."]
+    name: Annotated[str, "Name of the aggregate. Aggregates with other argument types may have the same name."]
     arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
     state_function: Annotated[
-        str, "Name of the function of the state and the arguments that returns the next state; it must be there."
+        str, "Name of the existing function that returns the next state from the state and the arguments."
     ]
-    state_type: Annotated[str, "The type of the state."]
-    final_function: Annotated[str, "Name of the function of the last state; empty: that is the result."] = ""
-    initial: Annotated[str | None, "The first state as a CQL literal; null: null."] = None
+    state_type: Annotated[str, "Type of the state."]
+    final_function: Annotated[
+        str, "Name of the function that returns the result from the last state. Empty: the last state is the result."
+    ] = ""
+    initial: Annotated[str | None, "Initial state as a CQL literal. Null: a null state."] = None
 
 
 def decide_create_aggregate(state: ClusterState, command: CreateAggregate, context: EntryContext) -> Decision:
@@ -160,9 +164,9 @@ class DropAggregate(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Its name."]
-    arguments: Annotated[tuple[str, ...] | None, "Types of its arguments; null: it is the only one of its name."] = None
+    arguments: Annotated[tuple[str, ...] | None, "Types of the arguments. Null: no other one has the name."] = None
 
 
 def decide_drop_aggregate(state: ClusterState, command: DropAggregate, context: EntryContext) -> Decision:

@@ -60,8 +60,10 @@ class CreateKeyspace(Command):
 
     PAUSED_BY = SCHEMA
 
-    name: Annotated[str, "Its name."]
-    replication: Annotated[Replication, "Its replication; must be possible on the nodes that are normal now."]
+    name: Annotated[str, "Name of the keyspace."]
+    replication: Annotated[
+        Replication, "Replication of the keyspace. The nodes that are normal now must be able to satisfy it."
+    ]
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: EntryContext) -> Decision:
@@ -98,7 +100,7 @@ class AlterKeyspace(Command):
     PAUSED_BY = SCHEMA
 
     name: Annotated[str, "Name of the keyspace."]
-    replication: Annotated[Replication, "Its new replication; must be possible on the nodes that own tokens now."]
+    replication: Annotated[Replication, "New replication. The nodes that own tokens now must be able to satisfy it."]
 
 
 def decide_alter_keyspace(state: ClusterState, command: AlterKeyspace, context: EntryContext) -> Decision:

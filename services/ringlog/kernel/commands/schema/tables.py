@@ -65,16 +65,16 @@ class CreateTable(Command):
 
     CHANGES_ITS_TABLE = True
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the table."]
-    id: Annotated[str, "Its id, a UUID in text form; never used again."]
-    columns: Annotated[tuple[Column, ...], "All columns, keys included."]
+    id: Annotated[str, "Id of the table, a UUID in text form that is never reused."]
+    columns: Annotated[tuple[Column, ...], "All columns, including key columns."]
     partition_key: Annotated[tuple[str, ...], "Names of the columns of the partition key, in key order."]
     clustering_key: Annotated[tuple[str, ...], "Names of the columns of the clustering key, in key order."]
-    cdc: Annotated[CdcOptions, "Its CDC options."]
+    cdc: Annotated[CdcOptions, "CDC options of the table."]
     tablets: Annotated[
         TabletOptions | None,
-        "How it is cut, in a keyspace in tablets; null: as it is chosen.",
+        "Tablet options, for a keyspace with tablets. Null: chosen automatically.",
         Before(None),
     ] = None
 
@@ -123,14 +123,14 @@ class AlterTable(Command):
 
     CHANGES_ITS_TABLE = True
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the table."]
     add_columns: Annotated[tuple[Column, ...], "Columns to add."] = ()
-    cdc: Annotated[CdcOptions | None, "The new CDC options; null leaves them."] = None
-    tablets: Annotated[TabletOptions | None, "Other hints for its tablets; null: they stay.", Before(None)] = None
-    drop_columns: Annotated[tuple[str, ...], "Columns to drop, outside the key.", Before(())] = ()
+    cdc: Annotated[CdcOptions | None, "New CDC options. Null: unchanged."] = None
+    tablets: Annotated[TabletOptions | None, "New tablet hints. Null: unchanged.", Before(None)] = None
+    drop_columns: Annotated[tuple[str, ...], "Columns to drop. Key columns cannot be dropped.", Before(())] = ()
     rename_columns: Annotated[
-        tuple[ColumnRename, ...], "Columns to rename, one after the other; views and indexes follow.", Before(())
+        tuple[ColumnRename, ...], "Columns to rename, in this order. Views and indexes follow.", Before(())
     ] = ()
 
 
@@ -237,7 +237,7 @@ class DropTable(Command):
 
     CHANGES_ITS_TABLE = True
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the table."]
 
 

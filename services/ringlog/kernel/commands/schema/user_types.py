@@ -65,9 +65,9 @@ class CreateType(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the type."]
-    fields: Annotated[tuple[TypeField, ...], "Its fields, in order."]
+    fields: Annotated[tuple[TypeField, ...], "Fields of the type, in order."]
 
 
 def decide_create_type(state: ClusterState, command: CreateType, context: EntryContext) -> Decision:
@@ -94,9 +94,9 @@ class AlterType(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the type."]
-    fields: Annotated[tuple[TypeField, ...], "The fields that follow those that there are."]
+    fields: Annotated[tuple[TypeField, ...], "Fields to append to the existing ones."]
 
 
 def decide_alter_type(state: ClusterState, command: AlterType, context: EntryContext) -> Decision:
@@ -143,7 +143,7 @@ class DropType(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the type."]
 
 

@@ -38,16 +38,15 @@ class CreateView(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace, that of the table, too."]
+    keyspace: Annotated[str, "Name of the keyspace of the view and its table."]
     name: Annotated[str, "Name of the view."]
     table: Annotated[str, "Name of the table."]
     columns: Annotated[
         tuple[str, ...],
-        "Columns of the table that it has, beside those of its key; none: all that the table has now and that are "
-        "not static.",
+        "Columns of the view in addition to its key. Empty: all present columns of the table that are not static.",
     ]
-    partition_key: Annotated[tuple[str, ...], "Names of the columns of its partition key, in key order."]
-    clustering_key: Annotated[tuple[str, ...], "Names of the columns of its clustering key, in key order."]
+    partition_key: Annotated[tuple[str, ...], "Names of the columns of the view's partition key, in key order."]
+    clustering_key: Annotated[tuple[str, ...], "Names of the columns of the view's clustering key, in key order."]
 
 
 def decide_create_view(state: ClusterState, command: CreateView, context: EntryContext) -> Decision:
@@ -96,7 +95,7 @@ class DropView(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the view."]
 
 
@@ -114,10 +113,10 @@ class CreateIndex(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace, that of the table, too."]
+    keyspace: Annotated[str, "Name of the keyspace of the index and its table."]
     name: Annotated[str, "Name of the index."]
     table: Annotated[str, "Name of the table."]
-    column: Annotated[str, "The column."]
+    column: Annotated[str, "Name of the indexed column."]
 
 
 def decide_create_index(state: ClusterState, command: CreateIndex, context: EntryContext) -> Decision:
@@ -144,7 +143,7 @@ class DropIndex(Command):
 
     PAUSED_BY = SCHEMA
 
-    keyspace: Annotated[str, "The keyspace."]
+    keyspace: Annotated[str, "Name of the keyspace."]
     name: Annotated[str, "Name of the index."]
 
 

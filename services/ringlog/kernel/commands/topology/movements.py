@@ -93,8 +93,8 @@ class Join(Command):
     PAUSED_BY = TOPOLOGY
 
     node: Annotated[str, "Id of the node."]
-    tokens: Annotated[tuple[int, ...], "The tokens that it will own; none of them is owned."]
-    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the join brings."]
+    tokens: Annotated[tuple[int, ...], "Tokens that the node will own. No node owns any of them now."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation of the join."]
 
 
 def decide_join(state: ClusterState, command: Join, context: EntryContext) -> Decision:
@@ -148,8 +148,8 @@ class Move(Command):
     PAUSED_BY = TOPOLOGY
 
     node: Annotated[str, "Id of the node."]
-    tokens: Annotated[tuple[int, ...], "All tokens that it will own."]
-    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation that the move brings."]
+    tokens: Annotated[tuple[int, ...], "All tokens that the node will own."]
+    seed: Annotated[bytes, "16 random bytes for the stream ids of the CDC generation of the move."]
 
 
 def decide_move(state: ClusterState, command: Move, context: EntryContext) -> Decision:
@@ -178,10 +178,10 @@ class Replace(Command):
     PAUSED_BY = TOPOLOGY
 
     node: Annotated[str, "Id of the node."]
-    replaced: Annotated[str, "Id of the node whose tokens it takes over."]
+    replaced: Annotated[str, "Id of the node whose tokens the new node takes over."]
     ignore_nodes: Annotated[
         tuple[str, ...],
-        "Ids of nodes declared down that are neither waited for nor read from.",
+        "Ids of down nodes that the operation neither waits for nor reads from.",
     ] = ()
 
 
@@ -222,7 +222,7 @@ class Remove(Command):
     node: Annotated[str, "Id of the node."]
     ignore_nodes: Annotated[
         tuple[str, ...],
-        "Ids of nodes declared down that are neither waited for nor read from.",
+        "Ids of down nodes that the operation neither waits for nor reads from.",
     ] = ()
 
 
@@ -319,7 +319,7 @@ class Rebuild(Command):
     PAUSED_BY = TOPOLOGY
 
     node: Annotated[str, "Id of the node."]
-    source_datacenter: Annotated[str, "Where from; empty: from wherever there are replicas."] = ""
+    source_datacenter: Annotated[str, "Datacenter to stream from. Empty: any."] = ""
 
 
 def decide_rebuild(state: ClusterState, command: Rebuild, context: EntryContext) -> Decision:

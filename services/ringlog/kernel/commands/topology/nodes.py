@@ -56,7 +56,7 @@ def is_address(text: str) -> bool:
     return match is not None and text.isascii() and 1 <= int(match[2]) <= 65_535
 
 
-WEIGHT: Final = "Its weight relative to other nodes: with 2 it holds twice as much as with 1."
+WEIGHT: Final = "Relative weight of the node: with 2 it holds twice as much data as with 1."
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,15 +68,15 @@ class RegisterNode(Command):
 
     PAUSED_BY = REGISTRATIONS
 
-    name: Annotated[str, "Its unique name."]
-    id: Annotated[str, "Its unique id, a UUID in text form."]
-    address: Annotated[str, "host:port of its own server; unique."]
-    datacenter: Annotated[str, "The datacenter it is in."]
-    rack: Annotated[str, "The rack it is in."]
-    shards: Annotated[int, "Its number of shards."]
-    ignore_msb: Annotated[int, "How many of the highest bits of a token it ignores when it chooses a shard."]
-    release: Annotated[str, "The release it runs."]
-    features: Annotated[tuple[str, ...], "The features it supports."]
+    name: Annotated[str, "Unique name of the node."]
+    id: Annotated[str, "Unique id of the node, a UUID in text form."]
+    address: Annotated[str, "Unique address of the node's server: host:port."]
+    datacenter: Annotated[str, "Datacenter of the node."]
+    rack: Annotated[str, "Rack of the node."]
+    shards: Annotated[int, "Number of shards of the node."]
+    ignore_msb: Annotated[int, "Number of highest token bits that the node ignores to choose a shard."]
+    release: Annotated[str, "Release that the node runs."]
+    features: Annotated[tuple[str, ...], "Features that the node supports."]
     capacity: Annotated[int, WEIGHT]
 
 
@@ -122,11 +122,11 @@ class UpdateNode(Command):
     PAUSED_BY = UNPAUSED
 
     node: Annotated[str, "Id of the node."]
-    address: Annotated[str | None, "host:port of its own server; unique."] = None
-    release: Annotated[str | None, "The release it runs."] = None
-    features: Annotated[tuple[str, ...] | None, "All features that it supports from now on."] = None
+    address: Annotated[str | None, "Unique address of the node's server: host:port."] = None
+    release: Annotated[str | None, "Release that the node runs."] = None
+    features: Annotated[tuple[str, ...] | None, "All features that the node supports from now on."] = None
     capacity: Annotated[int | None, WEIGHT] = None
-    shards: Annotated[int | None, "Its number of shards; only of a node without tokens."] = None
+    shards: Annotated[int | None, "Number of shards of the node. Only for a node without tokens."] = None
 
 
 def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryContext) -> Decision:
@@ -240,7 +240,7 @@ class DeclareDown(Command):
     PAUSED_BY = UNPAUSED
 
     node: Annotated[str, "Id of the node."]
-    reason: Annotated[str, "Why."]
+    reason: Annotated[str, "Reason, in free text."]
 
 
 def decide_declare_down(state: ClusterState, command: DeclareDown, context: EntryContext) -> Decision:
@@ -255,7 +255,7 @@ class DeclareUp(Command):
     PAUSED_BY = UNPAUSED
 
     node: Annotated[str, "Id of the node."]
-    reason: Annotated[str, "Why."]
+    reason: Annotated[str, "Reason, in free text."]
 
 
 def decide_declare_up(state: ClusterState, command: DeclareUp, context: EntryContext) -> Decision:

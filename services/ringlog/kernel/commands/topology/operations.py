@@ -56,9 +56,9 @@ class AdvanceOperation(Command):
     PAUSED_BY = UNPAUSED
 
     operation: Annotated[str, "Id of the operation."]
-    to: Annotated[str, "The stage that it enters."]
-    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that satisfy the gate of the stage it leaves."] = ()
-    reports: Annotated[tuple[StreamReport, ...], "Reports of the gaining nodes, where the stage needs them."] = ()
+    to: Annotated[str, "Stage that the operation enters."]
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements that satisfy the gate of the current stage."] = ()
+    reports: Annotated[tuple[StreamReport, ...], "Reports of the gaining nodes, if the stage requires them."] = ()
 
 
 def decide_advance_operation(state: ClusterState, command: AdvanceOperation, context: EntryContext) -> Decision:
@@ -110,7 +110,7 @@ class CancelOperation(Command):
     PAUSED_BY = UNPAUSED
 
     operation: Annotated[str, "Id of the operation."]
-    reason: Annotated[str, "Why."]
+    reason: Annotated[str, "Reason, in free text."]
 
 
 def decide_cancel_operation(state: ClusterState, command: CancelOperation, context: EntryContext) -> Decision:
@@ -153,16 +153,16 @@ class FailOperation(Command):
     PAUSED_BY = UNPAUSED
 
     operation: Annotated[str, "Id of the operation."]
-    reason: Annotated[str, "What it is."]
-    node: Annotated[str, "Id of the node whose error it is; empty if that is not known.", Before("")] = ""
+    reason: Annotated[str, "Description of the error."]
+    node: Annotated[str, "Id of the node that has the error. Empty: unknown.", Before("")] = ""
     tries: Annotated[
         int,
-        "How often the node has tried to get its rows before it stopped; 0: no retry can mend it.",
+        "Number of failed attempts of the node to receive its rows. 0: a retry cannot fix the error.",
         Before(0),
     ] = 0
     since: Annotated[
         int,
-        "The epoch from which the tries count: that of the stage, or of the last RetryOperation.",
+        "Epoch since which attempts are counted: the start of the stage, or the last RetryOperation.",
         Before(0),
     ] = 0
 
@@ -211,14 +211,14 @@ class RetryOperation(Command):
     PAUSED_BY = UNPAUSED
 
     operation: Annotated[str, "Id of the operation."]
-    reason: Annotated[str, "Why."]
+    reason: Annotated[str, "Reason, in free text."]
     ignore_nodes: Annotated[
         tuple[str, ...],
-        "Ids of nodes declared down that are not waited for any more, from write_both_read_new on.",
+        "Ids of down nodes that the operation no longer waits for. Only from write_both_read_new on.",
     ] = ()
     admits_loss: Annotated[
         bool,
-        "Also if, by their number, reads and writes which others planned before may miss rows.",
+        "Continue even if too few nodes are left, so that reads and writes planned earlier may miss rows.",
     ] = False
 
 
