@@ -69,7 +69,7 @@ class NodeChange(Node):
 class ItemChange:
     """The common field of the change records that follow from the section alone."""
 
-    epoch: Annotated[Epoch, "The epoch of the state that this is from."]
+    epoch: Annotated[Epoch, "Epoch of the state that the record is from."]
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,11 +14,11 @@ from ringlog.kernel.values import Epoch, Micros, NodeId
 
 @dataclass(frozen=True, slots=True)
 class Feature:
-    """A feature that every new member must support; once it is enabled, every member supports it."""
+    """A feature that every new member must support. Once it is enabled, all members support it."""
 
-    name: Annotated[str, "Its name."]
-    required: Annotated[Epoch, "The epoch since which a node must support it to register, join or return."]
-    enabled: Annotated[Epoch | None, "The epoch since which every member supports it; null: not enabled yet."]
+    name: Annotated[str, "Name of the feature."]
+    required: Annotated[Epoch, "Epoch since which a node must support the feature to register, join or return."]
+    enabled: Annotated[Epoch | None, "Epoch since which all members support the feature. Null: not enabled."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +89,11 @@ class Term:
 
 @dataclass(frozen=True, slots=True)
 class ServiceMember:
-    """A node that is in a group of the metadata service."""
+    """A node in a group of the metadata service."""
 
     node: Annotated[NodeId, "Id of the node."]
-    stage: Annotated[str, "joining or leaving: in the write group; member: in the write group and the read group."]
-    since: Annotated[Epoch, "The epoch at which the stage began."]
+    stage: Annotated[str, "joining or leaving (in the write group), or member (in the write group and the read group)."]
+    since: Annotated[Epoch, "Epoch at which the stage started."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,15 +113,15 @@ class ServiceGoal:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A time in which operators overrode the rules of the log; it is remembered for ever."""
+    """A period in which operators could override the rules of the log. The record is permanent."""
 
-    entered: Annotated[Epoch, "The epoch that began it."]
-    at: Annotated[Micros, "The state time then."]
-    operator: Annotated[str, "The operator who began it."]
+    entered: Annotated[Epoch, "Epoch at which the recovery started."]
+    at: Annotated[Micros, "State time of that epoch, in microseconds since 1970 UTC."]
+    operator: Annotated[str, "Name of the operator who started the recovery."]
     reason: Annotated[str, "Reason, in free text."]
-    forced: Annotated[tuple[Epoch, ...], "The epochs with which parts of the state were replaced, the last 100."]
-    left: Annotated[Epoch | None, "The epoch that ended it; null: it goes on."]
-    left_by: Annotated[str, "The operator who ended it; empty: it goes on."]
+    forced: Annotated[tuple[Epoch, ...], "Epochs at which sections of the state were replaced, at most the last 100."]
+    left: Annotated[Epoch | None, "Epoch at which the recovery ended. Null: active."]
+    left_by: Annotated[str, "Name of the operator who ended the recovery. Empty: active."]
 
 
 @dataclass(frozen=True, slots=True)

@@ -75,18 +75,18 @@ class UserType:
     changed: Epoch
 
 
-_VERSION: Final = "The state id of the entry that last changed it."
-_CHANGED: Final = "The epoch of that entry."
+_VERSION: Final = "State id of the last change."
+_CHANGED: Final = "Epoch of the last change."
 
 
 @dataclass(frozen=True, slots=True)
 class View:
     """A materialized view: the rows of a table under another key."""
 
-    keyspace: Annotated[str, "The keyspace, that of the table, too."]
-    name: Annotated[str, "Name of the view; no table of the keyspace has it."]
+    keyspace: Annotated[str, "Name of the keyspace of the view and its table."]
+    name: Annotated[str, "Name of the view. No table of the keyspace has the same name."]
     table: Annotated[str, "Name of the table."]
-    columns: Annotated[tuple[str, ...], "The columns of the table that it has, in the table's order."]
+    columns: Annotated[tuple[str, ...], "Columns of the view, in the order of the table."]
     partition_key: Annotated[tuple[str, ...], "Names of the columns of the view's partition key, in key order."]
     clustering_key: Annotated[tuple[str, ...], "Names of the columns of the view's clustering key, in key order."]
     version: Annotated[str, _VERSION]
@@ -95,26 +95,26 @@ class View:
 
 @dataclass(frozen=True, slots=True)
 class TableIndex:
-    """An index: the rows of a table by the values of a column."""
+    """An index: the rows of a table by the values of one column."""
 
-    keyspace: Annotated[str, "The keyspace, that of the table, too."]
+    keyspace: Annotated[str, "Name of the keyspace of the index and its table."]
     name: Annotated[str, "Name of the index."]
     table: Annotated[str, "Name of the table."]
-    column: Annotated[str, "The column."]
+    column: Annotated[str, "Name of the indexed column."]
     version: Annotated[str, _VERSION]
     changed: Annotated[Epoch, _CHANGED]
 
 
 @dataclass(frozen=True, slots=True)
 class Function:
-    """A user function. Types may have names of user types; a frozen argument is the same as one that is not."""
+    """A user function. Its types may name user types. Argument types that differ only in frozen are the same."""
 
     keyspace: Annotated[str, "Name of the keyspace."]
-    name: Annotated[str, "Its name; several have it, distinguished by their arguments."]
+    name: Annotated[str, "Name of the function. Functions with other argument types may have the same name."]
     arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
     argument_names: Annotated[tuple[str, ...], "Names of the arguments, as used in the body."]
     returns: Annotated[str, "Type of the return value."]
-    language: Annotated[str, "The language of the body."]
+    language: Annotated[str, "Language of the body."]
     body: Annotated[str, "Source code of the function."]
     called_on_null: Annotated[
         bool, "Whether the function is called if an argument is null. If false, it returns null instead."
@@ -130,15 +130,17 @@ class Function:
 
 @dataclass(frozen=True, slots=True)
 class Aggregate:
-    """A user aggregate: a function of a state and the arguments, called for each row, and one of the last state."""
+    """A user aggregate: a state function that is called for each row, and a final function that returns the result."""
 
-    keyspace: Annotated[str, "The keyspace, that of its functions, too."]
-    name: Annotated[str, "Its name; several have it, distinguished by their arguments."]
+    keyspace: Annotated[str, "Name of the keyspace of the aggregate and its functions."]
+    name: Annotated[str, "Name of the aggregate. Aggregates with other argument types may have the same name."]
     arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
-    state_function: Annotated[str, "Name of the function of the state and the arguments that returns the next state."]
-    state_type: Annotated[str, "The type of the state."]
-    final_function: Annotated[str, "Name of the function of the last state; empty: that is the result."]
-    initial: Annotated[str | None, "The first state as a CQL literal; null: null."]
+    state_function: Annotated[str, "Name of the function that returns the next state from the state and the arguments."]
+    state_type: Annotated[str, "Type of the state."]
+    final_function: Annotated[
+        str, "Name of the function that returns the result from the last state. Empty: the last state is the result."
+    ]
+    initial: Annotated[str | None, "Initial state as a CQL literal. Null: a null state."]
     version: Annotated[str, _VERSION]
     changed: Annotated[Epoch, _CHANGED]
 

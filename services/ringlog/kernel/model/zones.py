@@ -66,24 +66,28 @@ EVERY_NODE: Final = "$..*"
 
 @dataclass(frozen=True, slots=True)
 class Zone:
-    """A zone: what its partitions have in common."""
+    """A zone: the common settings of its partitions."""
 
-    name: Annotated[str, "Its name."]
-    partitions: Annotated[int, "Number of its partitions."]
+    name: Annotated[str, "Name of the zone."]
+    partitions: Annotated[int, "Number of partitions."]
     replicas: Annotated[int, "Number of replicas of each partition."]
-    quorum: Annotated[int, "How many voting replicas must be alive; 2 x quorum - 1 replicas vote."]
-    filter: Annotated[str, "JSONPath over the list of nodes: which may be data nodes."]
-    profiles: Annotated[tuple[str, ...], "Features that a data node has."]
+    quorum: Annotated[int, "Number of voting replicas that must be alive. At most 2 x quorum - 1 replicas vote."]
+    filter: Annotated[str, "JSONPath filter over the list of nodes, which selects the data nodes."]
+    profiles: Annotated[tuple[str, ...], "Storage profiles: features that each data node must have."]
     scale_up: Annotated[int, "Seconds until new matching nodes become data nodes. 2147483647: never."]
     scale_down: Annotated[
         int, "Seconds until nodes that are down or stop matching are removed from the data nodes. 2147483647: never."
     ]
-    mode: Annotated[str, "strong, or high_availability: a lost majority is replaced by who is left."]
+    mode: Annotated[
+        str, "strong or high_availability (a partition that loses its majority is reset to the living replicas)."
+    ]
     nodes: Annotated[tuple[str, ...], "Ids of the data nodes, ascending."]
-    cause: Annotated[Epoch, "The epoch of the change that the data nodes follow from; 0: of the zone itself."]
-    changed: Annotated[Epoch, "The epoch that last changed what the assignments follow from."]
-    moving: Annotated[int, "How many of its partitions have something pending."]
-    liveness: Annotated[Epoch, "In high_availability: the epoch that last declared a data node down or up."] = 0
+    cause: Annotated[Epoch, "Cause (an epoch) of the last SetDataNodes. 0: none."]
+    changed: Annotated[Epoch, "Epoch of the last change that affects the targets of partitions."]
+    moving: Annotated[int, "Number of partitions with pending steps."]
+    liveness: Annotated[
+        Epoch, "Epoch that last declared a data node down or up. Only in mode high_availability. 0: never."
+    ] = 0
 
 
 def mode_of(zone: Zone) -> ZoneMode:
@@ -93,12 +97,12 @@ def mode_of(zone: Zone) -> ZoneMode:
 
 @dataclass(frozen=True, slots=True)
 class ZoneStep:
-    """A configuration of the group that has a partition."""
+    """A configuration of the group of a partition."""
 
-    peers: Annotated[tuple[str, ...], "Ids of the nodes that vote, ascending."]
-    learners: Annotated[tuple[str, ...], "Ids of the nodes that follow without a vote, ascending."] = ()
-    forced: Annotated[bool, "Whether it begins without a majority of the one before."] = False
-    from_reset: Annotated[bool, "Whether it is the second phase of a reset."] = False
+    peers: Annotated[tuple[str, ...], "Ids of the voting nodes, ascending."]
+    learners: Annotated[tuple[str, ...], "Ids of the nodes without a vote, ascending."] = ()
+    forced: Annotated[bool, "Whether the step starts without a majority of the previous configuration."] = False
+    from_reset: Annotated[bool, "Whether the step is the second phase of a reset."] = False
 
     @property
     def nodes(self) -> tuple[str, ...]:
@@ -108,19 +112,19 @@ class ZoneStep:
 
 @dataclass(frozen=True, slots=True)
 class ZoneCancel:
-    """The intent to undo a step."""
+    """A request to undo a step."""
 
-    old: Annotated[ZoneStep, "The configuration to return to."]
-    new: Annotated[ZoneStep, "The one that was begun."]
-    revision: Annotated[Epoch, "The revision of pending that it cancels."]
+    old: Annotated[ZoneStep, "Configuration to return to."]
+    new: Annotated[ZoneStep, "Configuration of the step to undo."]
+    revision: Annotated[Epoch, "Revision of pending that the cancel applies to."]
 
 
 @dataclass(frozen=True, slots=True)
 class ZoneLink:
-    """A configuration that a group had, since an epoch."""
+    """A configuration of a group and its first epoch."""
 
-    nodes: Annotated[tuple[str, ...], "Ids of its nodes."]
-    epoch: Annotated[Epoch, "The epoch at which it became stable."]
+    nodes: Annotated[tuple[str, ...], "Ids of the nodes."]
+    epoch: Annotated[Epoch, "Epoch at which the configuration became stable."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,23 +140,30 @@ class ZoneRevisions:
 
 @dataclass(frozen=True, slots=True)
 class ZonePartition:
-    """A partition of a zone: who has it, and where it goes."""
+    """A partition of a zone: its present replicas and its pending steps."""
 
     zone: Annotated[str, "Name of the zone."]
-    number: Annotated[int, "Its number, from 0."]
-    stable: Annotated[ZoneStep | None, "Who has it."] = None
-    reached: Annotated[ZoneStep | None, "The configuration that its group last applied."] = None
-    pending: Annotated[tuple[ZoneStep, ...], "The steps to its target; empty if it goes nowhere."] = ()
-    planned: Annotated[ZoneStep | None, "Its target after that."] = None
-    cancel: Annotated[ZoneCancel | None, "What is to be undone."] = None
-    reduce: Annotated[tuple[str, ...], "Ids of nodes to be taken out."] = ()
-    append: Annotated[tuple[str, ...], "Ids of nodes to be put back."] = ()
-    chain: Annotated[tuple[ZoneLink, ...], "Configurations since the last change that was not forced."] = ()
-    change: Annotated[Epoch, "The epoch of the change that was last acted on."] = 0
-    revisions: Annotated[ZoneRevisions, "Epochs at which the keys last changed."] = ZoneRevisions()
-    status: Annotated[str, "What the last decision about it came to."] = ""
-    reason: Annotated[str, "Why its last step was cancelled; empty if it was not."] = ""
-    reset_cause: Annotated[Epoch, "The cause of the last restart or reset of its replicas; 0: there was none."] = 0
+    number: Annotated[int, "Number of the partition, from 0."]
+    stable: Annotated[ZoneStep | None, "Present replicas. Null: the partition has none yet."] = None
+    reached: Annotated[
+        ZoneStep | None, "Configuration that the group last applied: stable or an intermediate step."
+    ] = None
+    pending: Annotated[
+        tuple[ZoneStep, ...], "Steps of the present move. The last one is the target. Empty: no move."
+    ] = ()
+    planned: Annotated[ZoneStep | None, "Next target, once pending is applied. Null: none."] = None
+    cancel: Annotated[ZoneCancel | None, "Request to undo the pending step. Null: none."] = None
+    reduce: Annotated[tuple[str, ...], "Ids of nodes to remove, because their replicas are rebuilt."] = ()
+    append: Annotated[tuple[str, ...], "Ids of removed nodes to add back."] = ()
+    chain: Annotated[
+        tuple[ZoneLink, ...],
+        "Configurations since the last change that was not forced. Only in mode high_availability.",
+    ] = ()
+    change: Annotated[Epoch, "Epoch of the last change that was acted on."] = 0
+    revisions: Annotated[ZoneRevisions, "Revisions of the keys."] = ZoneRevisions()
+    status: Annotated[str, "Result of the last decision on the partition, e.g. pending_updated or idle."] = ""
+    reason: Annotated[str, "Reason of the cancel of the last step. Empty: not cancelled."] = ""
+    reset_cause: Annotated[Epoch, "Cause (an epoch) of the last restart or reset of replicas. 0: none."] = 0
 
 
 def partition_key(zone: str, number: int) -> str:
