@@ -17,39 +17,38 @@ _INTRODUCTION = """\
 
 <!-- Made by `python -m ringlog_schemas.docs`; do not edit. -->
 
-Everything that Ringlog writes to Kafka, and what its reference nodes say over gRPC and keep on disk, is one of these
-Avro records. Values travel as **single objects**: the two bytes
-`C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes, little-endian), the plain Avro binary
-body. The one exception is a command inside a log entry or a request: a plain body, its schema named by kind and
-version beside it.
+Ringlog writes these Avro records to Kafka. Its reference nodes also use them over gRPC and on disk. A value is encoded
+as a **single object**: the two bytes `C3 01`, the CRC-64-AVRO fingerprint of the writer's schema (8 bytes,
+little-endian), and the plain Avro binary body. The only exception is the command in a log entry or a request: it is a
+plain body, and the fields for kind and version name its schema.
 
-How a consumer gets the schema of a fingerprint:
+A consumer gets the schema of a fingerprint in one of these ways:
 
-* **from Kafka**: the compacted topic `<cluster>.schemas` has one record a schema: key = fingerprint as 16 hex digits
-  in UTF-8 (most significant digit first), value = the schema as JSON. Any Kafka client with any Avro library can
-  read it;
-* **from the wheel**: the package `ringlog_schemas` holds the files; `ringlog_schemas.by_fingerprint()` finds one,
-  `ringlog_schemas.published()` lists the pairs of the topic;
-* **from the repository**: `schemas/ringlog_schemas/<family>/<Record>.avsc`. Every file is complete in itself.
+* **from Kafka**: the compacted topic `<cluster>.schemas` has one record for each schema. The key is the fingerprint as
+  16 hex digits in UTF-8 (most significant digit first), and the value is the schema as JSON. Any Kafka client with any
+  Avro library can read it;
+* **from the wheel**: the package `ringlog_schemas` contains the files. `ringlog_schemas.by_fingerprint()` returns one,
+  and `ringlog_schemas.published()` lists the pairs of the topic;
+* **from the repository**: `schemas/ringlog_schemas/<family>/<Record>.avsc`. Every file is self-contained.
 
-Versions: a cluster's topic of schemas has every version that was ever used in it. A new version must be FULL
-compatible with each of them: fields come with a default, symbols of enums are only added at the end, types stay. A
-release whose schemas are not compatible publishes nothing there. The envelope `ringlog.log.LogEntry` never changes. No
-fingerprint travels with a command, so a changed command gets a new version number.
+The schema topic of a cluster keeps every version that the cluster has used. A new version must be FULL compatible with
+each of them: new fields have a default, enums get new symbols only at the end, and types do not change. A release with
+incompatible schemas publishes nothing there. The envelope `ringlog.log.LogEntry` never changes. A command has no
+fingerprint, so a changed command gets a new version number.
 """
 
 _TITLES = {
     "log": "log: the envelope",
-    "commands": "commands: what a log entry carries",
-    "requests": "requests: asking the validator, and its answer",
-    "acks": "acks: how far a node is",
-    "load": "load: what the tablets of a node hold and take",
-    "agents": "agents: what an agent is doing",
-    "snapshots": "snapshots: states that readers begin with",
+    "commands": "commands: the content of log entries",
+    "requests": "requests: requests to the validator, and its answers",
+    "acks": "acks: the progress of nodes",
+    "load": "load: the load of tablets on nodes",
+    "agents": "agents: the status of agents",
+    "snapshots": "snapshots: stored states that readers start from",
     "mutations": "mutations: writes to base tables",
     "cdc": "cdc: the CDC log and its dead letters",
     "changes": "changes: the state, topic by topic",
-    "data": "data: what the reference nodes say to each other and keep on disk",
+    "data": "data: messages and journal of the reference nodes",
 }
 
 

@@ -226,7 +226,7 @@ class Witness:
 
     node: Annotated[str, "Id of the node."]
     applied: Annotated[int, "Last epoch that the node has applied durably."]
-    drained: Annotated[int, "Epoch below which all writes that the node admitted are applied."]
+    drained: Annotated[int, "The node has applied all writes that it admitted below this epoch."]
 
 
 @dataclass(frozen=True, slots=True)

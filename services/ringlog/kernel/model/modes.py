@@ -93,7 +93,7 @@ class ServiceMember:
 
     node: Annotated[NodeId, "Id of the node."]
     stage: Annotated[str, "joining or leaving (in the write group), or member (in the write group and the read group)."]
-    since: Annotated[Epoch, "Epoch at which the stage started."]
+    since: Annotated[Epoch, "Epoch that started the stage."]
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,14 +113,14 @@ class ServiceGoal:
 
 @dataclass(frozen=True, slots=True)
 class Recovery:
-    """A period in which operators could override the rules of the log. The record is permanent."""
+    """A recovery: a period when operators could override the rules of the log. The record is permanent."""
 
-    entered: Annotated[Epoch, "Epoch at which the recovery started."]
+    entered: Annotated[Epoch, "Epoch that started the recovery."]
     at: Annotated[Micros, "State time of that epoch, in microseconds since 1970 UTC."]
     operator: Annotated[str, "Name of the operator who started the recovery."]
     reason: Annotated[str, "Reason, in free text."]
-    forced: Annotated[tuple[Epoch, ...], "Epochs at which sections of the state were replaced, at most the last 100."]
-    left: Annotated[Epoch | None, "Epoch at which the recovery ended. Null: active."]
+    forced: Annotated[tuple[Epoch, ...], "Epochs that replaced sections of the state, at most the last 100."]
+    left: Annotated[Epoch | None, "Epoch that ended the recovery. Null: active."]
     left_by: Annotated[str, "Name of the operator who ended the recovery. Empty: active."]
 
 

@@ -124,7 +124,7 @@ class ZoneLink:
     """A configuration of a group and its first epoch."""
 
     nodes: Annotated[tuple[str, ...], "Ids of the nodes."]
-    epoch: Annotated[Epoch, "Epoch at which the configuration became stable."]
+    epoch: Annotated[Epoch, "Epoch that made the configuration stable."]
 
 
 @dataclass(frozen=True, slots=True)
