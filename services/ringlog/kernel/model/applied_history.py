@@ -85,7 +85,9 @@ class History:
             return tail[epoch - tail[0].epoch]
         last = self.blocks[-1]
         block = self.blocks[(epoch - 1) // BLOCK - (last[0].epoch - 1) // BLOCK - 1]
-        return block[epoch - block[0].epoch]
+        found = block[epoch - block[0].epoch]
+        assert found.epoch == epoch, "blocks begin at epochs of 1 modulo BLOCK"
+        return found
 
     def of_request(self, request_id: str) -> Applied | None:
         """Return the applied entry of a request, or None."""
@@ -109,12 +111,14 @@ class History:
     def with_(self, applied: Applied, entries_max: int) -> History:
         """Return this history with ``applied`` added, reduced to at most ``entries_max`` entries."""
         epoch, oldest, blocks, tail = applied.epoch, self.oldest, self.blocks, self.tail
+        assert not tail or epoch == tail[-1].epoch + 1, "epochs are consecutive"
         if epoch >= entries_max:
             oldest = max(oldest, epoch - entries_max + 1)
         # A block begins at an epoch of 1 modulo BLOCK, so ``at`` finds it by a division.
         if epoch % BLOCK != 1 or not tail:
             recent = self.recent.set(applied.request_id, epoch)
             return _made(oldest, blocks, tail + (applied,), self.old, recent)  # noqa: RUF005 (half the time)
+        assert len(tail) == BLOCK or (not blocks and len(tail) < BLOCK), "only the first block may begin anywhere"
         blocks, gone = (*blocks, tail), 0
         with self.old.mutate() as old:
             for one in tail:

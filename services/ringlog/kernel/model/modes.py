@@ -71,6 +71,10 @@ SCOPES: Final = (
 LIMITED: Final = (BALANCING, REPAIRS, SPLITS)
 """Scopes that can be limited to a keyspace or a table."""
 
+assert len({*SCOPES}) == len(SCOPES), "a pause is kept by its scope"
+assert {*LIMITED} < {*SCOPES}, "each is a scope"
+assert UNPAUSED not in SCOPES, "no pause blocks these commands"
+
 
 def pause_key(scope: str, of: str) -> str:
     """Return the key of a pause in the state."""

@@ -163,3 +163,6 @@ def broken_setting(values: Mapping[str, int]) -> str | None:
         if lower > upper:
             return f"{low}: {lower} is above {high}, {upper}"
     return None
+
+
+assert broken_setting({name: rule.default for name, rule in SETTINGS.items()}) is None, "the defaults keep the rules"

@@ -25,6 +25,9 @@ INDEX_BITS = 22
 RANDOM_BITS = 38
 RANGES_MAX = 1 << INDEX_BITS
 
+assert 64 + RANDOM_BITS + INDEX_BITS + 4 == 8 * STREAM_ID_BYTES, "the fields fill the bytes of an id"
+assert VERSION < 1 << 4, "the version fits into its bits"
+
 
 @dataclass(frozen=True, slots=True)
 class StreamId:

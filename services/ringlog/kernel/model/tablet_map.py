@@ -41,6 +41,8 @@ CHUNK: Final = 256
 _HEAD: Final = Struct(">qQ")
 _REPLICA: Final = Struct(">QII")
 
+assert _HEAD.size == _REPLICA.size == 16, "``columns`` reads a row as pairs of 64-bit words"
+
 
 @dataclass(frozen=True, slots=True)
 class TabletReplica:
@@ -216,6 +218,8 @@ def new_map(
     for group in replicas:
         for one in group:
             held[places[one.node]] += 1
+    assert sum(held) == sum(map(len, replicas)), "each replica counts for one node"
+    assert sum(len(chunk.rows) for chunk in chunks) == len(ends), "each tablet is in one chunk"
     return TabletMap(table, ends, nodes, tuple(held), tuple(chunks), epoch, sequence=sequence)
 
 
@@ -226,6 +230,8 @@ def nodes_in(tablets: TabletMap) -> set[NodeId]:
 
 def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None]) -> TabletMap:
     """Return the map with these transitions set, or removed if None."""
+    assert all(0 <= index < tablets.count for index in changes), "a transition is that of a tablet"
+    assert all(one is None or one.tablet == index for index, one in changes.items()), "a transition knows its tablet"
     transitions = tablets.transitions.mutate()
     for index, transition in changes.items():
         if transition is not None:
@@ -237,6 +243,7 @@ def with_transitions(tablets: TabletMap, changes: Mapping[int, Transition | None
 
 def with_settled(tablets: TabletMap, changes: Mapping[int, tuple[tuple[TabletReplica, ...], Epoch]]) -> TabletMap:
     """Return the map with other settled replicas and ``changed`` of these tablets. Copies their chunks."""
+    assert all(0 <= index < tablets.count for index in changes), "what changes is a tablet of the table"
     nodes = _with_room(tablets, {replica.node for group, _ in changes.values() for replica in group})
     places = {node: place for place, node in enumerate(nodes)}
     by_chunk: dict[int, list[int]] = {}
@@ -265,12 +272,14 @@ def _with_room(tablets: TabletMap, wanted: set[NodeId]) -> tuple[NodeId, ...]:
             nodes.append(node)
         else:
             nodes[place] = node
+    assert wanted <= {*nodes}, "each wanted node has an index"
     return tuple(nodes)
 
 
 def with_resize(tablets: TabletMap, resize: Resize | None, sequence: int) -> TabletMap:
     """Return the map with or without a resize decision; ``sequence`` is its number."""
     assert sequence > tablets.sequence, "decisions are numbered upwards"
+    assert resize is None or resize.sequence == sequence, "a decision has the number under which it is stored"
     return _with(tablets, resize=resize, sequence=sequence)
 
 

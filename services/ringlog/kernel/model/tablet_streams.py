@@ -26,6 +26,8 @@ from ringlog.kernel.values import GenerationRange, Micros, Token
 TABLES_CACHED_MAX: Final = 256
 """Number of tables whose streams are cached: they are needed whenever their generation changes."""
 
+assert RANDOM_BITS <= 64, "a digest of eight bytes has enough random bits"
+
 
 @dataclass(frozen=True, slots=True)
 class DescribedTable:
