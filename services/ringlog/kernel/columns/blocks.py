@@ -53,6 +53,9 @@ class Blocks(Sequence[T]):
         self._starts = starts or (0, *accumulate(map(len, self.blocks)))
         assert len(self._starts) == len(self.blocks) + 1, "each begins somewhere"
         assert all(self.blocks), "a block has items"
+        assert not self.blocks or self._starts[-2] + len(self.blocks[-1]) == self._starts[-1], (
+            "the last block ends the sequence"
+        )
 
     def _place(self, at: int) -> tuple[int, int]:
         """Return the number of the block that has the item, and the start of that block."""
@@ -121,6 +124,7 @@ class Blocks(Sequence[T]):
         if known is not None and known[0] == places and known[1] == counts:
             return Blocks(blocks, known[2])
         changed = Blocks(blocks)
+        assert len(changed) == len(self) + sum(counts) - len(counts), "only the items at these positions are replaced"
         _grown.put(self._starts, (places, counts, changed._starts))
         return changed
 

@@ -41,6 +41,7 @@ def stamper_of(frozen: type[T], given: tuple[str, ...], stamped: frozenset[str],
 
     Each given field in ``stamped`` whose object was replaced gets the stamp in the map ``stamps``.
     """
+    assert stamps not in {*given, *stamped}, "the stamps follow from the other fields"
     lines = [f"_stamps = _old.{stamps}"]
     for name in given:
         if name in stamped:
@@ -54,6 +55,7 @@ def _names(frozen: type[Any], given: tuple[str, ...] = ()) -> tuple[str, ...]:
     """Return the names of the fields. Raise TypeError if ``given`` has a name that is not a field."""
     assert not hasattr(frozen, "__post_init__"), "a value that checks itself is made by its class"
     assert all(_is_bare(base) for base in frozen.__bases__), "an open class has no slots but the fields"
+    assert frozen.__dataclass_params__.frozen, "states share values, so a value never changes"
     names = tuple(field.name for field in fields(frozen))
     if unknown := set(given).difference(names):
         raise TypeError(f"{frozen.__name__} has no fields {sorted(unknown)}")
@@ -82,7 +84,9 @@ def _written(
     inside = {"__slots__": _names(frozen), "__setattr__": object.__setattr__}
     open_class = type(f"Open{frozen.__name__}", frozen.__bases__, inside)
     lines = [f"def make({', '.join(parameters)}):", *(f"    {line}" for line in before), "    _made = _new(_open)"]
-    lines += [f"    _made.{name} = {value}" for name, value in parts]
+    values = dict(parts)
+    assert values.keys() == {*_names(frozen)}, "each field is set: a slot without value raises when it is read"
+    lines += [f"    _made.{name} = {value}" for name, value in values.items()]
     lines += ["    _made.__class__ = _frozen", "    return _made"]
     scope: dict[str, Any] = {"_new": object.__new__, "_open": open_class, "_frozen": frozen}
     exec("\n".join(lines), scope)

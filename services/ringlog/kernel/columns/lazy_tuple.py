@@ -30,6 +30,7 @@ class LazyTuple(Sequence[T]):
         """Return the values, the same objects each time."""
         if self._made is None:
             self._made = self._make()
+            assert 0 < len(self._made) == len(self), "the sequence has the length of its columns"
         return self._made
 
     @overload
