@@ -48,6 +48,7 @@ from ringlog.kernel.model.tablet_map import TabletMap
 WALKED: Final = frozenset({Placement, Operation, Plan, Deltas, Generation, PreparedGeneration, TabletMap})
 _WHOLE: Final = frozenset({PackedRanges, *IN_COLUMNS})
 """Classes that replace a tuple and are one row."""
+assert WALKED.isdisjoint(_WHOLE), "a value is walked, or one row"
 
 Block = tuple[Any, ...]
 
@@ -71,6 +72,7 @@ class Digester:
                 self._encoders.pop(name, None)
             else:
                 encoded = self._encoders.setdefault(name, _Encoder()).encode(part)
+                assert encoded.size == sum(map(len, encoded.chunks)), "the frames say how many bytes follow"
                 self._digests[name] = digest_of_chunks(encoded.chunks)
         self._state = state
         return combined_digest(self._digests)
@@ -222,4 +224,5 @@ def rows_of(data: bytes) -> list[bytes]:
         end = colon + 1 + int(data[at + 1 : colon])
         found.append(data[at:end])
         at = end
+    assert at == len(data), "the bytes end with a value"
     return found

@@ -42,6 +42,8 @@ from ringlog.kernel.model.state import EMPTY_STATE, PARTS, ClusterState, Replica
 
 DIGESTED: Final = ("cluster_id", "name", "epoch", "state_id", "time", "changed", *PARTS, "history")
 """The fields that the digest of a state covers: all of them."""
+assert {*DIGESTED} == {field.name for field in fields(ClusterState)}, "the digest covers each field of the state"
+assert len({*DIGESTED}) == len(DIGESTED), "a section has one digest"
 
 REPLICAS_KEPT_MAX: Final = 65_536
 """Maximum number of cached encoded replicas: for 1,000 nodes, 65 epochs that change members of groups."""
@@ -209,6 +211,8 @@ _WRITERS: Final[dict[type, Callable[[Any], bytes]]] = {
 }
 
 _NAMED, _FIELDS = layout_of(Applied)
+assert [name for name, *_ in _FIELDS] == ["digest", "epoch", "request_id", "state_id"], "``_applied`` has this order"
+assert all(default is MISSING for *_, default in _FIELDS), "``_applied`` leaves no field out"
 _APPLIED: Final = _NAMED + b"".join(
     encoded + (b"I%d:%b" if name == "epoch" else b"S%d:%b") for name, encoded, _ in _FIELDS
 )

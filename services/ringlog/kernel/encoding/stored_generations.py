@@ -33,7 +33,7 @@ from ringlog.kernel.encoding.encoder import encode, layout_of
 from ringlog.kernel.generations.canonical import size_of_canonical
 from ringlog.kernel.generations.packed import PackedRanges, as_ranges
 from ringlog.kernel.model.state import Generation
-from ringlog.kernel.model.stream_id import INDEX_BITS, VERSION
+from ringlog.kernel.model.stream_id import INDEX_BITS, RANDOM_BITS, VERSION
 from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
 
 I64 = NDArray[np.int64]
@@ -41,6 +41,8 @@ I64 = NDArray[np.int64]
 _INT64: Final = np.dtype("<i8")
 _PLACE: Final = np.uint64(INDEX_BITS + 4)
 _RANDOM_BYTES: Final = 5
+assert RANDOM_BITS <= 8 * _RANDOM_BYTES, "the random bits of an id fit into its bytes"
+assert RANDOM_BITS + int(_PLACE) == 64, "the random bits of an id are all above those of its place"
 
 
 class _Ring(NamedTuple):
@@ -104,9 +106,11 @@ def canonical_chunks(generations: Sequence[Generation]) -> Iterator[bytes]:
     sizes = [len(before) + size + len(after) for (before, after), size in parts]
     marks = [b"R%d:" % size for size in sizes]
     yield b"L%d:" % (sum(sizes) + sum(map(len, marks)))
-    for mark, ((before, after), _), generation in zip(marks, parts, generations, strict=True):
+    for mark, ((before, after), size), generation in zip(marks, parts, generations, strict=True):
         yield mark + before
-        yield encode(generation.ranges)
+        ranges = encode(generation.ranges)
+        assert len(ranges) == size, "the marks count the bytes that follow"
+        yield ranges
         yield after
 
 
@@ -152,6 +156,7 @@ def _places(ring: _Ring) -> NDArray[np.uint64]:
 
 def _ids(ring: _Ring, random: bytes) -> bytes:
     """Return the stream ids."""
+    assert len(random) == _RANDOM_BYTES * len(ring.tokens), "each stream has its random bits"
     wide = np.zeros((len(ring.tokens), 8), np.uint8)
     wide[:, 8 - _RANDOM_BYTES :] = np.frombuffer(random, np.uint8).reshape(-1, _RANDOM_BYTES)
     words = np.empty((len(ring.tokens), 2), ">u8")
@@ -175,7 +180,10 @@ def _written(place: int, before: _Ring, ring: _Ring, ranges: Any) -> list[bytes]
     runs = np.stack((kept[firsts], np.diff(np.append(firsts, len(kept)))), axis=1)
     new = np.stack((ring.ends, ring.ignored, ring.counts), axis=1)[~stays]
     # The writer runs the reader's reconstruction and stores the tokens that it gets wrong.
-    differ = np.flatnonzero(_arranged(before, kept, new).tokens != ring.tokens)
+    again = _arranged(before, kept, new)
+    assert np.array_equal(again.ends, ring.ends), "each range is an old one or a new one"
+    assert len(again.tokens) == len(ring.tokens), "each range has as many streams as before"
+    differ = np.flatnonzero(again.tokens != ring.tokens)
     other = np.stack((differ, ring.tokens[differ]), axis=1)
     words = np.frombuffer(ranges.streams, np.uint8).reshape(-1, 16)[:, 8:].copy().view(">u8") >> _PLACE
     random = words.astype(">u8").view(np.uint8).reshape(-1, 8)[:, 8 - _RANDOM_BYTES :]
