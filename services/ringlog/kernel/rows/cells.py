@@ -99,6 +99,8 @@ def join_rows(one: RowState, other: RowState) -> RowState:
 
 def _with_cells(one: RowState, other: RowState, marker: RowCell | None) -> RowState:
     """Return the join if ``other`` has no newer tombstone than ``one``: then all cells of ``one`` stay."""
+    assert other.deleted <= one.deleted, "no tombstone of the other covers a cell of this one"
+    assert not other.wiped, "no tombstone of the other covers an element of this one"
     cells = one.cells.mutate()
     for place, cell in other.cells.items():
         gone = one.deleted if place[1] is None else max(one.deleted, one.wiped.get(place[0], NEVER))

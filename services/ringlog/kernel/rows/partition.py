@@ -57,6 +57,7 @@ class TableColumns:
         self.static = frozenset(static)
         self.multi_cell: Mapping[str, str] = dict(multi_cell)
         self._element_types = {name: key_type(kind) for name, kind in self.multi_cell.items()}
+        assert all(self._element_types.values()), "each of these columns is multi-cell"
 
     def order(self, key: Key) -> tuple[Any, ...]:
         """Return the sort key of a clustering key, or of a prefix of one."""

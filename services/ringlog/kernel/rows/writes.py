@@ -42,6 +42,7 @@ class StoredWrite(StatementWrite, Protocol):
 def columns_of(shape: TableShape) -> TableColumns:
     """Return the columns of a table from its shape."""
     types = shape.clustering_types or ("blob",) * shape.clustering_key
+    assert len(types) == shape.clustering_key, "each clustering column has a type"
     return TableColumns(types, shape.static, shape.collections)
 
 
