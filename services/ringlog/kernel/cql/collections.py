@@ -41,6 +41,9 @@ LENGTH_MAX: Final = 4_000
 
 FIELD_KEY_BYTES: Final = 2
 
+assert PARTS.keys() == {*COLLECTIONS, FROZEN}, "only tuples and user types have any number of parts"
+assert LENGTH_MAX < 1 << 8 * FIELD_KEY_BYTES, "a type has fewer fields than there are keys of fields"
+
 _TOKEN = re.compile(r"\s*([A-Za-z][A-Za-z0-9_]*|[<>,])\s*")
 
 
@@ -128,6 +131,7 @@ def _parse(tokens: tuple[str, ...], at: int, depth: int = 0) -> tuple[TypeShape,
     good = len(parts) == PARTS.get(name, len(parts)) and len(set(fields)) == len(fields)
     if not parts or not good or at >= len(tokens) or tokens[at] != ">":
         return None
+    assert len(fields) == (len(parts) if name == USER_TYPE else 0), "each part of a user type has a name"
     if name != FROZEN:
         return TypeShape(name, tuple(parts), False, tuple(fields)), at + 1
     inner = parts[0]
@@ -173,6 +177,7 @@ def join_elements(elements: tuple[tuple[bytes, ...], ...]) -> bytes:
 
 def split_elements(data: bytes, width: int) -> tuple[tuple[bytes, ...], ...]:
     """Return the elements of a collection, ``width`` parts each. Raise ValueError for other bytes."""
+    assert 1 <= width <= 2, "an element is a value, or a key and a value"
     count, at = int.from_bytes(data[:4], "big", signed=True), 4
     # An element takes at least its lengths, so a count cannot promise more than the bytes can hold.
     if len(data) < 4 or not 0 <= count <= (len(data) - 4) // (4 * width):

@@ -41,6 +41,7 @@ def _blank(text: str, at: int) -> int:
 
 def _literal(text: str, at: int, depth: int) -> int | None:
     """Return the end of the literal that begins at ``at``; None if there is none."""
+    assert depth <= DEPTH_MAX, "the recursion is bounded"
     closing = _CLOSED.get(text[at : at + 1])
     if closing is None:
         scalar = _SCALAR.match(text, at)

@@ -21,6 +21,8 @@ from ringlog.kernel.cql.types import TYPES, TypeMismatch, deserialize
 NUMBERS = frozenset({"boolean", "tinyint", "smallint", "int", "bigint", "varint", "timestamp", "date", "time"})
 FLOATS = frozenset({"float", "double"})
 UUIDS = frozenset({"uuid", "timeuuid"})
+assert TYPES.keys() > NUMBERS | FLOATS | UUIDS, "each is a scalar type"
+assert len(NUMBERS | FLOATS | UUIDS) == len(NUMBERS) + len(FLOATS) + len(UUIDS), "a type has one order"
 
 
 def sort_key(type_name: str, data: bytes) -> tuple[Any, ...]:
@@ -35,6 +37,7 @@ def sort_key(type_name: str, data: bytes) -> tuple[Any, ...]:
         return (0, value)
     if type_name in FLOATS:
         return (0, value != value, 0.0 if value != value else value)
+    assert len(data) == 16, "a value of the remaining types is a UUID"
     version = data[6] >> 4
     ticks = int.from_bytes(bytes((data[6] & 0x0F, data[7])) + data[4:6] + data[:4], "big") if version == 1 else 0
     return (0, version, ticks, data)

@@ -40,7 +40,9 @@ from typing import Any, Final
 
 from ringlog.kernel.cql.collections import (
     FROZEN,
+    PARTS,
     TUPLE,
+    USER_TYPE,
     TypeShape,
     join_elements,
     join_fields,
@@ -127,12 +129,14 @@ def _made_of(type_name: str) -> CqlType | None:
         return None
     if shape.is_collection:
         return _collection_type(shape)
+    assert shape.has_fields, "what has parts is a collection, or has fields"
     return _tuple_type(shape) if shape.name == TUPLE else _user_type(shape)
 
 
 def _collection_type(shape: TypeShape) -> CqlType:
     """Return a collection type: elements are encoded by their types. A set or a map has each key once."""
     parts = [str(part) for part in shape.parts]
+    assert len(parts) == PARTS[shape.name], "a map has the types of its keys and its values, the others have one"
 
     def write(value: tuple[Any, ...]) -> bytes:
         elements = []
@@ -226,6 +230,10 @@ def _text(name: str, encoding: str) -> CqlType:
 def _integer(name: str, size: int, minimum: int, maximum: int, bias: int = 0) -> CqlType:
     """Return a type with ``size`` bytes of value + ``bias``: two's complement, or unsigned if there is a bias."""
     signed = bias == 0
+    lowest, highest = minimum + bias, maximum + bias
+    assert lowest < highest, "there are values"
+    assert (-(1 << 8 * size - 1) if signed else 0) <= lowest, "the least value fits into the bytes"
+    assert highest < 1 << 8 * size - signed, "the greatest value fits into the bytes"
 
     def write(value: int) -> bytes:
         if not minimum <= value <= maximum:
@@ -327,6 +335,8 @@ _ALL: Final = (
 
 TYPES: Final[dict[str, CqlType]] = {cql.name: cql for cql in _ALL}
 """Type name to scalar type. Columns have these types and types made of them, but not counters."""
+assert len(TYPES) == len(_ALL), "a type is known by its name"
+assert TYPES.keys().isdisjoint({*PARTS, TUPLE, USER_TYPE}), "a scalar has no parts"
 
 
 def normalised(type_name: str) -> str:
