@@ -25,7 +25,7 @@ from immutables import Map
 
 from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.model.outcome import Rejected
-from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.model.tables import Table, TableLifetime
 from ringlog.kernel.values import Column
 
@@ -43,6 +43,9 @@ RECORD, ITEM = 2_048, 16
 
 LIVING: Final = ("tables", "views", "indexes", "types", "functions", "aggregates")
 """The sections of the state that make up the schema."""
+
+assert {*LIVING} < {*PARTS}, "each is a section"
+assert RECORD_BYTES_MAX < CHANGED_BYTES_MAX < SCHEMA_BYTES_MAX, "a record is a part of a change, and that of the schema"
 
 
 def text(value: str) -> int:
@@ -155,6 +158,7 @@ def _total(section: str, of: Map[str, Any], base: Map[str, Any], command: Any) -
     total = _total(section, base, base, command)
     for name in _changed_names(section, base, of, command):
         total += (weigh(of[name]) if name in of else 0) - (weigh(base[name]) if name in base else 0)
+    assert total >= (RECORD * len(of) if section in LIVING else 0), "each item weighs as much as a record, or more"
     return totals.put(of, total)
 
 

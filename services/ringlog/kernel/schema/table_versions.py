@@ -39,6 +39,7 @@ def changed(state: ClusterState, before: Table | None, after: Table | None) -> T
     """Return the lifetimes after a table is created (``before`` None), altered, or dropped (``after`` None)."""
     table = after or before
     assert table is not None, "something changes"
+    assert before is None or before.full_name == table.full_name, "another name is another table"
     now, name = state.settled.until, table.full_name
     if now == 0:
         return state.table_lives
