@@ -111,6 +111,7 @@ def accept(
 
     ``reaches``: the leeway behind each of these starts; None: ``leeway`` behind them all.
     """
+    assert reaches is None or len(reaches) == len(timestamps), "each start has a leeway behind it"
     if timestamp > now + leeway:
         return RefusedWrite(TIMESTAMP_IN_FUTURE)
     generation = index_at(timestamps, timestamp)
@@ -135,6 +136,8 @@ def accept_many(
 
     ``timestamp`` and ``now`` (an array, or one number for all) are ``int64`` microseconds.
     """
+    assert reaches is None or len(reaches) == len(timestamps), "each start has a leeway behind it"
+    assert np.ndim(now) == 0 or np.shape(now) == np.shape(timestamp), "each write has an append time"
     starts = np.asarray(timestamps, dtype=np.int64)
     generation: NDArray[Any] = np.searchsorted(starts, timestamp, side="right").astype(np.int32) - np.int32(1)
     current = np.searchsorted(starts, now, side="right") - 1
@@ -146,4 +149,5 @@ def accept_many(
     codes[generation < 0] = VERDICTS.index(NO_GENERATION)
     codes[timestamp > np.add(now, leeway)] = VERDICTS.index(TIMESTAMP_IN_FUTURE)
     generation[codes != 0] = -1
+    assert np.array_equal(codes == 0, generation >= 0), "a write has a generation, or the code of a rejection"
     return codes, generation

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from ringlog.kernel.columns.lazy_tuple import IdentityCache
 from ringlog.kernel.generations.packed import PackedRanges
 from ringlog.kernel.model.stream_id import STREAM_ID_BYTES
+from ringlog.kernel.ring.shards import IGNORE_MSB_MAX
 
 I64 = NDArray[np.int64]
 
@@ -23,6 +24,9 @@ _ID: Final = np.dtype(f"V{STREAM_ID_BYTES}")
 _MARK: Final = b"B%d:" % STREAM_ID_BYTES
 _STREAM: Final = _MARK + bytes(STREAM_ID_BYTES)
 _TENS: Final = np.array([10**digits for digits in range(1, 20)], dtype=np.uint64)
+
+assert IGNORE_MSB_MAX < 10**9, "``_sizes`` counts one digit for the length of the ignored bits"
+assert int(_TENS[-1]) <= np.iinfo(np.uint64).max < 10 * int(_TENS[-1]), "``_digits`` counts the digits of any number"
 
 
 class _Rows(NamedTuple):
@@ -106,4 +110,5 @@ def _sizes(columns: PackedRanges) -> I64:
 
 def _digits(numbers: NDArray[Any]) -> I64:
     """Return the number of decimal digits of each number; none is negative."""
+    assert numbers.min() >= 0, "a sign is no digit"
     return np.searchsorted(_TENS, numbers.astype(np.uint64), side="right") + 1

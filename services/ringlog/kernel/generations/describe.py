@@ -131,6 +131,7 @@ def is_optimal(state: ClusterState, shards: bool = True) -> bool:
         return False
     if not fits_tablets(state):
         return False
+    assert len(owners) == len(last.ranges), "each range ends at the token of an owner"
     nodes = ((described, state.nodes[owners[described.end]]) for described in last.ranges if shards)
     return all((len(of.streams), of.ignore_msb) == (node.shards, node.ignore_msb) for of, node in nodes)
 

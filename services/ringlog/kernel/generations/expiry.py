@@ -20,6 +20,7 @@ rows.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 from ringlog.kernel.model.state import ClusterState, Generation, PastTtl, in_order
 from ringlog.kernel.model.tables import Table
@@ -41,6 +42,9 @@ def _staircase(entries: Sequence[PastTtl]) -> tuple[PastTtl, ...]:
     for entry in sorted(entries, key=lambda entry: (-entry.until, not _is_for_ever(entry), -entry.ttl)):
         if not kept or _outlasts(entry, kept[-1]):
             kept.append(entry)
+    assert all(later.until > earlier.until and _outlasts(earlier, later) for later, earlier in pairwise(kept)), (
+        "the longer a promise, the earlier it ended"
+    )
     return tuple(kept)
 
 
@@ -80,6 +84,7 @@ def expires_at(state: ClusterState, generation: Generation, following: Generatio
 
     ``following``: the next generation. The retention counts from its timestamp if the close is earlier.
     """
+    assert generation.closed is not None, "an open generation gets more rows"
     seconds = retention(state, generation)
     if seconds is None:
         return None

@@ -30,6 +30,9 @@ Ranges = tuple[GenerationRange, ...]
 PACKED_FROM: Final = 64
 """Minimum number of ranges to pack: fewer are faster one by one."""
 
+assert IGNORE_MSB_MAX << 32 | SHARDS_MAX < 1 << 63, "``digest_of`` hashes both as one word"
+assert SHARDS_MAX < 1 << 32, "a number of streams leaves the high half of that word to the ignored bits"
+
 
 class PackedRanges(LazyTuple[GenerationRange]):
     """At least one range, in read-only columns.

@@ -48,7 +48,9 @@ def asked(state: ClusterState, requester: str, generation: GenerationId | None, 
     new = GlobalRequest(name, CHECK_AND_REPAIR, requester, epoch, context.time, generation, IN_PROGRESS)
     if generation is None:
         new = _ended(new, NOTHING_TO_DO, context)
-    return advance(state, context.epoch, requests=_bounded(state, state.requests.set(name, new)))
+    kept = _bounded(state, state.requests.set(name, new))
+    assert name in kept, "the newest is forgotten last"
+    return advance(state, context.epoch, requests=kept)
 
 
 def ended(state: ClusterState, generation: GenerationId, outcome: str, context: EntryContext) -> ClusterState:

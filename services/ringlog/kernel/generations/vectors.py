@@ -44,6 +44,7 @@ class StreamTable:
             ring = _Ring(ranges, first) if ranges else None
             first += ring.total if ring is not None else 0
             rings.append(ring)
+        assert first == len(self.streams), "each stream belongs to a range"
         self._rings = tuple(rings)
 
     def locate(self, tokens: I64, generation: NDArray[Any] | int) -> I64:
@@ -52,6 +53,7 @@ class StreamTable:
         ``generation`` is an integer array as long as ``tokens``, or one index for all. Raise ``IndexError`` for an
         index that is not in the table or has no streams. Remove rejected writes first, as they have no generation.
         """
+        assert np.ndim(generation) == 0 or np.shape(generation) == np.shape(tokens), "each token has a generation"
         if isinstance(generation, int):
             low = high = generation
         elif not len(tokens):
@@ -98,6 +100,7 @@ class _Ring:
         ends = np.array([described.end for described in ranges], dtype=np.int64)
         counts = np.array([len(described.streams) for described in ranges], dtype=np.int64)
         ignore_msb = np.array([described.ignore_msb for described in ranges], dtype=np.int64)
+        assert (ends[:-1] < ends[1:]).all(), "ranges come by ascending end"
         self.total = int(counts.sum())
         # A token above the last end belongs to range 0. An additional entry at the end stands in for it, so no index
         # wraps.

@@ -216,6 +216,7 @@ def with_leeway(state: ClusterState) -> Settled:
     settled, before = state.settled, setting(state, "cdc_leeway_us")
     if settled.until == 0 or (settled.leeways and settled.leeways[-1].until == settled.until):
         return settled  # no verdict yet, or the value in between applied to no write
+    assert not settled.leeways or settled.leeways[-1].until < settled.until, "leeways end one after the other"
     return replace(settled, leeways=(*settled.leeways, PastLeeway(before, settled.until)))
 
 
@@ -225,6 +226,7 @@ def lowered_to(state: ClusterState, until: Micros, epoch: Epoch) -> Settled:
     Leeways that would end above it end there. Of several only the first stays; the others applied to no write.
     """
     before = state.settled
+    assert before.forgotten < until < before.until, "versions from there on are still stored"
     kept = tuple(one for one in before.leeways if one.until < until)
     cut = tuple(replace(one, until=until) for one in before.leeways[len(kept) :][:1])
     return replace(before, until=until, leeways=(*kept, *cut), lowered=epoch)
