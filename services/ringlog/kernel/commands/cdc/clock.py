@@ -106,6 +106,7 @@ def decide_lower_cdc_writer(state: ClusterState, command: LowerCdcWriter, contex
     if command.horizon == writer.horizon:
         return Accepted(state)
     sunk = replace(writer, horizon=command.horizon, floor=min(writer.floor, command.horizon))
+    assert sunk.low_watermark <= sunk.horizon < writer.horizon, "what it has claimed stays below its horizon"
     return Accepted(advance(state, context.epoch, writers=state.writers.set(writer.name, sunk)))
 
 
@@ -195,6 +196,7 @@ def decide_withdraw_cdc_generation(
         return refused
     state = requests.ended(state, last.id, requests.DROPPED, context)
     state = advance(state, context.epoch, generations=state.generations[:-1])
+    assert not state.generations or state.generations[-1].closed is None, "the last generation is open"
     begun = decide_request_cdc_generation(state, RequestCdcGeneration(command.seed, ""), context)
     # A rejection means that the generation before is not published yet; the next check of the ring requests it again.
     return begun if isinstance(begun, Accepted) else Accepted(state)

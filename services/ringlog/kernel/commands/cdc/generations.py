@@ -51,6 +51,7 @@ from ringlog.kernel.model.state import (
 from ringlog.kernel.operations.kinds import kind_of
 from ringlog.kernel.operations.rings import are_targets, target_owners, target_tokens
 from ringlog.kernel.operations.stages import COMMIT_CDC_GENERATION, PUBLISH_CDC_GENERATION, has_reached, in_flight
+from ringlog.kernel.ring.shards import SHARDS_MAX
 from ringlog.kernel.values import MICROS_MAX, Before, Command, GenerationId, GenerationRange, Micros, Position, is_name
 
 CODES: Final = {
@@ -77,6 +78,7 @@ CODES: Final = {
 PARTS_MAX = 4_096
 STREAMS_PER_PART = 16_384
 """Streams in one PutCdcGenerationData: about 300 KB, well below the size limit of a record."""
+assert SHARDS_MAX <= STREAMS_PER_PART, "a part holds any range"
 
 COMMITTED = "committed"
 PUBLISHED = "published"
@@ -176,6 +178,8 @@ def parts_of(
             streams = 0
         parts[-1].append(described)
         streams += len(described.streams)
+    assert parts[0], "a generation has ranges"
+    assert sum(map(len, parts)) == len(ranges), "each range is in one part"
     return tuple(
         PutCdcGenerationData(generation, part, len(parts), tuple(content)) for part, content in enumerate(parts)
     )

@@ -63,6 +63,7 @@ def decide_settle_verdicts(state: ClusterState, command: SettleVerdicts, context
         forgotten=forgotten,
         leeways=tuple(one for one in settled.leeways if one.until > forgotten),
     )
+    assert after.forgotten <= after.until, "only what counts for no later write is forgotten"
     lifetimes = state.table_lives if forgotten == settled.forgotten else pruned(state.table_lives, forgotten)
     return Accepted(advance(state, context.epoch, settled=after, table_lives=lifetimes))
 

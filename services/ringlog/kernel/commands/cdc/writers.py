@@ -121,6 +121,7 @@ def decide_register_cdc_writer(state: ClusterState, command: RegisterCdcWriter, 
             source=source,
             decided=known.decided if source == known.source else (),
         )
+    assert writer.incarnation not in writer.ended, "an incarnation begins once"
     return Accepted(_promised(state, writer, context))
 
 
@@ -178,6 +179,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
         positions=greatest(writer.positions, command.positions),
         decided=decided,
     )
+    assert max(moved.floor, moved.low_watermark) <= moved.horizon, "it claims no more than it may have used"
     if moved == writer:
         return Accepted(state)
     return Accepted(_promised(state, moved, context))
@@ -186,6 +188,7 @@ def decide_advance_cdc_writer(state: ClusterState, command: AdvanceCdcWriter, co
 def _promised(state: ClusterState, writer: CdcWriter, context: EntryContext) -> ClusterState:
     """Return the state with the writer. It validates below its horizon, so the settled time rises to the horizon."""
     settled = raised(state, writer.horizon)
+    assert settled.until == 0 or writer.horizon <= settled.until, "the writer validates below its horizon"
     return advance(state, context.epoch, writers=state.writers.set(writer.name, writer), settled=settled)
 
 

@@ -86,6 +86,7 @@ def decide_confirm_snapshot(state: ClusterState, command: ConfirmSnapshot, conte
     if not all(below + above):
         return Rejected("snapshot_contradicted", "position: positions of snapshots ascend with their epochs")
     witnesses = tuple(sorted({*mark.witnesses, *roles}))[:WITNESSES_MAX]
+    assert len(witnesses) >= WITNESSES_MIN, "two roles confirm a snapshot"
     mark = replace(mark, position=command.position, digest=command.digest, witnesses=witnesses)
     return Accepted(advance(state, context.epoch, snapshots=state.snapshots.set(str(mark.epoch), mark)))
 

@@ -56,6 +56,7 @@ UNFORCEABLE: Final = ("log_bounds", "recoveries", "settled", "snapshots")
 These are the record of recoveries itself, facts of the log and its archive, and the validation watermark, which has its
 own commands (``SettleVerdicts``, ``LowerSettledTime``).
 """
+assert {*UNFORCEABLE} < {*PARTS}, "each is a part of the state"
 FORCEABLE: Final = tuple(name for name in PARTS if name not in UNFORCEABLE)
 """The parts that may be replaced."""
 
@@ -84,6 +85,7 @@ def decide_enter_recovery(state: ClusterState, command: EnterRecovery, context: 
     if (running := in_recovery(state)) is not None:
         return Rejected("in_recovery", f"operator: {running.operator} entered one with epoch {running.entered}")
     begun = Recovery(context.epoch, context.time, command.operator, command.reason, (), None, "")
+    assert str(context.epoch) not in state.recoveries, "an epoch begins one recovery"
     recoveries = state.recoveries.set(str(context.epoch), begun)
     return Accepted(advance(state, context.epoch, recoveries=recoveries))
 

@@ -328,6 +328,7 @@ def decide_reset_partitions(state: ClusterState, command: ResetPartitions, conte
         return Rejected("too_large", f"partitions: they have more than {SALVAGED_MAX:,} tablets: name fewer")
     tablets, admits = dict[str, TabletMap](), command.admits_loss or mode_of(zone).resets_itself
     for one in changed:
+        assert len(one.pending[0].peers) == 1, "a reset begins with one survivor"
         with_those = replace(state, tablets=state.tablets.update(tablets))
         tablets |= salvaged(with_those, one, one.pending[0].peers[0], admits, context.epoch)
     if tablets:

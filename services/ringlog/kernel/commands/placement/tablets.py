@@ -144,6 +144,7 @@ def _each(state: ClusterState, field: str, wanted: tuple[N, ...], context: Entry
         if isinstance(step, Rejected):
             return Rejected(step.code, f"{field}: {one.table}/{one.tablet}: {step.detail}")
         of_table[tablet.index] = step
+    assert sum(map(len, steps.values())) == len(wanted), "each tablet takes one step"
     after = state.tablets.update({name: stepped(state.tablets[name], made) for name, made in steps.items()})
     return Accepted(advance(state, context.epoch, tablets=after))
 

@@ -11,7 +11,7 @@ evaluates the filter again and sends **SetDataNodes**.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Annotated, Final
 
 from ringlog.kernel.commands.rules import IDENTIFIER_RULE, NAME_RULE, broken_field, cause_rule, made_of, registered
@@ -133,6 +133,8 @@ class AlterZone(Command):
 _ALTERED: Final = ("partitions", "replicas", "quorum", "filter", "profiles", "scale_up", "scale_down", "mode")
 _MOVES: Final = ("partitions", "replicas", "quorum", "mode", "nodes")
 """The fields that placements depend on."""
+assert {one.name for one in fields(AlterZone)} == {"zone", "nodes", *_ALTERED}, "no field of the command is ignored"
+assert {*_MOVES} < {one.name for one in fields(Zone)}, "each is a field of a zone"
 
 
 def decide_alter_zone(state: ClusterState, command: AlterZone, context: EntryContext) -> Decision:

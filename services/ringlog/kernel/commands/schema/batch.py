@@ -111,6 +111,14 @@ _RULES: Final[dict[type[Command], Callable[[ClusterState, Any, EntryContext], De
     if kind.__module__ == family.__name__
 }
 
+assert _RULES.keys() == PLACES.keys(), "each statement of a batch has a rule"
+assert NEEDLESS.keys() == {kind for kind in PLACES if not kind.__name__.startswith("Alter")}, (
+    "only alterations are always needed"
+)
+assert {*NEEDLESS.values()} <= {
+    code for family in (keyspaces, schema, user_types, views, functions) for code in family.CODES
+}, "each is a code of these rules"
+
 
 def statement_of(command: Command, if_needed: bool = False) -> SchemaStatement:
     """Return the statement with this schema command."""

@@ -86,6 +86,7 @@ def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context
         if flying := _flying(state):
             return Rejected("operations_in_flight", f"replication: {key} is a new setting while in flight: {flying}")
         placements = placements.set(key, new_placement(replication, state.token_owners, state.nodes, context.epoch))
+    assert key in placements or not strategy_of(replication).in_ring, "the ranges of the ring have replicas"
     keyspace = Keyspace(command.name, replication, context.state_id, made=context.epoch)
     return _accept(state, context, state.keyspaces.set(keyspace.name, keyspace), placements)
 
@@ -138,6 +139,7 @@ def _alter_tablets(
     if keyspace.replication.strategy != replication.strategy or strategy_of(replication).by_zone:
         why = f"{keyspace.name} has {keyspace.replication.strategy}: make another keyspace and copy its tables"
         return Rejected("conversion_impossible", f"replication.strategy: {why}")
+    assert not strategy_of(replication).in_ring, "replicas of ring ranges move by an operation"
     altered = replace(keyspace, replication=replication, version=context.state_id)
     return _accept(state, context, state.keyspaces.set(keyspace.name, altered), state.placements)
 

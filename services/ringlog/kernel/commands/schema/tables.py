@@ -106,6 +106,8 @@ def decide_create_table(state: ClusterState, command: CreateTable, context: Entr
     if isinstance(cut, Rejected):
         return cut
     table, tablets = cut
+    base = table.name if table.tablets is None else table.tablets.base or table.name
+    assert table.tablets is None or f"{table.keyspace}.{base}" in tablets, "a table in tablets has or shares them"
     tables = state.tables.set(full_name, table)
     ids = state.table_ids.set(table.id, full_name)
     generations = with_new_table(state, table, tablets)
@@ -194,7 +196,11 @@ def _with_changed_columns(state: ClusterState, table: Table, command: AlterTable
             return Rejected("column_exists", f"rename_columns: {one.to} is there already")
         names.remove(one.from_)
         names.add(one.to)
-    return respelled(table, drops, _new_names(table, command), epoch) if drops or renames else table
+    if not drops and not renames:
+        return table
+    changed_table = respelled(table, drops, _new_names(table, command), epoch)
+    assert {column.name for column in changed_table.columns} == names, "the names are those that were checked"
+    return changed_table
 
 
 def _new_names(table: Table, command: AlterTable) -> dict[str, str]:

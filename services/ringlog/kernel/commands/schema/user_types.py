@@ -134,6 +134,7 @@ def decide_alter_type(state: ClusterState, command: AlterType, context: EntryCon
             if isinstance(after, Rejected):
                 return after
             lifetimes = after
+    assert tables is not state.tables or lifetimes is state.table_lives, "only a changed table has another version"
     return with_schema(state, context, types=types, tables=tables, table_lives=lifetimes)
 
 

@@ -8,7 +8,7 @@ same way. Neither cancels or removes anything. Down only permits the commands fo
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from operator import attrgetter
 from typing import Annotated, Any, Final
 
@@ -40,6 +40,7 @@ CAPACITY_MAX = 2**62
 
 UPDATED = ("address", "release", "features", "capacity", "shards")
 """The fields that UpdateNode changes."""
+assert {*UPDATED} < {one.name for one in fields(Node)}, "each is a field of a node"
 _given = attrgetter(*UPDATED)
 
 _SHARDS_RULE = f"must be between 1 and {SHARDS_MAX}"
@@ -127,6 +128,9 @@ class UpdateNode(Command):
     features: Annotated[tuple[str, ...] | None, "All features that the node supports from now on."] = None
     capacity: Annotated[int | None, WEIGHT] = None
     shards: Annotated[int | None, "Number of shards of the node. Only for a node without tokens."] = None
+
+
+assert {one.name for one in fields(UpdateNode)} == {"node", *UPDATED}, "no field of the command is ignored"
 
 
 def decide_update_node(state: ClusterState, command: UpdateNode, context: EntryContext) -> Decision:

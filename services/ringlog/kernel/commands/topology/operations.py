@@ -78,6 +78,7 @@ def decide_advance_operation(state: ClusterState, command: AdvanceOperation, con
     )
     if refused is not None:
         return refused
+    assert not is_ended(operation), "an ended operation has no next stage"
     if operation.stage in REPORTED_STAGES:
         operation = replace(operation, reports=tuple(sorted(command.reports, key=lambda report: report.node)))
     if is_relaxed(state, operation) and not is_fully_met(state, operation, command.witnesses):
