@@ -16,7 +16,7 @@ from collections.abc import Callable
 from typing import Any, Final
 
 from ringlog.kernel.model.outcome import Rejected
-from ringlog.kernel.model.state import ClusterState
+from ringlog.kernel.model.state import PARTS, ClusterState
 from ringlog.kernel.model.state_section import sections_of
 
 COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
@@ -30,6 +30,7 @@ COUNTS_MAX: Final[dict[str, tuple[int, str]]] = {
     "writers": (10_000, "CDC writers, those included that were fenced"),
 } | {part.name: part.most for part in sections_of(ClusterState) if part.most is not None}
 """Section of the state to its maximum number of items, and a description of them."""
+assert COUNTS_MAX.keys() < {*PARTS}, "each is a section of the state"
 
 
 def _beyond() -> Callable[[ClusterState, ClusterState], str]:
@@ -57,4 +58,5 @@ def too_many(before: ClusterState, after: ClusterState) -> Rejected | None:
     if not part:
         return None
     most, subject = COUNTS_MAX[part]
+    assert most < len(getattr(after, part)) > len(getattr(before, part)), "only what grows is refused"
     return Rejected("too_many", f"{part}: there are {len(getattr(before, part))} {subject}, and {most} at most")

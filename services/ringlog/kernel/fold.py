@@ -69,7 +69,8 @@ from ringlog.kernel.model.outcome import (
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import ClusterState, advance, in_order
 from ringlog.kernel.model.tables import Table, TableLifetime
-from ringlog.kernel.registry import RULES
+from ringlog.kernel.registry import CODES, RULES
+from ringlog.kernel.schema.sizes import LIVING
 from ringlog.kernel.sections import PARTS, SCHEMA
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.size_limits import too_large
@@ -77,6 +78,7 @@ from ringlog.kernel.values import Command, is_uuid
 
 SCHEMA_PARTS: Final = tuple(part.name for part in PARTS if part.topic == SCHEMA)
 """The sections that the schema version covers: any change in them gives a new version, also in a recovery."""
+assert {*LIVING} < {*SCHEMA_PARTS}, "each part of the schema is in its version"
 
 
 def by_log_or_digest(before: ClusterState, after: ClusterState, context: EntryContext) -> ClusterState:
@@ -114,6 +116,7 @@ def _with(lifetime: TableLifetime, table: Table, marked: Table) -> TableLifetime
 
 DEFECT: Final = "broken_rule"
 """The code of a decision that failed: an author answers it with a rejection, a fold halts on it."""
+assert DEFECT in CODES, "each code of a rejection has a meaning"
 
 
 def decide(state: ClusterState, command: Command, context: EntryContext) -> Decision:
@@ -147,6 +150,7 @@ ID_STEP_MAX_MS = 2**42
 
 Every state id is above its predecessor: an id near the maximum would leave no room for later entries.
 """
+assert ID_STEP_MAX_MS < 1 << 48, "no single step exhausts the 48 bits"
 
 _APPLIED: Final = OutcomeKind.APPLIED
 _new_context: Final = maker_of(EntryContext)

@@ -13,6 +13,7 @@ sentence that names field and rule.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, Final, get_type_hints
 
 from ringlog.kernel.commands.cdc import clock as cdc_clock
@@ -27,6 +28,7 @@ from ringlog.kernel.commands.schema import batch as schema_batch
 from ringlog.kernel.commands.schema import functions, keyspaces, user_types, views
 from ringlog.kernel.commands.schema import tables as schema
 from ringlog.kernel.commands.topology import movements, nodes, operations
+from ringlog.kernel.model.modes import SCOPES, UNPAUSED
 from ringlog.kernel.model.outcome import Decision, EntryContext
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
@@ -80,8 +82,15 @@ def _rules() -> dict[type[Command], Rule]:
 
 RULES: Final = _rules()
 
+assert all("PAUSED_BY" in vars(kind) for kind in RULES), "each command says which pause blocks it"
+assert all(kind.PAUSED_BY in (UNPAUSED, *SCOPES) for kind in RULES), "a scope of pauses, or none"
+assert all({"keyspace", "name"} <= {one.name for one in fields(kind)} for kind in RULES if kind.CHANGES_ITS_TABLE), (
+    "a command that changes its table names it"
+)
+
 COMMANDS: Final[dict[str, type[Command]]] = {kind.__name__: kind for kind in RULES}
 """Kind (the wire name) to class."""
+assert len(COMMANDS) == len(RULES), "a command is known by its name"
 
 VERSIONS: Final[dict[str, int]] = {name: kind.VERSION for name, kind in COMMANDS.items()}
 """Kind to the version that this release writes."""

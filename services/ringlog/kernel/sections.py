@@ -171,6 +171,15 @@ assert all(
     if is_dataclass(part.item)
 ), "what is not shown is a field"
 
+assert all(part.hidden.keys().isdisjoint(part.unpublished) for part in PARTS), "a field has one reason not to be shown"
+assert all(bool(part.topic) != (WHOLE in {*part.hidden, *part.unpublished}) for part in PARTS), (
+    "a part has a topic, or the reason why it has none"
+)
+assert all({*part.uses} < {*states.PARTS} for part in PARTS), "items follow from sections of the state"
+assert all(hasattr(part.item, split.field) for part in PARTS for split in part.split_fields if split.field), (
+    "a field that is shown element by element is one of the item"
+)
+
 _KEYS = [(part.topic, part.prefix) for part in PARTS if part.topic]
 assert len(set(_KEYS)) == len(_KEYS), "the keys of two parts in one topic differ by their prefix"
 

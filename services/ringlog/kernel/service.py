@@ -55,6 +55,10 @@ SIZE_ABOVE: Final = 10
 SIZE_MAX: Final = 100
 """The maximum number of members: each keeps the whole log."""
 
+assert {*GATED} < {*STAGES, GONE}, "each is a stage, or the end of the last"
+assert [*SIZES] == sorted(SIZES), "the first row that fits is the narrowest"
+assert SIZES[-1][1] < SIZE_ABOVE <= SIZE_MAX, "more nodes have more members"
+
 
 @dataclass(frozen=True, slots=True)
 class ServiceStep:
@@ -71,7 +75,9 @@ def read_group(state: ClusterState) -> tuple[NodeId, ...]:
 
 def automatic_size(nodes: int) -> int:
     """Return the number of members for a number of nodes."""
-    return next((size for most, size in SIZES if nodes <= most), SIZE_ABOVE) if nodes else 0
+    members = next((size for most, size in SIZES if nodes <= most), SIZE_ABOVE) if nodes else 0
+    assert members <= nodes, "each member is another node"
+    return members
 
 
 def wanted_size(state: ClusterState) -> int:
@@ -216,6 +222,7 @@ def missing(state: ClusterState, step: ServiceStep, witnesses: Iterable[Witness]
     silent = tuple(name for name in group if name not in known)
     quorum = len(group) // 2 + 1 if group and in_recovery(state) is None else 0
     lacking = quorum - (len(group) - len(silent))
+    assert lacking <= len(silent), "enough nodes are left to acknowledge it"
     if lacking > 0:
         return lacking, silent
     return (1, (step.node,)) if step.to == MEMBER and step.node in silent else (0, ())
@@ -252,4 +259,8 @@ def entered(state: ClusterState, step: ServiceStep, epoch: Epoch) -> Map[str, Se
         assert state.service[step.node].stage == LEAVING, "nobody leaves the write group in one step"
         return state.service.delete(step.node)
     assert step.to != MEMBER or state.service[step.node].stage == JOINING, "nobody becomes a member in one step"
-    return state.service.set(step.node, ServiceMember(step.node, step.to, epoch))
+    assert step.to != JOINING or step.node not in state.service, "only a node outside of the groups joins"
+    assert step.to != LEAVING or step.node in state.service, "only a node of a group leaves"
+    after = state.service.set(step.node, ServiceMember(step.node, step.to, epoch))
+    assert sum(one.stage != MEMBER for one in after.values()) <= 1, "consecutive groups differ by one node"
+    return after

@@ -60,6 +60,7 @@ DESCRIBED_RANGES_MAX: Final = 1 << 22
 
 _RECORD, _MEMBER, _POSITION = sizes.RECORD, 128, 24
 """Bytes for the small fields of a record; for a node in the read and in the write group of a range; for a position."""
+assert _RECORD + 4 * REPLICATION_BYTES_MAX < CHANGE_BYTES_MAX, "a record of a range has room for members"
 
 
 def too_large(before: ClusterState, after: ClusterState, command: Command) -> Rejected | None:
@@ -134,6 +135,7 @@ configuration.
 
 _PARTITION_MOST = _PARTITION + 26 * _NAMED * (REPLICAS_MAX + 1) + 4 * REASON_LENGTH_MAX
 """The maximum weight of a partition: 24 configurations, nodes to remove and to add back, a reason."""
+assert _PARTITION_MOST <= CHANGE_BYTES_MAX <= PARTITIONS_BYTES_MAX, "one partition is never too large"
 
 
 def weight_of_partition(partition: ZonePartition) -> int:

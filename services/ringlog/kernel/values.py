@@ -39,6 +39,8 @@ _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,47}")
 
 IDENTIFIER_MAX = 48
 """Characters of an identifier."""
+assert _IDENTIFIER.fullmatch("a" * IDENTIFIER_MAX) is not None, "the pattern admits this length"
+assert _IDENTIFIER.fullmatch("a" * (IDENTIFIER_MAX + 1)) is None, "the pattern admits no greater length"
 
 
 def is_uuid(text: str) -> bool:
