@@ -10,10 +10,18 @@ import pytest
 from ringlog.client.client import Client, Logs
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.commands.cluster.cluster import Noop
-from ringlog.log.kafka.adapter import at_ease, reader_config
+from ringlog.log.kafka.adapter import reader_config, without_prefetch
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas import replica as replicas
-from ringlog.log.replicas.poll_policy import BEHIND, DENSE, DENSE_PAUSES, LOOKS, PAUSE, LooksToSpare, Pace
+from ringlog.log.replicas.poll_policy import (
+    BACKLOG_RECORDS,
+    BATCH_PAUSES,
+    BATCH_RECORDS,
+    PAUSE_US,
+    POLLS_MAX,
+    PollBudget,
+    PollPolicy,
+)
 from ringlog.log.replicas.replay import catch_up
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import AppliedResult
@@ -25,69 +33,71 @@ HOUR = 3_600_000_000
 
 
 def test_what_happens_now_and_then_is_seen_at_once() -> None:
-    looks = LooksToSpare()
-    assert not any(looks.rest(number * PAUSE) for number in range(1_000))
+    budget = PollBudget()
+    assert not any(budget.pause_after(number * PAUSE_US) for number in range(1_000))
 
 
 def test_the_steps_of_an_operation_are_seen_at_once_and_a_stream_once_in_a_pause() -> None:
-    looks, now, count = LooksToSpare(), 0, 0
-    assert not any(looks.rest(0) for _ in range(LOOKS))
-    while now < 100 * PAUSE:
-        now += looks.rest(now)
+    budget, now, count = PollBudget(), 0, 0
+    assert not any(budget.pause_after(0) for _ in range(POLLS_MAX))
+    while now < 100 * PAUSE_US:
+        now += budget.pause_after(now)
         count += 1
     assert 99 <= count <= 101
-    later = now + (LOOKS + 1) * PAUSE
-    assert not any(looks.rest(later) for _ in range(LOOKS)), "it has all of them to spare again"
+    later = now + (POLLS_MAX + 1) * PAUSE_US
+    assert not any(budget.pause_after(later) for _ in range(POLLS_MAX)), "it has all of them to spare again"
 
 
 def test_in_a_dense_stream_it_looks_more_seldom_and_goes_back_to_its_pace_behind_it() -> None:
-    looks, now, dense = LooksToSpare(), 0, []
+    budget, now, dense = PollBudget(), 0, []
     for _ in range(100):
-        dense.append(looks.rest(now, DENSE))
+        dense.append(budget.pause_after(now, BATCH_RECORDS))
         now += dense[-1]
-    assert dense[-50:] == [DENSE_PAUSES * PAUSE] * 50
-    assert looks.rest(now, DENSE - 1) == PAUSE
+    assert dense[-50:] == [BATCH_PAUSES * PAUSE_US] * 50
+    assert budget.pause_after(now, BATCH_RECORDS - 1) == PAUSE_US
 
 
 def test_who_is_behind_does_not_rest_and_owes_nothing_for_it() -> None:
-    looks = LooksToSpare()
-    assert not any(looks.rest(0, BEHIND) for _ in range(10_000))
-    assert not any(looks.rest(0) for _ in range(LOOKS)), "it has all of them to spare"
+    budget = PollBudget()
+    assert not any(budget.pause_after(0, BACKLOG_RECORDS) for _ in range(10_000))
+    assert not any(budget.pause_after(0) for _ in range(POLLS_MAX)), "it has all of them to spare"
 
 
-@pytest.mark.parametrize("records", [1, DENSE])
+@pytest.mark.parametrize("records", [1, BATCH_RECORDS])
 def test_who_did_not_rest_when_it_was_time_owes_nothing(records: int) -> None:
-    looks = LooksToSpare()
-    assert max(looks.rest(0, records) for _ in range(10_000)) == PAUSE * (DENSE_PAUSES if records == DENSE else 1)
+    budget = PollBudget()
+    assert max(budget.pause_after(0, records) for _ in range(10_000)) == PAUSE_US * (
+        BATCH_PAUSES if records == BATCH_RECORDS else 1
+    )
 
 
 def test_who_rests_goes_on_once_somebody_waits() -> None:
-    pace = Pace(is_at_ease=True)
-    reader = threading.Thread(target=pace.rest, args=(LooksToSpare(0, HOUR), [b"a record"]), daemon=True)
+    policy = PollPolicy(is_relaxed=True)
+    reader = threading.Thread(target=policy.pause, args=(PollBudget(0, HOUR), [b"a record"]), daemon=True)
     reader.start()
-    with pace.hurry():
+    with policy.urgent():
         reader.join(DEADLINE_S)
     assert not reader.is_alive()
-    with pace.hurry(), pace.hurry():
+    with policy.urgent(), policy.urgent():
         pass
-    assert not pace._goes_on.is_set(), "nobody waits any more"
+    assert not policy._wake.is_set(), "nobody waits any more"
 
 
 def test_nobody_rests_who_found_nothing_or_is_not_at_ease() -> None:
-    Pace(is_at_ease=True).rest(LooksToSpare(0, HOUR), [])
-    Pace().rest(LooksToSpare(0, HOUR), [b"a record"])
+    PollPolicy(is_relaxed=True).pause(PollBudget(0, HOUR), [])
+    PollPolicy().pause(PollBudget(0, HOUR), [b"a record"])
 
 
 @pytest.fixture
 def rests_long(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica at ease rests for an hour after each look."""
-    monkeypatch.setattr(replicas, "LooksToSpare", partial(LooksToSpare, 0, HOUR))
+    monkeypatch.setattr(replicas, "PollBudget", partial(PollBudget, 0, HOUR))
 
 
 @pytest.mark.usefixtures("rests_long")
 def test_a_decision_and_a_catch_up_wait_for_no_rest(log: FaultyLog, replica: LogReplica) -> None:
     with LogReplica(log) as reader:
-        reader.pace = Pace(is_at_ease=True)
+        reader.poll_policy = PollPolicy(is_relaxed=True)
         author = DirectAuthor(log, reader, "one")
         for _ in range(5):
             assert isinstance(author.submit(Noop()), AppliedResult)
@@ -95,7 +105,7 @@ def test_a_decision_and_a_catch_up_wait_for_no_rest(log: FaultyLog, replica: Log
             newer = DirectAuthor(log, replica, "two").submit(Noop())
             assert isinstance(newer, AppliedResult)
             assert catch_up(reader, silence_s=DEADLINE_S).epoch == newer.epoch
-        reader.pace.begin_hurry()  # to its end
+        reader.poll_policy.begin_urgent()  # to its end
 
 
 @pytest.mark.usefixtures("rests_long")
@@ -106,17 +116,17 @@ def test_what_is_submitted_waits_for_no_rest(log: FaultyLog, replica: LogReplica
         MiniValidator(logs, "v1"),
         Client("", "tests", "tester", logs=logs, replica=reader) as client,
     ):
-        reader.pace = Pace(is_at_ease=True)
+        reader.poll_policy = PollPolicy(is_relaxed=True)
         for _ in range(5):
             assert isinstance(client.submit(Noop(), timeout_s=DEADLINE_S), AppliedResult)
         answers = client.submit_many([Noop()] * 100, timeout_s=DEADLINE_S)
         assert all(isinstance(answer, AppliedResult) for answer in answers)
-        reader.pace.begin_hurry()
+        reader.poll_policy.begin_urgent()
     assert replica.state.epoch > 100
 
 
 def test_the_kafka_client_of_a_reader_at_ease_fetches_nothing_ahead() -> None:
     own = reader_config("nowhere:1", "read_uncommitted")
-    eased = at_ease(own)
+    eased = without_prefetch(own)
     assert eased.items() - own.items() == {("queued.min.messages", 1), ("fetch.queue.backoff.ms", 5)}
-    assert eased["fetch.queue.backoff.ms"] * 1_000 < PAUSE
+    assert eased["fetch.queue.backoff.ms"] * 1_000 < PAUSE_US

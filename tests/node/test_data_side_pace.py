@@ -20,7 +20,7 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.values import Micros
 from ringlog.log.memory import MemoryLog
-from ringlog.log.replicas.poll_policy import LOOKS, Pace
+from ringlog.log.replicas.poll_policy import POLLS_MAX, PollPolicy
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
@@ -62,7 +62,7 @@ class Stream:
 
     def goes_on(self) -> None:
         """Entries that change nothing, one after the other, until there is nothing to spare any more."""
-        for _ in range(10 * LOOKS):
+        for _ in range(10 * POLLS_MAX):
             self.author.submit(Noop())
             until(lambda: self.adopted == self.replica.state.epoch or self.rest.is_awaited, "an epoch to be adopted")
             if self.adopted < self.replica.state.epoch:
@@ -75,7 +75,7 @@ def stream(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Stream]:
     monkeypatch.setattr(data_side, "ADOPT_PAUSE", HOUR)
     log = MemoryLog()
     replica = LogReplica(log)
-    replica.pace = Pace(is_at_ease=True)
+    replica.poll_policy = PollPolicy(is_relaxed=True)
     options = NodeOptions("n1", "127.0.0.1", 0, "dc1", "r1", 1, tmp_path / "n1")
     folder = NodeFolder(options)
     rows = DiskRows(options.folder / ROWS, folder.node)

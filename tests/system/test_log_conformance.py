@@ -53,7 +53,7 @@ def make_log(request: pytest.FixtureRequest) -> Iterator[MakeLog]:
     def make() -> MetadataLog:
         log: MetadataLog = memory
         if kind == "kafka":
-            log = KafkaLog(info.bootstrap_servers, name, is_at_ease=request.param.startswith("at ease"))
+            log = KafkaLog(info.bootstrap_servers, name, is_relaxed=request.param.startswith("at ease"))
         if kind == "simulated":
             log = SimulatedLog(broker, f"h{len(opened)}", lock)
         opened.append(DelayableLog(log, control, "tester") if request.param.startswith("delayable") else log)

@@ -29,7 +29,7 @@ from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replicas.identity import Memory, Seen
-from ringlog.log.replicas.poll_policy import Pace
+from ringlog.log.replicas.poll_policy import PollPolicy
 from ringlog.log.replicas.replay import Tell, catch_up, say
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import Beginning
@@ -59,15 +59,15 @@ class Logs:
         cluster: str,
         submitter: str = "client",
         metadata: MetadataLog | None = None,
-        is_at_ease: bool = False,
+        is_relaxed: bool = False,
     ) -> Logs:
         """Open the topics of a cluster.
 
         ``submitter``: the owner of the logs; rules that delay a log refer to it. ``metadata``: a metadata log that is
-        already open. ``is_at_ease``: poll the log at the relaxed pace.
+        already open. ``is_relaxed``: poll the log at the relaxed pace.
         """
         return Logs(
-            metadata or open_metadata(bootstrap_servers, cluster, submitter, is_at_ease=is_at_ease),
+            metadata or open_metadata(bootstrap_servers, cluster, submitter, is_relaxed=is_relaxed),
             KafkaLog(bootstrap_servers, cluster, REQUESTS),
             KafkaLog(bootstrap_servers, cluster, RESULTS, isolation="read_committed"),
         )
@@ -89,7 +89,7 @@ class Client:
         resend_s: Time after which a request without an answer is sent again.
         logs: Adapters to use instead of Kafka's. The client closes them.
         replica: A replica that the caller runs. The caller remains responsible for it and its log.
-        is_at_ease: Whether the replica polls at the relaxed pace while no request is pending.
+        is_relaxed: Whether the replica polls at the relaxed pace while no request is pending.
     """
 
     def __init__(
@@ -108,12 +108,12 @@ class Client:
         logs: Logs | None = None,
         replica: LogReplica | None = None,
         beginning: Beginning | None = None,
-        is_at_ease: bool = False,
+        is_relaxed: bool = False,
     ) -> None:
         metadata = None if replica is None else replica.log
         if beginning is None and logs is None and replica is None:
             beginning = beginning_of(bootstrap_servers, cluster)
-        self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata, is_at_ease)
+        self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata, is_relaxed)
         self._is_guest = replica is not None
         self._tell = tell
         clock = clock or SystemClock()
@@ -122,8 +122,8 @@ class Client:
         self.replica = replica or LogReplica(
             self._logs.metadata, cluster_id=cluster_id, record=record, seen=seen, beginning=beginning
         )
-        if is_at_ease:
-            self.replica.pace = Pace(is_at_ease=True)
+        if is_relaxed:
+            self.replica.poll_policy = PollPolicy(is_relaxed=True)
         self.direct = DirectAuthor(self._logs.metadata, self.replica, submitter, clock, draw)
         self._engine = Engine(self.replica, self._logs.requests, self._logs.results, resend_s=resend_s)
 

@@ -205,7 +205,7 @@ class Engine:
             return lambda: place.set_exception(error)
         if not self._pending:
             # A pending request needs the replica to poll without delay.
-            self._replica.pace.begin_hurry()
+            self._replica.poll_policy.begin_urgent()
         self._pending[question.asked.request_id] = pending
         return self._advance(pending, None)
 
@@ -250,7 +250,7 @@ class Engine:
         request_id = pending.question.asked.request_id
         del self._pending[request_id]
         if not self._pending:
-            self._replica.pace.end_hurry()
+            self._replica.poll_policy.end_urgent()
         self._outbox.ended(request_id)
 
     @staticmethod

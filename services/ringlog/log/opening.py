@@ -14,14 +14,14 @@ from ringlog.log.port import MetadataLog
 from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
 
 
-def open_metadata(bootstrap_servers: str, cluster: str, participant: str, *, is_at_ease: bool = False) -> MetadataLog:
+def open_metadata(bootstrap_servers: str, cluster: str, participant: str, *, is_relaxed: bool = False) -> MetadataLog:
     """Open the cluster's metadata log. The caller closes it.
 
     Args:
         participant: Name that delay rules use for this process (see ``ringlog.log.delays.rules``).
-        is_at_ease: See ``KafkaLog``.
+        is_relaxed: See ``KafkaLog``.
     """
-    log = KafkaLog(bootstrap_servers, cluster, is_at_ease=is_at_ease)
+    log = KafkaLog(bootstrap_servers, cluster, is_relaxed=is_relaxed)
     folder = delays_folder()
     return log if folder is None else DelayableLog(log, FolderDelays(folder, warn=True), participant)
 

@@ -18,7 +18,7 @@ from ringlog.log.archive.archive import Archive
 from ringlog.log.archive.locations import place_of
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.opening import delete_entries, open_snapshots
-from ringlog.log.replicas.poll_policy import LooksToSpare
+from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.protocol.effects import Barrier
 from ringlog.protocol.followers.cache_writer import ROLE, AwaitNewer, NextOffset, Store, StoredStamp, keep
 from ringlog.runtime.logs import get_logger
@@ -65,7 +65,7 @@ class KeeperThread(FollowingThread):
 
     def work(self) -> None:
         """Keep the cache at the newest epoch, forever."""
-        self._digester, self._writes = Digester(), LooksToSpare(pause=WRITE_PAUSE)
+        self._digester, self._writes = Digester(), PollBudget(pause=WRITE_PAUSE)
         self._cache = RedisCache(self.settings.redis_url, self.settings.cluster, self.settings.redis_timeout_s)
         self.driver.handlers |= {
             Barrier: self._barrier,
@@ -130,7 +130,7 @@ class KeeperThread(FollowingThread):
     def _rest(self, effect: AwaitNewer) -> None:
         if not effect.answered:
             self.rest(RETRY_S)
-        elif pause := self._writes.rest(time.monotonic_ns() // 1_000):
+        elif pause := self._writes.pause_after(time.monotonic_ns() // 1_000):
             self.rest(pause / 1e6)
         else:
             self.news(BEAT_S)

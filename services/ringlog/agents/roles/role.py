@@ -55,7 +55,7 @@ from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.driver import LogDriver, micros
 from ringlog.log.replicas.metrics import seen_log
-from ringlog.log.replicas.poll_policy import Pace
+from ringlog.log.replicas.poll_policy import PollPolicy
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.state_agreement import EVIDENCE, Agreement
@@ -131,12 +131,12 @@ class RoleThread(ABC):
         self.instance = str(uuid.uuid4())
         self.term = 0
         self.log = open_metadata(
-            settings.bootstrap_servers, settings.cluster, self.role, is_at_ease=not self.answers_commits
+            settings.bootstrap_servers, settings.cluster, self.role, is_relaxed=not self.answers_commits
         )
         self.beginning = beginning_of(settings.bootstrap_servers, settings.cluster)
         records = records_of(settings, self.role)
         self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
-        self.replica.pace = Pace(is_at_ease=not self.answers_commits)
+        self.replica.poll_policy = PollPolicy(is_relaxed=not self.answers_commits)
         self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=looks_after(self.role))
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
         snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)

@@ -95,7 +95,7 @@ def run(
             return
         certified = _guarded(listen, advertise, insecure)
         place = context.bootstrap, context.cluster
-        with closing(connect(context, f"node-{name}", say, is_at_ease=True)) as client:
+        with closing(connect(context, f"node-{name}", say, is_relaxed=True)) as client:
             cluster_id = retry_until_answered(
                 partial(founded_as, client.replica.log, beginning=beginning_of(*place)),
                 stopping,

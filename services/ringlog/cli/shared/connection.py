@@ -270,12 +270,12 @@ def report_replay(replay: Replay) -> None:
 
 
 def connect(
-    context: ClusterContext, submitter: str = "cli", tell: Tell = report_replay, is_at_ease: bool = False
+    context: ClusterContext, submitter: str = "cli", tell: Tell = report_replay, is_relaxed: bool = False
 ) -> Client:
-    """A client of the cluster; use it as a context manager. ``is_at_ease``: see ``Client``."""
+    """A client of the cluster; use it as a context manager. ``is_relaxed``: see ``Client``."""
     beginning = beginning_of(context.bootstrap, context.cluster, warns=False)
     place = context.bootstrap, context.cluster
-    return Client(*place, submitter, tell=tell, beginning=beginning, is_at_ease=is_at_ease)
+    return Client(*place, submitter, tell=tell, beginning=beginning, is_relaxed=is_relaxed)
 
 
 def process_settings(context: ClusterContext) -> ProcessSettings:

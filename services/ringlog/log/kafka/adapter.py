@@ -75,7 +75,7 @@ def reader_config(bootstrap_servers: str, isolation: Isolation) -> dict[str, Any
     }
 
 
-def at_ease(config: Mapping[str, Any]) -> dict[str, Any]:
+def without_prefetch(config: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same settings for a reader that pauses between polls.
 
     The client fetches nothing while fetched records wait. So the broker answers once for all records that arrive during
@@ -88,7 +88,7 @@ class KafkaLog:
     """A topic with one partition as a log. It connects at the first use.
 
     Args:
-        is_at_ease: Its readers pause between polls (``ringlog.log.replicas.poll_policy``).
+        is_relaxed: Its readers pause between polls (``ringlog.log.replicas.poll_policy``).
     """
 
     def __init__(
@@ -99,7 +99,7 @@ class KafkaLog:
         *,
         isolation: Isolation = "read_uncommitted",
         delivery_timeout_s: float = 10.0,
-        is_at_ease: bool = False,
+        is_relaxed: bool = False,
     ) -> None:
         if spec.partitions != 1:
             raise ValueError(f"a log has one partition; {spec.suffix} has {spec.partitions}")
@@ -109,7 +109,7 @@ class KafkaLog:
         self._topic = topic_name(cluster, spec.suffix)
         self._isolation: Isolation = isolation
         self._delivery_timeout_s = delivery_timeout_s
-        self._is_at_ease = is_at_ease
+        self._is_relaxed = is_relaxed
         self._lock = threading.Lock()
         self._producer: AckedProducer | None = None
         self._asker: Consumer | None = None
@@ -174,7 +174,7 @@ class KafkaLog:
     def tail(self, from_offset: int) -> KafkaTail:
         """Return a reader that is assigned partition 0 from ``from_offset`` on."""
         config = reader_config(self._bootstrap, self._isolation)
-        return KafkaTail(at_ease(config) if self._is_at_ease else config, self._topic, from_offset)
+        return KafkaTail(without_prefetch(config) if self._is_relaxed else config, self._topic, from_offset)
 
     def delete_before(self, offset: int) -> None:
         """Delete all records before ``offset``, which must not be above the end. Raises LogUnavailable.

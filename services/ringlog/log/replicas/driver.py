@@ -108,7 +108,7 @@ class LogDriver:
         self._sent.append(_Sent(self._log.hand_over(list(effect.records)), len(effect.records)))
 
     def _barrier(self, effect: Barrier) -> ClusterState:
-        with self._replica.pace.hurry():
+        with self._replica.poll_policy.urgent():
             return self._replica.read_barrier(effect.timeout / 1e6)
 
     def _until(self, effect: Until) -> Any:
@@ -124,7 +124,7 @@ class LogDriver:
             # While an answer is outstanding, the full timeout is left.
             left_s = effect.timeout / 1e6 - (now - (now if self._sent else begun))
             try:
-                with self._replica.pace.hurry():
+                with self._replica.poll_policy.urgent():
                     return self._replica.wait_for(effect.found, min(left_s, self._look_s), effect.what)
             except WaitTimedOut:
                 if left_s <= self._look_s and not self._sent:

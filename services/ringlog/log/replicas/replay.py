@@ -95,8 +95,8 @@ class ReplayTeller:
         now = self._clock()
         if self._has_told if position >= self._end else now >= self._tell_at:
             took = now - self._started
-            pace = (position - self._first) / took if took > 0 else 0.0
-            left = (self._end - position) / pace if pace > 0 else SILENCE_S
+            rate = (position - self._first) / took if took > 0 else 0.0
+            left = (self._end - position) / rate if rate > 0 else SILENCE_S
             self._tell(Replay(self._log, epoch, position, self._end, took, left, self._what))
             self._tell_at, self._has_told = now + AGAIN_S, True
 
@@ -136,5 +136,5 @@ def catch_up(
 
 
 def _await(replica: LogReplica, end: int) -> None:
-    with suppress(WaitTimedOut), replica.pace.hurry():
+    with suppress(WaitTimedOut), replica.poll_policy.urgent():
         replica.wait_for(lambda _: replica.position >= end, LOOK_S, f"offset {end}")

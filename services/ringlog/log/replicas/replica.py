@@ -56,7 +56,7 @@ from ringlog.log.replicas.identity import (
     check_still_there,
     compared,
 )
-from ringlog.log.replicas.poll_policy import LooksToSpare, Pace
+from ringlog.log.replicas.poll_policy import PollBudget, PollPolicy
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replicas.start_point import Beginning
 from ringlog.log.replicas.subscribers import Follower, Halt, Subscribers, Subscription
@@ -84,8 +84,8 @@ class LogReplica:
         beginning: Finds such a start when the replica starts. ``began`` is the result.
 
     ``foreseen`` caches the folds of an author in this process. ``recent`` contains the newest applied entries. Callers
-    that wait for the log mark the wait in ``pace``, or wait longer if this replica is relaxed. ``known_end`` is the
-    log's last known end and its monotonic time in seconds; None before the first answer.
+    that wait for the log mark the wait in ``poll_policy``, or wait longer if this replica is relaxed. ``known_end`` is
+    the log's last known end and its monotonic time in seconds; None before the first answer.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class LogReplica:
     ) -> None:
         self.log = metadata
         self.decisions = threading.Lock()
-        self.foreseen, self.recent, self.pace = ReadAhead(), RecentEntries(LAST_ALONE), Pace()
+        self.foreseen, self.recent, self.poll_policy = ReadAhead(), RecentEntries(LAST_ALONE), PollPolicy()
         self.known_end: tuple[int, float] | None = None
         self._cluster_id = cluster_id
         self._memory = RecordFile(record) if isinstance(record, Path) else record
@@ -315,7 +315,7 @@ class LogReplica:
 
     def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
         """Yield records as they arrive, and publish the position after each batch or control record."""
-        looks = LooksToSpare()
+        budget = PollBudget()
         while not self._is_over():
             records = tail.poll(POLL_S)
             for record in records:
@@ -323,7 +323,7 @@ class LogReplica:
                 yield record
             if records or tail.position != self._position:
                 self._publish(tail.position)
-            self.pace.rest(looks, records)
+            self.poll_policy.pause(budget, records)
 
     def _take(self, made: FoldedRecord) -> bool:
         """Advance past one record and call the followers. Return False if the replica is over."""

@@ -28,7 +28,7 @@ from ringlog.kernel.values import Epoch, OperationId
 from ringlog.log.errors import CopyDamaged, LogTruncated, LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.folding import Start
 from ringlog.log.port import LogTail, MetadataLog
-from ringlog.log.replicas.poll_policy import LooksToSpare
+from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import Beginning
 from ringlog.node.errors import NodeFailed
@@ -74,7 +74,7 @@ class MemberCopy(CopySide):
         self._stopping = stopping
         self._copy: CopyFile | None = None
         self._tail: LogTail | None = None
-        self._poll_pauses = LooksToSpare()
+        self._poll_pauses = PollBudget()
 
     @property
     def entries(self) -> CopyFile | None:
@@ -117,7 +117,7 @@ class MemberCopy(CopySide):
             copy = opened(self._path, self._replica.log, self._beginning)
             # Replace the copy before opening the tail: peers are served from it even if the broker does not answer.
             self._hold(copy)
-            self._tail, self._poll_pauses = self._replica.log.tail(copy.held.next), LooksToSpare()
+            self._tail, self._poll_pauses = self._replica.log.tail(copy.held.next), PollBudget()
         except (LogUnavailable, TopicMissing):
             return False
         return True
@@ -130,7 +130,7 @@ class MemberCopy(CopySide):
             epoch = self._copy.take(records)
         except (LogTruncated, LogUnavailable, TopicMissing):
             return None
-        self._replica.pace.rest(self._poll_pauses, records)
+        self._replica.poll_policy.pause(self._poll_pauses, records)
         return epoch
 
     def _hold(self, copy: CopyFile | None) -> None:

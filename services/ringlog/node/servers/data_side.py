@@ -20,7 +20,7 @@ from ringlog.kernel.model.state import ClusterState, changes_nothing
 from ringlog.kernel.values import Epoch, Micros, OperationId
 from ringlog.log.errors import LogError, WaitTimedOut
 from ringlog.log.replicas.identity import Seen
-from ringlog.log.replicas.poll_policy import LooksToSpare
+from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.log.replicas.recent import RecentEntries
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.errors import NodeFailed
@@ -178,7 +178,7 @@ class DataSide:
     @contextlib.contextmanager
     def _poll_urgently(self) -> Iterator[None]:
         """A context for requests that wait for an epoch: no pauses inside it."""
-        with self._replica.pace.hurry():
+        with self._replica.poll_policy.urgent():
             self._goes_on.set()
             yield
 
@@ -189,7 +189,7 @@ class DataSide:
             self._goes_on.set()
 
     def _follow(self, news: threading.Event) -> None:
-        poll_pauses = LooksToSpare(pause=ADOPT_PAUSE)
+        poll_pauses = PollBudget(pause=ADOPT_PAUSE)
         subscription = self._replica.subscribe(self._folded, self._replica.halt_on_defect)
         try:
             while not self._stopping.is_set():
@@ -209,14 +209,14 @@ class DataSide:
         finally:
             subscription.close()
 
-    def _rest(self, poll_pauses: LooksToSpare) -> None:
+    def _rest(self, poll_pauses: PollBudget) -> None:
         """Pause after an epoch was adopted or none arrived.
 
         The pause ends at once if a relevant epoch has arrived since, because ``_goes_on`` is set then.
         """
-        pace = self._replica.pace
-        pause = poll_pauses.rest(time.monotonic_ns() // 1_000) if pace.is_at_ease else 0
-        if pause and not pace.is_in_hurry and not self._stopping.is_set():
+        policy = self._replica.poll_policy
+        pause = poll_pauses.pause_after(time.monotonic_ns() // 1_000) if policy.is_relaxed else 0
+        if pause and not policy.is_urgent and not self._stopping.is_set():
             self._goes_on.wait(pause / 1e6)
 
     def _newer(self, state: ClusterState) -> ClusterState | None:
