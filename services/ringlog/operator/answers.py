@@ -27,7 +27,7 @@ TIMEOUT_S = 30.0
 
 
 class InvalidIntent(Refused):
-    """A wish that is no command: its author's mistake, whatever the state is."""
+    """An intent that cannot become a command, in any state of the cluster."""
 
 
 def submitted(
@@ -38,7 +38,10 @@ def submitted(
     request_id: str | None = None,
     since_epoch: int | None = None,
 ) -> tuple[Submitted, str | None]:
-    """(answer, id of the operation that it began) of what an intent is on the newest state. Raises NoCommand."""
+    """Resolve an intent on the newest state and submit it.
+
+    Returns (answer, id of the operation that the command started, or None). Raises InvalidIntent.
+    """
     command = _command(intent, client.read_barrier(), SystemDraw())
     answer = client.submit(command, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
     if isinstance(answer, RejectedResult):
@@ -47,13 +50,13 @@ def submitted(
 
 
 def explained(state: ClusterState, code: str, detail: str) -> str:
-    """The detail of a rejection with the names of nodes, tables and keyspaces."""
+    """Return the detail of a rejection with names of nodes, tables and keyspaces in place of ids."""
     named = with_names(state, detail)
     return with_keyspaces(state, named) if code == "replication_impossible" else named
 
 
 def ways_after(state: ClusterState, intent: Intent, answer: Submitted) -> tuple[str, ...]:
-    """What is possible in the place of a command that was rejected: commands that the state accepts."""
+    """Return commands that the state accepts in place of a rejected one, a line each."""
     if not isinstance(answer, RejectedResult) or answer.code != "too_few_replicas":
         return ()
     command = resolved(intent, state, SeededDraw(b"advice"))
@@ -73,7 +76,7 @@ def _command(intent: Intent, state: ClusterState, draw: Draw) -> Command:
 
 
 def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
-    """The operation that an applied command began, if it began one."""
+    """Return the id of the operation that an applied command started, or None."""
     if not isinstance(answer, AppliedResult):
         return None
     begun = (operation.id for operation in state.operations.values() if operation.marks[0].epoch == answer.epoch)
@@ -81,8 +84,9 @@ def operation_begun(state: ClusterState, answer: Submitted) -> str | None:
 
 
 def dry_run(state: ClusterState, intent: Intent, draw: Draw) -> str:
-    """What the operation of a command would say at its end, and of which tablets it would take rows away. Raises
-    Refused if it would be.
+    """Return the expected result of the operation that a command would start, and the tablets that may lose rows.
+
+    Raises Refused if the command would be rejected.
     """
     decided = decide(state, _command(intent, state, draw), EntryContext(state.epoch + 1, state.state_id, state.time))
     if not isinstance(decided, Accepted):
@@ -93,7 +97,9 @@ def dry_run(state: ClusterState, intent: Intent, draw: Draw) -> str:
 
 
 def _without_rows(state: ClusterState) -> set[str]:
-    """The tablets of which too few are left to know every row, and nobody who knows more may come back."""
+    """Return the tablets that may lose rows: no remaining replica set has every row, and the nodes that have more are
+    gone.
+    """
     left = {name for name, node in state.nodes.items() if node.state == "left"}
     return {
         f"{name}/{tablet.index}"
@@ -105,7 +111,7 @@ def _without_rows(state: ClusterState) -> set[str]:
 
 
 def answer_json(answer: Submitted, began: str | None = None, ways_out: Sequence[str] = ()) -> dict[str, Any]:
-    """An answer as JSON: outcome, epoch, the operation that it began, and for a rejection its code and detail."""
+    """Return an answer as JSON: outcome, epoch and operation, and for a rejection its code, detail and alternatives."""
     match answer:
         case AppliedResult():
             shown: dict[str, Any] = {"outcome": "applied", "epoch": answer.epoch, "request_id": answer.request_id}
@@ -119,7 +125,7 @@ def answer_json(answer: Submitted, began: str | None = None, ways_out: Sequence[
 
 
 def ended_json(ended: AppliedResult | WithdrawnResult | ExpiredResult) -> dict[str, Any]:
-    """What a withdrawal has found or made of a request, as JSON."""
+    """Return the result of a withdrawal as JSON."""
     outcome = {AppliedResult: "applied", WithdrawnResult: "withdrawn", ExpiredResult: "expired"}[type(ended)]
     epoch = {} if isinstance(ended, ExpiredResult) else {"epoch": ended.epoch}
     return {"outcome": outcome, **epoch, "request_id": ended.request_id}

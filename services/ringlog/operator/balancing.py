@@ -1,4 +1,4 @@
-"""A look at the balancer's work from outside: what it would decide now, from the state and the nodes' reports."""
+"""The balancer's view, read from outside: its next plan, computed from the state and the nodes' reports."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from ringlog.wire.records import NodeAck
 
 @dataclass(frozen=True, slots=True)
 class BalancerSnapshot:
-    """``state`` and ``reports``, and what follows from them; ``acks``: what nodes acknowledge and try in vain;
-    ``last_reports``: when each node reported last.
+    """The inputs and the plan of the balancer at one epoch.
+
+    ``acks``: the nodes' last acknowledgements, with their failed stream attempts. ``last_reports``: the time of each
+    node's last report.
     """
 
     state: ClusterState
@@ -31,7 +33,7 @@ class BalancerSnapshot:
 
 
 def view_balancer(bootstrap_servers: str, cluster: str, state: ClusterState) -> BalancerSnapshot:
-    """What the balancer would see. Raises TopicMissing, LogUnavailable."""
+    """Read the reports and compute the balancer's plan. Raises TopicMissing, LogUnavailable."""
     records = read_load_reports(bootstrap_servers, cluster)
     reports, last = take(Reports(), records, state), LastHeard(report_times(records), SystemClock().now_us())
     return BalancerSnapshot(
@@ -40,15 +42,16 @@ def view_balancer(bootstrap_servers: str, cluster: str, state: ClusterState) -> 
 
 
 def read_load_reports(bootstrap_servers: str, cluster: str) -> tuple[Heard, ...]:
-    """All that the topic of loads has. Raises TopicMissing, LogUnavailable."""
+    """Return all records of the load topic. Raises TopicMissing, LogUnavailable."""
     with closing(LoadsReader(bootstrap_servers, cluster)) as loads:
         return loads.at_end()
 
 
 class LastHeardReader:
-    """Follows the load topic for when each node was last heard. For one thread; ``close`` it.
+    """Reader of the load topic that tracks the time of each node's last report. Use it from one thread, and ``close``
+    it.
 
-    It opens the topic at the first look. Nothing is known of a topic that cannot be read.
+    The topic is opened on the first ``refresh``. Times stay unknown while the topic cannot be read.
     """
 
     def __init__(self, bootstrap_servers: str, cluster: str) -> None:
@@ -57,25 +60,25 @@ class LastHeardReader:
         self._at: dict[NodeId, Micros] = {}
 
     def refresh(self) -> LastHeard:
-        """Read to the present end of the topic."""
+        """Read to the current end of the topic and return the times."""
         with suppress(LogError):
             self._loads = self._loads or LoadsReader(*self._place)
             self._at = report_times(self._loads.at_end(), self._at)
         return LastHeard(self._at, SystemClock().now_us())
 
     def close(self) -> None:
-        """Close the connections."""
+        """Close the consumer of the topic."""
         if self._loads is not None:
             self._loads.close()
 
 
 def last_heard(bootstrap_servers: str, cluster: str) -> LastHeard:
-    """When each node was last heard, by one look."""
+    """Return the time of each node's last report, from one read of the topic."""
     with closing(LastHeardReader(bootstrap_servers, cluster)) as reader:
         return reader.refresh()
 
 
 def read_acks(bootstrap_servers: str, cluster: str) -> Mapping[str, NodeAck]:
-    """The nodes' last acknowledgements. Raises TopicMissing, LogUnavailable."""
+    """Return the nodes' last acknowledgements. Raises TopicMissing, LogUnavailable."""
     with closing(AcksReader(bootstrap_servers, cluster)) as acks:
         return acks.refresh()

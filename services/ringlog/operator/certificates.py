@@ -1,9 +1,10 @@
-"""An authority of one's own, certificates of nodes and clients that it has signed, and keys for acknowledgements: for
-trials, and small clusters.
+"""A certificate authority for trials and small clusters: certificates of nodes and clients, and keys for
+acknowledgements.
 
-Made by the machine's ``openssl``: keys on P-256, everything in one folder that is closed to others. ``ca.key`` signs
-whom the cluster believes, so it belongs on no machine that runs a part of it; ``acks.master`` makes the keys of nodes,
-so it belongs where agents run (``ringlog.wire.acks``). What names a node is said in ``ringlog.runtime.trust``.
+All files are in one folder that only its owner can read. ``openssl`` creates the keys on P-256. ``ca.key`` can sign a
+certificate for any identity, so keep it off the machines of the cluster. ``acks.master`` derives the nodes' keys, so it
+belongs on the machines of the agents (``ringlog.wire.acks``). ``ringlog.runtime.trust`` defines how a certificate names
+a node.
 """
 
 from __future__ import annotations
@@ -37,14 +38,14 @@ _NEW_KEY: Final = ("-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:P-256", "-nod
 
 
 class CertificatesFailed(Exception):
-    """No certificate could be made; the text says why."""
+    """The certificate or key could not be created; the message has the cause."""
 
     code = "certificates_failed"
 
 
 @dataclass(frozen=True, slots=True)
 class MadeCertificate:
-    """``config``: the file to give a process by ``--trust-config``; ``node``: whom it names, empty: no node."""
+    """A new certificate. ``node``: the named node, empty for none. ``config``: the file for ``--trust-config``."""
 
     name: str
     node: NodeId
@@ -52,7 +53,7 @@ class MadeCertificate:
 
 
 class CertificateUse(Enum):
-    """What a certificate is for."""
+    """The holder of a certificate."""
 
     NODE = "node"
     AGENTS = "agents"
@@ -68,9 +69,17 @@ def make_certificates(
     keys: Iterable[tuple[str, NodeId]] = (),
     ca_days: int = CA_DAYS,
 ) -> tuple[MadeCertificate, ...]:
-    """Certificates for nodes (name, id; no id: that of the last certificate of the name, or a new one), clients and
-    agents. Authority, token and the master of nodes' keys are made where they are missing. ``keys``: nodes that get
-    their key for acknowledgements alone, since their certificates come from elsewhere.
+    """Create certificates for nodes, agents and clients.
+
+    The authority, the token and the master key are created if they are missing.
+
+    Args:
+        nodes: (name, id) pairs. An empty id keeps the id of the name's last certificate, or draws a new one.
+        keys: (name, id) pairs of nodes that get only a key for acknowledgements, because another authority signs their
+            certificates.
+        days: Lifetime of the certificates; at most the remaining lifetime of the authority.
+        ca_days: Lifetime of a new authority.
+
     Raises CertificatesFailed, FileUnusable.
     """
     wanted = [(name, node, CertificateUse.NODE) for name, node in nodes]
@@ -101,7 +110,7 @@ def make_certificates(
 
 
 def add_authority(folder: Path, days: int = CA_DAYS) -> None:
-    """Make a new authority that signs from now on, and keep the old ones in ``ca.pem`` behind it.
+    """Create a new signing authority. The old ones stay in ``ca.pem`` after it, so their certificates remain valid.
 
     Raises CertificatesFailed, FileUnusable.
     """
@@ -111,7 +120,7 @@ def add_authority(folder: Path, days: int = CA_DAYS) -> None:
 
 
 def retire_authorities(folder: Path) -> int:
-    """Leave in ``ca.pem`` only the authority that signs; return how many were removed.
+    """Remove all authorities but the signing one from ``ca.pem``, and return the number removed.
 
     Raises CertificatesFailed, FileUnusable.
     """
@@ -121,7 +130,7 @@ def retire_authorities(folder: Path) -> int:
 
 
 def _authorities(folder: Path) -> list[str]:
-    """The certificates in ``ca.pem``, the one that signs first."""
+    """Return the certificates in ``ca.pem``, the signing authority first."""
     try:
         found = _PEM.findall((folder / CA).read_text(encoding="ascii"))
     except (OSError, UnicodeDecodeError) as error:
@@ -132,7 +141,7 @@ def _authorities(folder: Path) -> list[str]:
 
 
 def _check_end(ca: Path, days: int) -> None:
-    """Refuse to sign for longer than the authority lasts. Raises CertificatesFailed."""
+    """Refuse a certificate that would outlive the authority. Raises CertificatesFailed."""
     shown = _openssl("x509", "-in", ca, "-noout", "-enddate").strip().removeprefix("notAfter=")
     left = int((ssl.cert_time_to_seconds(shown) - time.time()) / DAY_S)
     if days > left:
@@ -143,6 +152,7 @@ def _check_end(ca: Path, days: int) -> None:
 
 
 def _make_authority(folder: Path, days: int) -> None:
+    """Create key and certificate in a temporary folder first, so a failure of ``openssl`` keeps the old authority."""
     with TemporaryDirectory(dir=folder) as made:
         key, certificate = Path(made, CA_KEY), Path(made, CA)
         extensions = (
@@ -194,13 +204,13 @@ def _check_ids(keys: Iterable[tuple[str, NodeId]]) -> None:
 
 
 def _write_ack_keys(folder: Path, name: str, node: NodeId) -> None:
-    """One for each line of the master, in the order of these: the first makes codes."""
+    """Write a node's keys, one for each master key in the same order. The node signs with the first."""
     masters = (folder / MASTER).read_text(encoding="utf-8").split()
     write_private(folder / f"{name}.acks", "".join(f"{key_of(master, node)}\n" for master in masters))
 
 
 def _named_by(certificate: Path) -> NodeId:
-    """The node of a certificate that is there; empty: it is not, or names none."""
+    """Return the node that an existing certificate names; empty if the certificate is missing or names none."""
     if not certificate.exists():
         return ""
     shown = _openssl("x509", "-in", certificate, "-noout", "-text")

@@ -1,10 +1,10 @@
-"""What operators are refused here, before the log is asked."""
+"""Errors that operator actions raise before they submit a command."""
 
 from __future__ import annotations
 
 
 class Refused(Exception):
-    """A wish that would do harm, or makes no sense, as far as its author can see. ``code`` is stable."""
+    """An action that is refused before it is submitted, because it is unsafe or impossible. ``code`` is stable."""
 
     def __init__(self, code: str, text: str) -> None:
         super().__init__(text)

@@ -1,4 +1,4 @@
-"""Fencing a CDC writer at a real broker: ``ringlog.protocol.fencing`` says in which order."""
+"""Fence a CDC writer on a real broker. ``ringlog.protocol.fencing`` defines the order of the steps."""
 
 from __future__ import annotations
 
@@ -25,7 +25,11 @@ def fence(
     protocol: str,
     i_made_sure: str | None = None,
 ) -> FenceCdcWriter:
-    """Everything but the log's part, and the command that is it. Raises LogError."""
+    """Revoke the writer's permissions, read the ends of the CDC topic, and return the command that records the fence.
+
+    ``i_made_sure``: how the operator stopped the writer; the broker's permissions are not changed then. Raises
+    LogError.
+    """
 
     def take_rights(effect: TakeRights) -> str:
         if i_made_sure is not None:
@@ -37,7 +41,7 @@ def fence(
 
 
 def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | None, protocol: str) -> tuple[str, ...]:
-    """Deny every principal that the writer ever had, and see each of them refused by every leader."""
+    """Deny every principal that the writer ever had, and wait until every partition leader refuses each of them."""
     admin = admin_client(context.bootstrap)
     try:
         names = principals(admin, context.cluster, writer.name)
@@ -57,6 +61,6 @@ def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | Non
 
 
 def _ends(context: ClusterContext) -> tuple[Position, ...]:
-    """Return where each partition of the CDC topic ends now. Raises TopicMissing, LogUnavailable."""
+    """Return the current end offset of each partition of the CDC topic. Raises TopicMissing, LogUnavailable."""
     ends = ends_of(admin_client(context.bootstrap), topic_name(context.cluster, CDC.suffix))
     return tuple(Position(number, end) for number, end in sorted(ends.items()))

@@ -1,1 +1,1 @@
-"""The schema in CQL: read (``reading``) and written (``writing``)."""
+"""The schema as CQL: parse statements (``reading``) and describe a schema (``writing``)."""

@@ -1,11 +1,11 @@
-"""CQL statements to commands: each statement is another spelling of the JSON that operators may type.
+"""Parser of CQL statements that change the schema.
 
-The grammar (``grammar.lark``) says what can be written. Here a statement becomes the JSON of its command; which fields
-there are, their defaults and the rules of their values are those of the commands (``operator.intents.json_commands``),
-and what applies is decided by the log. Two things are said here only: where in the text a statement begins, and why a
-statement or an option that CQL has cannot be expressed (``REASONS``).
+The grammar (``grammar.lark``) defines the syntax. Each statement becomes the JSON of its command. Fields, defaults and
+value rules are those of ``operator.intents.json_commands``, and the log decides whether a command applies. This module
+adds only the position of each statement in the text, and the reason why a valid CQL statement or option is not
+supported (``REASONS``).
 
-Several statements become one ``SchemaBatch``: all or nothing.
+Several statements become one ``SchemaBatch``, which applies completely or not at all.
 
 Source: the grammar of Cassandra 5 and ScyllaDB 6 for CREATE, ALTER and DROP; ScyllaDB's options ``cdc`` and
 ``tablets``.
@@ -26,20 +26,20 @@ from ringlog.operator.errors import Refused
 from ringlog.operator.intents.intents import Intent
 from ringlog.operator.intents.json_commands import typed
 
-if TYPE_CHECKING:  # it is loaded by those who read CQL
+if TYPE_CHECKING:  # Commands without CQL do not load the parser.
     from lark import Lark, Token
 
 Json = dict[str, Any]
 Tree = Any
-"""A tree of the grammar: ``data`` its rule, ``children``, ``meta`` its place."""
+"""A node of the parse tree: ``data`` is its rule, ``meta`` its position in the text."""
 
 TEXT_MAX: Final = 4_000_000
-"""Characters of a text, so that a hostile one costs little."""
+"""The most characters of a text. The limit bounds the work for hostile input."""
 
 TOKENS_MAX: Final = 100_000
-"""Words and signs of a text: more than 100 statements of 300 columns have, and seconds of reading."""
+"""The most tokens of a text. It allows more than 100 statements of 300 columns, which parse in a few seconds."""
 DEPTH_MAX: Final = 64
-"""Brackets in brackets; trees are walked by recursion."""
+"""The most nested brackets. The tree is walked recursively, so depth consumes the stack."""
 _NESTS: Final = {"(": 1, "[": 1, "{": 1, "<": 1, ")": -1, "]": -1, "}": -1, ">": -1}
 _DIGITS_MAX: Final = 18
 
@@ -59,7 +59,7 @@ REASONS: Final[dict[str, str]] = {
     "USER": "rights are those of the broker, see ringlog cluster grant",
     "USING": "an index is of a column and has no class here",
 }
-"""Words of CQL that stand where nothing here can stand, and why."""
+"""CQL keywords that are not supported, and the reason."""
 
 _SIGNS: Final = {"$END": "the end", "NAME": "a name", "QUOTED": "a name", "TEXT": "text in '…'", "NUMBER": "a number"}
 _CLASSES: Final = ("SimpleStrategy", "NetworkTopologyStrategy", "EverywhereStrategy")
@@ -67,7 +67,7 @@ _ALIASES: Final = {"min_tablet_count": "min_count", "max_tablet_count": "max_cou
 
 
 class DdlError(Refused):
-    """A text that is no CQL (``bad_ddl``), or that says what cannot be expressed here (``ddl_unsupported``).
+    """A text that is not valid CQL (``bad_ddl``), or a statement that is not supported (``ddl_unsupported``).
 
     ``line`` and ``column`` begin with 1.
     """
@@ -80,7 +80,7 @@ class DdlError(Refused):
 
 @dataclass(frozen=True, slots=True)
 class DdlStatement:
-    """A statement as the JSON of its command, and where it begins. ``if_needed``: it has IF EXISTS or IF NOT EXISTS."""
+    """The JSON of a statement's command, and its position. ``if_needed``: it has IF EXISTS or IF NOT EXISTS."""
 
     json: Json
     if_needed: bool
@@ -89,9 +89,9 @@ class DdlStatement:
 
 
 def read_ddl(text: str, keyspace: str = "") -> tuple[DdlStatement, ...]:
-    """The statements of a text; names without a keyspace are of ``keyspace``, or of that which USE names.
+    """Parse the statements of a text.
 
-    Raises DdlError.
+    ``keyspace``: the keyspace of unqualified names until a USE statement changes it. Raises DdlError.
     """
     if len(text) > TEXT_MAX:
         raise DdlError("bad_ddl", f"the text has {len(text):,} characters, at most {TEXT_MAX:,} are read", 1, 1)
@@ -108,7 +108,7 @@ def read_ddl(text: str, keyspace: str = "") -> tuple[DdlStatement, ...]:
 
 
 def batch_json(statements: Sequence[DdlStatement]) -> Json:
-    """The JSON of one command that does all of it: the statement's own, or a ``SchemaBatch``. Raises DdlError."""
+    """Return the JSON of one command, a statement's own or a ``SchemaBatch`` of them all. Raises DdlError."""
     if len(statements) == 1 and not statements[0].if_needed:
         return statements[0].json
     if len(statements) > STATEMENTS_MAX:
@@ -120,12 +120,12 @@ def batch_json(statements: Sequence[DdlStatement]) -> Json:
 
 
 def ddl(text: str, keyspace: str = "") -> Intent:
-    """The command that a text of CQL is, resolved on the newest state as other wishes are. Raises DdlError."""
+    """Return the intent of a CQL text. Raises DdlError."""
     return typed(batch_json(read_ddl(text, keyspace)))
 
 
 def located(statements: Sequence[DdlStatement], detail: str) -> str:
-    """What is said of a statement of a batch by its number, with the place of the statement instead."""
+    """Return a message about a batch with the statement's line and column in place of its number."""
     match = re.match(r"statements(?:\[(\d+)\]|, (\d+) of \d+): ", detail)
     if match is None:
         one = statements[0]
@@ -142,7 +142,7 @@ def _parser() -> Lark:
     from lark import Lark
 
     grammar = Path(__file__).with_name("grammar.lark").read_text("utf-8")
-    # ASCII: else the Kelvin sign is a k, and the long s an s, of a name or a word.
+    # Without ASCII, case-insensitive matching accepts the Kelvin sign as k and the long s as s.
     return Lark(grammar, parser="lalr", propagate_positions=True, maybe_placeholders=False, g_regex_flags=re.ASCII)
 
 
@@ -150,7 +150,7 @@ def _parsed(text: str) -> Tree:
     from lark.exceptions import UnexpectedInput
 
     try:
-        with suppress(UnexpectedInput):  # which the other way to parse reports better
+        with suppress(UnexpectedInput):  # The plain parser below reports a syntax error with more details.
             return _bounded(text)
         return _parser().parse(text)
     except UnexpectedInput as error:
@@ -160,7 +160,7 @@ def _parsed(text: str) -> Tree:
 
 
 def _bounded(text: str) -> Tree:
-    """Return the tree of a text of few words and little depth. Raises DdlError, and lark's UnexpectedInput."""
+    """Parse within ``TOKENS_MAX`` and ``DEPTH_MAX``. Raises DdlError, and lark's UnexpectedInput."""
     parsing: Any = _parser().parse_interactive(text)
     depth = 0
     for count, token in enumerate(parsing.iter_parse(), start=1):
@@ -185,7 +185,7 @@ def _unexpected(text: str, token: Token | None, expected: set[str], line: int, c
 
 
 def _spelled(expected: set[str]) -> str:
-    """Names of terminals as one types them."""
+    """Return expected terminals as they are typed."""
     labels = set()
     for name in expected - {"UUID"}:
         pattern = next((one.pattern for one in _parser().terminals if one.name == name), None)
@@ -202,13 +202,13 @@ def _parts(tree: Tree, *rules: str) -> list[Tree]:
 
 
 def _name(tree: Tree) -> str:
-    """A name; in quotes as it stands, else in small letters."""
+    """Return an identifier: unchanged if quoted, else in lower case."""
     text = str(tree.children[0])
     return text[1:-1].replace('""', '"') if text.startswith('"') else text.lower()
 
 
 def _value(tree: Tree) -> Any:
-    """A literal as JSON has it."""
+    """Return a literal as a JSON value."""
     match tree.data:
         case "map":
             found: Json = {}
@@ -233,7 +233,7 @@ def _value(tree: Tree) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """A number or a truth value that stands in quotes, as CQL allows."""
+    """Return a quoted number or boolean as its value, because CQL allows the quotes."""
     if isinstance(value, str):
         return int(value) if re.fullmatch("[0-9]{1,18}", value) else {"true": True, "false": False}.get(value, value)
     return value
@@ -244,14 +244,14 @@ def _error(tree: Tree, text: str, code: str = "ddl_unsupported") -> DdlError:
 
 
 class _Reader:
-    """Statements to JSON. ``keyspace``: of names that have none; ``text``: that of all statements."""
+    """Converter of statements to JSON. ``keyspace``: the default keyspace. ``text``: the whole text."""
 
     def __init__(self, keyspace: str, text: str) -> None:
         self.keyspace = keyspace
         self.text = text
 
     def json_of(self, tree: Tree) -> Json:
-        """The JSON of a statement's command. Raises DdlError."""
+        """Return the JSON of a statement's command. Raises DdlError."""
         match tree.data:
             case "create_keyspace":
                 return self._keyspace("CreateKeyspace", tree)
@@ -371,19 +371,19 @@ class _Reader:
         for final in _parts(tree, "final"):
             found["final_function"] = self._inner(final, keyspace)
         for initial in _parts(tree, "initial"):
-            meta = initial.children[0].meta
+            meta = initial.children[0].meta  # The command stores the literal as the statement spells it.
             found["initial"] = self.text[meta.start_pos : meta.end_pos]
         return found
 
     def _overload(self, tree: Tree) -> Json:
-        """A function or aggregate by its name and, where they stand there, the types of its arguments."""
+        """Return the name of a function or aggregate and, if given, its argument types."""
         found = self._place(tree)
         for types in _parts(tree, "types"):
             found["arguments"] = [_type(one, found["keyspace"]) for one in types.children]
         return found
 
     def _inner(self, tree: Tree, keyspace: str) -> str:
-        """The name of what must be of the keyspace of that which is made of it."""
+        """Return a name that must be in the same keyspace as the object that refers to it."""
         return self._inner_place(_parts(tree, "place")[0], keyspace)
 
     def _inner_place(self, place: Tree, keyspace: str) -> str:
@@ -409,7 +409,7 @@ class _Reader:
 
 
 def _type(tree: Tree, keyspace: str) -> str:
-    """A type as commands have it; a user type may be named with its keyspace."""
+    """Return a type as commands spell it. A user type may be qualified with its own keyspace."""
     place, *inner = tree.children
     names = [_name(name) for name in place.children]
     if len(names) == 2 and names[0] != keyspace:
@@ -419,7 +419,7 @@ def _type(tree: Tree, keyspace: str) -> str:
 
 
 def _key(tree: Tree) -> Json:
-    """The key fields: of PRIMARY KEY (…), or of the column that is marked so."""
+    """Return the key fields from PRIMARY KEY (…), or from the column that is marked as the key."""
     marked = [field for field in _parts(tree, "field") if _parts(field, "primary")]
     found = [*marked, *_parts(tree, "primary_key")]
     if len(found) != 1:
@@ -437,7 +437,7 @@ def _key(tree: Tree) -> Json:
 
 
 def _options(tree: Tree) -> dict[str, tuple[Any, Tree]]:
-    """Name to value and place of each setting, once each. Orders must be ascending, and be those of the key."""
+    """Return name to (value, position). Refuses duplicates, and another clustering order than the key's, ascending."""
     found: dict[str, tuple[Any, Tree]] = {}
     for options in _parts(tree, "options"):
         for option in options.children:
@@ -467,7 +467,7 @@ def _table_options(tree: Tree, allowed: frozenset[str]) -> Json:
 
 
 def _replication(value: Any, place: Tree) -> Json:
-    """The map of a strategy class, or of one of our strategies, as JSON has it."""
+    """Return a replication map as JSON, from a Cassandra strategy class or a Ringlog strategy."""
     if not isinstance(value, Mapping) or ("class" in value) == ("strategy" in value):
         raise _error(place, "replication: expected {'class': …} or {'strategy': …}", "bad_ddl")
     rest = {key: _plain(one) for key, one in value.items() if key != "class"}
@@ -488,7 +488,7 @@ def _replication(value: Any, place: Tree) -> Json:
 
 
 def _in_tablets(replication: Json, value: Any, place: Tree) -> Json:
-    """The same in tablets, if they are enabled."""
+    """Return the replication in tablets if the option enables them, else unchanged."""
     plain = {key: _plain(one) for key, one in value.items()} if isinstance(value, Mapping) else {}
     if plain.keys() != {"enabled"} or not isinstance(plain["enabled"], bool):
         raise _error(place, "tablets: expected {'enabled': true} or {'enabled': false}; tables have the other options")

@@ -1,10 +1,9 @@
-"""The schema of a state as CQL, which ``reading`` reads back to the same schema: only ids and versions are others.
+"""The schema of a state as CQL.
 
-All stands in an order in which it can be made: types after those that they are made of, functions and tables after the
-types, aggregates after the functions, a table after the one whose tablets it shares, views and indexes after tables;
-else by name. What has its default is left out.
+``reading`` parses the output to the same schema; only ids and versions differ. Every object is after the objects that
+it depends on, and otherwise objects are sorted by name. Options with their default values are left out.
 
-Source: DESCRIBE of Cassandra's shell; its reserved words are quoted, and so is a name with a capital letter.
+Source: DESCRIBE of Cassandra's shell; its reserved words and names with a capital letter are quoted.
 """
 
 from __future__ import annotations
@@ -31,19 +30,19 @@ norecursive not null of on or order primary rename replace revoke schema select 
 unset update use using view where with
 """
 RESERVED: Final = frozenset(_RESERVED_TEXT.split())
-"""Words that are no names in Cassandra unless they are quoted."""
+"""Words that CQL accepts as names only in quotes."""
 
 Part = UserType | Function | Aggregate | Table | TableIndex | View
 P = TypeVar("P", UserType, Function, Aggregate, Table, TableIndex, View)
 
+# CQL reads these keys as options of the strategy, so a datacenter cannot have such a name in a NetworkTopologyStrategy.
 _NO_DATACENTER: Final = frozenset({"class", "replication_factor", "strategy"})
 
 
 def describe(state: ClusterState, name: str = "") -> str:
-    """The CQL of all that there is, of a keyspace, or of ``keyspace.name``: of a table also its indexes and views, and
-    of all else that has the name.
+    """Return the CQL of the whole schema, of a keyspace, or of every object named ``keyspace.name``.
 
-    Raises Refused if there is nothing of that name.
+    A table includes its indexes and views. Raises Refused if no object has the name.
     """
     keyspace, _, inner = name.partition(".")
     if inner:
@@ -87,11 +86,12 @@ def _within(keyspace: str, part: Mapping[str, P]) -> list[P]:
 
 
 def _after_its_base(table: Table) -> tuple[bool, str]:
+    """Sort key: a table that shares the tablets of a base table is created after it."""
     return table.tablets is not None and table.tablets.base != "", table.name
 
 
 def _after_their_parts(types: Iterable[UserType]) -> list[UserType]:
-    """Each after those that it is made of; none is part of itself."""
+    """Sort user types so that each is after the types of its fields. Types are never cyclic."""
     by_name, found = {one.name: one for one in types}, dict[str, UserType]()
 
     def add(one: UserType) -> None:
@@ -177,7 +177,7 @@ def _options(table: Table) -> Iterator[tuple[str, Mapping[str, Any]]]:
 
 
 def _replication(value: Replication) -> tuple[Mapping[str, Any], bool]:
-    """The map of a setting, and whether it is in tablets. A datacenter of an unlucky name needs our own form."""
+    """Return (replication map, whether in tablets). A datacenter named like a CQL option needs Ringlog's own map."""
     strategy = strategy_of(value)
     if strategy.is_everywhere:
         return {"class": "EverywhereStrategy"}, False
@@ -196,19 +196,19 @@ def _replication(value: Replication) -> tuple[Mapping[str, Any], bool]:
 
 
 def identifier(name: str) -> str:
-    """A name as it stands in CQL."""
+    """Return a name as CQL spells it, quoted if necessary."""
     return name if re.fullmatch("[a-z][a-z0-9_]*", name) and name not in RESERVED else f'"{name}"'
 
 
 def type_name(text: str) -> str:
-    """A type with its names as they stand in CQL."""
+    """Return a type with its names as CQL spells them."""
     signs = {",": ", ", "<": "<", ">": ">"}
     parts = [signs.get(token) or (token if token == "set" else identifier(token)) for token in tokens_of(text) or ()]
     return "".join(parts)
 
 
 def literal(value: Any) -> str:
-    """A value as it stands in CQL."""
+    """Return a value as a CQL literal."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, Mapping):

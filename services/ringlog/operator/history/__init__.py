@@ -1,1 +1,1 @@
-"""Past states: the log entry by entry, the state at an epoch."""
+"""The history of the log: its entries, and the state at a past epoch."""

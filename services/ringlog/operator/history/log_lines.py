@@ -1,4 +1,4 @@
-"""The metadata log, entry by entry, with what became of each: from a broker, or from a file that was written of it."""
+"""The metadata log, entry by entry with each entry's outcome, read from a broker or from a dump file."""
 
 from __future__ import annotations
 
@@ -22,15 +22,18 @@ BAD_DUMP = "bad_dump"
 
 
 def chosen(lines: Iterable[FoldedRecord], since: int, last: int | None, all_records: bool) -> Iterable[FoldedRecord]:
-    """The lines to show, each as it comes: a log of years needs no memory. At most ``last`` are kept."""
+    """Select the records to show, from epoch ``since`` on. ``last`` keeps only the last records.
+
+    The result is lazy: a long log is not held in memory.
+    """
     fitting = (x for x in lines if x.outcome.epoch >= since and (all_records or x.outcome.kind is OutcomeKind.APPLIED))
     return fitting if last is None else deque(fitting, maxlen=last)
 
 
 def write_dump(path: Path, records: Iterable[LogRecord]) -> int:
-    """Write raw records, a line of JSON each; returns how many. What the file held before is replaced at the end.
+    """Write raw records to a file, one JSON object per line, and return their number.
 
-    Raises FileUnusable.
+    The file is replaced only after the last record is written. Raises FileUnusable.
     """
     count = 0
     unfinished = replaceable(path).with_name(f"{path.name}.part")
@@ -54,7 +57,7 @@ def _opened(path: Path) -> TextIO:
 
 
 def read_dump(path: Path) -> Iterator[LogRecord]:
-    """The records of a file that ``write_dump`` wrote. Raises Refused."""
+    """Yield the records of a file that ``write_dump`` wrote. Raises Refused."""
     try:
         for text in read_lines(path):
             line = json.loads(text)
@@ -64,12 +67,12 @@ def read_dump(path: Path) -> Iterator[LogRecord]:
 
 
 def state_at_end(past: Past) -> ClusterState:
-    """The state that it folds to. Raises Refused."""
+    """Return the state after the last record. Raises Refused."""
     return deque(states(past), maxlen=1)[0]
 
 
 def line_json(line: FoldedRecord) -> dict[str, Any]:
-    """A line as JSON."""
+    """Return a folded record as JSON."""
     shown: dict[str, Any] = {"offset": line.offset, "outcome": line.outcome.kind.value, "epoch": line.outcome.epoch}
     if line.outcome.code:
         shown |= picked(line.outcome, "code", "detail")
@@ -80,7 +83,7 @@ def line_json(line: FoldedRecord) -> dict[str, Any]:
 
 
 def entry_json(state: ClusterState, item: Entry) -> dict[str, Any]:
-    """The entry's command as JSON; only its kind where it could not be read."""
+    """Return an entry's command as JSON; only kind and version if this release cannot decode it."""
     if isinstance(item.command, Undecodable | UnknownCommand):
         return {"command": item.kind, "version": item.version}
     return to_json(state, item.command)

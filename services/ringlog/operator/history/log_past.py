@@ -1,8 +1,8 @@
-"""The log folded anew: the state at an epoch of the past, and whether what is stored of it is what the log says.
+"""Replay of the log: the state at a past epoch, and a check of stored snapshots against it.
 
-The past begins with the log's first record. Where that was let go, it begins with the archive's, or else with a
-snapshot that the log still follows: what lies before is not there then. Who wants no more than what is behind an epoch
-begins with the newest snapshot that is not later, if there is one (``near``).
+A replay starts with the first record of the log. If older records were truncated, it starts with the archive. Without
+an archive it starts with the oldest usable snapshot, and earlier states are not available. A caller that needs one
+epoch only passes ``near``; the replay then starts with the newest snapshot that is not later.
 """
 
 from __future__ import annotations
@@ -29,9 +29,7 @@ from ringlog.wire.records import StoredSnapshot
 
 @dataclass(frozen=True, slots=True)
 class CheckedSnapshot:
-    """A stored snapshot, and the digest that the log folds to at its epoch; ``why``: what does not fit, empty: all
-    does.
-    """
+    """A stored snapshot and the replayed digest at its epoch. ``why``: the differences, empty if there are none."""
 
     head: StoredSnapshot
     folded: str
@@ -40,23 +38,23 @@ class CheckedSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class Past:
-    """Records, and the state and position that they follow."""
+    """Records, and the state and position before the first of them."""
 
     records: Iterable[LogRecord]
     start: Start = BEGINNING
 
     def lines(self) -> Iterator[FoldedRecord]:
-        """The records, folded."""
+        """Fold the records and yield each with its outcome."""
         return follow(self.records, self.start.state)
 
 
 @contextmanager
 def past_of(context: ClusterContext, archive: Archive | None = None, near: Epoch | None = None) -> Iterator[Past]:
-    """All that is there of a cluster's log up to now; from a snapshot on, if it must be.
+    """Open the history of a cluster's log up to its current end.
 
-    ``near``: what is behind that epoch is enough, unless an archive is named.
+    ``near``: the epoch that the caller needs; the replay may start shortly before it. An archive disables this.
 
-    Raises LogUnavailable, LogTruncated; reading the records raises ArchiveRefused, ArchiveUnavailable, too.
+    Raises LogUnavailable, LogTruncated. Reading the records also raises ArchiveRefused, ArchiveUnavailable.
     """
     place = context.bootstrap, context.cluster
     with closing(KafkaLog(*place)) as log:
@@ -69,7 +67,7 @@ def past(
     archive: Archive | None,
     near: Epoch | None = None,
 ) -> Past:
-    """See ``past_of``."""
+    """Return the history of an open log; see ``past_of``."""
     begin = log.begin_offset()
     if near is not None and archive is None:
         start = Beginning(open_topic, near).start(log, log.identity(), lambda _: ())
@@ -83,7 +81,7 @@ def past(
 
 
 def states(past: Past) -> Iterator[ClusterState]:
-    """Each state, from that of the start on. Raises Refused."""
+    """Yield each state, beginning with the start. Raises Refused."""
     state = past.start.state
     yield state
     for made in past.lines():
@@ -94,7 +92,7 @@ def states(past: Past) -> Iterator[ClusterState]:
 
 
 def state_at(past: Past, epoch: Epoch) -> ClusterState:
-    """The state at ``epoch``. Raises Refused."""
+    """Return the state at ``epoch``. Raises Refused."""
     state = past.start.state
     for state in states(past):
         if state.epoch >= epoch:
@@ -108,7 +106,11 @@ def state_at(past: Past, epoch: Epoch) -> ClusterState:
 def checked(
     past: Past, topic_id: str, heads: Iterable[StoredSnapshot]
 ) -> tuple[ClusterState, tuple[CheckedSnapshot, ...]]:
-    """The last state, and every snapshot beside what the log says of its epoch, by epoch. Raises Refused."""
+    """Compare every stored snapshot with the replayed state at its epoch. Earlier snapshots than the start are left
+    out.
+
+    Returns (last state, results by epoch). Raises Refused.
+    """
     wanted = {head.epoch: head for head in heads}
     found: dict[Epoch, CheckedSnapshot] = {}
     state, first = past.start.state, past.start.state.epoch
@@ -127,7 +129,7 @@ def checked(
 
 
 def archive_fault(state: ClusterState, heads: Sequence[SegmentHead]) -> str:
-    """Why the archive is not the one that the log knows of; empty: it is, or the log knows of none."""
+    """Return why the archive is not the one that the log has recorded; empty if it matches, or if none is recorded."""
     problem = state.log_bounds.get(ARCHIVED)
     if problem is None or any((head.last, head.next, head.digest) == astuple(problem) for head in heads):
         return ""
@@ -148,5 +150,6 @@ def _compare(head: StoredSnapshot, at: Start, topic_id: str) -> CheckedSnapshot:
 
 
 def _raise_if_halted(made: FoldedRecord) -> None:
+    """Raise Refused for a record that halts a replica, because no state is defined after it."""
     if made.is_halt:
         raise Refused("replica_halted", f"offset {made.offset}: {made.outcome.code}: {made.outcome.detail}")

@@ -1,11 +1,14 @@
-"""A state as JSON that an operator can edit, and back: ``ringlog recover --export`` and ``--state``.
+"""A state as editable JSON, for ``ringlog recover --export`` and ``--state``.
 
-The document says of which state it is, and has its parts by name. A part is its canonical bytes in another notation,
-and nothing of it is lost: a record is an object whose ``is`` names its class, fields that hold their defaults are left
-out; a map with texts for keys is an object; ``{"is": "map", "pairs": [[key, value], …]}`` is any other, and bytes are
-``{"is": "bytes", "hex": "…"}``. What comes back is read by the decoder of the state, which takes nothing else.
+The document names the state that it was exported from, and contains its state sections by name. The JSON of a section
+is equivalent to its canonical bytes:
 
-A part that is left out of the document stays as it is; ``null`` empties it.
+- A record is an object; ``is`` names its class, and fields with their default values are absent.
+- A map with text keys is an object. Any other map is ``{"is": "map", "pairs": [[key, value], …]}``.
+- Bytes are ``{"is": "bytes", "hex": "…"}``.
+
+An edited document is validated by the decoder of the state. A section that the document omits is unchanged; ``null``
+empties a section.
 
 Source: CEP-21, "Failure Recovery": a state that an operator composes.
 """
@@ -29,14 +32,14 @@ Json = Any
 
 
 def exported(state: ClusterState) -> dict[str, Json]:
-    """The document of a state: what ``ForceState`` may replace of it."""
+    """Return the document of a state: the sections that ``ForceState`` can replace."""
     parts = encoded_parts(state)
     shown = {name: json_of(parts[name]) for name in FORCEABLE if name in parts}
     return {name: getattr(state, name) for name in OF} | {"parts": shown}
 
 
 def composed(text: str | bytes, state: ClusterState) -> tuple[ForcedPart, ...]:
-    """The parts in which an edited document differs from the state that it was written of. Raises Refused."""
+    """Return the sections that an edited document changes, compared with the exported state. Raises Refused."""
     try:
         found = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -68,14 +71,14 @@ def _refused(why: str) -> Refused:
 
 
 def json_of(data: bytes) -> Json:
-    """The JSON of a value's canonical bytes."""
+    """Return the JSON of a value's canonical bytes."""
     value, end = _read(data, 0)
     assert end == len(data), "a value is its bytes"
     return value
 
 
 def bytes_of(value: Json) -> bytes:
-    """The canonical bytes of a value's JSON. Raises ValueError, TypeError for what stands for no value."""
+    """Return the canonical bytes of a value's JSON. Raises ValueError or TypeError if the JSON encodes no value."""
     match value:
         case None | bool() | int() | str():
             return encode(value)
@@ -95,6 +98,10 @@ def bytes_of(value: Json) -> bytes:
 
 
 def _read(data: bytes, at: int) -> tuple[Json, int]:
+    """Read the value at offset ``at``, framed as a kind byte, the decimal length, a colon and the body.
+
+    Returns (JSON, offset after the value).
+    """
     colon = data.index(b":", at)
     end = colon + 1 + int(data[at + 1 : colon])
     return _READERS[data[at : at + 1]](data[colon + 1 : end]), end
