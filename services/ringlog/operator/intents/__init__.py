@@ -1,1 +1,1 @@
-"""Operators' wishes as commands: names, tokens, JSON."""
+"""Operators' intents as commands: names, tokens and JSON resolved on a state."""

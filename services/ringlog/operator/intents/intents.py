@@ -1,7 +1,7 @@
-"""Wishes of operators and nodes to commands: names become ids, and what is left open is chosen.
+"""Intents of operators and nodes, resolved to commands.
 
-An ``Intent`` is asked for its command on the newest state that its author has, right before it is submitted. Every
-choice stands in the command, so that a fold has nothing left to choose.
+An ``Intent`` is resolved on its author's newest state, immediately before it is submitted. Names become ids, and
+missing values are chosen. Invariant: the command contains every choice, so that the fold is deterministic.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from ringlog.operator.intents.tokens import allocate
 from ringlog.protocol.effects import Draw
 
 NUM_TOKENS = 8
-"""How many tokens a node asks for if nothing is said."""
+"""The default number of tokens of a node."""
 
 NUM_TOKENS_MAX = 65_536
 
 NODE_FIELDS = ("node", "replaced", "ignore_nodes", "nodes", "applied", "learners", "excluded")
-"""Fields that hold nodes, in whatever command they stand. In a wish a node may have its name there."""
+"""The fields of commands that contain node ids. An intent may contain names there."""
 
 
 @dataclass(frozen=True, slots=True)
 class InvalidCommand:
-    """The reason why an intent is not a command.
+    """The reason why an intent cannot become a command.
 
     ``code``: bad_json, unknown_command, unknown_field, missing_field, bad_field or ambiguous_operation.
     """
@@ -46,14 +46,14 @@ WHOLE_TEXT = "must be text without lone surrogates"
 
 
 def resolved(intent: Intent, state: ClusterState, draw: Draw) -> Command | InvalidCommand:
-    """What an intent is on ``state``, if a record of the log can hold it."""
+    """Resolve an intent on ``state``. InvalidCommand if a value does not fit into a log record."""
     command = intent(state, draw)
     unfit = None if isinstance(command, InvalidCommand) else _unfit("", command)
     return command if unfit is None else InvalidCommand("bad_field", unfit)
 
 
 def _unfit(path: str, value: Any) -> str | None:
-    """The path and the rule of the first value that fits in no record."""
+    """Return the path and the violated rule of the first value that does not fit into a record."""
     if is_dataclass(value):
         inner = ((f"{path}.{one.name}" if path else one.name, getattr(value, one.name)) for one in fields(value))
     elif isinstance(value, tuple):
@@ -66,7 +66,7 @@ def _unfit(path: str, value: Any) -> str | None:
 
 
 def is_whole(text: str) -> bool:
-    """True for text that UTF-8 can hold."""
+    """Return True for text that UTF-8 can encode."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -75,17 +75,19 @@ def is_whole(text: str) -> bool:
 
 
 def node_id(state: ClusterState, given: str) -> NodeId:
-    """A node's id, given by id or by name. An unknown one stays as it is: the command's own rule rejects it."""
+    """Return the id of a node given by id or name. An unknown name is returned as it is, and the command's rule rejects
+    it.
+    """
     return given if given in state.nodes else state.node_names.get(given, given)
 
 
 def seed_of(draw: Draw) -> bytes:
-    """The random bytes of a command that makes CDC streams."""
+    """Draw the random bytes of a command that creates CDC streams."""
     return draw.take(SEED_BYTES)
 
 
 def named(command: Command) -> Intent:
-    """The command itself, in which nodes stand by name or id."""
+    """Return the intent of a command whose nodes are given by name or id."""
 
     def intent(state: ClusterState, _draw: Draw) -> Command:
         found: dict[str, Any] = {}
@@ -101,10 +103,10 @@ def named(command: Command) -> Intent:
 
 
 def operation_id(state: ClusterState, given: str, *, changes: bool = False) -> str | InvalidCommand:
-    """Return the id of the operation or request that ``given`` is, or is the beginning of. An unknown one is returned.
+    """Return the id of the operation or request that ``given`` identifies, in full or by its beginning.
 
-    ``changes``: the operation is to be changed. Those in flight come before ended ones, and the number must be
-    complete, so that ``join-1`` never cancels ``join-118``.
+    An unknown id is returned as it is. ``changes``: the command changes the operation. Operations in flight then
+    precede ended ones, and the number must be complete, so that ``join-1`` never cancels ``join-118``.
     """
     if given in state.operations or given in state.requests:
         return given
@@ -119,7 +121,7 @@ def operation_id(state: ClusterState, given: str, *, changes: bool = False) -> s
 
 
 def of_operation(command: CancelOperation | FailOperation | RetryOperation) -> Intent:
-    """The command, with an operation that may be given by the beginning of its id."""
+    """Return the intent of a command whose operation may be given by the beginning of its id."""
 
     def intent(state: ClusterState, draw: Draw) -> Command | InvalidCommand:
         found = operation_id(state, command.operation, changes=True)
@@ -129,24 +131,27 @@ def of_operation(command: CancelOperation | FailOperation | RetryOperation) -> I
 
 
 def join_with(state: ClusterState, node: str, tokens: Sequence[Token] | int, draw: Draw) -> Join:
-    """A registered node asks for these tokens, or for that many, which balance the ring. Raises ValueError."""
+    """Return the Join of a registered node with these tokens, or with this number of tokens that balance the ring.
+
+    Raises ValueError.
+    """
     return Join(*_chosen(state, node, tokens, draw))
 
 
 def join(node: str, tokens: Sequence[Token] | int = NUM_TOKENS) -> Intent:
-    """The same, on the state that there is by then."""
+    """Return the intent of ``join_with``."""
     return lambda state, draw: join_with(state, node, tokens, draw)
 
 
 def move(node: str, tokens: Sequence[Token] | int) -> Intent:
-    """A node exchanges its tokens for these, or for that many, which balance the ring."""
+    """Return the intent that replaces a node's tokens by these, or by this number of tokens that balance the ring."""
     return lambda state, draw: Move(*_chosen(state, node, tokens, draw))
 
 
 def _chosen(
     state: ClusterState, node: str, tokens: Sequence[Token] | int, draw: Draw
 ) -> tuple[NodeId, tuple[Token, ...], bytes]:
-    """(node, tokens, seed): tokens that are not given follow from the seed, which stands in the command."""
+    """Return (node, tokens, seed). Chosen tokens follow from the seed, which the command contains."""
     node_uuid, seed = node_id(state, node), seed_of(draw)
     if isinstance(tokens, int) and not 1 <= tokens <= NUM_TOKENS_MAX:
         raise ValueError(f"num_tokens: must be between 1 and {NUM_TOKENS_MAX}")

@@ -1,9 +1,9 @@
-"""JSON as operators type it to commands, and commands to JSON.
+"""Commands as JSON, in both directions.
 
-``{"command": "Join", "node": "A", "num_tokens": 8}``: the command's fields under their own names (``shapes``). A node
-may be given by name or id. What has a sensible default may be left out (``DEFAULTS``); every random choice is drawn
-here, so that the command carries it. What cannot be a command is returned as ``InvalidCommand``; whether a command
-applies is not judged here.
+``{"command": "Join", "node": "A", "num_tokens": 8}`` has the fields of the command under their names (``json_shapes``).
+A node is given by name or id. Fields with a default may be omitted (``DEFAULTS``). Random values are drawn here, so
+that the command contains them. JSON that is not a command gives ``InvalidCommand``. The log decides whether a command
+applies.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import draw_uuid
 
 Values = dict[str, Any]
-"""The fields that are known so far, by name."""
+"""The values of a command's fields so far, by name."""
 
 
 @dataclass(frozen=True, slots=True)
 class AuthorSource:
-    """What an author resolves defaults and random choices from."""
+    """The state and random bits that determine defaults and choices."""
 
     state: ClusterState
     draw: Draw
@@ -45,12 +45,12 @@ Default = Callable[[AuthorSource, Values], Any]
 
 
 def typed(value: Any) -> Intent:
-    """The command that a JSON value describes."""
+    """Return the intent of a JSON command."""
     return lambda state, draw: from_json(state, value, draw)
 
 
 def from_json(state: ClusterState, value: Any, draw: Draw) -> Command | InvalidCommand:
-    """The command that a JSON value describes, with names, defaults and choices resolved on ``state``; never raises."""
+    """Return the command of a JSON value, resolved on ``state``, or InvalidCommand. Never raises."""
     try:
         return _read(AuthorSource(state, draw), value)
     except InvalidJsonError as invalid:
@@ -58,7 +58,7 @@ def from_json(state: ClusterState, value: Any, draw: Draw) -> Command | InvalidC
 
 
 def to_json(state: ClusterState, command: Command) -> dict[str, Any]:
-    """The JSON of a command: nodes by name where ``state`` knows them, bytes in hex. ``from_json`` reads it back."""
+    """Return a command as JSON that ``from_json`` can read. Known nodes have names, and bytes are hex digits."""
     return {"command": type(command).__name__, **_object(state, command)}
 
 
@@ -66,7 +66,7 @@ def to_json(state: ClusterState, command: Command) -> dict[str, Any]:
 
 
 def _read(source: AuthorSource, value: Any) -> Command:
-    """The command that a JSON value describes. Raises InvalidJsonError."""
+    """Return the command of a JSON value. Raises InvalidJsonError."""
     kind, given = _kind_of(value)
     if kind == SchemaBatch.__name__:
         return _batch(source, given)
@@ -83,7 +83,7 @@ def _read(source: AuthorSource, value: Any) -> Command:
 
 
 def _batch(source: AuthorSource, given: Mapping[str, Any]) -> SchemaBatch:
-    """Statements may be typed as the commands that they are, and ``if_needed`` beside the command's fields."""
+    """Return a SchemaBatch. Its statements may be full commands, with ``if_needed`` as an additional field."""
     typed_ones = given.get("statements")
     if not isinstance(typed_ones, list) or given.keys() != {"statements"}:
         return SchemaBatch(**read_fields(SchemaBatch, given, source.state, ()))
@@ -111,7 +111,7 @@ def _statement(source: AuthorSource, given: Any) -> SchemaStatement:
 
 
 def _kind_of(value: Any) -> tuple[str, Mapping[str, Any]]:
-    """(kind, fields without ``command``)."""
+    """Return (command name, its fields). Raises InvalidJsonError."""
     if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
         raise InvalidJsonError("bad_json", "a command is a JSON object")
     if "command" not in value:
@@ -125,7 +125,7 @@ def _kind_of(value: Any) -> tuple[str, Mapping[str, Any]]:
 
 
 def _counted(source: AuthorSource, given: Mapping[str, Any]) -> tuple[AuthorSource, Mapping[str, Any]]:
-    """``num_tokens`` may stand in place of ``tokens``, which are then chosen from the seed that the command has."""
+    """Accept ``num_tokens`` in place of ``tokens``. The tokens follow from the command's seed."""
     if "num_tokens" not in given:
         return source, given
     if "tokens" in given:
@@ -139,7 +139,7 @@ _OPTIONS = ("cdc", "tablets")
 
 
 def _without_options(given: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Options may also stand as ``"options": {"cdc": ..., "tablets": ...}``."""
+    """Accept table options as ``"options": {"cdc": ..., "tablets": ...}``."""
     options = given.get("options", {})
     if not isinstance(options, Mapping):
         raise InvalidJsonError("bad_field", "options: must be an object")
@@ -171,7 +171,7 @@ def _tokens(source: AuthorSource, values: Values) -> tuple[int, ...]:
 
 
 def _address(_source: AuthorSource, values: Values) -> str:
-    """Names are unique, so an address made of the name is."""
+    """Return an address made from the name, which is unique."""
     return f"{values['name']}:7000"
 
 
@@ -181,7 +181,7 @@ def _next_term(source: AuthorSource, values: Values) -> int:
 
 
 def _of_writer(attribute: str) -> Default:
-    """The present value of a registered writer, by the name that was given."""
+    """Return a default that copies the registered writer's current value."""
 
     def default(source: AuthorSource, values: Values) -> Any:
         writer: CdcWriter | None = source.state.writers.get(values["writer"])
@@ -193,17 +193,17 @@ def _of_writer(attribute: str) -> Default:
 
 
 def _state_time(source: AuthorSource, _values: Values) -> int:
-    """The greatest clock of any author so far."""
+    """Return the greatest author time so far."""
     return source.state.time
 
 
 def _newest(source: AuthorSource, _values: Values) -> int:
-    """The epoch of the state."""
+    """Return the epoch of the state."""
     return source.state.epoch
 
 
 def _digest(source: AuthorSource, values: Values) -> str:
-    """The digest of the data that the state holds for the generation; the rule refuses one that has none."""
+    """Return the digest of a prepared generation's data; empty if none is prepared: the command's rule refuses that."""
     prepared = source.state.prepared
     if prepared is None or prepared.id != values["generation"]:
         return ""
@@ -211,7 +211,7 @@ def _digest(source: AuthorSource, values: Values) -> str:
 
 
 def _index_name(_source: AuthorSource, values: Values) -> str:
-    """As Cassandra names an index that its author does not."""
+    """Return the name that Cassandra gives an unnamed index."""
     return f"{values['table']}_{values['column']}"[: IDENTIFIER_MAX - 4] + "_idx"
 
 
@@ -224,7 +224,7 @@ def _of_zone(choose: Callable[[ClusterState, Values], Any]) -> Default:
 
 
 DRAWN: Mapping[str, Default] = {"seed": _seed}
-"""Fields that are drawn in whatever command they stand."""
+"""Fields that are drawn in every command."""
 
 _NO_REASON: Mapping[str, Default] = {"reason": _always("")}
 
@@ -279,7 +279,7 @@ DEFAULTS: Mapping[str, Mapping[str, Default]] = {
         "copies": _of_zone(zone_nodes.copies_of),
     },
 }
-"""What a field is when it is left out, beside the defaults of the command's class, in the order of their choice."""
+"""Defaults of omitted fields, in addition to those of the command's class. A default may use the fields before it."""
 
 
 # ---------------------------------------------------------------------------------------------------- writing

@@ -1,11 +1,11 @@
-"""How JSON becomes the fields of a command: derived from the command's dataclass, read by pydantic.
+"""The fields of a command from JSON: schemas derived from the command's dataclass and validated by pydantic.
 
-A field's type says how it is read: text, number, flag, bytes in hex, list, or an object with the fields of a value.
-What is read otherwise stands in small tables: ``BY_TYPE`` and ``BY_NAME``, and ``SHORT``, values that may be written
-shorter. So a new command has its JSON as soon as it has its class.
+A field's type decides its JSON: text, number, flag, bytes in hex, list, or an object of the value's fields. Exceptions
+are in ``BY_TYPE`` and ``BY_NAME``. ``SHORT`` has the short forms of values. A new command class therefore needs no code
+here.
 
-Types are checked here, and that a number fits in 64 bits; the rules of fields belong to the commands. What cannot be
-read is refused with a code, the path of the field, and the rule.
+Only types and the 64-bit range of numbers are checked; the commands check the rules of their fields. A refusal has a
+code, the path of the field, and the violated rule.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _NUMBERED = re.compile("[0-9]{1,19}")
 
 
 class InvalidJsonError(Exception):
-    """JSON that is no command, for a reason that is known here."""
+    """JSON that is not a valid command. ``code`` is stable."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(f"{code}: {detail}")
@@ -45,7 +45,7 @@ class InvalidJsonError(Exception):
 
 
 def near(wrong: str, options: Collection[str]) -> str:
-    """``; did you mean X?`` for the nearest known word, else the list of them."""
+    """Return ``; did you mean X?`` for the closest known word, else a list of all."""
     close = get_close_matches(wrong, list(options), n=1, cutoff=0.5)
     if close:
         return f"; did you mean {close[0]}?"
@@ -55,9 +55,9 @@ def near(wrong: str, options: Collection[str]) -> str:
 def read_fields(
     model: type, given: Mapping[str, Any], state: ClusterState, optional: Collection[str]
 ) -> dict[str, Any]:
-    """The values of the fields that are given. A field without a default must be there, unless it is ``optional``.
+    """Return the values of the given fields. A field without a default is required unless it is ``optional``.
 
-    Nodes may be given by name. Raises InvalidJsonError.
+    ``given``: fields by name; nodes may be given by name. Raises InvalidJsonError.
     """
     try:
         found: dict[str, Any] = _adapter(model, frozenset(optional)).validate_python(given, context=state)
@@ -67,7 +67,7 @@ def read_fields(
 
 
 def read_number(name: str, value: Any, minimum: int, maximum: int) -> int:
-    """A number that is no field of a command. Raises InvalidJsonError."""
+    """Return a number that is not a field of the command. Raises InvalidJsonError."""
     try:
         found = _NUMBERS.validate_python(value)
     except ValidationError:
@@ -88,9 +88,9 @@ _RULES = {
     "string_type": "must be text",
     "tuple_type": "must be a list",
 }
-"""pydantic's kinds of errors, in our words. Those that are not here say themselves what they expect."""
+"""Ringlog's messages for pydantic's error types. Other errors keep pydantic's message."""
 _KEY = "[key]"
-"""What pydantic calls the name of a member."""
+"""The path element that pydantic adds for the key of an object."""
 
 
 def _broken(rule: str) -> PydanticCustomError:
@@ -98,7 +98,7 @@ def _broken(rule: str) -> PydanticCustomError:
 
 
 def _refusal(errors: list[ErrorDetails]) -> InvalidJsonError:
-    """The first thing that is wrong; a field that does not exist comes first, since it may be another one misspelt."""
+    """Return the first error. Unknown fields precede others, because a misspelt name also causes a missing field."""
     first = min(errors, key=lambda error: (error["type"] != "unknown_field", errors.index(error)))
     path = _path(first["loc"])
     if first["type"] == "unknown_field":
@@ -153,7 +153,7 @@ def _preimage(value: Any) -> Any:
 
 
 def _literal(value: Any) -> Any:
-    """A number or a truth value as the CQL literal that it is."""
+    """Return a number or boolean as a CQL literal."""
     return json.dumps(value) if isinstance(value, bool | int) else value
 
 
@@ -181,14 +181,14 @@ BY_NAME: Mapping[str, Any] = {
 
 
 def _typed_names(value: Any) -> Any:
-    """``{name: "type"}`` as a list of objects."""
+    """Expand ``{name: "type"}`` to a list of objects."""
     if not isinstance(value, Mapping):
         return value
     return [{"name": name, "type": kind} for name, kind in value.items()]
 
 
 def _columns(value: Any) -> Any:
-    """The same; a column may also be ``{name: "type static"}``."""
+    """Expand ``{name: "type"}`` or ``{name: "type static"}`` to a list of objects."""
     if not isinstance(value, Mapping):
         return value
     return [_column(one) for one in _typed_names(value)]
@@ -202,12 +202,12 @@ def _column(value: dict[str, Any]) -> dict[str, Any]:
 
 
 def _renames(value: Any) -> Any:
-    """``{"old": "new"}`` as a list of objects."""
+    """Expand ``{"old": "new"}`` to a list of objects."""
     return [{"from": old, "to": new} for old, new in value.items()] if isinstance(value, Mapping) else value
 
 
 def _positions(value: Any) -> Any:
-    """``{"partition": offset}`` as a list of objects."""
+    """Expand ``{"partition": offset}`` to a list of objects."""
     if not isinstance(value, Mapping):
         return value
     if not all(_NUMBERED.fullmatch(str(key)) for key in value):
@@ -220,7 +220,7 @@ def _switch(value: Any) -> Any:
 
 
 def _place(value: Any) -> Any:
-    """``[node, shard]`` as an object."""
+    """Expand ``[node, shard]`` to an object."""
     if isinstance(value, list | tuple) and len(value) == 2:
         return {"node": value[0], "shard": value[1]}
     return value
@@ -235,7 +235,7 @@ def _factor_or_racks(value: Any) -> str:
 
 
 def _strategy_of(value: Any) -> str:
-    """Another release's strategy is ``other``: what counts is that the command's own rule rejects it by its name."""
+    """Return the tag of a strategy. An unknown one is ``<other>``: the command's rule rejects it by its name."""
     strategy = value.get("strategy", "simple") if isinstance(value, Mapping) else "simple"
     return f"<{strategy}>" if strategy in tuple(STRATEGIES) else "<other>"
 
@@ -260,7 +260,7 @@ _TYPED_DICT: Any = TypedDict
 
 
 def _shape(name: str, members: Mapping[str, Any]) -> Any:
-    """An object that has these members; gives those that are there."""
+    """Return the schema of an object with these members. Members that are not in the input are not in the result."""
 
     def options(value: Any) -> Any:
         for one in value if isinstance(value, Mapping) else ():
@@ -318,13 +318,13 @@ SHORT: Mapping[Any, Callable[[Any], Any]] = {
     CdcOptions: _switch,
     Shard: _place,
 }
-"""Types whose values may be written shorter, and what the short form stands for."""
+"""Types with a short form, and the function that expands it."""
 
 # ------------------------------------------------------------------------------------------------------ derivation
 
 
 def _read_as(name: str, hint: Any) -> Any:
-    """How a field of that name and type is read."""
+    """Return the schema of a field with this name and type."""
     if name in BY_NAME:
         return BY_NAME[name]
     if hint in BY_TYPE:
@@ -337,7 +337,7 @@ def _read_as(name: str, hint: Any) -> Any:
     else:
         inner = [_read_as(name, one) for one in get_args(hint) if one is not type(None) and one is not Ellipsis]
         assert len(inner) == 1, f"{name}: no JSON is known for {hint}"
-        # An explicit null is what a field without a value is.
+        # An explicit null is equivalent to an omitted field.
         read = tuple.__class_getitem__((inner[0], ...)) if get_origin(hint) is tuple else Optional[inner[0]]  # noqa: UP045
     return Annotated[read, BeforeValidator(SHORT[hint])] if hint in SHORT else read
 
@@ -353,12 +353,12 @@ def _members(model: type, optional: Collection[str] = ()) -> dict[str, Any]:
 
 
 def _in_class(model: Any, found: Mapping[str, Any]) -> dict[str, Any]:
-    """The values by the names of the class's fields."""
+    """Return the values by the class's field names, which differ from the JSON names for Python keywords."""
     return {field.name: found[spoken(field.name)] for field in fields(model) if spoken(field.name) in found}
 
 
 def _value(model: Any) -> Any:
-    """A value that stands in a command: an object of its fields."""
+    """Return the schema of a nested value: an object of its fields."""
     return Annotated[
         _shape(model.__name__, _members(model)), AfterValidator(lambda found: model(**_in_class(model, found)))
     ]

@@ -1,9 +1,11 @@
-"""Replication settings as people type them, as JSON, and as the value of a command.
+"""Replication settings: as text, as JSON, and as the value in a command.
 
-``3``: three replicas, wherever (SimpleStrategy). ``dc1=3,dc2=2``: that number in each datacenter, in different racks as
-far as there are (NetworkTopologyStrategy). ``dc1=rack1+rack2``: one in each of these racks. ``entire``: one on every
-node. ``tablets:`` before a number or datacenters: replicas of each tablet. ``zone:NAME``: where the partitions of that
-zone are.
+- ``3``: three replicas on any nodes (SimpleStrategy).
+- ``dc1=3,dc2=2``: this number in each datacenter, in different racks if possible (NetworkTopologyStrategy).
+- ``dc1=rack1+rack2``: one replica in each of these racks.
+- ``entire``: a replica on every node.
+- ``tablets:`` before a number or datacenters: replicas of each tablet.
+- ``zone:NAME``: the replicas of that zone's partitions.
 """
 
 from __future__ import annotations
@@ -17,13 +19,13 @@ from ringlog.kernel.values import DatacenterReplication, Replication
 
 ENTIRE = Replication("entire", 0)
 TABLETS = "tablets:"
-"""Before a setting: not by the token ring, but in tablets."""
+"""The prefix of a setting for tables in tablets."""
 ZONE = "zone:"
-"""Before the name of a zone."""
+"""The prefix of a zone name."""
 
 
 def network(datacenters: Mapping[str, int | Sequence[str]]) -> Replication:
-    """A factor or a list of racks for each datacenter; both in the order that commands have them."""
+    """Return the replication for a factor or a list of racks in each datacenter, sorted as commands require."""
     found = []
     for name, wanted in sorted(datacenters.items()):
         racks = () if isinstance(wanted, int) else tuple(sorted(wanted))
@@ -32,12 +34,12 @@ def network(datacenters: Mapping[str, int | Sequence[str]]) -> Replication:
 
 
 def in_zone(name: str) -> Replication:
-    """Placed by the zone of that name."""
+    """Return the replication that follows a zone."""
     return Replication("zone", 0, zone=name)
 
 
 def parse_setting(setting: str) -> Replication:
-    """A setting as it is typed. Raises ValueError with what was expected."""
+    """Parse a setting. Raises ValueError with the expected form."""
     if setting == "entire":
         return ENTIRE
     if setting.startswith(TABLETS):
@@ -57,7 +59,7 @@ def parse_setting(setting: str) -> Replication:
 
 
 def replication_json(value: Replication) -> dict[str, Any]:
-    """The JSON of a setting."""
+    """Return a replication as JSON."""
     found: dict[str, Any] = {"strategy": value.strategy}
     strategy = STRATEGIES.get(value.strategy)
     if strategy is not None and strategy.has_datacenters and value.datacenters:
@@ -68,7 +70,7 @@ def replication_json(value: Replication) -> dict[str, Any]:
 
 
 def format_replication(value: Mapping[str, Any]) -> str:
-    """What one would type for the setting that this JSON is."""
+    """Return the text form of a replication given as JSON."""
     if "zone" in value:
         return ZONE + str(value["zone"])
     before = TABLETS if value["strategy"] == "tablets" else ""

@@ -1,4 +1,4 @@
-"""What operators ask of tablets, as commands: names become ids, kinds and numbers follow from the state."""
+"""Intents for tablets. Names become ids, and kinds and sequence numbers follow from the state."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ringlog.operator.intents.intents import Intent, node_id
 from ringlog.protocol.effects import Draw
 
 Place = tuple[str, int]
-"""Name or id of a node, and a shard."""
+"""A node's name or id, and a shard."""
 
 
 def move_tablet(table: str, number: int, source: Place, target: Place) -> Intent:
-    """A replica moves; within a node, between nodes, or made anew where its node is dead."""
+    """Return the intent that moves a replica within or between nodes, or rebuilds it if the source node is dead."""
 
     def intent(state: ClusterState, _: Draw) -> Command:
         here, there = (Shard(node_id(state, node), shard) for node, shard in (source, target))
@@ -31,7 +31,7 @@ def move_tablet(table: str, number: int, source: Place, target: Place) -> Intent
 
 
 def repair_tablets(table: str, numbers: tuple[int, ...]) -> Intent:
-    """Tablets are repaired; none are named: all."""
+    """Return the intent that repairs tablets. Without numbers, all tablets of the table are repaired."""
 
     def intent(state: ClusterState, _: Draw) -> Command:
         tablet_map = state.tablets.get(table)
@@ -42,7 +42,10 @@ def repair_tablets(table: str, numbers: tuple[int, ...]) -> Intent:
 
 
 def explain_undone(state: ClusterState, table: str, decision: str, how: str) -> str:
-    """Why a decision by hand would not hold, and the hint to change; ``how``: the decision of the balancer."""
+    """Return why the balancer would revert a manual resize, and the table option to set instead.
+
+    ``how``: the decision that the balancer would make.
+    """
     count = state.tablets[table].count
     more, less = 2 * count, -(-count // 2)
     then = "revoke it" if how == NONE else f"{how} them again"
@@ -58,7 +61,7 @@ def _hint(table: str, name: str, count: int) -> str:
 
 
 def next_step_text(state: ClusterState, table: str, decision: str) -> str:
-    """The next step after a decision has been applied."""
+    """Return the condition that completes an applied decision."""
     count = state.tablets[table].count
     if decision == NONE:
         return f"{table} keeps its {count} tablets, unless the balancer decides anew"
@@ -68,7 +71,7 @@ def next_step_text(state: ClusterState, table: str, decision: str) -> str:
 
 
 def resize_table(table: str, decision: str) -> Intent:
-    """A decision, under the number that follows."""
+    """Return the intent of a resize decision, with the next sequence number."""
 
     def intent(state: ClusterState, _: Draw) -> Command:
         tablet_map = state.tablets.get(table)

@@ -1,17 +1,17 @@
-"""Which tokens a node asks for when its author says only how many: unowned, balanced, the same for the same seed.
+"""Tokens for a node that requests only a number of them: free, balanced, and deterministic for a seed.
 
-What a node has to hold is decided among its **peers**, whose tokens alone count:
+Only the tokens of the node's **peers** count, the nodes that share its data:
 
-- under SimpleStrategy all nodes of the ring;
-- under NetworkTopologyStrategy the nodes of its datacenter; where that has racks, not more than replicas, every rack
-  holds a replica of everything, and only the nodes of its rack share with it.
+- under SimpleStrategy, all nodes of the ring;
+- under NetworkTopologyStrategy, the nodes of its datacenter. If the datacenter has at most as many racks as replicas,
+every rack has a replica of every row, and only the nodes of its rack are peers.
 
-Among peers without tokens the tokens are spread evenly, from a drawn offset. Else each token takes, from the peer that
-owns most, a slice of that peer's largest range: as much as a token of the newcomer should own in the end, so that a
-newcomer with as many tokens as the others ends up with about their share. Tokens that operations in flight have asked
-for count as theirs. Pure: the ring as it will be, and random bytes, are all it depends on.
+If no peer has tokens, the tokens are spread evenly from a random offset. Otherwise each token takes a slice of the
+largest range of the peer that owns most. A slice is the final share of one token, so that a new node with as many
+tokens as the others gets about an equal share. Tokens that operations in flight have requested count as their
+requester's. The result depends only on the future ring and the random bytes.
 
-Source: the idea of Cassandra's token allocation for a replication factor; the way to choose is our own, and simpler.
+Source: the idea of Cassandra's token allocation for a replication factor, with a simpler choice of tokens.
 """
 
 from __future__ import annotations
@@ -28,17 +28,16 @@ from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import SeededDraw
 
 RING = 2**64 - 1
-"""How many tokens there are."""
+"""The number of tokens."""
 
 USUAL_FACTOR = 3
-"""The replicas in a datacenter, as long as no keyspace says how many."""
+"""The assumed replicas in a datacenter if no keyspace sets the number."""
 
 
 def allocate(state: ClusterState, node: NodeId, count: int, seed: bytes) -> tuple[Token, ...]:
-    """``count`` tokens for a node that joins or moves, in ascending order; fewer only if the ring is that full.
+    """Return ``count`` tokens for a node that joins or moves, in ascending order; fewer only if the ring is full.
 
-    Who moves is asked to move anywhere: its present tokens count as nobody's, and may be chosen again. An unknown node
-    is taken for one that has all others for peers.
+    The present tokens of a moving node count as free and may be chosen again. All nodes are peers of an unknown node.
     """
     owners = {token: owner for token, owner in target_owners(state).items() if owner != node}
     peers = _peers(state, node, set(owners.values()))
@@ -49,7 +48,7 @@ def allocate(state: ClusterState, node: NodeId, count: int, seed: bytes) -> tupl
 
 
 def _peers(state: ClusterState, node: NodeId, members: set[NodeId]) -> set[NodeId] | None:
-    """Those of ``members`` who share with the node what there is to hold; None: all."""
+    """Return the ``members`` that share the node's data; None if all do."""
     own = state.nodes.get(node)
     settings = [keyspace.replication for keyspace in state.keyspaces.values()]
     if own is None or (settings and all(strategy_of(setting).is_anywhere for setting in settings)):
@@ -66,9 +65,9 @@ def _peers(state: ClusterState, node: NodeId, members: set[NodeId]) -> set[NodeI
 def choose_tokens(
     owners: Mapping[Token, NodeId], count: int, draw: Draw, taken: Container[Token] = ()
 ) -> tuple[Token, ...]:
-    """``count`` tokens in ascending order that balance ``owners``; none of them is there or in ``taken``.
+    """Return ``count`` new tokens that balance ``owners``, in ascending order; fewer only if the ring is full.
 
-    Fewer only if the ring is that full.
+    ``taken``: other tokens that must not be chosen.
     """
     offset = int.from_bytes(draw.take(8), "big")
     if not owners:
@@ -88,9 +87,11 @@ def choose_tokens(
     while richest and len(chosen) < count:
         left, owner = heappop(richest)
         largest, end = heappop(ranges[owner])
+        # A range of one token cannot be cut. The owner leaves the heap, because this is its largest range.
         if largest >= -1:
             continue
         cut = min(slice_size, -largest - 1)
+        # The token at the cut is taken by a node that is not a peer: choose the nearest free one before it.
         while cut > 1 and _moved(end, largest + cut) in taken:
             cut -= 1
         if (token := _moved(end, largest + cut)) not in taken:
@@ -101,7 +102,7 @@ def choose_tokens(
 
 
 def _spread(count: int, offset: int, taken: Container[Token]) -> tuple[Token, ...]:
-    """Tokens at equal distances from ``offset`` on; the next free one where one is taken."""
+    """Return tokens at equal distances from ``offset``. A taken token is replaced by the next free one."""
     chosen: set[Token] = set()
     for slot in range(count):
         token = _moved(TOKEN_MIN, offset + RING * slot // count)
@@ -112,14 +113,14 @@ def _spread(count: int, offset: int, taken: Container[Token]) -> tuple[Token, ..
 
 
 def _sizes(owners: Mapping[Token, NodeId]) -> list[int]:
-    """Number of tokens in the range that ends at each token, in token order."""
+    """Return the number of tokens in the range that ends at each token, in token order."""
     tokens = sorted(owners)
     first = tokens[0] - tokens[-1] + RING
     return [first, *(high - low for low, high in pairwise(tokens))]
 
 
 def _moved(token: Token, by: int) -> Token:
-    """The token ``by`` steps further on the ring."""
+    """Return the token ``by`` steps further on the ring."""
     moved = TOKEN_MIN + (token - TOKEN_MIN + by) % RING
     assert TOKEN_MIN <= moved <= TOKEN_MAX
     return moved

@@ -1,4 +1,4 @@
-"""The values that an author chooses for commands about zones: the nodes that a filter matches, causes, revisions."""
+"""The values that an author chooses for zone commands: matching nodes, causes and revisions."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ Values = dict[str, Any]
 
 
 def nodes_of_new(state: ClusterState, values: Values) -> tuple[str, ...]:
-    """Of CreateZone."""
+    """Return the data nodes of a CreateZone."""
     return _fit(state, matching(state, values.get("filter", EVERY_NODE), values.get("profiles", ())))
 
 
 def nodes_of_altered(state: ClusterState, values: Values) -> tuple[str, ...] | None:
-    """Of AlterZone: only where the filter or the profiles are others."""
+    """Return the data nodes of an AlterZone; None if the filter and profiles are unchanged."""
     zone = state.zones.get(values["zone"])
     if zone is None or (values.get("filter") is None and values.get("profiles") is None):
         return None
@@ -29,30 +29,30 @@ def nodes_of_altered(state: ClusterState, values: Values) -> tuple[str, ...] | N
 
 
 def nodes_of_existing(state: ClusterState, values: Values) -> tuple[str, ...]:
-    """Of SetDataNodes."""
+    """Return the data nodes of a SetDataNodes."""
     zone = state.zones.get(values["zone"])
     return () if zone is None else _fit(state, matching(state, zone.filter, zone.profiles))
 
 
 def _fit(state: ClusterState, nodes: tuple[str, ...]) -> tuple[str, ...]:
-    """Those of them that may be data nodes."""
+    """Return those of the nodes that may be data nodes."""
     outside = unfit(state)
     return tuple(node for node in nodes if node not in outside)
 
 
 def partition_of(state: ClusterState, values: Values) -> ZonePartition | None:
-    """The partition that a command names."""
+    """Return the partition that a command names, or None."""
     return state.zone_partitions.get(partition_key(values["zone"], values["partition"]))
 
 
 def next_step(state: ClusterState, values: Values) -> tuple[str, ...]:
-    """Of SwitchStable: the nodes of the next step."""
+    """Return the nodes of the next step, for a SwitchStable."""
     found = partition_of(state, values)
     return () if found is None or not found.pending else found.pending[0].nodes
 
 
 def learners_of(state: ClusterState, values: Values) -> tuple[str, ...]:
-    """Of SwitchStable: those of the nodes that learn in the next step, or learn now."""
+    """Return the applied nodes that are learners in the next step (or in the stable one), for a SwitchStable."""
     found = partition_of(state, values)
     if found is None:
         return ()
@@ -61,18 +61,18 @@ def learners_of(state: ClusterState, values: Values) -> tuple[str, ...]:
 
 
 def revisions_of(state: ClusterState, values: Values) -> ZoneRevisions:
-    """Of SwitchStable: those that the state has."""
+    """Return the partition's current revisions, for a SwitchStable."""
     found = partition_of(state, values)
     return ZoneRevisions() if found is None else found.revisions
 
 
 def pending_revision(state: ClusterState, values: Values) -> int:
-    """Of CancelRebalance and FinishCancel."""
+    """Return the revision of the pending steps, for a CancelRebalance or FinishCancel."""
     return revisions_of(state, values).pending
 
 
 def copies_of(state: ClusterState, values: Values) -> tuple[ZoneCopy, ...]:
-    """Of ResetPartitions: every member that is alive has the same."""
+    """Return the copies of a ResetPartitions: every living member has the same data."""
     zone = state.zones.get(values["zone"])
     wanted = values.get("partitions", ())
     if zone is None:

@@ -1,1 +1,1 @@
-"""Plans run offline, and charts of their balance."""
+"""Rehearsals: plans that run offline, and charts of the balance over time."""

@@ -1,8 +1,8 @@
-"""The picture of a film of balance, as SVG: equal films give equal bytes.
+"""A chart of the balance over time, as SVG. Equal histories give equal bytes.
 
-Panels from top to bottom, all over the same time: tablets of each node, divided by its shards; the same in bytes, if
-any are known; a strip for each shard, the darker the more tablets it has; tablets in transition. A value holds until
-the next moment. Beyond ``STRIPS_MAX`` shards there is a strip for each node, as dark as its fullest shard.
+All panels share the time axis. From top to bottom: tablets of each node divided by its shards; the same for bytes, if
+any are known; a strip for each shard, darker for more tablets; tablets in transition. A value holds until the next
+moment. With more than ``STRIPS_MAX`` shards, each node has one strip, shaded by its fullest shard.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from ringlog.operator.rehearsal.balance_history import BalanceHistory, BalanceMo
 
 EPOCHS: Final = "epoch"
 SECONDS: Final = "s"
-"""What the axis shows: times as they are, or seconds since the first of microseconds."""
+"""The unit of the axis: epochs, or seconds since the first moment (times are microseconds then)."""
 
 LEFT: Final = 90
 WIDE: Final = 760
@@ -26,10 +26,10 @@ HIGH: Final = 140
 GAP: Final = 48
 LEGEND: Final = 150
 NAMED_MAX: Final = 24
-"""Nodes in the legend. Each line and strip tells its name to who points at it, however many there are."""
+"""The most nodes in the legend. Every line and strip also has its name as a tooltip."""
 STRIPS_MAX: Final = 256
 STRIP: Final = 10
-"""The height of a strip that has room for its name."""
+"""The height of a strip that has room for its name, in pixels."""
 SHADES: Final = 12
 TICKS: Final = 5
 
@@ -39,23 +39,23 @@ _STYLE: Final = (
 )
 
 Steps = list[tuple[int, float | None]]
-"""Times and the values from then on; None: there is nothing to show."""
+"""(time, value from that time on) pairs. None draws a gap."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Axis:
-    """Times as places on the page."""
+    """Horizontal positions of times."""
 
     begin: int
     end: int
     unit: str
 
     def x(self, at: int) -> float:
-        """The place of a time."""
+        """Return the horizontal position of a time, in pixels."""
         return round(LEFT + WIDE * (at - self.begin) / max(1, self.end - self.begin), 1)
 
     def label(self, at: int) -> str:
-        """A time in words."""
+        """Return a time in the unit of the axis."""
         return f"{EPOCHS} {at}" if self.unit == EPOCHS else f"{(at - self.begin) / 1e6:.3g} s"
 
 
@@ -68,7 +68,7 @@ class _Panel:
 
 
 def draw_chart(history: BalanceHistory, unit: str = SECONDS) -> str:
-    """The film as an SVG document; it must have a moment. ``unit``: what its times are."""
+    """Return a history as an SVG document. It must have a moment. ``unit``: the unit of its times."""
     moments = history.moments
     assert moments, "there were tablets"
     axis = _Axis(moments[0].at, history.end, unit)
@@ -138,7 +138,7 @@ def _moving(moments: Sequence[BalanceMoment], axis: _Axis) -> _Panel:
 
 
 def _frame(panel: _Panel, axis: _Axis) -> Iterator[str]:
-    """Title, axes and what the times are."""
+    """Yield title, axes and time labels of a panel."""
     yield _text(LEFT, -8, panel.title, 'class="title"')
     yield f'<path class="axis" fill="none" d="M{LEFT} 0V{panel.high}H{LEFT + WIDE}"/>'
     if panel.most:
@@ -167,7 +167,7 @@ def _by_name(history: BalanceHistory) -> list[int]:
 
 
 def _per_shard(history: BalanceHistory, number: int, series: str) -> Steps:
-    """What a node has, divided by its shards; None while it is not there."""
+    """Return a node's tablets or bytes divided by its shards; None while the node is not in the cluster."""
     found: Steps = []
     for moment in history.moments:
         column = moment.sizes if series == "bytes" else moment.tablets
@@ -184,7 +184,7 @@ def _shade(moment: BalanceMoment, number: int, shard: int, most: int) -> int | N
 
 
 def _runs(steps: Sequence[tuple[int, int | None]], end: int) -> Iterator[tuple[int, int, int | None]]:
-    """(begin, end, value) of equal values beside each other."""
+    """Yield (begin, end, value) of adjacent equal values."""
     begins = [(next(run)[0], value) for value, run in groupby(steps, key=lambda step: step[1])]
     for (at, value), until in zip(begins, [*(at for at, _ in begins[1:]), end], strict=True):
         yield at, until, value
@@ -217,7 +217,7 @@ def _named(history: BalanceHistory, number: int) -> str:
 
 
 def _colour(number: int) -> str:
-    """Neighbours differ: each is the golden angle further on."""
+    """Return a node's color. Consecutive numbers differ by the golden angle, so neighbors are easy to distinguish."""
     red, green, blue = hls_to_rgb(number * 0.381966 % 1, 0.42, 0.65)
     return f"#{round(red * 255):02x}{round(green * 255):02x}{round(blue * 255):02x}"
 

@@ -1,12 +1,12 @@
-"""Balance over time: what each shard had, and how many tablets were in transition.
+"""Balance over time: the tablets and bytes of each shard, and the number of tablets in transition.
 
-A film is made of states in their order and of what nodes reported in between. Where these come from makes no
-difference: a rehearsal, a simulated cluster, the log of a live one. A replica counts where it is settled: one, and the
-bytes that a node has last said of its tablet. After a split or merge the known bytes of the table lie evenly on its
-tablets until nodes report again. The film begins with the first table in tablets.
+The input is a sequence of states and the nodes' load reports. It may come from a rehearsal, a simulated cluster or the
+log of a running cluster. A settled replica counts as one tablet, with the bytes that nodes last reported for it. After
+a split or merge, the known bytes of the table are divided evenly among its tablets until nodes report again. The
+history begins with the first table in tablets.
 
-A table is counted again only when its tablets or sizes have changed. A film has less than ``MOMENTS_MAX`` moments: at
-that number every second one goes, and the next one has the greater number of tablets in transition of the two.
+A table is recounted only if its tablets or sizes changed. A history has fewer than ``MOMENTS_MAX`` moments: at that
+number, every second moment is dropped, and its successor keeps the greater number of tablets in transition.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ MOMENTS_MAX: Final = 2_000
 
 @dataclass(frozen=True, slots=True)
 class HistoryNode:
-    """A node of a film, by the number that moments know it by."""
+    """A node of a history. Moments refer to it by its position in ``BalanceHistory.nodes``."""
 
     name: str
     shards: int
@@ -42,8 +42,10 @@ class HistoryNode:
 
 @dataclass(frozen=True, slots=True)
 class BalanceMoment:
-    """How it was from ``at`` on. ``there``: numbers of the nodes in the cluster; ``tablets`` and ``sizes``: replicas
-    and bytes by node's number and shard, of the nodes and shards known by then; ``moving``: tablets in transition.
+    """The balance from the time ``at`` until the next moment.
+
+    ``there``: the numbers of the nodes in the cluster. ``tablets``, ``sizes``: replicas and bytes, of shape (nodes
+    known so far, greatest shard count so far). ``moving``: the number of tablets in transition.
     """
 
     at: int
@@ -55,7 +57,7 @@ class BalanceMoment:
 
 @dataclass(frozen=True, slots=True)
 class _CountedTable:
-    """Tablets of a table, and of each replica the node's number, the shard and the bytes."""
+    """The tablets of a table, and arrays of equal length with each replica's node number, shard and bytes."""
 
     tablets: TabletMap
     node: Ints
@@ -64,7 +66,7 @@ class _CountedTable:
 
 
 class BalanceHistory:
-    """Moments in their order, up to ``end``. Feed it with ``add_reports`` and ``add_state``."""
+    """Moments in order, up to ``end``. ``add_reports`` and ``add_state`` extend it."""
 
     def __init__(self) -> None:
         self.moments: list[BalanceMoment] = []
@@ -78,7 +80,7 @@ class BalanceHistory:
         self._last = EMPTY_STATE
 
     def add_reports(self, reports: Reports, state: ClusterState) -> None:
-        """What nodes have said by now."""
+        """Record the newest reports of the nodes."""
         if reports.newest is self._newest:
             return
         present = report_basis(state)
@@ -90,11 +92,12 @@ class BalanceHistory:
         self._newest = reports.newest
 
     def add_state(self, at: int, state: ClusterState) -> None:
-        """The state at ``at`` (epochs or microseconds); what is dated before an earlier one counts as at that time."""
+        """Record the state at ``at`` (epochs or microseconds). A time before ``end`` counts as ``end``."""
         if not state.tablets and not self.moments:
             return
         self.end = max(self.end, at)
         last, self._last = self._last, state
+        # States share unchanged parts, so identity detects an unchanged table without a comparison.
         if state.tablets is last.tablets and state.nodes is last.nodes and not self._stale:
             return
         for node, found in in_order(state.nodes):
@@ -132,6 +135,7 @@ class BalanceHistory:
         shape = len(self.nodes), max(node.shards for node in self.nodes)
         tablets, sizes = np.zeros(shape, np.int64), np.zeros(shape, np.int64)
         for table in self._tables.values():
+            # ``np.add.at`` adds once for each replica. Indexed ``+=`` would add once for each distinct shard.
             np.add.at(tablets, (table.node, table.shard), 1)
             np.add.at(sizes, (table.node, table.shard), table.size)
         held = np.flatnonzero(tablets.sum(axis=1)).tolist()
@@ -148,7 +152,9 @@ class BalanceHistory:
 
 
 def history_of(states: Iterable[ClusterState], reports_in: Iterable[Heard]) -> BalanceHistory:
-    """The film of a log: each state by its time, after what the broker had taken of the nodes' words by then."""
+    """Return the history of a log. Each state is recorded by its time, after the reports that the broker appended by
+    then.
+    """
     history, reports, state = BalanceHistory(), Reports(), EMPTY_STATE
     waiting = deque(sorted(reports_in, key=lambda one: one.appended))
     for state in states:

@@ -1,13 +1,12 @@
-"""A rehearsal: the commands of a plan, decided offline on an in-memory log with a manual clock and repeatable
-random bits.
+"""A rehearsal: the commands of a plan run offline, on an in-memory log with a manual clock and repeatable random bits.
 
-The very fold, authoring and coordinator decisions of the live system run here; only broker, clock and nodes are
-replaced: every node acknowledges at once, change topics are published at once, and nothing is streamed. The same lines
-give the same answers, byte for byte. A plan that does not begin with InitializeCluster is rehearsed on a cluster
-founded for it (that takes epoch 1).
+The fold, the authoring and the coordinator are those of the running system. Only the broker, the clock and the nodes
+are replaced: every node acknowledges at once, change topics are published at once, and no rows are streamed. Invariant:
+equal lines give equal answers, byte for byte. If the first command is not InitializeCluster, a cluster is created in
+epoch 1.
 
-Two kinds of answers say no. ``invalid``: the line is no command, show or do of this release, or has a field that none
-of them has. ``rejected``: it was understood, and the state does not allow it.
+Two outcomes are refusals. ``invalid``: this release has no such command, show or do, or the line has an unknown field.
+``rejected``: the command is valid, but the state does not allow it.
 """
 
 from __future__ import annotations
@@ -46,11 +45,11 @@ Json = dict[str, Any]
 CLUSTER = "rehearsal"
 STEPS_MAX = 1_000
 NO_ROWS = hashlib.sha256().hexdigest()
-"""The checksum of no rows: nothing is streamed in a rehearsal."""
+"""The checksum of no rows, because a rehearsal streams none."""
 
 
 class Invalid(Exception):
-    """A line that is no command, show or do of this release."""
+    """A line that is not a command, show or do of this release."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -64,14 +63,14 @@ _TABLET_LINES: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
     "balance": (("table",), ()),
     "resize": ((), ()),
 }
-"""Fields that a line may have, and those that it must have."""
+"""The allowed fields and the required fields of each line about tablets."""
 
 _OPTIONAL: Final = {"stream": ("table",)}
-"""What may be shown: fields that its line may have beside those that it must have."""
+"""The optional fields of ``show`` lines."""
 
 
 class Rehearsal:
-    """A state, and the lines that change and show it. ``balance_history``: how tablets lay at each epoch."""
+    """A state, and the lines that change and show it. ``balance_history``: the tablets at each epoch."""
 
     def __init__(self, state: ClusterState = EMPTY_STATE) -> None:
         self.state = state
@@ -82,7 +81,7 @@ class Rehearsal:
         self._reports = Reports()
 
     def line(self, text: str | bytes, number: int) -> Json:
-        """The answer to line ``number`` (from 1)."""
+        """Return the answer to line ``number``, counted from 1."""
         try:
             return self._answer(_parsed(text))
         except Invalid as invalid:
@@ -218,7 +217,7 @@ class Rehearsal:
                 raise Invalid("unknown_command", f"do {other!r}: this release does {verbs}")
 
     def _do_tablets(self, verb: str, value: Json) -> Json:
-        """Tablets are put somewhere, reported of, planned for, moved, cut anew."""
+        """Place tablets, add a load report, or run the balancer's plan or resizes."""
         done: Json = {"done": verb, "epoch": self.state.epoch}
         if verb == "place":
             state = rehearsed_tablets.placed(self.state, _text(value, "table"), value["replicas"])
@@ -253,23 +252,23 @@ class Rehearsal:
         return self._apply(command).kind is OutcomeKind.APPLIED
 
     def _finish_transitions(self) -> None:
-        """All that is in transition comes to its end; operations stay where they are."""
+        """Complete all tablet transitions; operations stay in their stages."""
         for _ in range(STEPS_MAX):
             if not self._coordinate(set()):
                 return
 
     def _drive(self, value: Json, *, to_end: bool) -> Json:
-        """Move operations on, every node acknowledging at once; the answer has the stages they entered, in order.
+        """Advance operations, with every node acknowledging at once, and return the stages that they entered, in order.
 
-        To finish everything includes what the coordinator does besides: a generation that was only requested. A node
-        that leaves gives its tablets away on the way to the end, by the balancer's plans.
+        ``finish`` without an operation also completes other work of the coordinator, such as a requested generation. A
+        leaving node is drained by the balancer's plans.
         """
         wanted = _text(value, "operation") if "operation" in value else None
         if wanted is not None and wanted not in self.state.operations:
             return self._rejected("unknown_operation", f"there is no operation {wanted}")
         goals = [op.id for op in in_flight(self.state) if wanted in (None, op.id)]
         if wanted is None and not to_end and not goals:
-            self._coordinate(set())  # there is nothing to move on but the metadata service, or a generation
+            self._coordinate(set())  # Without operations, a step changes only the metadata service or a generation.
         begun = {name: len(self.state.operations[name].marks) for name in goals}
         until_quiet = to_end and wanted is None
         for _ in range(STEPS_MAX):
@@ -284,7 +283,9 @@ class Rehearsal:
         return is_ended(operation) or (not to_end and len(operation.marks) > marks)
 
     def _drain(self, goals: set[str]) -> bool:
-        """One plan of the balancer for the sake of ``goals``, carried out; False if none of them waits for one."""
+        """Run one plan of the balancer if an operation of ``goals`` waits for a drain. Return whether it changed
+        anything.
+        """
         if not any(is_draining(self.state, self.state.operations[name]) for name in goals):
             return False
         reports = rehearsed_tablets.moved_on(
@@ -294,8 +295,9 @@ class Rehearsal:
         return reports is not None
 
     def _coordinate(self, goals: set[str]) -> bool:
-        """One round of the coordinator, all nodes acknowledging, no operation moved on but ``goals``; True if anything
-        was applied.
+        """Run one round of the coordinator with all nodes acknowledging. Only the operations ``goals`` advance.
+
+        Returns True if a command was applied.
         """
         now = self.clock.now_us()
         allowed = CoordinatorView(self.state, acknowledgements(self.state, now), self.state.epoch, now)
@@ -315,7 +317,7 @@ class Rehearsal:
 
 
 def _parsed(text: str | bytes) -> Json:
-    """The JSON object of a line; Python's own NaN and Infinity are none."""
+    """Return the JSON object of a line. NaN and Infinity, which Python accepts, are refused."""
 
     def refuse(constant: str) -> None:
         raise ValueError(f"{constant} is no JSON")
@@ -344,7 +346,7 @@ def _whole(value: Json, name: str) -> int:
 
 
 def acknowledgements(state: ClusterState, at: int) -> dict[str, NodeAck]:
-    """What the nodes would say if all were well: everything applied, and every gaining node's rows streamed."""
+    """Return the acknowledgements of healthy nodes: the newest epoch applied, and all rows streamed."""
     streaming = [op for op in in_flight(state) if op.stage in REPORTED_STAGES]
     return {
         node: NodeAck(

@@ -1,7 +1,7 @@
-"""Tablets in a rehearsal: where they are, reports of load, plans of the balancer.
+"""Tablets in a rehearsal: placement, load reports and the balancer's plans.
 
-``place`` lays tablets where a story wants them, beside the log: only a rehearsal does that. A report is judged as the
-live balancer judges it; when a tablet has moved its size moves with it, as if the nodes had reported again.
+``place`` sets tablets directly, without a command of the log; only a rehearsal can do that. Reports are validated as by
+the running balancer. The size of a moved tablet moves with it, as if the nodes had reported again.
 """
 
 from __future__ import annotations
@@ -34,19 +34,19 @@ _NO_REPORT = "the report is ignored as a whole"
 
 
 class BadField(Exception):
-    """A field of a line has not the form that it must have."""
+    """A field of a line with an invalid value."""
 
 
 def shown_tablets(state: ClusterState, table: str) -> Json | Rejected:
-    """``show tablets``."""
+    """Answer ``show tablets``."""
     tablets = map_named(state, table)
     return _without(state, table) if tablets is None else tablets_view(state, tablets)
 
 
 def placed(state: ClusterState, table: str, replicas: Any) -> ClusterState | Rejected:
-    """``do place``: the state in which the table has these tablets, each a list of ``[node, shard]``.
+    """Return the state after ``do place``.
 
-    Raises BadField.
+    ``replicas``: for each tablet a list of ``[node, shard]``. Raises BadField.
     """
     if table not in state.tablets:
         return _without(state, table)
@@ -81,7 +81,7 @@ def _replica(state: ClusterState, number: int, place: Any) -> TabletReplica | Re
 
 
 def reported(state: ClusterState, reports: Reports, value: Mapping[str, Any], now: Micros) -> Reports | Rejected:
-    """``do report``: the reports with one more; Rejected if it is ignored. Raises BadField."""
+    """Return the reports after ``do report``, or Rejected if the new report is ignored. Raises BadField."""
     sizes = value.get("sizes", {})
     if not isinstance(value["node"], str) or not isinstance(sizes, Mapping):
         raise BadField('node: expected text; sizes: expected {"keyspace.table": [[tablet, bytes], ...]}')
@@ -106,7 +106,7 @@ def _is_size(row: Any) -> bool:
 
 
 def planned(state: ClusterState, reports: Reports) -> Json:
-    """``do plan``: one plan, not applied."""
+    """Answer ``do plan``: one plan, which is not applied."""
     return plan_view(state, advise(state, measured(reports, state)))
 
 
@@ -117,7 +117,7 @@ def balanced(
     apply: Callable[[Command], bool],
     settle: Callable[[], None],
 ) -> tuple[Json, Reports]:
-    """``do balance``: plans until one is empty, each carried out to its end; and the reports as they are then."""
+    """Run plans until one is empty (``do balance``). Return (answer, reports after the moves)."""
     plans = migrations = 0
     advice = _advice(state(), reports, tables)
     while plans < PLANS_MAX and (after := _executed(state, reports, advice, apply, settle)) is not None:
@@ -130,7 +130,7 @@ def balanced(
 def moved_on(
     state: Callable[[], ClusterState], reports: Reports, apply: Callable[[Command], bool], settle: Callable[[], None]
 ) -> Reports | None:
-    """One plan, carried out to its end: the reports as they are then; None if it was empty, or was refused."""
+    """Run one plan. Return the reports after the moves, or None if the plan is empty or refused."""
     return _executed(state, reports, _advice(state(), reports, None), apply, settle)
 
 
@@ -151,7 +151,7 @@ def _executed(
 def resized(
     state: Callable[[], ClusterState], reports: Reports, apply: Callable[[Command], bool], settle: Callable[[], None]
 ) -> Json:
-    """``do resize``: what the sizes ask for is decided and, where siblings are together, carried out, once."""
+    """Run the balancer's resizes once (``do resize``). A merge is carried out only if siblings share their shards."""
     decisions = []
     for command in advise(state(), measured(reports, state())).resizes:
         before = state().tablets[command.table].count
@@ -167,7 +167,7 @@ def _advice(state: ClusterState, reports: Reports, tables: frozenset[str] | None
 
 
 def _followed(state: ClusterState, reports: Reports, moves: tuple[TabletMigration, ...]) -> Reports:
-    """The reports after moves that began in ``state``."""
+    """Return the reports after moves that started in ``state``, with sizes moved along."""
     measured_now = measured(reports, state)
     loads: dict[NodeId, Loads] = {
         node: {table: dict(sizes) for table, sizes in one.loads.get(BYTES, {}).items()}
@@ -176,6 +176,7 @@ def _followed(state: ClusterState, reports: Reports, moves: tuple[TabletMigratio
     for move in moves:
         for table in (move.table, *sharing(state).get(move.table, ())):
             there = [replica.node for replica in state.tablets[move.table].replicas(move.tablet)]
+            # The size is read before the source is removed, because the source may be the only node that reported it.
             present = [loads[node][table][move.tablet] for node in there if _has(loads, node, table, move.tablet)]
             if move.from_ is not None:
                 loads.get(move.from_.node, {}).get(table, {}).pop(move.tablet, None)

@@ -1,4 +1,4 @@
-"""Zones in a rehearsal: what they are, and groups that apply what is pending at once, with their data."""
+"""Zones in a rehearsal: their partitions, and groups that apply pending steps and move their data at once."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ SWITCHES_MAX = 1_000_000
 
 
 def shown_zone(state: ClusterState, name: str) -> Json | Rejected:
-    """``show zone``."""
+    """Answer ``show zone``."""
     zone = zone_named(state, name)
     return zone if isinstance(zone, Rejected) else zone_view(state, zone)
 
 
 def switch_of(partition: ZonePartition) -> SwitchStable:
-    """What is submitted when the group of a partition has applied the next step."""
+    """Return the command that a partition's group submits after it applied the next step."""
     step = partition.pending[0]
     return SwitchStable(partition.zone, partition.number, step.nodes, step.learners, partition.revisions)
 
@@ -37,8 +37,9 @@ def switched(
     apply: Callable[[Command], Outcome],
     settle: Callable[[], None],
 ) -> Json | Rejected:
-    """``do switch``: the next step of one partition; without a number all steps of all, until nothing is pending. The
-    tablets of zones move before, as far as they may; ``settle`` leads them to their ends.
+    """Apply the next step of a partition (``do switch``). Without a number, apply all steps of all partitions.
+
+    Tablets of zones are moved first, as far as the log accepts it; ``settle`` completes their transitions.
     """
     zone = zone_named(state(), name)
     if isinstance(zone, Rejected):

@@ -1,1 +1,1 @@
-"""Parts of the state as JSON and text, with what they wait for."""
+"""Parts of the state as JSON and text, with the conditions that operations and tablets wait for."""

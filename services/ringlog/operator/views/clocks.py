@@ -1,8 +1,8 @@
-"""Clocks that are or were wrong: what they left in the log, and the commands that take it back.
+"""Timestamps that a wrong clock left in the log, and the commands that lower them.
 
-What was appended at the broker, and when, is looked at before anything is taken back: a write that a writer may have
-routed, or a node judged, at or after the time in question stays as it is. That is all the fold cannot see; the rest are
-its own rules (``ringlog.kernel.commands.cdc.clock``).
+Invariant: a timestamp is not lowered to or below one that a writer may have used or a node may have validated. The
+state does not contain the append times of the broker, so this module reads them. All other rules are those of the
+commands (``ringlog.kernel.commands.cdc.clock``).
 """
 
 from __future__ import annotations
@@ -26,14 +26,18 @@ from ringlog.protocol.coordinator.core import highest_horizon, start_of_next
 from ringlog.protocol.effects import Draw
 
 MINUTE_US: Micros = 60_000_000
-"""More than the validator demands (``protocol.validator.limits``), whose clock may be ahead of this one."""
+"""A margin greater than the validator's (``protocol.validator.limits``), because its clock may be ahead of this one."""
 SKEW_US: Micros = 10_000_000
+"""The difference of two clocks that is reported."""
 _CHANGE = 'ringlog submit \'{"command": "ChangeSettings", "settings": {"cdc_timestamp_ahead_max_us": …}}\''
 
 
 @dataclass(frozen=True, slots=True)
 class LeftTime:
-    """A time of the far future in the log, ``at``: whose it is, and the commands that take it back."""
+    """A timestamp in the far future, and the commands that lower it.
+
+    ``at``: the timestamp. ``text``: its owner. ``effect``: the blocked operations until then.
+    """
 
     text: str
     at: Micros
@@ -42,7 +46,7 @@ class LeftTime:
 
 
 def left_ahead(state: ClusterState, now: Micros) -> tuple[LeftTime, ...]:
-    """What a clock that was ahead has left, because of which no generation can start, or no change counts, for long."""
+    """Return the timestamps that block new generations, or that delay table changes, because a clock was ahead."""
     _, _, latest = start_of_next(state, now)
     found = []
     for name, writer in in_order(state.writers):
@@ -65,14 +69,17 @@ def left_ahead(state: ClusterState, now: Micros) -> tuple[LeftTime, ...]:
 
 
 def ways_of(left: tuple[LeftTime, ...], now: Micros) -> tuple[str, ...]:
-    """What an operator can do about them, in words."""
+    """Return the remedies for these timestamps, a line each."""
     ahead = max((one.at for one in left), default=now) - now
     take_back = [f"take it back: {', then '.join(one.ways_out)}" for one in left]
     return (*take_back, f"or start it there, {ahead // SECOND_US} s ahead: {_CHANGE}") if left else ()
 
 
 def skews(state: ClusterState, now: Micros, appended: Micros | None) -> list[str]:
-    """Signs that two clocks differ by more than ten seconds. ``appended``: the broker's newest append time."""
+    """Return a line for the log's authors and for the broker if their clock is more than ``SKEW_US`` ahead of this one.
+
+    ``appended``: the broker's newest append time.
+    """
     found = []
     if state.time - now > SKEW_US:
         ahead = (state.time - now) / SECOND_US
@@ -84,7 +91,7 @@ def skews(state: ClusterState, now: Micros, appended: Micros | None) -> list[str
 
 
 def clock_lines(state: ClusterState, now: Micros, appended: Micros | None) -> list[str]:
-    """What ``ringlog status`` says of clocks: nothing where they agree and nothing was left."""
+    """Return the lines of ``ringlog status`` about wrong clocks and the timestamps that they left."""
     lines = [f"clock_skew: {text}; compare the machines' clocks" for text in skews(state, now, appended)]
     left = left_ahead(state, now)
     lines += [f"clock_was_ahead: {one.text}; until then {one.effect}" for one in left]
@@ -107,21 +114,22 @@ def lapsed_leases(state: ClusterState, appended: Micros | None) -> list[str]:
 
 
 def appended_until(bootstrap: str, cluster: str) -> Micros | None:
-    """The greatest append time of any write. Raises LogUnavailable."""
+    """Return the greatest append time of all writes. Raises LogUnavailable."""
     return newest_append(admin_client(bootstrap), topic_name(cluster, MUTATIONS.suffix))
 
 
 def seen_until(bootstrap: str, cluster: str) -> Micros | None:
-    """The same for a look only: None also where the topic, or its times, cannot be looked at."""
+    """Return the greatest append time for display; None if the topic or its times are not available."""
     with suppress(LogError):
         return appended_until(bootstrap, cluster)
     return None
 
 
 def lowest_horizon(state: ClusterState, writer: CdcWriter, appended: Micros | None) -> Micros:
-    """The least horizon above all that was used: a write counts if it lies at most a leeway ahead of its append.
+    """Return the lowest safe write lease of a writer: above every timestamp that it may have used.
 
-    That leeway is the one of its time, not of now: it may have been wider.
+    A write is valid if its timestamp is at most the allowed lateness ahead of its append. The widest lateness of all
+    generations counts, because it may have been wider in the past.
     """
     leeway = max([widest_leeway(state), *(leeway_at(state, one) for one in state.generations)])
     used = 0 if appended is None else appended + leeway + 1
@@ -131,10 +139,10 @@ def lowest_horizon(state: ClusterState, writer: CdcWriter, appended: Micros | No
 def lowering(
     state: ClusterState, name: str, appended: Micros | None, to: Micros | None, reason_text: str
 ) -> tuple[CdcWriter, LowerCdcWriter]:
-    """(the fenced writer, the command that lowers what it has promised), as low as it is safe, or to ``to``.
+    """Return (fenced writer, command that lowers its write lease).
 
-    ``appended``: the newest append time in the mutations topic; nobody has used more than that and the leeway. Raises
-    Refused.
+    ``to``: the requested lease; None: the lowest safe one. ``appended``: the newest append time of the mutations topic.
+    A writer cannot have used a timestamp above it plus the allowed lateness. Raises Refused.
     """
     found = state.writers.get(name)
     if found is None:
@@ -155,10 +163,11 @@ def lowering(
 def settled_lowering(
     state: ClusterState, now: Micros, appended: Micros | None, to: Micros | None, reason_text: str
 ) -> LowerSettledTime:
-    """The command that lowers the settled time as low as it is safe, or to ``to``.
+    """Return the command that lowers the validation watermark to ``to``, or to the lowest safe time.
 
-    ``now``: this clock, ``appended``: the newest append time in the mutations topic. A node has judged nothing that was
-    appended later, and what is appended until the command is in the log lies below the margin. Raises Refused.
+    ``now``: this machine's clock. ``appended``: the newest append time of the mutations topic. Nodes have not validated
+    writes above ``appended``. The margin covers writes that are appended until the command is in the log. Raises
+    Refused.
     """
     horizon = highest_horizon(state)
     used = max(now + MINUTE_US, appended or 0) + widest_leeway(state) + 1
@@ -180,7 +189,7 @@ def settled_lowering(
 def withdrawal(
     state: ClusterState, generation: str, appended: Micros | None, reason_text: str, draw: Draw
 ) -> WithdrawCdcGeneration:
-    """The command that takes the last generation back, unless writes were judged by it. Raises Refused."""
+    """Return the command that withdraws the last generation. Raises Refused if writes were already validated by it."""
     starts = start_of(state, generation)
     if starts is not None and appended is not None and appended >= starts:
         text = f"writes were appended until {_last(appended)}, after {generation} starts ({when(starts)})"
@@ -189,7 +198,7 @@ def withdrawal(
 
 
 def start_of(state: ClusterState, generation: str) -> Micros | None:
-    """When a generation starts, or would have; None: it is not known."""
+    """Return the start of a committed generation, or None if the generation is unknown."""
     return next((one.timestamp for one in state.generations if one.id == generation), None)
 
 

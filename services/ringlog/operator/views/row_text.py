@@ -1,8 +1,8 @@
-"""Rows and register values as text and JSON: the values that people type, and the results of reads and writes.
+"""Rows and register values as text and JSON, for arguments and results of reads and writes.
 
-A value is typed as in JSON (``5``, ``true``, ``[1, 2]``; text as it is, bytes as ``0x`` and hex digits), and shown in
-the same form. A value that its type cannot show, such as one of a user type, is shown as bytes. Results name the plan,
-the epochs and the nodes that answered.
+A value is typed as JSON (``5``, ``true``, ``[1, 2]``), with text unquoted and bytes as ``0x`` and hex digits. It is
+shown in the same form. A value that its type cannot decode is shown as bytes. Results include the plan, the epochs and
+the nodes that answered.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from ringlog.wire.records import Cell, decode_mutation
 
 
 def text_of(value: bytes, as_hex: bool) -> str:
-    """A value as text, or as hex digits."""
+    """Return a value as text or as hex digits."""
     return value.hex() if as_hex else value.decode(errors="backslashreplace")
 
 
 def done(state: ClusterState, result: RegisterResult, as_hex: bool) -> dict[str, Any]:
-    """A success as JSON; nodes by name."""
+    """Return a successful register request as JSON, with node names."""
     cell = result.cell
     return {
         "value": None if cell is None or cell.deleted else text_of(cell.value, as_hex),
@@ -45,7 +45,7 @@ def done(state: ClusterState, result: RegisterResult, as_hex: bool) -> dict[str,
 
 
 def about(state: ClusterState, result: RegisterResult | FoundPartition) -> dict[str, Any]:
-    """What a success went by."""
+    """Return the epoch, plan, answers and attempts of a successful request."""
     return {
         "epoch": result.epoch,
         "plan": _plan(state, result.plan),
@@ -68,7 +68,7 @@ def _plan(state: ClusterState, plan: RequestPlan) -> dict[str, Any]:
 
 
 def value_of(type_name: str, text: str) -> bytes:
-    """The bytes of a value that was typed. Raises TypeMismatch."""
+    """Return the bytes of a typed value. Raises TypeMismatch."""
     refused = TypeMismatch(type_name, f"{text[:40]!r} is none")
     for meant in _meanings(text):
         try:
@@ -79,7 +79,10 @@ def value_of(type_name: str, text: str) -> bytes:
 
 
 def _meanings(text: str) -> Iterable[object]:
-    """What a text may stand for; the first that is of the type is meant."""
+    """Yield the possible values of a text in order of precedence. The first one that the type accepts is used.
+
+    Text precedes JSON, so that ``5`` in a text column remains text.
+    """
     if text.startswith("0x"):
         with suppress(ValueError):
             yield bytes.fromhex(text[2:])
@@ -96,14 +99,17 @@ def _tuples(value: Any) -> Any:
 
 
 def key_of(table: Table, parts: Iterable[str]) -> tuple[bytes, ...]:
-    """Components of the key, as many as were typed. Raises TypeMismatch."""
+    """Return the components of a complete or partial key. Raises TypeMismatch."""
     types = {column.name: column.type for column in table.columns}
     names = (*table.partition_key, *table.clustering_key)
     return tuple(value_of(types[name], part) for name, part in zip(names, parts, strict=False))
 
 
 def cells_of(table: Table, values: Mapping[str, str | None]) -> tuple[Cell, ...]:
-    """Return the cells by column, None: null. Raises TypeMismatch, and Refused for a column that cannot be set."""
+    """Return a cell for each column; None sets the column to null.
+
+    Raises TypeMismatch, and Refused for an unknown column or a column of the key.
+    """
     key = {*table.partition_key, *table.clustering_key}
     types = {column.name: column.type for column in table.columns if column.name not in key}
     for name in values:
@@ -122,7 +128,7 @@ def _columns_of(table: Table, settable: Iterable[str]) -> str:
 
 
 def found_json(state: ClusterState, found: FoundPartition, now: Micros) -> dict[str, Any]:
-    """What a read has found, as of ``now``: the rows, and what it went by."""
+    """Return the result of a read as of ``now``: the live rows, and the epoch, plan and nodes of the request."""
     table = state.tables[found.table]
     types = {column.name: column.type for column in table.columns}
     live = merged((decode_mutation(one) for one in found.writes), shape_of_table(table), now)

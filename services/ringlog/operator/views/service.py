@@ -1,4 +1,4 @@
-"""What operators ask of the metadata service and of recoveries: what it waits for, and the ways out."""
+"""Status of the metadata service and of recoveries: the next step, its cause of delay, and the remedies."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ Json = dict[str, Any]
 
 
 def service_status(state: ClusterState, acks: Mapping[str, NodeAck]) -> Json:
-    """``views.service``, and beside it each member's stage, the next step, whom it waits for and what can be done.
+    """Return ``views.service``, each member's stage, and the next step with the reason of its delay.
 
-    ``next`` is null where nothing is to change; ``waits_for`` is null unless something is waited for.
+    ``next`` is null if no step is planned. ``waits_for`` is null unless the step waits.
     """
     step = next_step(state)
     witnesses = witnesses_of(state, acks)
@@ -42,7 +42,7 @@ def service_status(state: ClusterState, acks: Mapping[str, NodeAck]) -> Json:
 
 
 def _lacking(state: ClusterState) -> str:
-    """Why there are not as many members as there are to be, or why one that is to go stays; empty: all is as wanted."""
+    """Return why the number of members is not the wanted one, or why a leaving member stays; empty if neither."""
     members, wanted = read_group(state), wanted_size(state)
     if len(members) < wanted:
         return f"{wanted - len(members)} more nodes that are normal, up and not excluded"
@@ -60,7 +60,7 @@ def _ways_out(state: ClusterState, silent: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def recovery_lines(state: ClusterState) -> tuple[str, ...]:
-    """What every status says while a recovery goes on; nothing else."""
+    """Return the lines of every status during a recovery; else none."""
     running = in_recovery(state)
     if running is None:
         return ()

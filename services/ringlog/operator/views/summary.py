@@ -1,7 +1,7 @@
-"""The summary of ``ringlog status``: a level, and a reason for each thing that needs attention.
+"""The summary of ``ringlog status``: a level, and a reason for each condition that needs attention.
 
-Computed from the views that the same command prints below. It also names the records that a truncation of the log would
-free. No decision rests on it.
+The reasons come from the views that the command prints below. The summary also offers a truncation of the log. It is
+for display only.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Json = dict[str, Any]
 OK: Final = "OK"
 WARN: Final = "WARN"
 LONG_US: Final[Micros] = 600 * SECOND_US
-"""An operation that has been in one stage for longer is a reason."""
+"""The time in one stage after which an operation becomes a reason."""
 
 
 def summary(view: Json, agents: Sequence[AgentView], now: Micros) -> Json:
-    """``level`` and ``reasons`` of a cluster. ``view``: what ``status --json`` prints."""
+    """Return ``level`` and ``reasons`` of a cluster. ``view``: the output of ``status --json``."""
     reasons = [*_recovery(view), *_nodes(view["directory"]), *_operations(view["operations"], now)]
     reasons += [*_zones(view["zones"]), *_agents(agents)]
     reasons += [format_pause(pause) for pause in view["pauses"]]
@@ -63,7 +63,7 @@ def _operations(found: Iterable[Json], now: Micros) -> Iterable[str]:
 
 
 def _features(found: Iterable[Json]) -> Iterable[str]:
-    """An upgrade that has begun: features that are required and not enabled yet."""
+    """Yield features of an unfinished upgrade: required, and not enabled yet."""
     for one in found:
         if one["required"] is not None and one["enabled"] is None:
             lack = one["lacked_by"]
@@ -88,7 +88,7 @@ def _partitions(number: int) -> str:
 
 
 def _agents(agents: Sequence[AgentView]) -> Iterable[str]:
-    """Roles without an agent at work. One that is some epochs behind is at work."""
+    """Yield roles without a working agent. An agent that is a few epochs behind is working."""
     by_role = {one.role: one for one in agents}
     for role in ROLES:
         if (one := by_role.get(role)) is None:
@@ -100,13 +100,13 @@ def _agents(agents: Sequence[AgentView]) -> Iterable[str]:
 
 
 OFFERED_RECORDS: Final = 100_000
-"""A truncation that frees fewer records is not worth a line of ``status``."""
+"""The fewest records that make a truncation worth a line of ``status``."""
 
 
 def truncation_view(state: ClusterState) -> dict[str, Any] | None:
-    """The records that the newest confirmed snapshot makes needless, and the command; None if they are few.
+    """Return the records that precede the newest confirmed snapshot, and the command that truncates them; None if few.
 
-    An archive that the log knows of must hold them first.
+    If the log has an archive, it must contain the records first.
     """
     confirmed, archive = confirmed_snapshots(state), state.log_bounds.get(ARCHIVED)
     covered = [one for one in confirmed if archive is None or one.position - 1 <= archive.position]
@@ -119,7 +119,7 @@ def truncation_view(state: ClusterState) -> dict[str, Any] | None:
 
 
 def format_truncation(view: dict[str, Any]) -> str:
-    """The same in a sentence."""
+    """Return a truncation view as a sentence."""
     archive = "the archive holds them" if view["archived"] else "there is no archive: they are gone then"
     return f"log: no reader needs the oldest {view['records']:,} records ({archive}): {view['command']}"
 

@@ -1,4 +1,4 @@
-"""Tablets and what the balancer makes of them, as JSON and in words. Names of nodes, not ids."""
+"""Tablets and the balancer's decisions as JSON and text, with node names in place of ids."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ Json = dict[str, Any]
 
 
 def map_named(state: ClusterState, table: str) -> TabletMap | None:
-    """The tablets of ``keyspace.table``, its own or those that it shares; None if it has none."""
+    """Return the tablets that a table owns or shares; None if it has none."""
     found = state.tables.get(table)
     return None if found is None else map_of(state, found)
 
 
 def tablets_view(state: ClusterState, tablets: TabletMap) -> Json:
-    """Every tablet of a table, and the decision that is being carried out."""
+    """Return every tablet of a table, and the resize in progress."""
 
     def places(replicas: tuple[TabletReplica, ...]) -> list[list[Any]]:
         return [[name_of(state, one.node), one.shard] for one in replicas]
@@ -60,8 +60,9 @@ def tablets_view(state: ClusterState, tablets: TabletMap) -> Json:
 
 
 def troubles_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = "") -> list[Json]:
-    """The tablets (of ``table``; empty: of all) that turn back, with the reason, and those whose rows are asked for in
-    vain: by whom, of whom, how often so far.
+    """Return tablets that revert, with the reason, and tablets whose stream attempts fail, with the attempts.
+
+    ``table``: only tablets of this table; empty: of all tables.
     """
     tried: dict[str, list[Json]] = {}
     for node, one in session_tries(state, acks):
@@ -77,7 +78,7 @@ def troubles_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str =
 
 
 def resizes_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = "") -> list[Json]:
-    """The resizes (of ``table``; empty: of all) that were decided and not finished, and what each waits for."""
+    """Return unfinished resizes of ``table`` (empty: of all) and the cause of each delay."""
     found = []
     for command in resizes(state, acks):
         resize = state.tablets[command.table].resize
@@ -89,13 +90,13 @@ def resizes_view(state: ClusterState, acks: Mapping[str, NodeAck], table: str = 
 
 
 def resizing(rows: list[Json]) -> Iterator[str]:
-    """The resizes in words, a line each."""
+    """Yield a line for each resize of ``resizes_view``."""
     for row in rows:
         yield f"{row['decision']} {row['sequence']} of {row['table']} is decided and waits for {row['waits_for']}"
 
 
 def troubles(rows: list[Json]) -> Iterator[str]:
-    """The troubles of tablets in words, a line each."""
+    """Yield the lines for the tablets of ``troubles_view``."""
     for row in rows:
         where = f"{row['table']}/{row['tablet']} is in {row['stage']}"
         if row["reason"]:
@@ -105,7 +106,7 @@ def troubles(rows: list[Json]) -> Iterator[str]:
 
 
 def tables_view(state: ClusterState) -> list[Json]:
-    """A line for each table in tablets."""
+    """Return a row for each table in tablets."""
     found = []
     for name, table in in_order(state.tables):
         tablets = map_of(state, table)
@@ -122,25 +123,25 @@ def tables_view(state: ClusterState) -> list[Json]:
 
 
 def place_view(state: ClusterState, place: Place) -> list[Any] | None:
-    """``[name, shard]``; None for nobody."""
+    """Return ``[name, shard]``; None for no place."""
     return None if place == NOWHERE else [name_of(state, place[0]), place[1]]
 
 
 def migration_view(state: ClusterState, row: Migration) -> Json:
-    """A row of a plan. ``why``: a code of ``WHY``."""
+    """Return a migration of a plan. ``why``: a code of ``WHY``."""
     places = {"from": place_view(state, row.source), "to": place_view(state, row.target)}
     return picked(row, "table", "tablet") | places | picked(row, "kind", "why")
 
 
 def plan_view(state: ClusterState, advice: Advice) -> Json:
-    """What would move now, and why nothing more would."""
+    """Return the migrations that would start now, and the reason why no others would."""
     may = {(one.table, one.tablet) for one in advice.moves}
     rows = [row for row in advice.plan.migrations if (row.table, row.tablet) in may]
     return {"migrations": [migration_view(state, row) for row in rows], "stop": advice.stop or None}
 
 
 def why_view(state: ClusterState, advice: Advice) -> Json:
-    """The plan with the reason of each thing that is left as it is, and of each drain that cannot succeed."""
+    """Return the plan, the reason for each unchanged part, and the drains that cannot succeed."""
     return plan_view(state, advice) | {
         "stops": [stop_view(state, stop) for stop in advice.plan.stops],
         "refused": [picked(one.migration, "table", "tablet") | _refusal(state, one) for one in advice.refused],
@@ -160,25 +161,25 @@ def _refusal(state: ClusterState, one: RefusedMigration) -> Json:
 
 
 def stop_view(state: ClusterState, stop: BalanceStop) -> Json:
-    """Why something is left as it is."""
+    """Return the reason why a part of the cluster is unchanged."""
     detail = with_names(state, stop.detail)
     return {"what": name_of(state, stop.what), "code": stop.code, "why": STOPS[stop.code], "detail": detail}
 
 
 def stop_text(code: str | None) -> str:
-    """Return why nothing moves."""
+    """Return the reason why no tablet moves."""
     why = STOPS.get(code or "") or CODES.get(code or "", "a reason that this release does not know").rstrip(".")
     return f"nothing is to move: {why[0].lower()}{why[1:]} ({code})"
 
 
 def ignored_text(row: Json) -> str:
-    """Return why the last report of a node is ignored."""
+    """Return the reason why the last report of a node is ignored."""
     of = row["node"] or "a node that is not registered"
     return f"the last report of {of} is ignored: {REPORT_CODES[row['code']]} ({row['code']})"
 
 
 def status_view(state: ClusterState, advice: Advice, reports: Reports, acks: Mapping[str, NodeAck]) -> Json:
-    """Loads of nodes and shards, what moves or cannot, and whose last report is ignored."""
+    """Return loads of nodes and shards, migrations with their failures, and ignored reports."""
     moving = [
         {"table": tablets.table, "tablet": one.tablet, "kind": one.kind, "stage": one.stage}
         for tablets, one in transitions(state)
@@ -198,7 +199,7 @@ def status_view(state: ClusterState, advice: Advice, reports: Reports, acks: Map
 
 
 def loads_view(state: ClusterState, measured: Mapping[NodeId, MeasuredLoads]) -> list[Json]:
-    """Of each node that may have tablets: replicas of each shard, and bytes where it reports."""
+    """Return the replicas of each node by shard, and its bytes if it reports them."""
     counts: dict[NodeId, dict[int, int]] = {}
     for _, tablets in in_order(state.tablets):
         columns = tablets.columns()
@@ -238,7 +239,7 @@ def explanation(
     acks: Mapping[str, NodeAck],
     load_reports: LastHeard = NO_REPORTS,
 ) -> Json:
-    """Why a tablet moves and what it waits for on its way, or why it stays where it is."""
+    """Return why a tablet moves and the condition it waits for, or why it stays."""
     name = f"{tablets.table}/{number}"
     tablet = tablets.tablet(number)
     found: Json = {"table": tablets.table, "tablet": number, "replicas": [], "moves": None, "stays": []}
@@ -280,7 +281,7 @@ def explanation(
 
 
 def explained(view: Json) -> Iterator[str]:
-    """An explanation in words, a line each."""
+    """Yield an explanation as text, a line each."""
     where = ", ".join(f"{node}/{shard}" for node, shard in view["replicas"])
     yield f"{view['table']}/{view['tablet']} is on {where}"
     yield from silent_lines(view["silent"])

@@ -1,6 +1,6 @@
-"""Parts of the state as JSON.
+"""Parts of the state as JSON, for ``show`` in a rehearsal and for ``--json`` on the command line.
 
-What ``show`` prints in a rehearsal and ``--json`` on the command line. Names, not ids.
+Nodes have their names, not their ids.
 """
 
 from __future__ import annotations
@@ -29,17 +29,17 @@ from ringlog.wire.records import NodeAck
 
 Json = dict[str, Any]
 NO_REPORTS: Final = LastHeard()
-"""Nothing is known of when nodes were heard."""
+"""The value for callers without the times of reports."""
 
 
 def name_of(state: ClusterState, node: str) -> str:
-    """A node's name, or its id if it is unknown."""
+    """Return a node's name, or its id if it is unknown."""
     found = state.nodes.get(node)
     return found.name if found is not None else node
 
 
 def placements(state: ClusterState, keyspace: str) -> Json | None:
-    """Read and write groups of a keyspace; None if it does not exist."""
+    """Return the read and write groups of a keyspace; None if it does not exist."""
     placement = placement_of_keyspace(state, keyspace)
     if placement is None:
         return None
@@ -54,10 +54,10 @@ def placements(state: ClusterState, keyspace: str) -> Json | None:
 
 
 def nodes(state: ClusterState, last_reports: LastHeard | None = None) -> list[Json]:
-    """The directory, by name; states are those of ``kernel.operations.node_states``.
+    """Return the directory, sorted by name. States are those of ``kernel.operations.node_states``.
 
-    ``num_tokens`` is there while a node asks for another number of tokens than it owns. With ``last_reports`` each row
-    has ``heard_at`` (microseconds, null: never), ``heard_age_s`` and ``silent``.
+    ``num_tokens`` is present while a node requests another number of tokens than it owns. With ``last_reports``, each
+    row has ``heard_at`` (microseconds, null: never), ``heard_age_s`` and ``silent``.
     """
     statuses = node_statuses(state)
     return [
@@ -77,13 +77,13 @@ def nodes(state: ClusterState, last_reports: LastHeard | None = None) -> list[Js
 
 
 def last_heard_fields(last_reports: LastHeard, node: NodeId) -> Json:
-    """When a node was last heard: ``heard_at`` in microseconds, null if never, and ``heard_age_s``."""
+    """Return the time of a node's last report (``heard_at``, microseconds, null: never) and ``heard_age_s``."""
     age = last_reports.age(node)
     return {"heard_at": last_reports.at.get(node), "heard_age_s": None if age is None else age / SECOND_US}
 
 
 def silent_nodes(state: ClusterState, last_reports: LastHeard, nodes: Iterable[NodeId]) -> list[Json]:
-    """Those of ``nodes`` whose report is overdue, by name."""
+    """Return those of ``nodes`` whose report is overdue, sorted by name."""
     return [
         {"node": name_of(state, node)} | last_heard_fields(last_reports, node)
         for node in last_reports.silent(state, nodes)
@@ -91,7 +91,7 @@ def silent_nodes(state: ClusterState, last_reports: LastHeard, nodes: Iterable[N
 
 
 def _on_its_way(state: ClusterState, status: NodeStatus, tokens: int) -> Json:
-    """What an operation says of its node."""
+    """Return the fields that an operation in flight adds to its node."""
     reported = {
         "num_tokens": status.num_tokens if status.num_tokens != tokens else None,
         "replaced": name_of(state, status.replaced) or None,
@@ -101,7 +101,10 @@ def _on_its_way(state: ClusterState, status: NodeStatus, tokens: int) -> Json:
 
 
 def features(state: ClusterState, more: Iterable[str] = ()) -> list[Json]:
-    """Features that are required, enabled or supported by a member, and ``more``, by name, with the epochs or null."""
+    """Return features that are required, enabled or supported by a member, and ``more``, sorted by name.
+
+    Epochs are null if the feature is not required or not enabled.
+    """
     members = [node for node in state.nodes.values() if node.state not in NO_MEMBER]
     return [
         {
@@ -115,7 +118,7 @@ def features(state: ClusterState, more: Iterable[str] = ()) -> list[Json]:
 
 
 def service(state: ClusterState) -> Json:
-    """The groups of the metadata service, by name, and what is wanted of it."""
+    """Return the groups of the metadata service by node name, and its goal."""
     goal = state.service_goal
 
     def names(ids: Iterable[str]) -> list[str]:
@@ -131,7 +134,7 @@ def service(state: ClusterState) -> Json:
 
 
 def recovery(state: ClusterState) -> Json:
-    """``{"recovery": …}`` while one goes on, for every status; else nothing."""
+    """Return ``{"recovery": …}`` during a recovery, else an empty object."""
     running = in_recovery(state)
     if running is None:
         return {}
@@ -139,7 +142,7 @@ def recovery(state: ClusterState) -> Json:
 
 
 def recoveries(state: ClusterState) -> list[Json]:
-    """All recoveries that there ever were, by epoch."""
+    """Return all recoveries of the cluster, by epoch."""
     ordered = sorted(state.recoveries.values(), key=lambda one: one.entered)
     return [asdict(one) | {"forced": list(one.forced)} for one in ordered]
 
@@ -154,8 +157,9 @@ def operation(
     *,
     advises: bool = True,
 ) -> Json:
-    """One operation with its stages so far and, in flight, what it waits for; see ``waiting``. ``advises`` False: the
-    ways out, which take time, are not asked for.
+    """Return an operation with its past stages and, if it is in flight, the wait of ``waiting``.
+
+    ``advises``: False leaves out ``ways_out``, which is expensive to compute.
     """
     view: Json = picked(found, "id", "kind") | {
         "node": name_of(state, found.node) or None,
@@ -199,7 +203,7 @@ def operation(
 
 
 def request(found: GlobalRequest) -> Json:
-    """A request to the whole cluster, in the shape of an operation; its outcome is its stage."""
+    """Return a cluster-wide request in the shape of an operation, with its outcome as the stage."""
     asked = {"stage": IN_PROGRESS, "epoch": found.epoch, "at": found.at}
     ended = {"stage": found.outcome, "epoch": found.ended, "at": found.ended_at}
     view: Json = {
@@ -226,13 +230,13 @@ def operations(
     doubted: Collection[str] = (),
     last_reports: LastHeard = NO_REPORTS,
 ) -> list[Json]:
-    """Operations and requests to the whole cluster, in flight and the last ended ones, oldest first."""
+    """Return operations and cluster-wide requests, oldest first, in flight and recently ended."""
     found = [operation(state, op, acks, now, doubted, last_reports) for op in state.operations.values()]
     return sorted([*found, *map(request, state.requests.values())], key=lambda view: int(view["stages"][0]["epoch"]))
 
 
 def locks(state: ClusterState) -> list[Json]:
-    """Locked ranges with their holders."""
+    """Return the locked ranges with the operations that lock them."""
     return [
         picked(lock, "replication", "start", "end") | {"operation": op.id}
         for op in in_flight(state)
@@ -241,7 +245,7 @@ def locks(state: ClusterState) -> list[Json]:
 
 
 def schema(state: ClusterState) -> Json:
-    """All parts of the schema with their versions."""
+    """Return all parts of the schema with their versions."""
     tables = [
         picked(table, "keyspace", "name", "id")
         | {
@@ -281,16 +285,16 @@ def schema(state: ClusterState) -> Json:
 
 
 def _plain(part: Mapping[str, Any]) -> list[Json]:
-    """What is shown as the state has it, by name."""
+    """Return the fields of a section's values as they are in the state, by name."""
     return [
         {name: value for name, value in asdict(one).items() if name != "changed"} for _, one in sorted(part.items())
     ]
 
 
 def cdc(state: ClusterState) -> Json:
-    """Generations in order, the one that is prepared, and the registered writers.
+    """Return the generations in order, the prepared one, and the registered writers.
 
-    ``tablets``: how many a generation has of each table in tablets, by its id.
+    ``tablets``: the number of tablets in a generation, by table id.
     """
     generations = [
         picked(generation, "id", "timestamp", "status")
@@ -316,12 +320,12 @@ def cdc(state: ClusterState) -> Json:
 
 
 def settings(state: ClusterState) -> dict[str, int]:
-    """Every setting's value in force."""
+    """Return the effective value of every setting."""
     return {name: setting(state, name) for name in sorted(SETTINGS)}
 
 
 def cluster(state: ClusterState) -> Json:
-    """Who and where: the head of the log as a summary."""
+    """Return a summary of the cluster: identity, epoch, counts, roles and pauses."""
     return {
         "cluster": state.name,
         "cluster_id": state.cluster_id,
@@ -337,24 +341,24 @@ def cluster(state: ClusterState) -> Json:
 
 
 def pauses(state: ClusterState) -> list[Json]:
-    """What operators hold up: of what, since which epoch, why."""
+    """Return the changes that operators paused, with scope, epoch and reason."""
     return [asdict(pause) for _, pause in in_order(state.pauses)]
 
 
 def agent(found: AgentView) -> Json:
-    """How an agent stands, at a glance."""
+    """Return the status of an agent in short form."""
     shown = picked(found, "role", "instance", "term", "epoch", "caught_up")
     shown |= {"refused": [asdict(one) for one in found.refused]} if found.refused else {}
     return shown | ({"why": found.why} if found.why else {})
 
 
 def agent_at_work(found: AgentView) -> Json:
-    """The same with all that its own line has."""
+    """Return the status of an agent with state, lag and age."""
     return picked(found, "role", "instance", "term", "epoch", "state", "lag", "caught_up", "age_s", "why")
 
 
 def retention(kept: Retention, seconds: int | None) -> Json:
-    """How long rows of the CDC log are kept; null: for ever."""
+    """Return the retention of the CDC log; null: unlimited."""
     return {
         "promised_seconds": seconds,
         "kept_ms": None if kept.ms == FOR_EVER else kept.ms,

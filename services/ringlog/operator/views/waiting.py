@@ -1,8 +1,7 @@
-"""For whom or what an operation or a tablet waits, and what an operator can do about it.
+"""The condition that an operation or a tablet waits for, in words, with the commands that end the wait.
 
-It counts what the coordinator counts: acknowledgements that the log vouches for, and reports of the nodes that get
-rows. Nothing here decides anything; the ways out are those that the rules of the log allow, each as the
-command to type.
+The functions count as the coordinator does: valid acknowledgements, and the reports of nodes that receive rows. They
+make no decision. Each remedy is a command that the rules of the log accept in the present state.
 """
 
 from __future__ import annotations
@@ -65,9 +64,9 @@ NAMES_MAX = 5
 
 @dataclass(frozen=True, slots=True)
 class WaitingFor:
-    """``text``: in words. ``nodes``: the nodes waited for; of a quorum not all may be needed.
+    """A wait in words. ``nodes``: the nodes without an answer; a quorum may not need all of them.
 
-    ``advise`` tries the ways out. That takes as long as planning what they would begin.
+    ``advise`` computes the remedies. It plans each one on the state, which is expensive.
     """
 
     text: str
@@ -76,7 +75,7 @@ class WaitingFor:
 
     @property
     def ways_out(self) -> tuple[str, ...]:
-        """The ways out, a line each."""
+        """The remedies, a line each."""
         return self.advise()
 
 
@@ -87,8 +86,10 @@ def waiting(
     now: Micros | None = None,
     doubted: Collection[str] = (),
 ) -> WaitingFor:
-    """What an operation in flight waits for, given the nodes' last acknowledgements. ``now``: the clock, if there is
-    one; ``doubted``: names of nodes whose last word the coordinator does not believe.
+    """Return the wait of an operation in flight.
+
+    ``acks``: the nodes' last acknowledgements. ``now``: the clock, if available. ``doubted``: names of nodes whose
+    acknowledgements the coordinator rejects.
     """
     silent = {one.id for one in state.nodes.values() if one.name in doubted}
     waits = _waiting(state, found, {node: ack for node, ack in acks.items() if node not in silent}, now)
@@ -139,19 +140,19 @@ def _generation(state: ClusterState, found: Operation, now: Micros | None) -> Wa
 
 
 def _wrong_reports(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, ...]) -> list[str]:
-    """What those who are waited for have said wrongly, with the code that it has."""
+    """Return the invalid reports of the awaited nodes, with their code."""
     return [f"bad_field: {text}" for node, text in wrong if node in nodes]
 
 
 def tries(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> tuple[tuple[NodeId, FailedTries], ...]:
-    """(node, stream that it has asked for in vain) of an operation in flight, in its present stage, sorted."""
+    """Return (node, failed stream attempts) of an operation's present stage, sorted."""
     since = counts_from(found)
     told = [(node, one) for node, ack in acks.items() if is_vouched_for(ack, state) for one in ack.tries]
     return tuple((node, one) for node, one in sorted(told, key=repr) if (one.operation, one.since) == (found.id, since))
 
 
 def format_failed_tries(state: ClusterState, one: FailedTries) -> str:
-    """Failed tries in words."""
+    """Return failed stream attempts in words."""
     source = state.nodes[one.source].name if one.source in state.nodes else one.source
     most = setting(state, "stream_tries_max")
     return f"{source} {one.count} of {most} times in vain since {when(one.at)}: {one.reason}"
@@ -202,7 +203,7 @@ def _cancel(state: ClusterState, found: Operation) -> tuple[str, ...]:
 
 
 def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) -> tuple[str, ...]:
-    """Return lines of advice about nodes that do not come back; see ``operator.views.ways_out``."""
+    """Return the remedies for nodes that do not return; see ``operator.views.ways_out``."""
     awaited = [state.nodes[node] for node in nodes]
     parting = parting_of(found)
     is_late = has_reached(found, POINT_OF_NO_RETURN)
@@ -231,7 +232,7 @@ def _ways_out(state: ClusterState, found: Operation, nodes: tuple[NodeId, ...]) 
 
 
 def _start_again(awaited: Sequence[Node], action: str) -> Iterator[str]:
-    """The usual remedy comes first: a node that was stopped continues where it was."""
+    """Yield the usual remedy first: a restarted node continues its work."""
     down = [node.name for node in awaited if node.down]
     others = [node.name for node in awaited if not node.down]
     if down:
@@ -242,7 +243,7 @@ def _start_again(awaited: Sequence[Node], action: str) -> Iterator[str]:
 
 
 def _without(state: ClusterState, found: Operation, node: Node) -> Iterator[str]:
-    """How an operation that only goes forward learns that a node is gone for good."""
+    """Yield the remedy for an operation past the point of no return whose node is lost."""
     text = f"if {node.name} is gone for good"
     kept = advice.ways(state, text, *advice.down(node), advice.retry(found, node))
     loss = "too few others know that it continued: reads of others may miss rows"
@@ -254,7 +255,7 @@ def _without(state: ClusterState, found: Operation, node: Node) -> Iterator[str]
 
 
 def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks: Mapping[str, NodeAck]) -> WaitingFor:
-    """What a tablet in transition waits for in its stage, given the nodes' last acknowledgements."""
+    """Return the wait of a tablet in transition, given the nodes' last acknowledgements."""
     assert tablet.transition is not None, "a settled tablet waits for nothing"
     here = tablet_waits(state, tablets, tablet, acks)
     if here.kind == COORDINATING:
@@ -275,7 +276,7 @@ def tablet_waiting(state: ClusterState, tablets: TabletMap, tablet: Tablet, acks
 def _tablet_ways_out(
     state: ClusterState, tablets: TabletMap, tablet: Tablet, nodes: tuple[NodeId, ...]
 ) -> tuple[str, ...]:
-    """What helps if those who are waited for do not come back by themselves."""
+    """Return the remedies for awaited nodes that do not return."""
     assert tablet.transition is not None, "who waits is in transition"
     awaited = [state.nodes[node] for node in nodes]
     name = f"{tablets.table}/{tablet.index}"
@@ -296,6 +297,7 @@ def _tablet_ways_out(
         leaving = drained_by(state).get(node.id)
         first = () if leaving is None else (advice.cancel(leaving),)
         has_every_row = knows_every_row(state, tablets.table, nodes_of(readers(tablet)))
+        # Remove and replace stream the tablet's rows from the other replicas, so those must have every row.
         lasts = (advice.remove, advice.swap) if has_every_row and not is_salvage(tablet.transition) else ()
         kept = [way for last in lasts for way in advice.ways(state, text, *first, last(node))]
         loss = "rows that only it has are lost"

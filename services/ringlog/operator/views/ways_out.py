@@ -1,7 +1,7 @@
 """Commands that end a wait. Each is tried on the state before it is printed.
 
-A line of advice has one or more commands, to be typed in this order. A dry run folds their effects one after the other.
-Advice that the state refuses is not printed.
+A line of advice has one or more commands, in the order to type them. A dry run folds their effects one after the other.
+Advice that the state rejects is not printed.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import SeededDraw
 
 REASON: Final = "…"
-"""The reason in printed commands; an operator puts a better one in its place."""
+"""The placeholder for the operator's reason in printed commands."""
 NEW: Final = "NEW"
-"""The name in printed commands of a node that is yet to be started."""
+"""The placeholder for the name of a node that is not started yet."""
 NEW_ID: Final = "00000000-0000-4000-8000-00000000000d"
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One command to type: the words after ``ringlog``, and the intent that it submits.
+    """A command to type: the words after ``ringlog``, and the intent that it submits.
 
-    ``starts``: a node that has registered by then, under the name NEW.
+    ``starts``: a node that the operator has started before this step, under the name ``NEW``.
     """
 
     words: str
@@ -42,7 +42,7 @@ class Step:
 
 
 def tried(state: ClusterState, *steps: Step) -> ClusterState | None:
-    """Return the state after the steps; None if it refuses one of them."""
+    """Return the state after the steps; None if it rejects one of them."""
     for step in steps:
         if step.starts is not None:
             state = replace(state, nodes=state.nodes.set(NEW_ID, step.starts))
@@ -68,12 +68,14 @@ def ways(state: ClusterState, text: str, *steps: Step, remark: str = "") -> tupl
 
 
 def submit(command: dict[str, Any]) -> Step:
-    """Submit a command that has no verb."""
+    """Return the step for a command without a subcommand."""
     return Step(f"submit '{json.dumps(command, ensure_ascii=False)}'", _typed(command))
 
 
 def _typed(command: dict[str, Any]) -> Intent:
-    """The command that a JSON value describes. What reads it is slow to load, and most advice needs it not."""
+    """Return the intent of a JSON command. The parser is imported late: it is slow to load, and most advice does not
+    use it.
+    """
 
     def intent(state: ClusterState, draw: Draw) -> Command | InvalidCommand:
         from ringlog.operator.intents.json_commands import from_json
@@ -84,18 +86,18 @@ def _typed(command: dict[str, Any]) -> Intent:
 
 
 def down(node: Node) -> tuple[Step, ...]:
-    """Declare a node down, unless it is."""
+    """Return the step that declares a node down, if it is not."""
     step = Step(f"node down {node.name} --reason {REASON}", named(DeclareDown(node.id, REASON)))
     return () if node.down else (step,)
 
 
 def cancel(operation: Operation) -> Step:
-    """Cancel an operation."""
+    """Return the step that cancels an operation."""
     return Step(f"operation cancel {operation.id} --reason {REASON}", named(CancelOperation(operation.id, REASON)))
 
 
 def retry(operation: Operation, ignored: Node | None = None, *, admits_loss: bool = False) -> Step:
-    """Retry an operation, without a node that was declared down."""
+    """Return the step that retries an operation, optionally without a node that was declared down."""
     without = "" if ignored is None else f" --ignore {ignored.name}"
     loss = " --admit-loss" if admits_loss else ""
     command = RetryOperation(operation.id, REASON, () if ignored is None else (ignored.id,), admits_loss)
@@ -103,42 +105,42 @@ def retry(operation: Operation, ignored: Node | None = None, *, admits_loss: boo
 
 
 def unregister(node: Node) -> Step:
-    """Unregister a node that owns nothing."""
+    """Return the step that unregisters a node without ranges."""
     return Step(f"node unregister {node.name}", named(UnregisterNode(node.id)))
 
 
 def remove(node: Node) -> Step:
-    """Remove a node that was declared down."""
+    """Return the step that removes a node that was declared down."""
     return Step(f"node remove {node.name}", named(Remove(node.id)))
 
 
 def swap(node: Node) -> Step:
-    """Replace a node by one that is started in its place."""
+    """Return the step that replaces a node by a newly started one."""
     new = replace(node, id=NEW_ID, name=NEW, address="new.invalid:1", state="none", tokens=(), down=False)
     started = replace(new, down_reason="", replaced="")
     return Step(f"node replace {NEW} {node.name}", named(Replace(NEW_ID, node.id)), started)
 
 
 def assassinate(node: Node) -> Step:
-    """Let a node that was declared down leave without its rows."""
+    """Return the step that removes a node that was declared down without streaming its rows."""
     return Step(f"node assassinate {node.name}", named(Assassinate(node.id)))
 
 
 def reset(zone: str) -> Step:
-    """Reset the partitions of a zone that lost their majority."""
+    """Return the step that resets a zone's partitions without a majority."""
     command = {"command": "ResetPartitions", "zone": zone, "admits_loss": True}
     return Step(f"zone reset {zone} --admit-loss", _typed(command))
 
 
 def without_node(state: ClusterState, node: Node, *first: Step, text: str) -> Iterator[str]:
-    """Yield the lines by which a dead member leaves after the steps ``first``: with its rows, else without them."""
+    """Yield the lines that remove a dead member after the steps ``first``: with its rows if possible."""
     begun = (*first, *down(node))
     kept = [way for last in (swap, remove) for way in ways(state, text, *begun, last(node))]
     yield from kept or last_resort(state, node, *begun, text=text)
 
 
 def last_resort(state: ClusterState, node: Node, *first: Step, text: str) -> Iterator[str]:
-    """Yield the line by which a dead member leaves without its rows, with what is lost."""
+    """Yield the line that removes a dead member without its rows, with the expected loss."""
     steps = (*first, assassinate(node))
     if (after := tried(state, *steps)) is not None:
         loss = max(after.operations.values(), key=lambda one: one.marks[0].epoch).reason

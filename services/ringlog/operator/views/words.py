@@ -18,19 +18,19 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def picked(item: object, *names: str) -> dict[str, Any]:
-    """These fields under their own names; what a tuple holds is a list."""
+    """Return these fields by name, with tuples as lists."""
     values = ((name, getattr(item, name)) for name in names)
     return {name: list(value) if isinstance(value, tuple) else value for name, value in values}
 
 
 def when(micros: int) -> str:
-    """Microseconds since 1970 as date and time; as a number where no calendar has them."""
+    """Return microseconds since 1970 as date and time; as a number if the calendar has no such date."""
     found = _instant(micros)
     return f"{micros} µs" if found is None else found.strftime("%Y-%m-%d %H:%M:%S.%f UTC")
 
 
 def time_of_day(micros: int) -> str:
-    """Microseconds since 1970 as the time of their day, to the millisecond; as a number where no calendar has them."""
+    """Return microseconds since 1970 as time of day with milliseconds; as a number if the calendar has no such date."""
     found = _instant(micros)
     return f"{micros} µs" if found is None else found.strftime("%H:%M:%S.%f")[:-3]
 
@@ -52,12 +52,12 @@ def span(micros: int) -> str:
 
 
 def lifetime(amount: int | None, a_second: int = 1_000) -> str:
-    """How long something is kept. ``units``: in a second; None or -1: for ever."""
+    """Return a retention in seconds. ``a_second``: units of ``amount`` per second; None or negative: unlimited."""
     return "for ever" if amount is None or amount < 0 else f"{amount / a_second:,.0f} s"
 
 
 def printable(text: str) -> str:
-    """The text with a mark in the place of everything that would steer the terminal instead of being seen."""
+    """Return the text with a replacement character for every character that could control the terminal."""
     return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in text)
 
 
@@ -66,7 +66,7 @@ OPERATION_COLUMNS: Final = ("operation", "of", "stage", "since", "waits for")
 
 
 def subject(view: Json) -> str:
-    """Whose operation it is."""
+    """Return the subject of an operation: a node, a keyspace or the requester."""
     if "requester" in view:
         return f"the cluster, for {view['requester']}"
     if view.get("keyspace"):
@@ -75,7 +75,7 @@ def subject(view: Json) -> str:
 
 
 def described(view: Json) -> list[str]:
-    """An operation in words, a line each."""
+    """Return an operation in words, a line each."""
     lines = [f"{view['id']} of {subject(view)}: {view['stage']}"]
     lines += [f"  {when(mark['at'])}  epoch {mark['epoch']}  {mark['stage']}" for mark in view["stages"]]
     if view.get("ignored"):
@@ -95,12 +95,12 @@ def described(view: Json) -> list[str]:
 
 
 def is_in_flight(view: Json) -> bool:
-    """True of an operation or a request that has not ended."""
+    """Return True if an operation or request has not ended."""
     return "waits_for" in view
 
 
 def operation_rows(views: Iterable[Json], now: Micros) -> Iterator[tuple[str, ...]]:
-    """Operations for a table: id, subject, stage, since when, what it waits for."""
+    """Yield table rows of operations: id, subject, stage, start of the stage, and wait."""
     for view in views:
         since = view["stages"][-1]
         ago = f"epoch {since['epoch']}, {span(now - since['at'])} ago"
@@ -109,37 +109,37 @@ def operation_rows(views: Iterable[Json], now: Micros) -> Iterator[tuple[str, ..
 
 
 def wait_lines(view: Json) -> list[str]:
-    """For whom an operation in flight waits, since when, and what can be done, a line each."""
+    """Return the wait of an operation in flight, the start of its stage and the remedies, a line each."""
     since = when(view["stages"][-1]["at"])
     silent = silent_lines(view.get("silent", ()))
     return [f"waits for {view['waits_for']}", *silent, f"in this stage since {since}", *view["ways_out"]]
 
 
 def silent_lines(rows: Iterable[Json]) -> list[str]:
-    """Nodes whose report is overdue, a line each."""
+    """Return a line for each node whose report is overdue."""
     return [f"{one['node']} is silent: last heard {format_last_heard(one)}" for one in rows]
 
 
 def format_node_state(row: Json) -> tuple[str, str]:
-    """The state of a node of ``views.nodes``, and when it was last heard."""
+    """Return (state, time of the last report) of a row of ``views.nodes``."""
     marks = [name for name in ("down", "silent") if row.get(name)]
     return ", ".join([row["state"], *marks]), "" if row["state"] == "left" else format_last_heard(row)
 
 
 def format_last_heard(row: Json) -> str:
-    """When the node of a row was last heard."""
+    """Return the age of a node's last report in words."""
     age = row["heard_age_s"]
     return "never" if age is None else f"{span(round(age * SECOND_US))} ago"
 
 
 def format_pause(view: Json) -> str:
-    """Return which changes operators paused, since when and why."""
+    """Return a pause in words: scope, first epoch and reason."""
     why = f": {view['reason']}" if view["reason"] else ""
     return f"{pause_text(view['scope'], view['of'])} since epoch {view['since']}{why}"
 
 
 def format_refused(one: RefusedProposal) -> str:
-    """A proposal of an agent that is refused."""
+    """Return an agent's rejected proposal in words."""
     return f"{one.command} of {one.subject} is refused since {when(one.since)}: {one.code}: {one.detail}"
 
 
@@ -147,7 +147,7 @@ _ID: Final = re.compile(r"\b[0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 def with_names(state: ClusterState, text: str) -> str:
-    """Return the text with names in the place of ids of nodes and tables; an unknown id stays."""
+    """Return the text with names in place of known ids of nodes and tables."""
 
     def name(found: re.Match[str]) -> str:
         node = state.nodes.get(found[0])
@@ -157,8 +157,10 @@ def with_names(state: ClusterState, text: str) -> str:
 
 
 def with_keyspaces(state: ClusterState, text: str) -> str:
-    """Return the text, and the keyspaces of the replication that it is about."""
+    """Return the text, followed by the keyspaces with the replication that it mentions."""
     keys = {placement_key(one) for one in state.keyspaces.values()}
+    # The text names a replication by its placement key, for example ``dc1=3,dc2=2``. The lookarounds prevent that
+    # ``dc1=3`` matches inside a longer key.
     about = {key for key in keys if key and re.search(rf"(?<![\w=:,]){re.escape(key)}(?![\w=,])", text)}
     found = [name for name, one in in_order(state.keyspaces) if placement_key(one) in about]
     return f"{text} (keyspaces: {', '.join(found)})" if found else text

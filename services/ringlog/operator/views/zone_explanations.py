@@ -1,4 +1,4 @@
-"""What a partition waits for (``protocol.rebalancer.zone_waits``), in words, with the way out of it."""
+"""The waits of a zone's partition (``protocol.rebalancer.zone_waits``) in words, with the remedies."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _ADMIT: Final = "ringlog zone reset --admit-loss"
 
 
 def names(state: ClusterState, nodes: Iterable[str]) -> list[str]:
-    """Names of nodes, sorted."""
+    """Return node names, sorted."""
     return sorted(name_of(state, node) for node in nodes)
 
 
 def explain(state: ClusterState, partition: ZonePartition, found: Sequence[ZoneWait]) -> str | None:
-    """All that a partition waits for; None: for nothing. It begins with *stuck* where no agent ends it."""
+    """Return all waits of a partition; None if there are none. The text starts with ``stuck`` if no agent ends them."""
     if not found:
         return None
     parts = [_goal(state, partition)] if partition.pending else []
@@ -37,10 +37,10 @@ def explain(state: ClusterState, partition: ZonePartition, found: Sequence[ZoneW
 
 
 def timer_line(state: ClusterState, timer: RunningTimer) -> str:
-    """A timer of a zone: for whom it runs, since when, when it is over, and how to end it.
+    """Return a zone's timer in words: its nodes, its start, its end, and the command to end it.
 
-    Who takes the rebalancer over counts from the last change of any node; one that acts may have seen earlier when
-    these nodes came, or went. So it is over then at the latest.
+    A new instance of the rebalancer counts from the last change of a node. The active instance may have an earlier
+    start, so the time in the text is the latest one.
     """
     node_names, since = _listed(state, timer.nodes), when(timer.since)
     option = f"ringlog zone alter {timer.zone} --{timer.name.replace('_', '-')}"
@@ -124,7 +124,7 @@ def _has_quorum(state: ClusterState, partition: ZonePartition) -> bool:
 
 
 def _has_way_back(partition: ZonePartition) -> bool:
-    """True if a cancel would be admitted: there is none yet, and no reset has begun."""
+    """Return True if a cancel would be accepted: none has started, and the pending step is not a reset."""
     return bool(partition.pending) and partition.cancel is None and not partition.pending[0].forced
 
 

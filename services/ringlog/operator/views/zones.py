@@ -1,4 +1,4 @@
-"""Zones as JSON. Names of nodes, sorted; why a partition waits, in words."""
+"""Zones as JSON, with sorted node names, and the waits of partitions in words."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def _step(state: ClusterState, step: ZoneStep | None) -> list[str] | None:
 
 
 def zone_view(state: ClusterState, zone: Zone) -> Json:
-    """What a rehearsal shows of a zone. ``revision``: that of pending."""
+    """Return the data nodes and partitions of a zone for a rehearsal. ``revision``: that of the pending steps."""
     return {
         "data_nodes": names(state, zone.nodes),
         "partitions": [_partition(state, one) for one in partitions_of(state, zone)],
@@ -54,18 +54,20 @@ def _partition(state: ClusterState, partition: ZonePartition) -> Json:
 
 
 def zones_view(state: ClusterState) -> list[Json]:
-    """A line for each zone."""
+    """Return a row for each zone."""
     timers = _timers(state)
     return [settings_view(state, zone, timers) for _, zone in in_order(state.zones)]
 
 
 def _timers(state: ClusterState) -> tuple[RunningTimer, ...]:
-    """As an instance of the rebalancer has them that takes over now."""
+    """Return the timers as a new instance of the rebalancer would compute them."""
     return tuple(running(followed(Timers(), state), state))
 
 
 def timers_view(state: ClusterState) -> list[Json]:
-    """The timers of all zones. ``since``, ``fires``: microseconds; null: never, as its zone is set."""
+    """Return the timers of all zones. ``since``, ``fires``: microseconds. ``fires`` is null if the zone disables the
+    timer.
+    """
     return [_timer(state, one) for one in _timers(state)]
 
 
@@ -75,7 +77,7 @@ def _timer(state: ClusterState, one: RunningTimer) -> Json:
 
 
 def settings_view(state: ClusterState, zone: Zone, timers: Sequence[RunningTimer]) -> Json:
-    """What is set of a zone, how much of it moves, and which of its timers run."""
+    """Return a zone's settings, the number of moving partitions, and its running timers."""
     return {
         "zone": zone.name,
         "partitions": zone.partitions,
@@ -95,16 +97,21 @@ def settings_view(state: ClusterState, zone: Zone, timers: Sequence[RunningTimer
 def full_view(
     state: ClusterState, zone: Zone, replica_reports: SessionReports, reports: LastHeard = NO_REPORTS
 ) -> Json:
-    """All of a zone: what is set, and each partition with its roles, its last decision, what it waits for, and since
-    when: an epoch, and the time of its entry in microseconds (null: forgotten). ``replica_reports``: what nodes say of
-    partitions.
+    """Return a zone's settings, and each partition with its roles, last decision and wait.
 
-    A partition is ``available`` (all voters are alive), ``degraded`` (a quorum is), ``read_only`` (some are) or
-    ``unavailable``; a replica ``healthy``, ``initializing`` (it does not follow the pending step yet), ``catching_up``
-    (it lacks tablets of the partition), ``broken`` (it has said that its rows can never follow) or ``unavailable``
-    (declared down, or gone). It is ``stuck`` if only nodes that come back, or an operator, end what it waits for
-    (``protocol.rebalancer.zone_waits``). ``cancelled``: why its last step was, or is being, undone. Where a partition
-    has a node that went, and is to be no data node any more, it waits for that timer, too.
+    - ``state`` of a partition: ``available`` (all voters are alive), ``degraded`` (a quorum is), ``read_only`` (some
+      are)
+    or ``unavailable``.
+    - ``replicas``: the state of each: ``healthy``, ``unavailable`` (declared down, or gone), or a state of a running
+      node.
+
+    A running node's replica is ``initializing`` if it does not follow the pending step yet. It is ``catching_up`` if
+    tablets are missing, and ``broken`` if the node reported that its rows can never follow.
+
+    ``waits`` is the wait in words, including the scale-down timer of a member that went down. ``stuck`` is true if only
+    returning nodes or an operator can end the wait (``protocol.rebalancer.zone_waits``). ``cancelled`` is the reason of
+    the last or present cancel. ``since`` and ``at`` are the epoch since which it waits and the time of that epoch in
+    microseconds, null if it is pruned. ``replica_reports``: the nodes' reports about partitions.
     """
     rows, maps, timers = [], list(maps_in(state, zone.name)), _timers(state)
     going = [one for one in timers if one.zone == zone.name and one.name == SCALE_DOWN and one.fires is not None]
@@ -138,7 +145,7 @@ def _health(state: ClusterState, zone: Zone, partition: ZonePartition) -> str:
 def _replicas(
     state: ClusterState, partition: ZonePartition, replica_reports: SessionReports, maps: list[TabletMap]
 ) -> Json:
-    """Name of each member to how its replica is."""
+    """Return the state of each member's replica, by node name."""
     reported = replica_reports.get(session(partition, HAS), {})
     failed = replica_reports.get(session(partition, FAILED), {})
     starting = coming(partition).difference(reported) if partition.pending else frozenset[str]()
@@ -159,14 +166,14 @@ def _replicas(
 
 
 def _since(zone: Zone, partition: ZonePartition) -> Epoch | None:
-    """Since which epoch a partition has a step before it, or is to have one; None: neither."""
+    """Return the epoch since which a partition has, or waits for, a pending step; None if neither."""
     if partition.pending:
         return partition.revisions.pending
     return zone.changed if partition.change < zone.changed else None
 
 
 def standing_view(state: ClusterState, replica_reports: SessionReports) -> list[Json]:
-    """Of each zone: how many partitions are in which state, and what the ``stuck`` ones wait for: ``full_view``."""
+    """Return, for each zone, the number of partitions by state and the waits of its stuck partitions."""
     found = []
     for _, zone in in_order(state.zones):
         states: dict[str, int] = {}
@@ -183,10 +190,10 @@ def standing_view(state: ClusterState, replica_reports: SessionReports) -> list[
 
 
 def plan_view(state: ClusterState, zone: Zone) -> Json:
-    """What a trigger would do to each partition now, and how many replicas would come to each node.
+    """Return the effect of a trigger now: the steps of each partition, and the number of new replicas by node.
 
-    ``left_out``: who would have more if they were not down: data nodes, with the number of partitions; and nodes that
-    would be data nodes (``data_node`` false).
+    ``left_out``: down nodes that would otherwise get replicas. ``data_node`` is true for data nodes, with the number of
+    partitions, and false for nodes that would become data nodes.
     """
     rows, coming = [], dict.fromkeys(names(state, zone.nodes), 0)
     partitions = list(partitions_of(state, zone))
@@ -225,5 +232,5 @@ def _left_out(
 
 
 def is_down(state: ClusterState, node: NodeId) -> bool:
-    """True of a node that was declared down, and may come back."""
+    """Return True if a node is declared down and may return."""
     return state.nodes[node].down and state.nodes[node].state != "left"
