@@ -40,9 +40,10 @@ def audit(
     archive: InArchive = None,
     as_json: Json = False,
 ) -> None:
-    """Prove the CDC log right against the mutations, sharing no routing code with the job.
+    """Check the CDC log against the mutations.
 
-    Exit status 1 if it is not, or if the job has not carried out every mutation yet.
+    Shares no routing code with the job. The exit status is 1 if the check fails, or if the job has not processed every
+    mutation yet.
     """
     from ringlog_audit.lake import audit_lake
     from ringlog_audit.sources.topics import AuditError, KafkaTopics

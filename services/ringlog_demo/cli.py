@@ -16,7 +16,10 @@ def demo(
     data: Annotated[Path | None, typer.Option("--data", help="The demo's folder; emptied at the start.")] = None,
     keep: Annotated[bool, typer.Option("--keep/--no-keep", help="Leave broker and Redis running at the end.")] = True,
 ) -> None:
-    """The whole system once, on real components and real data, with a node joining in the middle; then the audit."""
+    """Run the whole system once on real data, then audit it.
+
+    Uses real components. A node joins in the middle of the load.
+    """
     from ringlog_demo.main import run_demo
 
     screen = SafeConsole(highlight=False, soft_wrap=True, width=None if out.is_terminal else WIDE)

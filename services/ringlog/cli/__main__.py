@@ -1,4 +1,4 @@
-"""``python -m ringlog.cli``: the same as ``ringlog``."""
+"""Entry point of ``python -m ringlog.cli``, equivalent to ``ringlog``."""
 
 from ringlog.cli.main import main
 

@@ -1,6 +1,6 @@
-"""``ringlog agents`` and ``ringlog agent ROLE``: run the agents, and see that each is caught up.
+"""``ringlog agents`` and ``ringlog agent ROLE``: run agents and show their status.
 
-After a command without an answer they also show when the validator was last heard.
+This module also describes the last report of the validator, for commands that got no answer.
 """
 
 from __future__ import annotations
@@ -51,7 +51,10 @@ def all_agents(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """Run one agent of each role until stopped, each in a process of its own."""
+    """Run one agent of each role until stopped.
+
+    Each agent is a separate process.
+    """
     if context.invoked_subcommand is None:
         private_process()
         raise_file_limit()
@@ -63,7 +66,10 @@ def one(
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """Run one agent until stopped. A second one of a role stands by and takes over when the first is gone."""
+    """Run one agent until it is stopped.
+
+    A second agent of the same role is a standby. It takes over when the first one stops.
+    """
     if role not in ROLES:
         fail("unknown_role", f"{role}; roles: {', '.join(ROLES)}", 2)
     process_settings(resolve(bootstrap, cluster))
@@ -73,9 +79,9 @@ def one(
 
 @app.command("accept-recovery")
 def accept(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json = False) -> None:
-    """Have the agents of this machine follow a log that was rebuilt.
+    """Let the agents of this machine follow a rebuilt log.
 
-    Removes what they remember of the lost topic. `ringlog recover` does this on its own machine.
+    Removes their record of the lost topic. `ringlog recover` does this on its own machine.
     """
     context = resolve(bootstrap, cluster)
     state = newest(context)
@@ -93,7 +99,7 @@ def accept(bootstrap: Bootstrap = None, cluster: Cluster = None, as_json: Json =
 @app.command("status")
 @view_command
 def status(context: ClusterContext) -> Iterator[Any]:
-    """Who acts in each role, and how far it is behind the log."""
+    """Show the active agent of each role and its lag."""
     found = read_status(context.bootstrap, context.cluster, report_replay)
     yield [views.agent_at_work(a) for a in found]
     columns = ("agent", "term", "epoch", "state", "behind", "last heard")
@@ -112,7 +118,7 @@ SEE_STATUS = "see: ringlog agents status"
 
 
 def ways_out() -> tuple[str, ...]:
-    """Return the next things to do, with the validator that should have answered."""
+    """Return the next steps after a request without an answer, with the last report of the validator."""
     broker, cluster = asked(), asked_cluster()
     found = None
     with suppress(LogError):
@@ -123,7 +129,7 @@ def ways_out() -> tuple[str, ...]:
 
 
 def format_validator(found: AgentStatus | None, now: int) -> str:
-    """Return when the validator was last heard, and in which state."""
+    """Return the age and state of the validator's last report in words."""
     if found is None:
         return f"no validator has reported; start the agents: ringlog agents; {SEE_STATUS}"
     subject = f"validator {found.instance[:8]} of term {found.term}"

@@ -1,7 +1,7 @@
-"""What the program says before a command is one of the log, by code, the first word on standard error.
+"""Error codes of the program that do not come from the log, with their meanings.
 
-A code that is released keeps its meaning. ``tests/tidy/test_codes.py`` compares with what is raised. Codes of refused
-commands are those of ``kernel.registry``, errors of the log and of the client stand beside their classes.
+A released code keeps its meaning. ``tests/tidy/test_codes.py`` compares the tables with the raised codes. The codes of
+rejected commands are in ``kernel.registry``. Errors of the log and the client define their codes in their classes.
 """
 
 from __future__ import annotations
@@ -108,4 +108,4 @@ PROGRAM_CODES: Final = {
     "Errors of the stack": STACK_CODES,
     "Why the CDC job stops": JOB_CODES,
 }
-"""Tables of the page, by title."""
+"""Tables of the reference page, by title."""

@@ -1,4 +1,4 @@
-"""Commands as JSON: ``ringlog submit``, ``ringlog withdraw``, and ``ringlog rehearse``, which tries a plan offline."""
+"""Commands as JSON: ``ringlog submit``, ``ringlog withdraw``, and ``ringlog rehearse``, which runs a plan offline."""
 
 from __future__ import annotations
 
@@ -30,17 +30,21 @@ LIVE = "live"
 
 def rehearse(
     plan: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="JSON lines; none or -: standard input.")
+        Path | None,
+        typer.Argument(metavar="[FILE]", help="File with one JSON command per line. Default: standard input."),
     ] = None,
     source: Annotated[
         str | None,
-        typer.Option("--from", help="Start from a cluster's state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
+        typer.Option("--from", help="Initial state: a file of `ringlog log --dump`, or live[:CLUSTER]."),
     ] = None,
     picture: Annotated[
-        Path | None, typer.Option("--picture", help="Draw how tablets lay at each epoch into this file, as SVG.")
+        Path | None, typer.Option("--picture", help="SVG file for a chart of the tablets at each epoch.")
     ] = None,
 ) -> None:
-    """Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid."""
+    """Run the commands of a plan offline.
+
+    Prints one JSON answer per line. The exit status is 2 if a line was invalid.
+    """
     rehearsal = Rehearsal(state_from(source) if source is not None else EMPTY_STATE)
     status = 0
     for number, line in enumerate(_lines(plan), start=1):
@@ -56,7 +60,7 @@ def rehearse(
 
 
 def _lines(plan: Path | None) -> Iterable[bytes]:
-    """Lines end with a line feed alone: other separators of Unicode may stand inside JSON text."""
+    """Return the lines of a plan. Only a line feed ends a line: JSON text may contain Unicode line separators."""
     if plan is None or plan == STDIN:
         return read_lines(STDIN)
     try:
@@ -66,12 +70,12 @@ def _lines(plan: Path | None) -> Iterable[bytes]:
 
 
 def _given(name: str) -> str | None:
-    """A variable of those that commands with options for them obey: here there are none, and none is its default."""
+    """Return the ``RINGLOG_*`` variable of a connection option that this command lacks; None if unset or empty."""
     return os.environ.get(f"RINGLOG_{name}") or None
 
 
 def state_from(source: str) -> ClusterState:
-    """The state of a dump, or of ``live[:CLUSTER]``, which is only read."""
+    """Return the state of a dump or of ``live[:CLUSTER]``. The cluster is only read."""
     live, _, cluster = source.partition(":")
     try:
         if live == LIVE:
@@ -87,14 +91,19 @@ def state_from(source: str) -> ClusterState:
 
 
 def submit(
-    command: Annotated[str | None, typer.Argument(help='JSON, e.g. {"command": "Noop"}; none: standard input.')] = None,
+    command: Annotated[
+        str | None, typer.Argument(help='JSON, e.g. {"command": "Noop"}. Default: standard input.')
+    ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for the answer.")] = TIMEOUT_S,
-    request_id: Annotated[str | None, typer.Option(help="Ask again under the id of an earlier try.")] = None,
-    since_epoch: Annotated[int | None, typer.Option(help="The epoch that the earlier try gave.")] = None,
+    request_id: Annotated[str | None, typer.Option(help="Request id of an earlier attempt, to get its result.")] = None,
+    since_epoch: Annotated[int | None, typer.Option(help="Epoch that the earlier attempt printed.")] = None,
 ) -> None:
-    """Submit one command through the validator and print what became of it, as JSON."""
+    """Submit a command as JSON and print the result.
+
+    The validator decides the command. The result is JSON.
+    """
     try:
         given: Any = json.loads(command if command is not None else read_text(STDIN))
     except (OSError, ValueError, RecursionError) as error:
@@ -106,12 +115,15 @@ def submit(
 
 
 def withdraw(
-    request_id: Annotated[str, typer.Argument(help="The request's id, as the error gave it.")],
-    since_epoch: Annotated[int, typer.Argument(help="Its epoch, as the error gave it.")],
+    request_id: Annotated[str, typer.Argument(help="Request id from the error message.")],
+    since_epoch: Annotated[int, typer.Argument(help="Epoch from the error message.")],
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON."""
+    """End a request without an answer and print its outcome.
+
+    Afterwards the request is either applied or will never be applied. The outcome is JSON.
+    """
     with connect(resolve(bootstrap, cluster)) as client:
         ended = client.withdraw(request_id, since_epoch)
     typer.echo(json.dumps(ended_json(ended)))

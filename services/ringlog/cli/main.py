@@ -1,10 +1,11 @@
-"""The ``ringlog`` command: sub-commands by room, each with ``--json`` where it prints facts.
+"""The ``ringlog`` command: its subcommands, connection options and error output.
 
-A sub-command's module is imported only when it is asked for, so that small commands answer at once; so is what draws.
+A subcommand's module is imported only when the subcommand is used, so that short commands answer quickly. Subcommands
+that print facts have ``--json``.
 
-Exit status: 0 done; 1 refused or failed (the error's stable code comes first on standard error; with ``--json`` the
-error is JSON on standard output); 2 wrong usage or an invalid input line; 3 something must be installed first; 130
-interrupted.
+Exit status 0 means done, 1 refused or failed, 2 wrong usage or an invalid input line, 3 a missing installation, 130
+interrupted. On failure the error's stable code comes first on standard error. With ``--json`` the error is JSON on
+standard output.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
 
 
 class Subcommand(NamedTuple):
-    """A sub-command: where it is, and what the help of ``ringlog`` says of it, so that it need not be loaded for that.
+    """A subcommand: the place of its code, and its line in the help of ``ringlog``.
 
-    ``help`` repeats the beginning of the sub-command's own help (``tests/cli/test_imports.py`` compares them).
+    ``help`` repeats the beginning of the subcommand's own help, so that the overview does not load it
+    (``tests/cli/test_imports.py`` compares them).
     """
 
     module: str
@@ -46,115 +48,107 @@ COMMANDS: dict[str, Subcommand] = {
     "demo": Subcommand(
         "ringlog_demo.cli",
         "demo",
-        "The whole system once, on real components and real data, with a node joining in the middle; then the audit.",
+        "Run the whole system once on real data, then audit it.",
     ),
-    "stack": Subcommand("ringlog.cli.stack", "app", "A real Kafka broker and Redis on this machine."),
-    "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Found a cluster, choose one, and look at it."),
+    "stack": Subcommand("ringlog.cli.stack", "app", "Run a Kafka broker and a Redis on this machine."),
+    "cluster": Subcommand("ringlog.cli.cluster.app", "app", "Create, choose, inspect and delete clusters."),
     "status": Subcommand(
         "ringlog.cli.status",
         "status",
-        "The cluster at a glance: OK or WARN with the reasons, then nodes, operations, stuck partitions and agents.",
+        "Show the health of the cluster, its nodes and agents.",
     ),
-    "agents": Subcommand("ringlog.cli.agents", "app", "The agents: all of them in the foreground, one process each."),
+    "agents": Subcommand("ringlog.cli.agents", "app", "Run the agents of a cluster, and show their status."),
     "agent": Subcommand(
         "ringlog.cli.agents",
         "one",
-        "Run one agent until stopped. A second one of a role stands by and takes over when the first is gone.",
+        "Run one agent until it is stopped.",
     ),
-    "node": Subcommand("ringlog.cli.node.app", "app", "Nodes: run one, list, join, leave, move, replace, remove."),
-    "operation": Subcommand("ringlog.cli.node.operation", "app", "Range movements: list, watch, show, cancel, retry."),
-    "keyspace": Subcommand("ringlog.cli.schema.keyspace", "app", "Keyspaces: create, alter, drop, list, placements."),
-    "table": Subcommand("ringlog.cli.schema.table", "app", "Tables: create, drop, list."),
+    "node": Subcommand("ringlog.cli.node.app", "app", "Run, list, join, move, replace and remove nodes."),
+    "operation": Subcommand("ringlog.cli.node.operation", "app", "List, watch, show, cancel and retry operations."),
+    "keyspace": Subcommand("ringlog.cli.schema.keyspace", "app", "Create, alter, drop and list keyspaces."),
+    "table": Subcommand("ringlog.cli.schema.table", "app", "Create, drop and list tables."),
     "ddl": Subcommand(
         "ringlog.cli.schema.ddl",
         "ddl",
-        "Change the schema by CREATE, ALTER and DROP of keyspaces, tables and types in CQL: all statements or none.",
+        "Change the schema with CQL statements.",
     ),
-    "schema": Subcommand("ringlog.cli.schema.ddl", "app", "The schema: describe."),
+    "schema": Subcommand("ringlog.cli.schema.ddl", "app", "Describe the schema."),
     "tablet": Subcommand(
-        "ringlog.cli.placement.tablet", "app", "Tablets: list, show, move, split, merge, repair, explain."
+        "ringlog.cli.placement.tablet", "app", "List, move, split, merge, repair and explain tablets."
     ),
     "zone": Subcommand(
         "ringlog.cli.placement.zone",
         "app",
-        "Distribution zones: create, alter, drop, list, show, plan, restart, reset, cancel.",
+        "Manage distribution zones and their partitions.",
     ),
-    "balance": Subcommand(
-        "ringlog.cli.placement.balance", "app", "The balancer of tablets: status, plan, picture, pause, resume."
-    ),
-    "data": Subcommand(
-        "ringlog.cli.data.app", "app", "Registers and rows on the reference nodes: read and write them."
-    ),
-    "cdc": Subcommand("ringlog.cli.cdc.app", "app", "Change data capture: generations, writers, the Spark job."),
+    "balance": Subcommand("ringlog.cli.placement.balance", "app", "Show, chart, pause and resume the tablet balancer."),
+    "data": Subcommand("ringlog.cli.data.app", "app", "Read and write registers and rows on the nodes."),
+    "cdc": Subcommand("ringlog.cli.cdc.app", "app", "Run and manage change data capture (CDC)."),
     "audit": Subcommand(
         "ringlog_audit.cli",
         "audit",
-        "Prove the CDC log right against the mutations, sharing no routing code with the job.",
+        "Check the CDC log against the mutations.",
     ),
     "submit": Subcommand(
         "ringlog.cli.json_commands",
         "submit",
-        "Submit one command through the validator and print what became of it, as JSON.",
+        "Submit a command as JSON and print the result.",
     ),
     "withdraw": Subcommand(
         "ringlog.cli.json_commands",
         "withdraw",
-        "End a request whose fate is open: after this it is applied, or never will be. Prints which, as JSON.",
+        "End a request without an answer and print its outcome.",
     ),
     "pause": Subcommand(
         "ringlog.cli.metadata.pause",
         "pause",
-        "Hold up changes of these scopes; what runs goes on to its end. `ringlog status` shows what is paused.",
+        "Pause changes of these scopes.",
     ),
     "resume": Subcommand(
         "ringlog.cli.metadata.pause",
         "resume",
-        "Let changes of these scopes go on, as they were paused. Other pauses stay.",
+        "Resume changes of these scopes.",
     ),
-    "log": Subcommand(
-        "ringlog.cli.metadata.log", "app", "Show the log: epoch, time, who, what, and for records without effect why."
+    "log": Subcommand("ringlog.cli.metadata.log", "app", "Show the entries of the metadata log."),
+    "snapshot": Subcommand("ringlog.cli.metadata.log", "snapshots", "Take and list snapshots of the metadata."),
+    "service": Subcommand(
+        "ringlog.cli.metadata.service", "app", "Show and change the members of the metadata service."
     ),
-    "snapshot": Subcommand("ringlog.cli.metadata.log", "snapshots", "Snapshots of the metadata: take, list."),
-    "service": Subcommand("ringlog.cli.metadata.service", "app", "The metadata service: show, add, remove, size."),
     "recover": Subcommand(
         "ringlog.cli.metadata.recover",
         "recover",
-        "Rebuild a log that was lost from a copy of it: a member's or the archive.",
+        "Rebuild a lost log from a copy.",
     ),
-    "sim": Subcommand(
-        "ringlog_sim.cli.app", "app", "Simulate whole clusters, search for faults, check quorums and histories."
-    ),
+    "sim": Subcommand("ringlog_sim.cli.app", "app", "Simulate clusters, and check quorums and histories."),
     "rehearse": Subcommand(
         "ringlog.cli.json_commands",
         "rehearse",
-        "Run a plan's commands offline, one JSON answer a line. Exit status 2 if a line was invalid.",
+        "Run the commands of a plan offline.",
     ),
     "token": Subcommand(
         "ringlog.cli.scripts",
         "token",
-        "Token of each partition key given in hex, one a line on standard input (an empty line is the empty key).",
+        "Print the token of each partition key.",
     ),
     "stream-id": Subcommand(
         "ringlog.cli.scripts",
         "stream_id",
-        "Fields of each CDC stream id given in hex, one a line on standard input, as JSON.",
+        "Print the fields of each CDC stream id.",
     ),
-    "shard": Subcommand(
-        "ringlog.cli.scripts", "shard", "Shard of each ``TOKEN SHARDS IGNORE_MSB``, one a line on standard input."
-    ),
+    "shard": Subcommand("ringlog.cli.scripts", "shard", "Print the shard of each token."),
 }
-"""By name, in the order of the help."""
+"""Subcommands by name, in the order of the help."""
 
 
 CONNECTION_OPTIONS = ("bootstrap", "cluster", "kafka_config", "trust_config")
-"""Parameters of the options that may also precede the words of a command."""
+"""Parameters that may also precede the subcommand."""
 
 
 def with_options_last(command: Any, words: Sequence[str], options: Sequence[str] = ()) -> list[str]:
-    """Return the words with connection options moved behind the words that name a command.
+    """Return the words with connection options moved after the words that name a command.
 
-    A command without such an option then refuses it, but a group that only shows its help does not get any. An option
-    that follows the command's name overrides ``options``.
+    A command without such an option then refuses it. A group that only shows its help does not get any. An option after
+    the command's name overrides ``options``.
     """
     left, moved, at = list(words), list(options), 0
     while at < len(left) and (inner := getattr(command, "commands", None)):
@@ -171,7 +165,7 @@ def with_options_last(command: Any, words: Sequence[str], options: Sequence[str]
 
 
 class CommandGroup(TyperGroup):
-    """A group that answers an unknown command with the nearest command line."""
+    """A group that suggests the nearest command for an unknown one."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, command and remaining arguments."""
@@ -186,7 +180,7 @@ class CommandGroup(TyperGroup):
 
 
 class LazyGroup(CommandGroup):
-    """Loads a sub-command when it is named, and none to list them all."""
+    """A group that loads a subcommand when it is used, and none to list them."""
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         """Return name, command and remaining arguments, with the connection options that precede the command."""
@@ -196,16 +190,16 @@ class LazyGroup(CommandGroup):
         return name, command, with_options_last(command, rest, options)
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002
-        """What ``COMMANDS`` says of each."""
+        """Write the overview from ``COMMANDS``."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, subcommand.help) for name, subcommand in COMMANDS.items()])
 
     def list_commands(self, ctx: Any) -> list[str]:  # noqa: ARG002
-        """The names, in the order of the help."""
+        """Return the names in the order of the help."""
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002
-        """The sub-command of that name, None if there is none."""
+        """Return the subcommand of that name, or None."""
         if cmd_name not in COMMANDS:
             return None
         subcommand = COMMANDS[cmd_name]
@@ -221,7 +215,7 @@ class LazyGroup(CommandGroup):
 
 
 def _add_configs(command: Any) -> None:
-    """The files of log-in and trust, for every command, below this one, that takes its broker as an option."""
+    """Add ``--kafka-config`` and ``--trust-config`` to every command that has ``--bootstrap``."""
     for inner in getattr(command, "commands", {}).values():
         _add_configs(inner)
     names = {parameter.name for parameter in command.params}
@@ -247,7 +241,7 @@ KafkaConfig = Annotated[
     typer.Option(
         "--kafka-config",
         envvar=VARIABLE,
-        help="How to log in to Kafka: a client.properties.",
+        help="Kafka client settings with the login: a client.properties file.",
         callback=_log_in,
         expose_value=False,
     ),
@@ -259,7 +253,7 @@ TrustConfig = Annotated[
     typer.Option(
         "--trust-config",
         envvar=TRUST_VARIABLE,
-        help="Certificates and token for nodes on several machines: a trust.properties.",
+        help="Certificates and token of this process: a trust.properties file.",
         callback=_trust,
         expose_value=False,
     ),
@@ -267,18 +261,18 @@ TrustConfig = Annotated[
 
 
 def _with_configs(kafka_config: KafkaConfig = None, trust_config: TrustConfig = None) -> None:
-    """Carries the options; a command gets them from here."""
+    """Declare the options that ``_add_configs`` copies to commands."""
 
 
 def _single(function: Callable[..., Any]) -> typer.Typer:
-    """An app that is one command."""
+    """Return an app with one command."""
     one = typer.Typer(add_completion=False)
     one.command()(function)
     return one
 
 
 app = typer.Typer(cls=LazyGroup, no_args_is_help=True, pretty_exceptions_enable=False, rich_markup_mode=None)
-"""Plain text where nothing but help and errors is shown: to draw boxes, nine tenths of the time went into loading."""
+"""Rich markup is off, because loading it takes most of the time of a short command."""
 
 
 def _version(wanted: bool) -> None:
@@ -295,23 +289,28 @@ def _before(what: str) -> Any:
 def _root(
     bootstrap: Annotated[str | None, _before("Kafka brokers, host:port,…")] = None,
     cluster: Annotated[str | None, _before("Name of the cluster.")] = None,
-    kafka_config: Annotated[str | None, _before("How to log in to Kafka: a client.properties.")] = None,
-    trust_config: Annotated[str | None, _before("Certificates and token: a trust.properties.")] = None,
+    kafka_config: Annotated[
+        str | None, _before("Kafka client settings with the login: a client.properties file.")
+    ] = None,
+    trust_config: Annotated[
+        str | None, _before("Certificates and token of this process: a trust.properties file.")
+    ] = None,
     _shown: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
-    """Cluster metadata as one totally ordered log."""
+    """Manage cluster metadata as one totally ordered log."""
 
 
 def _streams() -> None:
-    """Have all three: where one was closed, the next file, a journal say, would get its number, and what is printed.
+    """Open closed standard streams.
 
-    So do the processes that this one starts.
+    Otherwise the next opened file, for example a journal, would get the number of a standard stream, and output would
+    be written into it. Child processes inherit the streams.
     """
     for number in range(3):
         try:
             os.fstat(number)
         except OSError:
-            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # the lowest free number, which is that
+            os.set_inheritable(os.open(os.devnull, os.O_RDWR), True)  # ``open`` returns the lowest free number.
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(number, "w" if number else "r", encoding="utf-8", closefd=False))  # noqa: SIM115
@@ -328,7 +327,7 @@ def _complete() -> None:
 
 
 def main() -> None:
-    """Entry point: errors that are expected come out as one line with their code, never as a trace."""
+    """Run the command. Expected errors are printed as one line with their code, without a traceback."""
     load_undisturbed()
     if os.environ.get("_RINGLOG_COMPLETE", "").startswith("complete_"):
         _complete()
@@ -339,7 +338,7 @@ def main() -> None:
 
 
 def _run() -> None:
-    """The command; a mistake in its words is printed as JSON where JSON was asked for."""
+    """Run the command; with ``--json``, print usage errors as JSON."""
     if not wants_json():
         app()
         return
@@ -348,7 +347,9 @@ def _run() -> None:
     except typer.Abort:
         sys.exit(1)
     except Exception as error:
-        message = getattr(error, "format_message", None)  # of errors of usage alone, whose class typer does not export
+        message = getattr(
+            error, "format_message", None
+        )  # Only usage errors have it; typer does not export their class.
         if message is None:
             raise
         context = getattr(error, "ctx", None)
@@ -367,11 +368,11 @@ def _say(code: str, error: BaseException, *ways_out: str) -> None:
 
 def _main() -> None:
     _streams()
-    if isinstance(sys.stdout, TextIOWrapper):  # what the terminal's alphabet lacks is shown by its number
+    if isinstance(sys.stdout, TextIOWrapper):  # Characters that the terminal cannot show are printed as escapes.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
         "".join(sys.argv).encode()
-    except UnicodeEncodeError as error:  # bytes that are no text come as halves of signs, and crash Kafka's client
+    except UnicodeEncodeError as error:  # Bytes that are not UTF-8 become surrogates, which crash Kafka's client.
         wrong = next(subcommand for subcommand in sys.argv if error.object[error.start] in subcommand)
         _say("bad_text", ValueError(f"{wrong[:40]!a} is no text: give it in UTF-8"))
         sys.exit(2)
@@ -386,7 +387,7 @@ def _main() -> None:
             raise
         unanswered = code == "submission_timed_out"
         ways_out = import_module("ringlog.cli.agents").ways_out() if unanswered else ()
-        connection = sys.modules.get("ringlog.cli.shared.connection")  # absent if the command asks no broker
+        connection = sys.modules.get("ringlog.cli.shared.connection")  # Absent if the command uses no broker.
         _say(code, expected if connection is None else connection.with_way_out(expected), *ways_out)
         if connection is not None:
             connection.print_broker(code)

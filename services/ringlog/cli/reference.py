@@ -1,8 +1,8 @@
-"""The pages of ``docs/reference`` that come from the code, made by ``python -m ringlog.cli.reference FOLDER``.
+"""Generator of the pages in ``docs/reference``: ``python -m ringlog.cli.reference FOLDER``.
 
-What is true is written once, beside what makes it true: docstrings of commands and rules, the closed set of codes,
-bounds of settings, specifications of topics, the command line's own help. A test keeps the committed pages equal to
-what this gives. (The page of the schemas is made by ``python -m ringlog_schemas.docs``.)
+The pages are derived from the code: docstrings of commands and rules, error codes, bounds of settings, topic
+specifications, and the help of the command line. Invariant: the committed pages equal the generated ones, which a test
+checks. ``python -m ringlog_schemas.docs`` generates the page of the schemas.
 """
 
 from __future__ import annotations
@@ -56,13 +56,13 @@ READ_BY: Mapping[str, str] = {
     "insecure": "agents that show figures, nodes, `ringlog cdc run`",
     "trust_config": "nodes, agents that show figures, every client of nodes",
 }
-"""Variables of a process that others than agents and nodes read, or agents alone."""
+"""Readers of process variables that not all agents and nodes read."""
 
 HEAD = "<!-- Made by `python -m ringlog.cli.reference docs/reference`; do not edit. -->"
 
 
 def _change_topic(suffix: str) -> tuple[str, str]:
-    """The keys of a change topic and the schemas of its values."""
+    """Return (keys of a change topic, schemas of its values)."""
     declarations = [declaration for declaration in PUBLICATIONS if declaration.topic == suffix]
     schemas = (f"`ringlog.changes.{declaration.change.__name__}`" for declaration in declarations)
     return "; ".join(declaration.key for declaration in declarations), "; ".join(schemas)
@@ -87,7 +87,7 @@ RECORDS: Mapping[str, tuple[str, str]] = {
     **{declaration.topic: _change_topic(declaration.topic) for declaration in PUBLICATIONS},
     "epochs": ("`head`", "`ringlog.changes.EpochChange`"),
 }
-"""Suffix of a topic to (key, schema of the value)."""
+"""(key, schema of the value) by the suffix of a topic."""
 
 
 _ABOUT_PROGRAM = """\
@@ -135,7 +135,7 @@ know yet it does not show.
 
 
 def pages() -> dict[str, str]:
-    """File name to text, for every page."""
+    """Return the text of every page by file name."""
     made = {
         "commands.md": _program,
         "log-commands.md": _log_commands,
@@ -148,7 +148,7 @@ def pages() -> dict[str, str]:
 
 
 def write(folder: Path) -> tuple[str, ...]:
-    """Write the pages that differ from what is there; their names."""
+    """Write the pages that differ from the files in the folder, and return their names."""
     changed = []
     for name, text in pages().items():
         path = folder / name
@@ -159,7 +159,7 @@ def write(folder: Path) -> tuple[str, ...]:
 
 
 def _prose(text: str | None) -> str:
-    """A docstring in Markdown, on one line a paragraph."""
+    """Return a docstring as Markdown, with each paragraph on one line."""
     paragraphs = inspect.cleandoc(text or "").replace("``", "`").split("\n\n")
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in paragraphs)
 
@@ -187,7 +187,7 @@ def _program() -> Iterator[str]:
 
 
 def _leaves(path: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Every command that does something, with the words that call it."""
+    """Yield every executable command with its words."""
     names = command.list_commands(None) if hasattr(command, "list_commands") else []
     if not names or command.invoke_without_command:
         yield path, command
@@ -217,7 +217,7 @@ def _names(parameter: Any) -> str:
 
 
 def _is_of_machine(parameter: Any) -> bool:
-    """Return True if the default is a number of this machine, which the help says in words."""
+    """Return True if the default depends on the machine and is described in the help."""
     return "for each core" in (parameter.help or "")
 
 
@@ -334,7 +334,7 @@ def _process_variables() -> Iterator[tuple[str, str, str]]:
 
 
 def _command_variables() -> set[tuple[str, str, str]]:
-    """Variables that options of the program are read from, beside those of every process."""
+    """Return the variables of command options, without those of every process."""
     table = {f"RINGLOG_{name.upper()}" for name in ProcessSettings.model_fields}
     readers: dict[str, set[str]] = {}
     for path, command in _leaves(("ringlog",), typer.main.get_command(app)):
@@ -397,7 +397,7 @@ def _labels(names: Sequence[str]) -> str:
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write the pages into the one folder that is named."""
+    """Write the pages to the folder given as the only argument."""
     if len(arguments) != 1 or not Path(arguments[0]).is_dir():
         print("usage: python -m ringlog.cli.reference FOLDER", file=sys.stderr)
         return 2

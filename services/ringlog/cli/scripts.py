@@ -1,4 +1,4 @@
-"""``ringlog token``, ``stream-id`` and ``shard``: one line in, one line out, for scripts. They need no cluster."""
+"""``ringlog token``, ``stream-id`` and ``shard``: filters for scripts, one line in, one line out, without a cluster."""
 
 from __future__ import annotations
 
@@ -14,16 +14,16 @@ from ringlog.kernel.values import is_token
 
 
 class BadScriptLine(ValueError):
-    """A line that can't be answered; the text names what was expected."""
+    """An invalid input line; the message has the expected form."""
 
 
 def token_line(line: str) -> str:
-    """Hex of a partition key (empty: the empty key) to its token."""
+    """Return the token of a partition key in hex. An empty line is the empty key."""
     return str(token_of(_hex(line)))
 
 
 def stream_id_line(line: str) -> str:
-    """Hex of a stream id to its fields."""
+    """Return the fields of a stream id in hex, as JSON."""
     try:
         found = decode(_hex(line))
     except StreamIdError as error:
@@ -32,7 +32,7 @@ def stream_id_line(line: str) -> str:
 
 
 def shard_line(line: str) -> str:
-    """``TOKEN SHARDS IGNORE_MSB`` to the shard that owns the token."""
+    """Return the shard that owns the token of a line ``TOKEN SHARDS IGNORE_MSB``."""
     try:
         token, shards, ignore_msb = (int(part) for part in line.split())
     except ValueError:
@@ -54,7 +54,7 @@ def _hex(line: str) -> bytes:
 
 
 def answer_lines(lines: Iterable[bytes], answer: Callable[[str], str]) -> int:
-    """Print the answer to each line; a bad one gets ``invalid: why`` in its place, and the exit status is 2."""
+    """Print the answer to each line, or ``invalid: why``. Return the exit status, 2 if a line was invalid."""
     status = 0
     for line in lines:
         try:
@@ -66,15 +66,24 @@ def answer_lines(lines: Iterable[bytes], answer: Callable[[str], str]) -> int:
 
 
 def token() -> None:
-    """Token of each partition key given in hex, one a line on standard input (an empty line is the empty key)."""
+    """Print the token of each partition key.
+
+    Reads one key in hex per line from standard input. An empty line is the empty key.
+    """
     raise typer.Exit(answer_lines(typer.get_binary_stream("stdin"), token_line))
 
 
 def stream_id() -> None:
-    """Fields of each CDC stream id given in hex, one a line on standard input, as JSON."""
+    """Print the fields of each CDC stream id.
+
+    Reads one stream id in hex per line from standard input, and prints JSON.
+    """
     raise typer.Exit(answer_lines(typer.get_binary_stream("stdin"), stream_id_line))
 
 
 def shard() -> None:
-    """Shard of each ``TOKEN SHARDS IGNORE_MSB``, one a line on standard input."""
+    """Print the shard of each token.
+
+    Reads lines of the form ``TOKEN SHARDS IGNORE_MSB`` from standard input.
+    """
     raise typer.Exit(answer_lines(typer.get_binary_stream("stdin"), shard_line))

@@ -1,9 +1,8 @@
-"""``ringlog stack``: the commands of the stack, and ``reset``, which also deletes what belongs to the clusters on it.
+"""``ringlog stack``: the stack's commands, and ``reset``, which also deletes local files of the stack's clusters.
 
-A cluster whose log is deleted is gone for ever. What its agents and nodes remember of it would only keep the next
-cluster of that name from starting on the same files, so it goes with the log: the memory of agents, the folders of
-nodes in their usual place, and the cluster among those known. What lies elsewhere (``node run --data``, checkpoints of
-the CDC job, the lake) is the user's own.
+A cluster is lost when its log is deleted. Local files of its agents and nodes would prevent the start of a new cluster
+with the same name. So ``reset`` deletes the agents' memory, the nodes' folders in their usual place, and the stored
+cluster. Files in other places belong to the user and stay: ``node run --data``, checkpoints of the CDC job, the lake.
 """
 
 from __future__ import annotations
@@ -29,10 +28,14 @@ __all__ = ["app"]
 @app.command()
 def reset(
     data: Data = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Stop everything; delete the stack's data and logs, and what agents and nodes remember of the clusters on it."""
+    """Delete all data of the stack and of its clusters.
+
+    Stops the stack first. Deletes its data and logs, and the files that agents and nodes of its clusters keep on this
+    machine.
+    """
     stack = Stack(data)
     try:
         folder, address = stack.status().data_dir, stack.bootstrap_servers
@@ -59,7 +62,7 @@ def reset(
 
 
 def belongings(context: ClusterContext) -> list[Path]:
-    """Return the existing files and folders, in their usual places, of a cluster that is about to be gone."""
+    """Return the existing files and folders of a cluster in their usual places."""
     agents, nodes = process_data_dir() / "agents", process_data_dir() / "nodes"
     if not context.cluster_id:
         return []

@@ -1,4 +1,4 @@
-"""``ringlog status``: the cluster at a glance."""
+"""``ringlog status``: the health of a cluster on one screen."""
 
 from __future__ import annotations
 
@@ -44,20 +44,26 @@ from ringlog.wire.records import NodeAck
 @view_command
 def status(
     context: ClusterContext,
-    cached: Annotated[bool, typer.Option("--cached", help="Read the state from Redis instead of the log.")] = False,
+    cached: Annotated[
+        bool, typer.Option("--cached", help="Print epoch and nodes from Redis instead of reading the log.")
+    ] = False,
 ) -> Iterator[Any]:
-    """The cluster at a glance: OK or WARN with the reasons, then nodes, operations, stuck partitions and agents."""
+    """Show the health of the cluster, its nodes and agents.
+
+    The first line is OK or WARN, followed by the reasons. Then come nodes, operations in flight, stuck partitions and
+    agents.
+    """
     if cached:
         _cached_status(context)
         return
-    with ThreadPoolExecutor(5) as pool:  # five questions to the broker, each with connections of its own
+    with ThreadPoolExecutor(5) as pool:  # The reads use separate connections, so they can run in parallel.
         acks = pool.submit(read_acks, context.bootstrap, context.cluster)
         agent_reports = pool.submit(read_said, context.bootstrap, context.cluster)
         loads = pool.submit(last_heard, context.bootstrap, context.cluster)
         seen = pool.submit(seen_until, context.bootstrap, context.cluster)
         state = newest(context)
     if any(ack.applied > state.epoch for ack in acks.result().values()):
-        state = newest(context)  # what is said of an epoch counts once the log has it
+        state = newest(context)  # The state must contain every acknowledged epoch.
     now = SystemClock().now_us()
     agents = views_of(agent_reports.result(), state.epoch, now)
     clocks = clock_lines(state, now, seen.result())
@@ -99,7 +105,7 @@ def status(
 def _view_of(
     state: ClusterState, acks: Mapping[str, NodeAck], reports: LastHeard, agents: Sequence[AgentView], now: Micros
 ) -> dict[str, Any]:
-    """What the state, nodes and agents say, as JSON."""
+    """Return the state and the reports of nodes and agents as JSON."""
     doubted = [one.subject for a in agents for one in a.refused if one.code == ACK_REJECTED]
     found = views.operations(state, acks, now, doubted, reports)
     return views.cluster(state) | {
@@ -112,14 +118,14 @@ def _view_of(
 
 
 def _print_summary(found: dict[str, Any]) -> None:
-    """The level, and each reason in a line."""
+    """Print the level and a line for each reason."""
     out.print(Text(found["level"], "green" if found["level"] == OK else "yellow"))
     for reason in found["reasons"]:
         out.print(printable(f"  {reason}"), markup=False)
 
 
 def _cached_status(context: ClusterContext) -> None:
-    from ringlog.cache.reader import CachedReader, TryAgain  # Redis is slow to load and nothing else here needs it
+    from ringlog.cache.reader import CachedReader, TryAgain  # The Redis client is slow to load.
     from ringlog.cache.redis_cache import RedisCache
 
     if not context.redis:

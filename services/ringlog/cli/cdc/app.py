@@ -1,4 +1,4 @@
-"""``ringlog cdc``: change data capture. The pipeline and what belongs to it, one file beside this one for each part."""
+"""``ringlog cdc``: change data capture (CDC). Each other module of this folder has one group of commands."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _defaults(context: typer.Context) -> None:
-    """Change data capture: generations, writers, the Spark job."""
+    """Run and manage change data capture (CDC)."""
     last = current_cluster()
-    if last is not None and context.invoked_subcommand == "run":  # the job finds the broker itself
+    if last is not None and context.invoked_subcommand == "run":  # The job resolves the broker itself.
         os.environ.setdefault("RINGLOG_CLUSTER", last.cluster)
-    with suppress(StackError):  # a Spark of the user's own may have the connectors
+    with suppress(StackError):  # Without the jars, the user's Spark may have the connectors.
         os.environ.setdefault("RINGLOG_SPARK_JARS", ",".join(str(path) for path in (*jars("spark"), *jars("lake"))))
 
 
@@ -58,7 +58,10 @@ app.command("import-debezium")(import_debezium)
 @app.command("status")
 @view_command
 def status(context: ClusterContext) -> Iterator[Any]:
-    """Generations in order, and how far each registered writer has promised to go."""
+    """Show CDC generations and registered writers.
+
+    Writers have their write lease (horizon), and the retention of rows is compared with the tables' ttl.
+    """
     state = newest(context)
     topic, seconds = topic_name(context.cluster, CDC.suffix), log_retention(state)
     kept = retention_of(admin_client(context.bootstrap), topic)

@@ -1,4 +1,4 @@
-"""``ringlog cdc lower`` and ``ringlog cdc withdraw``: taking back what a wrong clock left in the log."""
+"""``ringlog cdc lower`` and ``ringlog cdc withdraw``: lower timestamps that a wrong clock left in the log."""
 
 from __future__ import annotations
 
@@ -17,25 +17,29 @@ from ringlog.operator.views.words import when
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 
-Reason = Annotated[str, typer.Option("--reason", help="Why, and how it is known; kept in the log.")]
-By = Annotated[str | None, typer.Option("--by", help="Who decides that; kept in the log. None: the user's name.")]
+Reason = Annotated[str, typer.Option("--reason", help="Reason and evidence, recorded in the log.")]
+By = Annotated[
+    str | None, typer.Option("--by", help="Name of the operator, recorded in the log. Default: the user's name.")
+]
 
 
 def lower_command(
     reason: Reason,
     writer: Annotated[
-        str | None, typer.Option("--writer", help="Name of the fenced CDC writer; none: the settled time of verdicts.")
+        str | None, typer.Option("--writer", help="Name of the fenced CDC writer. Default: the validation watermark.")
     ] = None,
-    to: Annotated[int | None, typer.Option(help="Microseconds since 1970; none: as low as it is safe.", min=0)] = None,
+    to: Annotated[
+        int | None, typer.Option(help="Microseconds since 1970. Default: the lowest safe time.", min=0)
+    ] = None,
     by: By = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Lower what was promised by a clock that was ahead, down to what may have been used: the horizon of a fenced CDC
-    writer, or the settled time of verdicts on writes.
+    """Lower a timestamp that is ahead because of a wrong clock.
 
-    The append times say so in the mutations topic: nobody has used more than the newest one and the leeway.
+    Lowers the write lease of a fenced CDC writer, or the validation watermark. The lowest safe time follows from the
+    append times of the mutations topic: timestamps up to the newest one plus the allowed lateness may have been used.
     """
     context = resolve(bootstrap, cluster)
     with connect(context) as client:
@@ -54,7 +58,7 @@ def lower_command(
 def _lowering(
     state: ClusterState, writer: str | None, appended: Micros | None, to: Micros | None, reason_text: str
 ) -> tuple[str, Micros, Micros, Command]:
-    """(what sinks, from when, to when, by which command). Raises Refused."""
+    """Return (subject, time before, time after, command). Raises Refused."""
     if writer is None:
         settled = settled_lowering(state, SystemClock().now_us(), appended, to, reason_text)
         return "settled time", state.settled.until, settled.until, settled
@@ -63,16 +67,16 @@ def _lowering(
 
 
 def withdraw_command(
-    generation: Annotated[str, typer.Argument(help="Id of the last generation, as ringlog cdc status has it.")],
+    generation: Annotated[str, typer.Argument(help="Id of the last generation, as `ringlog cdc status` shows it.")],
     reason: Reason,
     by: By = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Take back the last generation, if it starts far ahead (by a clock that was) and nobody has used it.
+    """Withdraw the last generation if no write has used it.
 
-    One that the ring needs in its place is prepared at once.
+    Use this if a wrong clock set its start far ahead. If the ring needs a generation, another one is prepared at once.
     """
     context = resolve(bootstrap, cluster)
     with connect(context) as client:

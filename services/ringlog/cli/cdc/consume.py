@@ -1,6 +1,6 @@
-"""``ringlog cdc tail`` and ``ringlog cdc apply``: consumers of the CDC log that keep the protocol.
+"""``ringlog cdc tail`` and ``ringlog cdc apply``: consumers of the CDC log that follow its protocol.
 
-One prints changes on the terminal or into a pipe, the other keeps copies of the tables in a SQLite file.
+``tail`` prints changes. ``apply`` maintains copies of the tables in a SQLite file.
 """
 
 from __future__ import annotations
@@ -24,22 +24,26 @@ from ringlog.client.cdc.stores import log_record_of
 from ringlog.operator.views.words import printable, when
 from ringlog.runtime.clock import SystemClock
 
-Tables = Annotated[list[str] | None, typer.Option("--table", help="keyspace.table; may be given again. None: all.")]
+Tables = Annotated[
+    list[str] | None, typer.Option("--table", help="Table: keyspace.table. May be repeated. Default: all.")
+]
 From = Annotated[
-    str, typer.Option("--from", help="earliest, now, microseconds since 1970, or an ISO 8601 time with its zone.")
+    str, typer.Option("--from", help="Start: earliest, now, microseconds since 1970, or an ISO 8601 time with zone.")
 ]
 Place = Annotated[
-    Path | None, typer.Option("--progress", help="File that keeps the place; with it the next run goes on from there.")
+    Path | None, typer.Option("--progress", help="File for the position. The next run continues from it.")
 ]
-UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the end that the log has now.")]
-SkipLost = Annotated[bool, typer.Option("--skip-lost", help="Go on where rows are no longer kept, instead of failing.")]
+UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the current end of the log.")]
+SkipLost = Annotated[
+    bool, typer.Option("--skip-lost", help="Skip rows that are no longer retained, instead of failing.")
+]
 
 
 HOW = "run it again when `ringlog cdc status` shows that generation as closed"
 
 
 class Format(Enum):
-    """How a change is printed."""
+    """The output format of a change."""
 
     TEXT = "text"
     JSON = "json"
@@ -51,7 +55,10 @@ def tail(
     table: Tables = None,
     start: From = EARLIEST,
     form: Annotated[
-        Format, typer.Option("--format", help="text, json (as --json), debezium (key and value a line), cloudevents.")
+        Format,
+        typer.Option(
+            "--format", help="text, json (same as --json), debezium (one line with key and value) or cloudevents."
+        ),
     ] = Format.TEXT,
     limit: Annotated[int | None, typer.Option(help="Stop after this number of changes.", min=1)] = None,
     until_end: UntilEnd = False,
@@ -61,10 +68,10 @@ def tail(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Print changes of tables, generation after generation, each once; then wait for more.
+    """Print the changes of tables, and wait for more.
 
-    A generation is left when it is closed and read, whatever the time is. Ctrl-C ends it. Where --until-end stops
-    before rows of a generation that it may not begin yet, it says so on standard error.
+    Each change is printed once, generation by generation. A generation ends when it is closed and read. Ctrl-C stops
+    the command. With --until-end, standard error reports rows of later generations that could not be shown yet.
     """
     context = resolve(bootstrap, cluster)
     chosen = Format.JSON if as_json else form
@@ -88,19 +95,19 @@ def tail(
 
 
 def apply(
-    to: Annotated[Path, typer.Option("--to", help="The SQLite file; made if it is not there, else gone on with.")],
+    to: Annotated[Path, typer.Option("--to", help="SQLite file. A new one is created, an existing one is continued.")],
     table: Tables = None,
     until_end: UntilEnd = False,
-    commit_every: Annotated[int, typer.Option(help="Changes in a transaction, at most.", min=1)] = 1_000,
+    commit_every: Annotated[int, typer.Option(help="Most changes in a transaction.", min=1)] = 1_000,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Rebuild tables from their CDC log in a SQLite file, and keep them up to date.
+    """Maintain copies of tables in a SQLite file.
 
-    Tables and place change in one transaction: each change has its effect exactly once, whatever is killed. What
-    cannot be decoded is counted, and is in the table cdc$undecoded of the file. A table that was dropped keeps its
-    copy; when another one is made under its name and written to, that becomes 'keyspace.table dropped ID'.
+    Tables and position change in one transaction, so each change has its effect exactly once. Values that cannot be
+    decoded are counted, and stored in the table cdc$undecoded of the file. A dropped table keeps its copy. If another
+    table is created under its name and written to, the copy becomes 'keyspace.table dropped ID'.
     """
     context = resolve(bootstrap, cluster)
     target = SqliteTables(to)
@@ -133,7 +140,7 @@ def apply(
 
 
 def _say_not_shown(left: NotShown | None, as_json: bool) -> None:
-    """On standard error: what is on standard output are changes."""
+    """Print the changes that were not shown to standard error, because standard output has only changes."""
     if left is None:
         return
     if as_json:
@@ -144,7 +151,7 @@ def _say_not_shown(left: NotShown | None, as_json: bool) -> None:
 
 
 def not_shown_lines(left: NotShown) -> list[str]:
-    """What was not shown, why, and what to do."""
+    """Return the changes that were not shown, the reason, and the next step, a line each."""
     lines = []
     if left.writes:
         lines.append(f"not shown: {left.writes} writes whose last rows have not come yet")
@@ -177,7 +184,7 @@ def _not_shown_json(left: NotShown) -> dict[str, Any]:
 
 
 def lines_of(change: CdcChange, form: Format, cluster: str) -> list[str]:
-    """A change as lines."""
+    """Return a change as lines of output."""
     if form is Format.JSON:
         return [_dumped(change_json(change))]
     if form is Format.DEBEZIUM:

@@ -1,4 +1,4 @@
-"""``ringlog cdc import-debezium``: change events of Debezium sources become mutations."""
+"""``ringlog cdc import-debezium``: convert change events of Debezium sources to mutations."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from ringlog.runtime.process import stop_on_signals
 
 
 class EventFormat(Enum):
-    """How the events are written."""
+    """The encoding of change events."""
 
     JSON = "json"
     CONFLUENT = "confluent-avro"
@@ -22,7 +22,7 @@ class EventFormat(Enum):
 
 
 class Unit(Enum):
-    """What numbers stand for whose meaning no schema says."""
+    """The unit of numeric times in events without a schema."""
 
     UNKNOWN = ""
     MILLISECONDS = "ms"
@@ -31,32 +31,35 @@ class Unit(Enum):
 
 
 def import_debezium(
-    topic: Annotated[list[str], typer.Option(help="Topic of change events; may be given again.")],
-    form: Annotated[EventFormat, typer.Option("--format", help="How keys and values are written.")] = EventFormat.JSON,
+    topic: Annotated[list[str], typer.Option(help="Topic of change events. May be repeated.")],
+    form: Annotated[EventFormat, typer.Option("--format", help="Encoding of keys and values.")] = EventFormat.JSON,
     schema: Annotated[
-        list[str] | None, typer.Option(help="NUMBER=FILE: an Avro schema as the registry exports it; again for each.")
+        list[str] | None, typer.Option(help="NUMBER=FILE with an Avro schema of the registry. May be repeated.")
     ] = None,
     table: Annotated[
-        list[str] | None, typer.Option(help="SOURCE=KEYSPACE.TABLE where the names differ; may be given again.")
+        list[str] | None, typer.Option(help="SOURCE=KEYSPACE.TABLE, if the names differ. May be repeated.")
     ] = None,
-    group: Annotated[str, typer.Option(help="Consumer group: the name of this import.")] = "ringlog-import",
-    instance: Annotated[str, typer.Option(help="Name of this process among those of the group.")] = "1",
+    group: Annotated[str, typer.Option(help="Consumer group, which names the import.")] = "ringlog-import",
+    instance: Annotated[str, typer.Option(help="Name of this process, unique in the group.")] = "1",
     unit: Annotated[Unit, typer.Option(help="Unit of times in events without schemas.")] = Unit.UNKNOWN,
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Leave columns out that the table has not.")
+        bool, typer.Option("--ignore-unknown", help="Ignore columns that the table does not have.")
     ] = False,
-    until_end: Annotated[bool, typer.Option("--until-end", help="Stop at the end that the topics have.")] = False,
+    until_end: Annotated[bool, typer.Option("--until-end", help="Stop at the current end of the topics.")] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """Make mutations of Debezium's change events, each once, until SIGTERM; refused ones go to the dead letters."""
+    """Import change events of Debezium as mutations.
+
+    Each event is imported once, until SIGTERM. Rejected events go to the dead letters.
+    """
     from confluent_kafka import KafkaException
 
     from ringlog_debezium.envelope import BadRecord, Form, avro_schema
     from ringlog_debezium.mutations import ImportRules
     from ringlog_debezium.stage import Import, ImportFigures, ImportSettings, rename
 
-    if not group.strip():  # the Kafka client ends the process without a word
+    if not group.strip():  # The Kafka client would exit the process without a message.
         fail("bad_option", "--group: must name the import", 2)
     context = resolve(bootstrap, cluster)
     try:

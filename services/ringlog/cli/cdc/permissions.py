@@ -1,4 +1,4 @@
-"""``ringlog cdc grant`` and ``ringlog cdc fence``: a CDC writer's rights at the broker, given and taken for ever."""
+"""``ringlog cdc grant`` and ``ringlog cdc fence``: grant and revoke a CDC writer's permissions at the broker."""
 
 from __future__ import annotations
 
@@ -33,13 +33,16 @@ Protocol = Annotated[
 
 def grant_command(
     writer: Writer,
-    to: Annotated[Path, typer.Option("--to", help="File for the credentials: options of a Kafka client.")],
+    to: Annotated[Path, typer.Option("--to", help="File for the credentials, as options of a Kafka client.")],
     listener: Listener,
     protocol: Protocol = "SASL_SSL",
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """Give a CDC writer credentials of its own, that a fence can take away; `ringlog cdc run --producer FILE`."""
+    """Create credentials for a CDC writer.
+
+    A fence can revoke them. Pass the file to `ringlog cdc run --producer FILE`.
+    """
     context = resolve(bootstrap, cluster)
     # The file comes first: a password that cannot be stored would be lost.
     try:
@@ -56,21 +59,22 @@ def grant_command(
 
 def fence_command(
     writer: Writer,
-    reason: Annotated[str, typer.Option("--reason", help="Why; kept in the log.")],
+    reason: Annotated[str, typer.Option("--reason", help="Reason, recorded in the log.")],
     listener: Annotated[str | None, typer.Option("--listener", envvar="RINGLOG_CDC_LISTENER", help=LISTENER)] = None,
     protocol: Protocol = "SASL_SSL",
     i_made_sure: Annotated[
         str | None,
-        typer.Option("--i-made-sure", help="How it is known that it can never write again; nothing is done about it."),
+        typer.Option("--i-made-sure", help="How you stopped the writer. The broker's permissions are not changed."),
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """End a CDC writer that is gone for good: take its rights at the broker, see that they are gone, say so in the log.
+    """Fence a CDC writer that stopped permanently.
 
-    Its generation then closes without it. What it had not written yet is written by nobody, unless its name is started
-    again: it begins with the oldest generation that is not closed.
+    Revokes its permissions at the broker, checks that they are gone, and records the fence in the log. Its generation
+    can then close. Rows that it had not written stay missing until a writer with its name starts again: it begins with
+    the oldest generation that is not closed.
     """
     context = resolve(bootstrap, cluster)
     with connect(context) as client:

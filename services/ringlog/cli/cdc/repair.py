@@ -1,7 +1,7 @@
-"""``ringlog cdc repair``: have the CDC streams checked, and made anew where the ring needs others.
+"""``ringlog cdc repair``: check the CDC streams, and create a new generation if the ring needs other streams.
 
-The request is a record in the state from its entry on (``kernel.generations.requests``): who stops watching stops
-nothing, and ``ringlog operation list`` has it with its outcome.
+The state records the request (``kernel.generations.requests``). It continues without a watcher, and ``ringlog operation
+list`` shows its outcome.
 """
 
 from __future__ import annotations
@@ -30,16 +30,19 @@ UNKNOWN_USER = "somebody"
 
 
 def repair_command(
-    by: Annotated[str | None, typer.Option("--by", help="Who asks; kept in the log. None: the user's name.")] = None,
+    by: Annotated[
+        str | None, typer.Option("--by", help="Name of the operator, recorded in the log. Default: the user's name.")
+    ] = None,
     wait: Wait = True,
     timeout: Timeout = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Check the CDC streams: each range needs one for each shard of its owner. If not, make a new generation.
+    """Check the CDC streams, and replace them if necessary.
 
-    Exit status 0 if the streams fit now, 1 if they may not: the generation was dropped, or is on its way still.
+    Each range needs a stream for each shard of its owner. If one is missing, a new generation is created. The exit
+    status is 0 if the streams are complete, 1 if the generation was dropped or is still in progress.
     """
     requester, context = by or _user(), resolve(bootstrap, cluster)
     with connect(context) as client:
@@ -68,13 +71,13 @@ def repair_command(
 
 
 def _ended(state: ClusterState, name: str) -> GlobalRequest | None:
-    """The request, once it has ended."""
+    """Return the request if it has ended, else None."""
     found = state.requests[name]
     return None if found.outcome == IN_PROGRESS else found
 
 
 def _user() -> str:
-    """The user's name as the log takes names."""
+    """Return the user's name with only the characters that the log accepts."""
     try:
         return re.sub("[^A-Za-z0-9_.-]|^[_.-]+", "", getpass.getuser())[:100] or UNKNOWN_USER
     except (OSError, KeyError):

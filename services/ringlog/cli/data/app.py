@@ -1,4 +1,4 @@
-"""``ringlog data``: registers of the reference nodes, read and written at a level; ``--json`` tells the plan."""
+"""``ringlog data``: read and write registers on the reference nodes; ``--json`` also prints the plan."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ app = typer.Typer(no_args_is_help=True)
 app.command("rows")(data_rows.rows)
 app.command("put")(data_rows.put)
 
-Keyspace = Annotated[str, typer.Argument(help="Name of the keyspace; of one in tablets keyspace.table.")]
-Key = Annotated[str, typer.Argument(help="The key: text, or hex digits with --hex.")]
+Keyspace = Annotated[str, typer.Argument(help="Name of the keyspace. In tablets: keyspace.table.")]
+Key = Annotated[str, typer.Argument(help="Key: text, or hex digits with --hex.")]
 LevelOption = Annotated[Level, typer.Option("--level", case_sensitive=False, help="Consistency level.")]
 Hex = Annotated[bool, typer.Option("--hex", help="Key and value are hex digits.")]
 Write = tuple[str, str, str | None]
-"""Keyspace, key and value of a write; none: a tombstone."""
+"""(keyspace, key, value) of a write; None writes a tombstone."""
 
 
 @app.command("read")
@@ -43,9 +43,10 @@ def read(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Read a register. Exit status 1 if nothing is there, or if too few replicas answered.
+    """Read a register.
 
-    `--json` tells the plan, the epochs and who answered as well.
+    The exit status is 1 if it has no value, or if too few replicas answered. `--json` also prints the plan, the epochs
+    and the nodes that answered.
     """
     with _coordinator(bootstrap, cluster, datacenter) as (coordinator, state):
         result = coordinator.read(keyspace, _bytes(key, as_hex), level=level, timeout_s=timeout)
@@ -98,16 +99,22 @@ _writes = partial(with_options, options=_OPTIONS, perform=_performed)
 def write(
     keyspace: Keyspace,
     key: Key,
-    value: Annotated[str, typer.Argument(help="The value: text, or hex digits with --hex.")],
+    value: Annotated[str, typer.Argument(help="Value: text, or hex digits with --hex.")],
 ) -> Write:
-    """Write a register; done when enough replicas have it on their disks."""
+    """Write a register.
+
+    Done when enough replicas have the value on disk.
+    """
     return keyspace, key, value
 
 
 @app.command("delete")
 @_writes
 def delete(keyspace: Keyspace, key: Key) -> Write:
-    """Delete a register's value: a write of a tombstone."""
+    """Delete a register's value.
+
+    The delete writes a tombstone.
+    """
     return keyspace, key, None
 
 

@@ -1,4 +1,4 @@
-"""``ringlog data rows`` and ``ringlog data put``: rows of tables, read from the nodes and written to the mutations."""
+"""``ringlog data rows`` and ``ringlog data put``: read rows from the nodes, and write rows to the mutations topic."""
 
 from __future__ import annotations
 
@@ -31,25 +31,25 @@ from ringlog.operator.views import row_text
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.records import INSERT, ROW_DELETE, Mutation
 
-TableName = Annotated[str, typer.Argument(help="The table: keyspace.table.")]
-Timeout = Annotated[float, typer.Option("--timeout", parser=seconds_of, help="Seconds until the request is given up.")]
+TableName = Annotated[str, typer.Argument(help="Table: keyspace.table.")]
+Timeout = Annotated[float, typer.Option("--timeout", parser=seconds_of, help="Seconds to wait for the answer.")]
 Datacenter = Annotated[str, typer.Option("--datacenter", help="The caller's datacenter, for LOCAL_QUORUM.")]
 NUMBER = re.compile("[0-9]{1,18}")
 Timestamp = Annotated[
-    int | None, typer.Option("--timestamp", help="Microseconds since 1970; the greatest wins. Left out: now.")
+    int | None, typer.Option("--timestamp", help="Microseconds since 1970. The greatest one wins. Default: now.")
 ]
 
 
 def rows(
     table: TableName,
-    key: Annotated[list[str], typer.Argument(help="Values of the partition key; bytes as 0x and hex.")],
+    key: Annotated[list[str], typer.Argument(help="Values of the partition key. Bytes: 0x and hex digits.")],
     at: Annotated[
         list[str] | None,
-        typer.Option("--at", help="PARTITION:OFFSET that each answer must have reached, as `data put` prints it."),
+        typer.Option("--at", help="PARTITION:OFFSET that each answer must include, as `data put` prints it."),
     ] = None,
     level: Annotated[
         Level | None,
-        typer.Option("--level", case_sensitive=False, help="Consistency level. Left out: QUORUM, with --at ONE."),
+        typer.Option("--level", case_sensitive=False, help="Consistency level. Default: QUORUM, with --at ONE."),
     ] = None,
     timeout: Timeout = TIMEOUT_S,
     datacenter: Datacenter = "",
@@ -57,10 +57,11 @@ def rows(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Read the rows of a partition from the nodes. Exit status 1 if there are none.
+    """Read the rows of a partition from the nodes.
 
-    At a position, a row that was accepted below it is there. Without one a quorum is asked, and what one read has found
-    all later ones find. `--json` tells the plan and the positions as well.
+    The exit status is 1 if there are none. With --at, the result contains every accepted write below the position.
+    Without it, a quorum is read, and later reads return at least the same writes. `--json` also prints the plan and the
+    positions.
     """
     wanted = _positions(at or [])
     context = resolve(bootstrap, cluster)
@@ -84,10 +85,10 @@ def rows(
 
 def put(
     table: TableName,
-    key: Annotated[list[str], typer.Argument(help="Values of the whole key, as of `data rows`.")],
+    key: Annotated[list[str], typer.Argument(help="Values of the whole key, as for `data rows`.")],
     values: Annotated[
         list[str] | None,
-        typer.Option("--set", help="COLUMN=VALUE; as JSON, but text as it is."),
+        typer.Option("--set", help="COLUMN=VALUE. Values are JSON, with text unquoted."),
     ] = None,
     delete: Annotated[bool, typer.Option("--delete", help="Delete the row instead.")] = False,
     timestamp: Timestamp = None,
@@ -96,9 +97,9 @@ def put(
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Write a row, and wait for the verdict on it. Exit status 1 if a rule refuses it.
+    """Write a row and wait until it is accepted or rejected.
 
-    The write names what is known of the table now. `--json` tells its place; `--at` of `data rows` takes `position`.
+    The exit status is 1 if a rule rejects it. `--json` also prints the position of the write, for `data rows --at`.
     """
     if delete and values:
         fail("bad_value", "a row that is deleted gets no values: leave --set out", 2)
@@ -132,13 +133,13 @@ def put(
 
 
 def rows_command(table: str, key: Sequence[str], position: str) -> str:
-    """Return the command that reads the rows of a partition key at a position."""
-    ends = ["--"] if any(value.startswith("-") for value in key) else []  # a negative number is not an option
+    """Return the command that reads a partition at a position."""
+    ends = ["--"] if any(value.startswith("-") for value in key) else []  # Else a negative number is read as an option.
     return f"ringlog data rows --at {position} {shlex.join([table, *ends, *key])}"
 
 
 def _written(client: Client, bootstrap: str, cluster: str, mutation: Mutation, timeout: float) -> tuple[str, str]:
-    """(code that refuses it or nothing, the position above it)."""
+    """Return (code of the rejection or an empty text, position after the write)."""
     with RowWriter(client.replica, bootstrap, cluster) as writer:
         written = writer.write(mutation, timeout)
         code = writer.verdict(written, timeout).code
@@ -187,7 +188,7 @@ def _positions(texts: list[str]) -> Positions:
 
 
 def _ends(bootstrap: str, cluster: str, wait_s: float) -> Positions | None:
-    """Where the mutations end now; None if no broker says."""
+    """Return the end offsets of the mutations topic; None if no broker answers."""
     try:
         return ends_of(admin_client(bootstrap), topic_name(cluster, "mutations"), wait_s)
     except (LogUnavailable, TopicMissing):

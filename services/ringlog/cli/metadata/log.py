@@ -1,7 +1,8 @@
-"""``ringlog log`` and ``ringlog snapshot``: the entries of the metadata log with their outcomes, its past and archive.
+"""``ringlog log`` and ``ringlog snapshot``: entries of the metadata log, past states, snapshots, archive and
+truncation.
 
-A stored snapshot is a state that readers can begin with, instead of the first entry of the log. Archive and truncation
-are the ends of the log.
+A stored snapshot is a state that readers can start from instead of the first entry of the log. The archive keeps
+entries that a truncation deletes.
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import StoredSnapshot
 
 app = typer.Typer()
-ARCHIVE_HELP = "The archive: a folder, or a URL that fsspec knows."
+ARCHIVE_HELP = "Location of the archive: a folder, or a URL that fsspec supports."
 InArchive = Annotated[str | None, typer.Option("--archive", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)]
 LAST_MAX = 10_000_000
 STYLES = {OutcomeKind.APPLIED: "green", OutcomeKind.DUPLICATE: "dim", OutcomeKind.STALE: "dim"}
@@ -53,14 +54,17 @@ def show(
     last: Annotated[
         int | None, typer.Option("--last", min=1, max=LAST_MAX, help="Show only the last N records.")
     ] = None,
-    all_records: Annotated[bool, typer.Option("--all", help="Show records without effect too.")] = False,
+    all_records: Annotated[bool, typer.Option("--all", help="Also show records without effect.")] = False,
     dump: Annotated[
-        Path | None, typer.Option("--dump", help="Write the raw log to a file for `rehearse --from`.")
+        Path | None, typer.Option("--dump", help="Write the raw log to this file, for `rehearse --from`.")
     ] = None,
     archive: InArchive = None,
     as_json: Json = False,
 ) -> None:
-    """Show the log: epoch, time, who, what, and for records without effect why."""
+    """Show the entries of the metadata log.
+
+    Each line has epoch, outcome, time, author and command. Records without effect have the reason.
+    """
     if ctx.invoked_subcommand is not None:
         return
     near = since - 1 if dump is None else None
@@ -83,15 +87,16 @@ def show(
 
 @app.command("at")
 def at(
-    epoch: Annotated[int, typer.Argument(metavar="EPOCH", min=1, help="An epoch of the past.")],
+    epoch: Annotated[int, typer.Argument(metavar="EPOCH", min=1, help="Epoch of the state.")],
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     archive: InArchive = None,
     as_json: Json = False,
 ) -> None:
-    """The state at an epoch: its digest, the cluster in short, the placements.
+    """Print the state at an epoch as JSON.
 
-    Folded from the newest snapshot before it; with an archive, from the log's first entry.
+    The state is replayed from the newest snapshot before the epoch, or with an archive from the first entry. It
+    includes the digest, settings, nodes, schema and placements.
     """
     with past_of(resolve(bootstrap, cluster), _opened(archive), near=epoch) as past:
         state = state_at(past, epoch)
@@ -106,7 +111,10 @@ def at(
 def verify(
     bootstrap: Bootstrap = None, cluster: Cluster = None, archive: InArchive = None, as_json: Json = False
 ) -> None:
-    """Fold archive and log anew and compare every stored snapshot with them; exit status 1 if one does not fit."""
+    """Check all stored snapshots against a replay of the log.
+
+    Replays the archive and the log. The exit status is 1 if a snapshot or the archive does not match.
+    """
     context, held = resolve(bootstrap, cluster), _opened(archive)
     segments = () if held is None else held.present()
     with closing(open_snapshots(context.bootstrap, context.cluster)) as topic, past_of(context, held) as past:
@@ -139,13 +147,19 @@ def verify(
 def archive_log(
     to: Annotated[str, typer.Option("--to", envvar="RINGLOG_ARCHIVE", help=ARCHIVE_HELP)],
     record: Annotated[
-        bool, typer.Option("--record/--no-record", help="Let the log know, so that a truncation spares what lacks.")
+        bool,
+        typer.Option(
+            "--record/--no-record", help="Record the archive in the log: a truncation then keeps unarchived entries."
+        ),
     ] = True,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Add to the archive what it lacks of the log, and read it back. The keeper does so by itself: RINGLOG_ARCHIVE."""
+    """Append new entries of the log to the archive.
+
+    Reads the archive back to check it. The cache writer does this automatically if RINGLOG_ARCHIVE is set.
+    """
     context, held = resolve(bootstrap, cluster), Archive(place_of(to))
     place = context.bootstrap, context.cluster
     with closing(open_metadata(*place, "archive")) as metadata:
@@ -165,11 +179,12 @@ def archive_log(
 @app.command("truncate")
 @change_command
 def truncate(
-    below: Annotated[int, typer.Option("--below", min=1, help="Entries of epochs below this one may go.")],
+    below: Annotated[int, typer.Option("--below", min=1, help="Entries of epochs below this one may be deleted.")],
 ) -> Intent:
-    """Let the log begin with the newest confirmed snapshot that is not above an epoch.
+    """Truncate the log at a confirmed snapshot.
 
-    The keeper deletes what is before it, once snapshot, archive and change topics allow that.
+    The log then begins with the newest confirmed snapshot that is not above the epoch. The cache writer deletes earlier
+    entries as soon as the snapshot, the archive and the change topics allow it.
     """
     return named(TruncateLog(below))
 
@@ -179,7 +194,7 @@ def _opened(archive: str | None) -> Archive | None:
 
 
 def _broken(topic: SnapshotTopic, head: StoredSnapshot) -> str:
-    """What is wrong with its chunks."""
+    """Return why the snapshot's chunks cannot be read; empty if they can."""
     try:
         topic.state(head)
     except SnapshotRefused as refused:
@@ -212,14 +227,20 @@ snapshots = typer.Typer(no_args_is_help=True)
 @snapshots.command("take")
 @change_command
 def take() -> Intent:
-    """Have the agents store the state behind this command. ``ringlog snapshot list`` shows when it is confirmed."""
+    """Take a snapshot of the state after this command.
+
+    The agents store it. `ringlog snapshot list` shows when it is confirmed.
+    """
     return named(TakeSnapshot())
 
 
 @snapshots.command("list")
 @view_command
 def list_snapshots(context: ClusterContext) -> Iterator[Any]:
-    """The snapshots that are stored, the newest first, who confirmed each, and why one cannot be begun with."""
+    """List stored snapshots, the newest first.
+
+    Each row has the confirming readers, or the reason why the snapshot is not usable.
+    """
     with closing(open_snapshots(context.bootstrap, context.cluster)) as topic:
         rows = [_row(one) for one in topic.listed()]
     yield rows

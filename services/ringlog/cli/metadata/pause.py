@@ -1,4 +1,4 @@
-"""``ringlog pause`` and ``ringlog resume``: kinds of changes are held up, and let go."""
+"""``ringlog pause`` and ``ringlog resume``: pause and resume kinds of changes."""
 
 from __future__ import annotations
 
@@ -17,18 +17,24 @@ Of = Annotated[
     typer.Option(
         "--of",
         metavar="KEYSPACE[.TABLE]",
-        help=f"A keyspace or a table that alone is meant ({', '.join(LIMITED)}); none: everywhere.",
+        help=f"Limit to a keyspace or a table (only {', '.join(LIMITED)}). Default: everywhere.",
     ),
 ]
 
 
 @change_command
 def pause(scopes: Scopes, of: Of = "", reason: Reason = "") -> Intent:
-    """Hold up changes of these scopes; what runs goes on to its end. `ringlog status` shows what is paused."""
+    """Pause changes of these scopes.
+
+    Running changes continue to their end. `ringlog status` shows the pauses.
+    """
     return named(PauseChanges(tuple(scopes), of, reason))
 
 
 @change_command
 def resume(scopes: Scopes, of: Of = "") -> Intent:
-    """Let changes of these scopes go on, as they were paused. Other pauses stay."""
+    """Resume changes of these scopes.
+
+    Give the same scopes and limit as for the pause. Other pauses stay.
+    """
     return named(ResumeChanges(tuple(scopes), of))

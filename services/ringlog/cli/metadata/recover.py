@@ -1,4 +1,4 @@
-"""``ringlog recover``: a copy of a lost log becomes the log again."""
+"""``ringlog recover``: rebuild a lost log from a copy."""
 
 from __future__ import annotations
 
@@ -30,35 +30,34 @@ from ringlog.operator.views.words import printable
 from ringlog.runtime.context import ClusterContext
 
 STATE_BYTES_MAX = 2**30
-"""Of an edited state: a million ranges take some hundred bytes each."""
+"""The largest edited state, in bytes. A million ranges need some hundred bytes each."""
 
 
 def recover(
     place: Annotated[
-        str, typer.Argument(metavar="PLACE", help="A member's folder (that of the node), or an archive's place.")
+        str,
+        typer.Argument(metavar="PLACE", help="Folder of a metadata service member's node, or location of an archive."),
     ],
-    operator: Annotated[str, typer.Option(help="Who recovers: stays in the log for ever.")] = "",
-    reason: Annotated[str, typer.Option(help="Why.")] = "",
+    operator: Annotated[str, typer.Option(help="Name of the operator, recorded in the log.")] = "",
+    reason: Annotated[str, typer.Option(help="Reason, recorded in the log.")] = "",
     export: Annotated[
-        Path | None, typer.Option(help="Only write the state that the copy ends with, as JSON to edit; asks no broker.")
+        Path | None,
+        typer.Option(help="Only write the copy's last state to this file, as editable JSON, without a broker."),
     ] = None,
-    state: Annotated[
-        Path | None, typer.Option(exists=True, dir_okay=False, help="Begin with this edited state.")
-    ] = None,
+    state: Annotated[Path | None, typer.Option(exists=True, dir_okay=False, help="Edited state to start with.")] = None,
     replace: Annotated[
-        bool, typer.Option("--replace", help="Also where a log with records is there: they are gone then.")
+        bool, typer.Option("--replace", help="Replace an existing log. Its records are deleted.")
     ] = False,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be, and change nothing.")] = False,
-    replication: Annotated[
-        int | None, typer.Option(min=1, help="Copies of each record of topics that are made.")
-    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print the plan without changes.")] = False,
+    replication: Annotated[int | None, typer.Option(min=1, help="Copies of each record in created topics.")] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Rebuild a log that was lost from a copy of it: a member's or the archive. Nothing else may run meanwhile.
+    """Rebuild a lost log from a copy.
 
-    What comes of it is in a recovery, which every status shows until LeaveRecovery.
+    The copy is a metadata service member's or the archive's. Stop all agents and nodes first. The rebuilt cluster is in
+    a recovery, which every status shows until LeaveRecovery.
     """
     with _copy_in(place) as copy:
         if export is not None:
@@ -86,7 +85,7 @@ def _edited(state: Path) -> bytes:
 
 @contextmanager
 def _copy_in(place: str) -> Iterator[LogCopy]:
-    """The copy in a folder, which is a node's or an archive's; a node's is nobody else's meanwhile."""
+    """Return the copy in a node's folder or an archive. A node's folder is locked meanwhile."""
     found = place_of(place)
     folder = found.folder if isinstance(found, FolderPlace) else None
     if folder is not None and (folder / COPY).exists():
@@ -101,7 +100,7 @@ def _copy_in(place: str) -> Iterator[LogCopy]:
 
 
 def _acknowledged(context: ClusterContext, plan: RecoveryPlan) -> Epoch:
-    """The newest epoch that a node says it has; 0 where nobody says anything."""
+    """Return the newest epoch that a node acknowledged; 0 without acknowledgements."""
     try:
         with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
             reported = acks.refresh().values()

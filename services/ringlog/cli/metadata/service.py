@@ -1,4 +1,4 @@
-"""``ringlog service``: who keeps the log for the others, who comes and goes, and what that waits for."""
+"""``ringlog service``: show and change the log replicas of the metadata service."""
 
 from __future__ import annotations
 
@@ -29,7 +29,10 @@ NUMBER = re.compile("[0-9]{1,9}")
 @app.command("show")
 @view_command
 def show(context: ClusterContext) -> Iterator[Any]:
-    """Members, how many are wanted, the next step, and why it is waiting."""
+    """Show the members and the next change of the service.
+
+    Also shows the number of wanted members, and the reason why the next step waits.
+    """
     state = newest(context)
     with closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         view = service_status(state, acks.refresh())
@@ -52,25 +55,37 @@ def show(context: ClusterContext) -> Iterator[Any]:
 @app.command("add")
 @change_command
 def add(node: Name) -> Intent:
-    """Make a node a member: it is written to at once, and read when it has the log."""
+    """Add a node to the metadata service.
+
+    Entries are written to it at once. It is read as soon as it has the log.
+    """
     return named(AddServiceMember(node))
 
 
 @app.command("remove")
 @change_command
 def remove(node: Name) -> Intent:
-    """Take a member out: it is not read any more at once, and written to until a quorum knows that. Never the last."""
+    """Remove a node from the metadata service.
+
+    Reads from it stop at once. Entries are written to it until a quorum knows about the removal. The last member cannot
+    be removed.
+    """
     return named(RemoveServiceMember(node))
 
 
 @app.command("size")
 @change_command
 def size(
-    members: Annotated[str | None, typer.Argument(metavar="[N|automatic]", help="How many members.")] = None,
-    exclude: Annotated[list[str] | None, typer.Option(help="A node that is to be no member; may be repeated.")] = None,
-    exclude_none: Annotated[bool, typer.Option("--exclude-none", help="Every node may be a member.")] = False,
+    members: Annotated[
+        str | None, typer.Argument(metavar="[N|automatic]", help="Number of members, or automatic.")
+    ] = None,
+    exclude: Annotated[list[str] | None, typer.Option(help="Node that must not be a member. May be repeated.")] = None,
+    exclude_none: Annotated[bool, typer.Option("--exclude-none", help="Clear the excluded nodes.")] = False,
 ) -> Intent:
-    """Say how many members there are to be, or automatic: 1 up to 2 nodes, 3 up to 5, 5 up to 100, then 10."""
+    """Set the number of members of the metadata service.
+
+    automatic: 1 member for up to 2 nodes, 3 for up to 5, 5 for up to 100, else 10.
+    """
     if members not in (None, AUTOMATIC) and not NUMBER.fullmatch(str(members)):
         fail("bad_field", f"size: {str(members)[:40]!r} is neither a number nor {AUTOMATIC}", 2)
     if exclude and exclude_none:

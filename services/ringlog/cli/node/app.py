@@ -1,4 +1,4 @@
-"""``ringlog node``: the reference data node, the directory of nodes, and their movements (``cli.node.movements``)."""
+"""``ringlog node``: run a reference node, list the nodes, and change them (``cli.node.movements``)."""
 
 from __future__ import annotations
 
@@ -37,48 +37,47 @@ from ringlog.runtime.trust import CertificateOfAnotherNode, certificate_source, 
 app = typer.Typer(no_args_is_help=True)
 
 
-Listen = Annotated[
-    str, typer.Option(envvar="RINGLOG_LISTEN", help="Host that the node listens at; 0.0.0.0: all of the machine's.")
-]
+Listen = Annotated[str, typer.Option(envvar="RINGLOG_LISTEN", help="Address to listen on. 0.0.0.0: all interfaces.")]
 Advertise = Annotated[
-    str, typer.Option(envvar="RINGLOG_ADVERTISE", help="Host that others reach the node by; none: the same.")
+    str, typer.Option(envvar="RINGLOG_ADVERTISE", help="Address of the node for others. Default: the listen address.")
 ]
 Insecure = Annotated[
     bool,
     typer.Option(
         "--insecure",
         envvar="RINGLOG_INSECURE",
-        help="Everybody who reaches the address may do everything: listen there without certificate and token.",
+        help="Listen without certificate and token. Any client that reaches the address has full access.",
     ),
 ]
 
 
 @app.command("run")
 def run(
-    name: Annotated[str, typer.Argument(help="Name of the node, unique in the cluster for ever.")],
+    name: Annotated[str, typer.Argument(help="Name of the node, never reused in the cluster.")],
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     data: Annotated[
-        Path | None, typer.Option("--data", help="Folder of all nodes; by default `nodes` in RINGLOG_DATA_DIR.")
+        Path | None, typer.Option("--data", help="Folder of all nodes. Default: `nodes` in RINGLOG_DATA_DIR.")
     ] = None,
     listen: Listen = "127.0.0.1",
     advertise: Advertise = "",
-    port: Annotated[int, typer.Option(help="Port of the node's HTTP side; 0: the last one, or a free one.")] = 0,
+    port: Annotated[int, typer.Option(help="HTTP port. 0: the previous port, or a free one.")] = 0,
     data_port: Annotated[
-        int, typer.Option(help="Port of the node's gRPC side; 0: the last one. Where it is taken, a free one.")
+        int, typer.Option(help="gRPC port. 0: the previous port. If the port is in use, a free one is chosen.")
     ] = 0,
     insecure: Insecure = False,
     datacenter: Annotated[str, typer.Option(help="Datacenter.")] = "dc1",
     rack: Annotated[str, typer.Option(help="Rack.")] = "r1",
     shards: Annotated[int, typer.Option(help="Number of shards (cores).", min=1, max=4096)] = 2,
-    join: Annotated[bool, typer.Option("--join", help="Ask to join once registered.")] = False,
-    tokens: Annotated[int, typer.Option(help="Number of tokens to join with.", min=1, max=1024)] = NUM_TOKENS,
+    join: Annotated[bool, typer.Option("--join", help="Join the cluster after the registration.")] = False,
+    tokens: Annotated[int, typer.Option(help="Number of tokens for the join.", min=1, max=1024)] = NUM_TOKENS,
     meet: Meet = None,
     seeds: Seeds = "",
 ) -> None:
-    """Run one node in the foreground until it is stopped: register, join if asked, keep rows, acknowledge epochs.
+    """Run a node in the foreground until it is stopped.
 
-    With --meet and --seeds nodes find each other before there is a cluster, and one of them founds it.
+    The node registers, joins with --join, stores the rows of its ranges and acknowledges epochs. With --meet and
+    --seeds, nodes find each other before a cluster exists, and one of them creates it.
     """
     from ringlog.node.identity import folder_of
     from ringlog.node.process import NodeFailed, NodeOptions, NodeProcess  # an extra: the node's web server
@@ -114,7 +113,10 @@ def run(
 
 
 def _guarded(listen: str, advertise: str, insecure: bool) -> str:
-    """The node that this process's certificate names. Raises BadTrustConfig where it may not listen there."""
+    """Return the node that this process's certificate names; empty without a certificate.
+
+    Raises BadTrustConfig if the process may not listen on the address.
+    """
     trust = current()
     guard(listen, trust, insecure=insecure)
     if trust.encrypts and not trust.node:
@@ -128,7 +130,10 @@ def _guarded(listen: str, advertise: str, insecure: bool) -> str:
 @app.command("list")
 @view_command
 def list_nodes(context: ClusterContext) -> Iterator[Any]:
-    """The directory: every node that ever registered, its state, and when it was last heard."""
+    """List all registered nodes.
+
+    Each row has the state of the node and the age of its last report.
+    """
     state = newest(context)
     found = views.nodes(state, last_heard(context.bootstrap, context.cluster))
     yield found

@@ -1,6 +1,4 @@
-"""``ringlog node run --meet --seeds``: a node finds its cluster by asking others
-(``ringlog.client.creation.discovery``).
-"""
+"""``ringlog node run --meet --seeds``: a node discovers its cluster (``ringlog.client.creation.discovery``)."""
 
 from __future__ import annotations
 
@@ -29,14 +27,12 @@ from ringlog.runtime.logs import get_logger
 from ringlog.runtime.trust import TRUST_VARIABLE, guard
 
 FOLDER = ".discovery"
-"""Beside the folders of clusters, none of which has such a name."""
+"""The folder next to those of clusters. No cluster name can begin with a dot."""
 Meet = Annotated[
     str | None,
-    typer.Option(metavar="HOST:PORT", help="Where other nodes ask this one which cluster there is, or is to be."),
+    typer.Option(metavar="HOST:PORT", help="Address for the discovery requests of other nodes."),
 ]
-Seeds = Annotated[
-    str, typer.Option(metavar="HOST:PORT,…", help="Where this node asks others (their --meet), at first.")
-]
+Seeds = Annotated[str, typer.Option(metavar="HOST:PORT,…", help="Addresses of the first nodes to ask: their --meet.")]
 
 log = get_logger("ringlog.node")
 
@@ -52,8 +48,9 @@ def in_cluster(
     insecure: bool,
     stopping: threading.Event,
 ) -> Iterator[ClusterContext | None]:
-    """The cluster of a node, found with others if it is to ``meet`` them, who are answered meanwhile; None once it is
-    to stop. ``nodes``: the folder of all nodes.
+    """Yield the cluster of a node, after a discovery if ``meet`` is given; None if the process must stop.
+
+    Other nodes are answered until the context ends. ``nodes``: the folder of all nodes.
     """
     if meet is None:
         if seeds:
@@ -61,7 +58,7 @@ def in_cluster(
         yield resolve(bootstrap, cluster)
         return
     guard(meet.rpartition(":")[0], trust.current(), insecure=insecure)
-    from ringlog.client.creation.discovery import Discovery  # slow to load, and other commands need it not
+    from ringlog.client.creation.discovery import Discovery  # Slow to load, and only needed here.
 
     broker = broker_of(bootstrap)
     files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
@@ -88,7 +85,10 @@ def in_cluster(
 
 
 def founded_id(bootstrap: str, cluster: str) -> str:
-    """The id of the cluster of that name at a broker; empty if there is none yet. Raises LogUnavailable, LogDamaged."""
+    """Return the id of the cluster with this name at a broker; empty if there is none.
+
+    Raises LogUnavailable, LogDamaged.
+    """
     with closing(open_metadata(bootstrap, cluster, "discovery")) as metadata:
         try:
             return founded_as(metadata, beginning=beginning_of(bootstrap, cluster, warns=False))

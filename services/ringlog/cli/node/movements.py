@@ -1,7 +1,7 @@
-"""``ringlog node leave|move|replace|remove|assassinate|rebuild``, and ``down|up|update|unregister``.
+"""``ringlog node leave|move|replace|remove|assassinate|rebuild`` and ``down|up|update|unregister``.
 
-The movements of nodes that are members, each an operation that is watched to its end. Who comes from nodetool may type
-``decommission`` and ``removenode``, too.
+The first group starts operations, which are watched to their end. The names of nodetool, ``decommission`` and
+``removenode``, are hidden aliases.
 """
 
 from __future__ import annotations
@@ -26,30 +26,32 @@ from ringlog.runtime.draw import SystemDraw
 Node = Annotated[str, typer.Argument(help="Name or id of the node.")]
 Ignore = Annotated[
     list[str] | None,
-    typer.Option("--ignore", metavar="NODE", help="Go on without this node, which was declared down; may be repeated."),
+    typer.Option("--ignore", metavar="NODE", help="Node that was declared down, to continue without. May be repeated."),
 ]
 
 
 @operation_command
 def leave(node: Node) -> Intent:
-    """A node gives its ranges to the others and leaves for good (nodetool decommission)."""
+    """Decommission a node.
+
+    It streams its ranges to the other nodes and leaves (nodetool decommission).
+    """
     return named(Leave(node))
 
 
 @operation_command
 def move(
     node: Node,
-    tokens: Annotated[
-        list[int] | None, typer.Option("--token", help="A token that it owns afterwards; may be repeated.")
-    ] = None,
+    tokens: Annotated[list[int] | None, typer.Option("--token", help="New token of the node. May be repeated.")] = None,
     num_tokens: Annotated[
         int | None,
-        typer.Option(
-            help="Number of tokens to own afterwards, chosen so that the ring is balanced.", min=1, max=NUM_TOKENS_MAX
-        ),
+        typer.Option(help="Number of new tokens, chosen to balance the ring.", min=1, max=NUM_TOKENS_MAX),
     ] = None,
 ) -> Intent:
-    """A node exchanges its tokens for others (nodetool move, with any number of tokens)."""
+    """Change the tokens of a node.
+
+    Like nodetool move, with any number of tokens.
+    """
     if (tokens is None) == (num_tokens is None):
         fail("bad_usage", "give either --token, once for each token, or --num-tokens", 2)
     return intents.move(node, tokens or num_tokens or ())
@@ -58,41 +60,51 @@ def move(
 @operation_command
 def join(
     node: Node,
-    tokens: Annotated[
-        list[int] | None, typer.Option("--token", help="A token that it asks for; may be repeated.")
-    ] = None,
+    tokens: Annotated[list[int] | None, typer.Option("--token", help="Token of the node. May be repeated.")] = None,
     num_tokens: Annotated[
-        int, typer.Option(help="Number of tokens, chosen so that the ring is balanced.", min=1, max=NUM_TOKENS_MAX)
+        int, typer.Option(help="Number of tokens, chosen to balance the ring.", min=1, max=NUM_TOKENS_MAX)
     ] = NUM_TOKENS,
 ) -> Intent:
-    """A node that is registered and runs asks for tokens; `node run --join` does so by itself."""
+    """Join a registered and running node.
+
+    `node run --join` does this automatically.
+    """
     return intents.join(node, num_tokens if tokens is None else tokens)
 
 
 @operation_command
 def replace(
-    node: Annotated[str, typer.Argument(help="The new node, registered and running, without tokens.")],
-    replaced: Annotated[str, typer.Argument(help="The node whose tokens it takes over, in the same rack.")],
+    node: Annotated[str, typer.Argument(help="New node: registered, running, without tokens.")],
+    replaced: Annotated[str, typer.Argument(help="Node to replace, in the same rack.")],
     ignore: Ignore = None,
 ) -> Intent:
-    """A new node takes the place of one that is dead, or alive (replace_address_first_boot)."""
+    """Replace a node by a new one.
+
+    The replaced node may be dead or alive (replace_address_first_boot).
+    """
     return named(Replace(node, replaced, tuple(ignore or ())))
 
 
 @operation_command
 def remove(node: Node, ignore: Ignore = None) -> Intent:
-    """The others take over the ranges of a node that was declared down (nodetool removenode)."""
+    """Remove a node that was declared down.
+
+    The other nodes take over its ranges (nodetool removenode).
+    """
     return named(Remove(node, tuple(ignore or ())))
 
 
 def assassinate(
     node: Node,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Last resort: a node that was declared down is out at once, nothing is streamed, rows may be lost."""
+    """Remove a dead node without streaming its rows.
+
+    This is the last resort, and rows may be lost. The node must be declared down.
+    """
     context = resolve(bootstrap, cluster)
     intent = named(Assassinate(node))
     if not yes:
@@ -104,39 +116,50 @@ def assassinate(
 def rebuild(
     node: Node,
     source_datacenter: Annotated[
-        str, typer.Option("--from", metavar="DATACENTER", help="Stream from the replicas there only.")
+        str, typer.Option("--from", metavar="DATACENTER", help="Stream only from replicas in this datacenter.")
     ] = "",
 ) -> Intent:
-    """A node streams all its ranges anew from the other replicas; nobody's ranges change."""
+    """Stream all ranges of a node again from other replicas.
+
+    The ranges of all nodes stay the same.
+    """
     return named(Rebuild(node, source_datacenter))
 
 
 @change_command
 def down(node: Node, reason: Reason) -> Intent:
-    """Declare that a node does not run. Nothing moves by this; it permits remove, ignore and assassinate."""
+    """Declare a node down.
+
+    No range moves. The declaration permits remove, ignore and assassinate.
+    """
     return named(DeclareDown(node, reason))
 
 
 @change_command
 def up(node: Node, reason: Reason = "") -> Intent:
-    """Declare that a node which was declared down runs again."""
+    """Declare a node up again."""
     return named(DeclareUp(node, reason))
 
 
 @change_command
 def update(
     node: Node,
-    address: Annotated[str | None, typer.Option(help="host:port of its own server.")] = None,
-    release: Annotated[str | None, typer.Option(help="The release it runs.")] = None,
+    address: Annotated[str | None, typer.Option(help="New address, host:port.")] = None,
+    release: Annotated[str | None, typer.Option(help="Release that the node runs.")] = None,
     features: Annotated[
         list[str] | None,
-        typer.Option("--feature", help="A feature that it supports; name all of them, once each."),
+        typer.Option("--feature", help="Supported feature. Repeat the option to name all of them."),
     ] = None,
-    no_features: Annotated[bool, typer.Option("--no-features", help="It supports none.")] = False,
-    capacity: Annotated[int | None, typer.Option(help="Weight: with 2 it holds twice as much as with 1.")] = None,
-    shards: Annotated[int | None, typer.Option(help="Its number of shards; only of a node without tokens.")] = None,
+    no_features: Annotated[bool, typer.Option("--no-features", help="The node supports no features.")] = False,
+    capacity: Annotated[
+        int | None, typer.Option(help="Weight of the node. A node with 2 gets twice the data of one with 1.")
+    ] = None,
+    shards: Annotated[int | None, typer.Option(help="Number of shards. Only for a node without tokens.")] = None,
 ) -> Intent:
-    """What a node said of itself is not so any more; what is not given stays."""
+    """Update a node's properties.
+
+    Omitted properties keep their values.
+    """
     if features and no_features:
         fail("bad_usage", "give either --feature, once for each, or --no-features", 2)
     supported = tuple(features) if features else () if no_features else None
@@ -146,12 +169,15 @@ def update(
 
 @change_command
 def unregister(node: Node) -> Intent:
-    """A node that never joined is gone for good; its name and id stay taken."""
+    """Unregister a node that never joined.
+
+    Its name and id cannot be used again.
+    """
     return named(UnregisterNode(node))
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to those of ``ringlog node``."""
+    """Add the commands to ``ringlog node``."""
     for command in (join, leave, move, replace, remove, assassinate, rebuild, down, up, update, unregister):
         app.command(command.__name__)(command)
     app.command("decommission", hidden=True)(leave)
@@ -159,7 +185,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _confirm(context: ClusterContext, node: str, intent: Intent) -> None:
-    """Say what would be lost, by trying it on the present state, and ask; exit status 1 without a yes."""
+    """Print the expected loss of a removal, computed on the current state, and ask; exit status 1 without a yes."""
     with connect(context) as client:
         try:
             lost = dry_run(client.read_barrier(), intent, SystemDraw())

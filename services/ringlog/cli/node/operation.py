@@ -1,4 +1,4 @@
-"""``ringlog operation``: what is moving, who it waits for, what can be done, and calling it off."""
+"""``ringlog operation``: list, watch, cancel and retry operations such as joins."""
 
 from __future__ import annotations
 
@@ -42,21 +42,21 @@ OperationId = Annotated[str, typer.Argument(help="Id of the operation, or the be
 
 @app.command("list")
 def list_operations(
-    operation: Annotated[str | None, typer.Argument(help="Id of the only one to list.")] = None,
+    operation: Annotated[str | None, typer.Argument(help="Id of the operation to list. Default: all.")] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     watch: Annotated[
         bool,
-        typer.Option(
-            "--watch", help="Show every change until nothing is in flight; if nothing is yet, wait for it to begin."
-        ),
+        typer.Option("--watch", help="Show every change until nothing is in flight. Waits for a first operation."),
     ] = False,
-    show_all: Annotated[bool, typer.Option("--all", help="Show ended operations, too. JSON always has them.")] = False,
+    show_all: Annotated[
+        bool, typer.Option("--all", help="Also show ended operations. JSON always contains them.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
-    """List operations and cluster-wide requests in flight, and the nodes they wait for.
+    """List operations and the nodes they wait for.
 
-    `--watch` redraws the table on a terminal, and appends a new one in a pipe.
+    Cluster-wide requests are included. `--watch` redraws the table on a terminal, and appends a new one in a pipe.
     """
     context = resolve(bootstrap, cluster)
     place = context.bootstrap, context.cluster
@@ -69,7 +69,7 @@ def list_operations(
     ):
         progress = ListProgress(may_begin=operation is None, shows_ended=show_all or as_json or operation is not None)
         while True:
-            acks_now = acks.refresh()  # before the log: what is said of an epoch counts once the log has it
+            acks_now = acks.refresh()  # Read before the log, so that the state contains every acknowledged epoch.
             state = client.read_barrier()
             doubted = [one.subject for one in _agent_reports(context) if one.code == ACK_REJECTED]
             found = views.operations(state, acks_now, SystemClock().now_us(), doubted, loads.refresh())
@@ -88,14 +88,14 @@ def list_operations(
 
 
 def _agent_reports(context: ClusterContext) -> tuple[RefusedProposal, ...]:
-    """What agents say; agents that say nothing hide no operation."""
+    """Return the agents' rejected proposals; none if they cannot be read, because operations are shown without them."""
     with suppress(LogError):
         return read_refused(context.bootstrap, context.cluster)
     return ()
 
 
 class ListProgress:
-    """What has been seen of a list of operations. ``may_begin``: one that has not begun yet is waited for."""
+    """The state of a watched list. ``may_begin``: wait for an operation that has not started yet."""
 
     def __init__(self, may_begin: bool, *, shows_ended: bool = True) -> None:
         self._hidden: frozenset[str] | None = frozenset() if shows_ended else None
@@ -104,16 +104,16 @@ class ListProgress:
         self._reported = False
 
     def shown(self, found: list[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the operations without the hidden ones: those that had ended at the first look.
+        """Return the operations without those that had ended when the watch began.
 
-        An operation that ends while the list is watched stays in it, so its end is seen.
+        An operation that ends during the watch stays in the list.
         """
         if self._hidden is None:
             self._hidden = frozenset(view["id"] for view in found if view["stage"] in ENDED)
         return [view for view in found if view["id"] not in self._hidden]
 
     def is_news(self, found: list[dict[str, Any]]) -> bool:
-        """True if the list was not like this at the last look."""
+        """Return True if the list differs from the previous one."""
         stages = [(view["id"], view["stage"]) for view in found]
         last, self._stages = self._stages, stages
         if last not in (None, stages) or any(stage not in ENDED for _, stage in stages):
@@ -121,11 +121,11 @@ class ListProgress:
         return stages != last
 
     def is_over(self, found: list[dict[str, Any]]) -> bool:
-        """True if nothing is in flight, and nothing to begin is waited for."""
+        """Return True if all operations have ended and no further one is awaited."""
         return not self._may_begin and all(view["stage"] in ENDED for view in found)
 
     def waits_for_the_first(self) -> bool:
-        """True once, when nothing has begun yet."""
+        """Return True once, if no operation has started yet."""
         first, self._reported = self._may_begin and not self._reported, True
         return first
 
@@ -151,7 +151,10 @@ def _print(found: list[dict[str, Any]], none: str, as_json: bool, live: Live | N
 @app.command("show")
 @view_command
 def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
-    """One operation: its stages so far, whom it waits for since when, what can be done, and what it has failed of."""
+    """Show one operation.
+
+    Includes its stages, its wait, the commands that end the wait, and its failures.
+    """
     with connect(context) as client, closing(AcksReader(context.bootstrap, context.cluster)) as acks:
         acks_now = acks.refresh()
         state = client.read_barrier()
@@ -180,7 +183,10 @@ def show(context: ClusterContext, operation: OperationId) -> Iterator[Any]:
 @app.command("cancel")
 @change_command
 def cancel(operation: OperationId, reason: Reason) -> Intent:
-    """Call an operation off; possible before write_both_read_new. Placements are then as if it had never begun."""
+    """Cancel an operation.
+
+    Possible before the stage write_both_read_new. Placements are then as if it had not begun.
+    """
     return of_operation(CancelOperation(operation, reason))
 
 
@@ -189,9 +195,12 @@ def cancel(operation: OperationId, reason: Reason) -> Intent:
 def fail_command(
     operation: OperationId,
     reason: Reason,
-    node: Annotated[str, typer.Option(help="Name or id of the node whose error it is.")] = "",
+    node: Annotated[str, typer.Option(help="Name or id of the failed node.")] = "",
 ) -> Intent:
-    """Report for a node an error that no retry can mend. Rolled back before write_both_read_new; later it stops."""
+    """Report an error that a retry cannot fix.
+
+    Before the stage write_both_read_new the operation is rolled back. Later it stops until an operator decides.
+    """
     return of_operation(FailOperation(operation, reason, node))
 
 
@@ -205,13 +214,13 @@ def retry(
         typer.Option(
             "--ignore",
             metavar="NODE",
-            help="Do not wait any more for this node, which was declared down; from write_both_read_new on.",
+            help="Node that was declared down, to continue without. From the stage write_both_read_new on.",
         ),
     ] = None,
     admit_loss: Annotated[
-        bool, typer.Option("--admit-loss", help="Also if too few others are left to be sure of every read.")
+        bool, typer.Option("--admit-loss", help="Continue even if too few nodes remain for correct reads.")
     ] = False,
 ) -> Intent:
-    """Have an operation tried again that waits for an operator's decision, or that waits for a node that is gone."""
+    """Retry an operation that waits for an operator or a lost node."""
     command = RetryOperation(operation, reason, tuple(ignore or ()), admit_loss)
     return of_operation(command)

@@ -1,4 +1,4 @@
-"""``ringlog balance``: loads, the balancer's next steps and their reasons, its history as a chart, pause and resume."""
+"""``ringlog balance``: loads, next moves and their reasons, history as a chart, pause and resume."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from ringlog.runtime.context import ClusterContext
 
 
 def draw(path: Path, history: BalanceHistory, unit: str = SECONDS) -> None:
-    """Write the film's picture; ends the command if there is nothing to draw, or the file cannot be written."""
+    """Write a history as a chart. Fails if no table had tablets, or if the file cannot be written."""
     if not history.moments:
         fail("no_tablets", "no table had tablets, so there is nothing to draw", 2)
     try:
@@ -38,20 +38,22 @@ def draw(path: Path, history: BalanceHistory, unit: str = SECONDS) -> None:
 
 
 app = typer.Typer()
-Of = Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="A keyspace or a table; none: everything.")]
+Of = Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="Keyspace or table. Default: all.")]
 SCOPES = (BALANCING, SPLITS)
-"""What the balancer does."""
+"""The work of the balancer that its pause stops."""
 
 
 @app.callback(invoke_without_command=True)
 def balance(
     ctx: typer.Context,
-    why: Annotated[bool, typer.Option("--why", help="Why things move, and why nothing else does.")] = False,
+    why: Annotated[
+        bool, typer.Option("--why", help="Show the plan with the reason of each move and of each unchanged part.")
+    ] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """The balancer of tablets: status, plan, picture, pause, resume."""
+    """Show, chart, pause and resume the tablet balancer."""
     if ctx.invoked_subcommand is None:
         if not why:
             typer.echo(ctx.get_help())
@@ -62,7 +64,10 @@ def balance(
 @app.command("status")
 @view_command
 def status(context: ClusterContext) -> Iterator[Any]:
-    """Loads of nodes and shards, what moves now or cannot, whose reports count, what is paused."""
+    """Show loads, moves and pauses of the balancer.
+
+    Includes ignored reports, and the reason if nothing moves.
+    """
     seen = _seen(context)
     view = views.status_view(seen.state, seen.advice, seen.reports, seen.acks)
     yield view
@@ -87,36 +92,44 @@ def status(context: ClusterContext) -> Iterator[Any]:
 @app.command("plan")
 @view_command
 def plan(
-    context: ClusterContext, why: Annotated[bool, typer.Option("--why", help="Why nothing else moves, too.")] = False
+    context: ClusterContext,
+    why: Annotated[bool, typer.Option("--why", help="Also show the reason of each unchanged part.")] = False,
 ) -> Iterator[Any]:
-    """What the balancer would move next. Nothing is changed by it."""
+    """Show the next moves of the balancer, without moving."""
     return _plan(context, why)
 
 
 @app.command("pause")
 @change_command
 def pause(of: Of = "", reason: Reason = "") -> Intent:
-    """Let the balancer begin nothing any more, drains included; what runs goes on to its end."""
+    """Pause the balancer.
+
+    It starts no moves, splits or merges, including drains. Running changes continue to their end.
+    """
     return named(PauseChanges(SCOPES, of, reason))
 
 
 @app.command("resume")
 @change_command
 def resume(of: Of = "") -> Intent:
-    """Let the balancer work again."""
+    """Resume the balancer."""
     return named(ResumeChanges(SCOPES, of))
 
 
 @app.command("picture")
 def picture(
-    file: Annotated[Path, typer.Argument(metavar="FILE.svg", help="Where to write it.")],
+    file: Annotated[Path, typer.Argument(metavar="FILE.svg", help="SVG file to write.")],
     dump: Annotated[
-        Path | None, typer.Option("--from", help="A file of `ringlog log --dump` instead of a live cluster; no bytes.")
+        Path | None,
+        typer.Option("--from", help="File of `ringlog log --dump` to read instead of the cluster. It has no sizes."),
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
 ) -> None:
-    """Draw how tablets lay on nodes and shards, and how many moved, over the time of the log."""
+    """Draw a chart of the tablets over time.
+
+    Shows the tablets of nodes and shards, and the number of moving tablets.
+    """
     try:
         if dump is not None:
             draw(file, history_of(states(Past(read_dump(dump))), ()))

@@ -1,4 +1,4 @@
-"""``ringlog tablet``: where tablets are, moving and cutting them by hand, and why the balancer moves one or not."""
+"""``ringlog tablet``: list, move, resize and repair tablets, and explain the balancer's decisions about them."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import NodeAck
 
 app = typer.Typer(no_args_is_help=True)
-Number = Annotated[int, typer.Argument(metavar="TABLET", help="Number of the tablet, from 0 in the order of tokens.")]
-Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision that is being carried out.")]
+Number = Annotated[int, typer.Argument(metavar="TABLET", help="Number of the tablet, from 0 in token order.")]
+Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision in progress.")]
 
 
 @app.command("list")
@@ -36,11 +36,15 @@ Stop = Annotated[bool, typer.Option("--stop", help="Revoke the decision that is 
 def list_tablets(
     context: ClusterContext,
     table: Annotated[
-        str | None, typer.Argument(metavar="[KEYSPACE.TABLE]", help="Table of which each tablet is listed.")
+        str | None,
+        typer.Argument(
+            metavar="[KEYSPACE.TABLE]", help="Table whose tablets are listed. Default: a row for each table."
+        ),
     ] = None,
 ) -> Iterator[Any]:
-    """Tables in tablets, or the tablets of one: where their replicas are, what moves, and what turns back or is tried
-    in vain.
+    """List tables in tablets, or the tablets of one table.
+
+    Shows replicas and moves, and the tablets that revert or whose streams fail.
     """
     state, acks = _seen(context)
     found: Any = views.tables_view(state)
@@ -71,7 +75,10 @@ def list_tablets(
 @app.command("show")
 @view_command
 def show(context: ClusterContext, table: FullName, tablet: Number) -> Iterator[Any]:
-    """One tablet: its tokens, its replicas, what is happening to it, and why it turns back or does not go on."""
+    """Show one tablet.
+
+    Includes its tokens, its replicas, its move, and the reason if the move reverts or fails.
+    """
     state, acks = _seen(context)
     tablets = _map(state, table)
     _check(tablets, tablet)
@@ -91,10 +98,13 @@ def show(context: ClusterContext, table: FullName, tablet: Number) -> Iterator[A
 def move(
     table: FullName,
     tablet: Number,
-    target: Annotated[str, typer.Option("--to", metavar="NODE/SHARD", help="The shard that gets it.")],
-    source: Annotated[str, typer.Option("--from", metavar="NODE/SHARD", help="The shard whose replica moves.")],
+    target: Annotated[str, typer.Option("--to", metavar="NODE/SHARD", help="Target shard.")],
+    source: Annotated[str, typer.Option("--from", metavar="NODE/SHARD", help="Shard of the replica to move.")],
 ) -> Intent:
-    """Move a replica to another shard. Of a node that is dead it is made anew from the others."""
+    """Move a replica of a tablet to another shard.
+
+    If the source node is dead, the replica is rebuilt from the others.
+    """
     return move_tablet(table, tablet, _place(source), _place(target))
 
 
@@ -103,7 +113,7 @@ def _resizes(verb: Callable[..., tuple[str, str]]) -> Callable[..., None]:
 
 
 def _resize(verb: Callable[[], tuple[str, str]], bootstrap: str | None, cluster: str | None, as_json: bool) -> None:
-    """Submit the decision if it holds; say what follows."""
+    """Submit a resize decision, unless the balancer would revert it, and print the next step."""
     table, decision = verb()
     context = resolve(bootstrap, cluster)
     state = newest(context)
@@ -114,7 +124,10 @@ def _resize(verb: Callable[[], tuple[str, str]], bootstrap: str | None, cluster:
 
 
 def check_not_undone(context: ClusterContext, state: ClusterState, table: str, decision: str) -> None:
-    """Fail if the balancer would undo a decision to split or merge. The log does not know sizes, so it cannot judge."""
+    """Fail if the balancer would revert a decision to split or merge.
+
+    The log contains no sizes, so it cannot check this.
+    """
     if decision in (SPLIT, MERGE) and table in state.tablets:
         reports = take(Reports(), read_load_reports(context.bootstrap, context.cluster), state)
         if how := would_be_undone(state, measured(reports, state), table, decision):
@@ -124,14 +137,20 @@ def check_not_undone(context: ClusterContext, state: ClusterState, table: str, d
 @app.command("split")
 @_resizes
 def split(table: FullName, stop: Stop = False) -> tuple[str, str]:
-    """Split each tablet of a table in two, once every replica is ready. Refused if the balancer would undo it."""
+    """Split each tablet of a table in two.
+
+    The split waits until every replica is ready. It is refused if the balancer would revert it.
+    """
     return table, NONE if stop else SPLIT
 
 
 @app.command("merge")
 @_resizes
 def merge(table: FullName, stop: Stop = False) -> tuple[str, str]:
-    """Merge a table's tablets in pairs, once siblings share shards. Refused if the balancer would undo it."""
+    """Merge the tablets of a table in pairs.
+
+    The merge waits until sibling tablets share their shards. It is refused if the balancer would revert it.
+    """
     return table, NONE if stop else MERGE
 
 
@@ -139,17 +158,23 @@ def merge(table: FullName, stop: Stop = False) -> tuple[str, str]:
 @change_command
 def repair(
     table: FullName,
-    tablets: Annotated[list[int] | None, typer.Argument(metavar="[TABLET...]", help="Numbers; none: all.")] = None,
+    tablets: Annotated[
+        list[int] | None, typer.Argument(metavar="[TABLET...]", help="Tablet numbers. Default: all.")
+    ] = None,
 ) -> Intent:
-    """Let the replicas of tablets compare what they have."""
+    """Repair tablets.
+
+    Their replicas compare and exchange their rows.
+    """
     return repair_tablets(table, tuple(tablets or ()))
 
 
 @app.command("explain")
 @view_command
 def explain(context: ClusterContext, table: FullName, tablet: Number) -> Iterator[Any]:
-    """Why the balancer would move a tablet, or why it stays where it is; of one on its way, what it waits for, since
-    when, and how to end that.
+    """Explain why a tablet moves or stays.
+
+    For a moving tablet, shows its wait and the commands that end the wait.
     """
     seen = view_balancer(context.bootstrap, context.cluster, newest(context))
     tablets = _map(seen.state, table)
@@ -161,7 +186,7 @@ def explain(context: ClusterContext, table: FullName, tablet: Number) -> Iterato
 
 
 def _seen(context: ClusterContext) -> tuple[ClusterState, Mapping[str, NodeAck]]:
-    """The newest state and what nodes acknowledge: before the log, since that has the epochs that it is said of."""
+    """Return (newest state, acknowledgements), read so that the state contains every acknowledged epoch."""
     acks = read_acks(context.bootstrap, context.cluster)
     return newest(context), acks
 

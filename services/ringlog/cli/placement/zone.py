@@ -1,4 +1,4 @@
-"""``ringlog zone``: distribution zones, what they would move, what their partitions wait for, and the ways out."""
+"""``ringlog zone``: manage distribution zones, and show the moves and waits of their partitions."""
 
 from __future__ import annotations
 
@@ -25,26 +25,28 @@ app = typer.Typer(no_args_is_help=True)
 Name = Annotated[str, typer.Argument(metavar="ZONE", help="Name of the zone.")]
 Partitions = Annotated[int | None, typer.Option(help="Number of partitions.")]
 Replicas = Annotated[int | None, typer.Option(help="Replicas of each partition.")]
-Quorum = Annotated[int | None, typer.Option(help="Voters that must be alive; 2 x QUORUM - 1 replicas vote.")]
+Quorum = Annotated[int | None, typer.Option(help="Voters that must be alive. 2 x QUORUM - 1 replicas vote.")]
 Filter = Annotated[
     str | None,
-    typer.Option("--filter", metavar="JSONPATH", help="A filter that its nodes match: '$[?(@.rack == \"r1\")]'."),
+    typer.Option("--filter", metavar="JSONPATH", help="Filter for data nodes. Example: '$[?(@.rack == \"r1\")]'."),
 ]
 Profiles = Annotated[
-    list[str] | None, typer.Option("--profile", help="A storage profile: a feature that each data node has.")
+    list[str] | None, typer.Option("--profile", help="Storage profile: a feature that every data node must have.")
 ]
-ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Until nodes that came become data nodes.")]
-ScaleDown = Annotated[int | None, typer.Option(metavar="SECONDS", help="Until nodes that went are no data nodes.")]
+ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Delay until new nodes become data nodes.")]
+ScaleDown = Annotated[
+    int | None, typer.Option(metavar="SECONDS", help="Delay until missing nodes stop being data nodes.")
+]
 Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
 
 
 def _given(command: str, zone: str, **values: Any) -> Intent:
-    """The intent of a command with the fields that are given."""
+    """Return the intent of a command with the values that are not None."""
     return typed({"command": command, "zone": zone} | {name: one for name, one in values.items() if one is not None})
 
 
 def _with_values(name: str, command: str, about: str) -> None:
-    """``create`` and ``alter`` take the same values."""
+    """Register a command that takes the zone's values, for ``create`` and ``alter``."""
 
     @app.command(name, help=about)
     @change_command
@@ -64,8 +66,8 @@ def _with_values(name: str, command: str, about: str) -> None:
         return _given(command, zone, **values)
 
 
-_with_values("create", "CreateZone", "Create a zone: its partitions are on the nodes that its filter matches now.")
-_with_values("alter", "AlterZone", "Give a zone other values. A new filter is evaluated at once.")
+_with_values("create", "CreateZone", "Create a zone.\n\nIts data nodes are the nodes that the filter matches now.")
+_with_values("alter", "AlterZone", "Change the values of a zone.\n\nA new filter is evaluated at once.")
 
 
 @app.command("drop")
@@ -78,7 +80,10 @@ def drop(zone: Name) -> Intent:
 @app.command("list")
 @view_command
 def list_zones(context: ClusterContext) -> Iterator[Any]:
-    """All zones: what is set, on which nodes they are, how many of their partitions move."""
+    """List all zones.
+
+    Shows settings, data nodes and the number of moving partitions.
+    """
     found = views.zones_view(newest(context))
     yield found
     columns = ("zone", "partitions", "replicas", "quorum", "mode", "moving", "data nodes")
@@ -94,11 +99,14 @@ def show(
     context: ClusterContext,
     zone: Name,
     partition: Annotated[
-        int | None, typer.Argument(metavar="[PARTITION]", help="Number of the only partition to show.")
+        int | None, typer.Argument(metavar="[PARTITION]", help="Partition to show. Default: all.")
     ] = None,
 ) -> Iterator[Any]:
-    """A zone and its partitions: who has each, where it goes, and what it waits for."""
-    acks = read_acks(context.bootstrap, context.cluster)  # before the log, which has the epochs that they speak of
+    """Show a zone and its partitions.
+
+    Each row has the replicas of the partition, its pending steps and its wait.
+    """
+    acks = read_acks(context.bootstrap, context.cluster)  # Before the log, which then has every acknowledged epoch.
     state = newest(context)
     reports = last_heard(context.bootstrap, context.cluster)
     view = views.full_view(state, _zone(state, zone), session_reports(state, acks), reports)
@@ -128,7 +136,7 @@ def show(
 @app.command("plan")
 @view_command
 def plan(context: ClusterContext, zone: Name) -> Iterator[Any]:
-    """What a rebalance of a zone would move now, without doing it."""
+    """Show the moves that a rebalance would start."""
     state = newest(context)
     view = views.plan_view(state, _zone(state, zone))
     yield view
@@ -152,7 +160,7 @@ def _print_timers(view: dict[str, Any], of: str = "") -> None:
 def rebalance(
     zone: Name,
     partitions: Annotated[
-        list[int] | None, typer.Argument(metavar="[PARTITION...]", help="Numbers of partitions. Default: all.")
+        list[int] | None, typer.Argument(metavar="[PARTITION...]", help="Partition numbers. Default: all.")
     ] = None,
 ) -> Intent:
     """Move partitions to the nodes where the zone puts them."""
@@ -163,13 +171,21 @@ def rebalance(
 @change_command
 def reset(
     zone: Name,
-    partitions: Annotated[list[int] | None, typer.Argument(metavar="[PARTITION...]", help="None: all in need.")] = None,
+    partitions: Annotated[
+        list[int] | None,
+        typer.Argument(metavar="[PARTITION...]", help="Partition numbers. Default: all partitions without a majority."),
+    ] = None,
     admit_loss: Annotated[
         bool,
-        typer.Option("--admit-loss", help="Also if that may lose something; without it the refusal says what."),
+        typer.Option(
+            "--admit-loss", help="Reset even if rows may be lost. Without it, the refusal names the possible loss."
+        ),
     ] = False,
 ) -> Intent:
-    """Let partitions that have lost their majority begin anew from a survivor. What only others had is lost."""
+    """Reset partitions that lost their majority.
+
+    They restart from a surviving replica. Rows that only other replicas had are lost.
+    """
     return _given("ResetPartitions", zone, partitions=partitions, admits_loss=admit_loss or None)
 
 
@@ -178,9 +194,12 @@ def reset(
 def restart(
     zone: Name,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
-    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes whose replicas are made anew.")],
+    nodes: Annotated[list[str], typer.Argument(metavar="NODE...", help="Nodes whose replicas are rebuilt.")],
 ) -> Intent:
-    """Take replicas of a partition out, and put them back: they are made anew."""
+    """Rebuild replicas of a partition.
+
+    The replicas leave the partition's group and return empty.
+    """
     values = {"partition": partition, "nodes": nodes}
     return _given("RestartReplicas", zone, **values)
 
@@ -191,11 +210,11 @@ def cancel(
     zone: Name,
     partition: Annotated[int, typer.Argument(metavar="PARTITION", help="Number of the partition.")],
     revision: Annotated[
-        int | None, typer.Option(help="Revision of the step that is pending, as shown; none: as it is now.")
+        int | None, typer.Option(help="Expected revision of the pending step. Default: the current one.")
     ] = None,
-    reason: Annotated[str | None, typer.Option(help="Why.")] = None,
+    reason: Annotated[str | None, typer.Option(help="Reason, recorded in the log.")] = None,
 ) -> Intent:
-    """Ask for what is pending of a partition to be undone."""
+    """Cancel the pending steps of a partition."""
     values = {"partition": partition, "pending_revision": revision, "reason": reason}
     return _given("CancelRebalance", zone, **values)
 

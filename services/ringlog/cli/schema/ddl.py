@@ -1,4 +1,4 @@
-"""``ringlog ddl`` and ``ringlog schema``: write and show the schema in CQL."""
+"""``ringlog ddl`` and ``ringlog schema``: change and describe the schema in CQL."""
 
 from __future__ import annotations
 
@@ -24,17 +24,21 @@ from ringlog.runtime.context import ClusterContext
 
 
 def ddl(
-    file: Annotated[Path, typer.Argument(help="CQL statements; - or none: standard input.")] = Path("-"),
-    keyspace: Annotated[str, typer.Option(help="The keyspace of names that have none.")] = "",
-    each: Annotated[bool, typer.Option("--each", help="One entry a statement, up to the first refusal.")] = False,
+    file: Annotated[Path, typer.Argument(help="File with CQL statements. Default: standard input.")] = Path("-"),
+    keyspace: Annotated[str, typer.Option(help="Keyspace of unqualified names.")] = "",
+    each: Annotated[
+        bool, typer.Option("--each", help="Submit each statement separately, until one is rejected.")
+    ] = False,
     timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for each answer.")] = TIMEOUT_S,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Change the schema by CREATE, ALTER and DROP of keyspaces, tables and types in CQL: all statements or none.
+    """Change the schema with CQL statements.
 
-    Exit status 2 if the text is no CQL, or says what cannot be expressed here: then nothing is done.
+    Supports CREATE, ALTER and DROP of keyspaces, tables, types, views, indexes, functions and aggregates. All
+    statements apply, or none. The exit status is 2, and nothing changes, if the text is not valid CQL or a statement is
+    not supported.
     """
     try:
         statements = read_ddl(read_text(file), keyspace)
@@ -50,7 +54,7 @@ def ddl(
 
 
 def _submit(client: Client, part: tuple[DdlStatement, ...], given: object, timeout_s: float, as_json: bool) -> None:
-    """One command; exit status 1 unless it is applied."""
+    """Submit one command; exit status 1 unless it is applied."""
     answer, began = submitted(client, typed(given), timeout_s)
     if isinstance(answer, RejectedResult) and not as_json:
         fail(answer.code, located(part, answer.detail))
@@ -73,16 +77,22 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _group() -> None:
-    """A group, though it has one verb."""
+    """Keep ``describe`` as a subcommand: typer would merge the only command of an app into the app."""
 
 
 @app.command("describe")
 @view_command
 def describe_schema(
     context: ClusterContext,
-    name: Annotated[str, typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="None: all of it.")] = "",
+    name: Annotated[
+        str,
+        typer.Argument(metavar="[KEYSPACE[.TABLE]]", help="Keyspace or table to describe. Default: the whole schema."),
+    ] = "",
 ) -> Iterator[Any]:
-    """The schema as CQL, which ``ringlog ddl`` reads; with --json also its version."""
+    """Print the schema as CQL.
+
+    `ringlog ddl` accepts the output. `--json` also prints the schema version.
+    """
     state = newest(context)
     try:
         found = describe(state, name)

@@ -1,4 +1,4 @@
-"""``ringlog keyspace``: keyspaces and how they are replicated, changed and shown."""
+"""``ringlog keyspace``: create, alter, drop and show keyspaces and their placements."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ Setting = Annotated[
     typer.Option(
         "--replication",
         metavar="SETTING",
-        help="Replicas by datacenter: dc1=3,dc2=2 or dc1=rack1+rack2; in tablets: tablets:3 or tablets:dc1=3,dc2=2; "
-        "entire: one on every node; or zone:NAME.",
+        help="Replicas by datacenter: dc1=3,dc2=2 or dc1=rack1+rack2. In tablets: tablets:3 or tablets:dc1=3,dc2=2. "
+        "On every node: entire. By a zone: zone:NAME.",
     ),
 ]
 
 
 def given_replication(factor: int | None, setting: str | None) -> Replication:
-    """What the one option says that was given; exit status 2 if it says nothing."""
+    """Return the replication of the given option; exit status 2 if none or both are given, or if it is not valid."""
     if factor is not None and setting is None:
         return Replication("simple", factor)
     if setting is None or factor is not None:
@@ -48,9 +48,10 @@ def given_replication(factor: int | None, setting: str | None) -> Replication:
 @app.command("create")
 @change_command
 def create_keyspace(name: Name, factor: Factor = None, replication: Setting = None) -> Intent:
-    """Create a keyspace that is replicated on a number of nodes, or on a number of nodes in each datacenter.
+    """Create a keyspace.
 
-    `--replication tablets:3` creates it with tablets, which the balancer moves between nodes.
+    `--factor` sets the number of replicas, `--replication` the replicas of each datacenter. `--replication tablets:3`
+    creates a keyspace in tablets, which the balancer moves between nodes.
     """
     return named(CreateKeyspace(name, given_replication(factor, replication)))
 
@@ -58,7 +59,10 @@ def create_keyspace(name: Name, factor: Factor = None, replication: Setting = No
 @app.command("alter")
 @operation_command
 def alter_keyspace(name: Name, factor: Factor = None, replication: Setting = None) -> Intent:
-    """Change how a keyspace is replicated: an operation like a join, unless no range changes hands."""
+    """Change the replication of a keyspace.
+
+    If ranges change their replicas, this starts an operation, as a join does.
+    """
     return named(AlterKeyspace(name, given_replication(factor, replication)))
 
 
@@ -72,7 +76,7 @@ def drop_keyspace(name: Name) -> Intent:
 @app.command("list")
 @view_command
 def list_keyspaces(context: ClusterContext) -> Iterator[Any]:
-    """Keyspaces and their replication."""
+    """List keyspaces and their replication."""
     found = views.schema(newest(context))["keyspaces"]
     yield found
     rows = ((row["name"], row["replication"]["strategy"], format_replication(row["replication"])) for row in found)
@@ -82,7 +86,7 @@ def list_keyspaces(context: ClusterContext) -> Iterator[Any]:
 @app.command("placements")
 @view_command
 def placements(context: ClusterContext, name: Name) -> Iterator[Any]:
-    """Who reads and who writes each range of a keyspace."""
+    """Show the read and write replicas of each range."""
     found = views.placements(newest(context), name)
     if found is None:
         fail("unknown_keyspace", f"there is no keyspace {name}")

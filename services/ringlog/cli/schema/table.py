@@ -1,4 +1,4 @@
-"""``ringlog table``: tables, made, dropped and shown."""
+"""``ringlog table``: create, drop and list tables."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of
 def create_table(
     definition: Annotated[
         Path,
-        typer.Argument(help="JSON file: keyspace, name, columns, partition_key, clustering_key, options; - = stdin."),
+        typer.Argument(
+            help="JSON file with keyspace, name, columns, partition_key, clustering_key, options. Standard input: -."
+        ),
     ],
 ) -> Intent:
-    """Create a table from its definition, the fields of the command CreateTable."""
+    """Create a table from a JSON definition.
+
+    The definition has the fields of the command CreateTable.
+    """
     try:
         given = json.loads(read_text(definition))
     except OSError as error:
@@ -55,7 +60,7 @@ def drop_table(full_name: FullName) -> Intent:
 @app.command("list")
 @view_command
 def list_tables(context: ClusterContext) -> Iterator[Any]:
-    """Tables with keys and CDC options."""
+    """List tables with their keys and CDC options."""
     found = views.schema(newest(context))["tables"]
     yield found
     rows = (

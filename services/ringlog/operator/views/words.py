@@ -159,8 +159,8 @@ def with_names(state: ClusterState, text: str) -> str:
 def with_keyspaces(state: ClusterState, text: str) -> str:
     """Return the text, followed by the keyspaces with the replication that it mentions."""
     keys = {placement_key(one) for one in state.keyspaces.values()}
-    # The text names a replication by its placement key, for example ``dc1=3,dc2=2``. The lookarounds prevent that
-    # ``dc1=3`` matches inside a longer key.
+    # The text names a replication by its placement key. The lookarounds prevent that ``network:dc1=3`` matches the
+    # beginning of ``network:dc1=3,dc2=2``.
     about = {key for key in keys if key and re.search(rf"(?<![\w=:,]){re.escape(key)}(?![\w=,])", text)}
     found = [name for name, one in in_order(state.keyspaces) if placement_key(one) in about]
     return f"{text} (keyspaces: {', '.join(found)})" if found else text
