@@ -1,4 +1,4 @@
-"""``ringlog cluster``: create a cluster, choose one, its settings, and the ACLs that each kind of process needs."""
+"""``ringlog cluster``: create and choose clusters, and show or change their settings, features and ACLs."""
 
 from __future__ import annotations
 
@@ -35,11 +35,14 @@ from ringlog.runtime.trust import TRUST_VARIABLE
 @view_command
 def acls(
     context: ClusterContext,
-    kind: Annotated[BrokerUser, typer.Option("--for", help="For what kind of process.")],
-    user: Annotated[str, typer.Option("--user", help="Its name at the broker, without `User:`.")],
-    apply: Annotated[bool, typer.Option("--apply", help="Give them; needs ALTER of the Kafka cluster.")] = False,
+    kind: Annotated[BrokerUser, typer.Option("--for", help="Kind of process.")],
+    user: Annotated[str, typer.Option("--user", help="Broker user of the process, without `User:`.")],
+    apply: Annotated[bool, typer.Option("--apply", help="Create the ACLs. Needs ALTER on the Kafka cluster.")] = False,
 ) -> Iterator[Any]:
-    """Print the rights that a kind of process needs, as options of `kafka-acls.sh`; with --apply give them."""
+    """Print the ACLs that a kind of process needs.
+
+    The output is a list of `kafka-acls.sh` commands. `--apply` creates the ACLs.
+    """
     rules = rules_for(kind, context.cluster)
     if apply:
         apply_rules(admin_client(context.bootstrap), user, rules)
@@ -54,11 +57,11 @@ cluster_use.register(app)
 cluster_certificates.register(app)
 removal.register(app)
 app.command("acls")(acls)
-Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="A setting; may be repeated.")]
+Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting. May be repeated.")]
 
 
 def parse_settings(given: list[str] | None) -> tuple[tuple[str, int], ...]:
-    """``NAME=VALUE`` options as pairs."""
+    """Return ``NAME=VALUE`` options as pairs; exit status 2 if a value is not a number."""
     pairs = []
     for item in given or []:
         name, _, value = item.partition("=")
@@ -71,21 +74,25 @@ def parse_settings(given: list[str] | None) -> tuple[tuple[str, int], ...]:
 
 @app.command("found")
 def found_command(
-    name: Annotated[str, typer.Argument(help="Name of the new cluster; its topics begin with it.")],
+    name: Annotated[str, typer.Argument(help="Name of the new cluster, the prefix of its topics.")],
     settings: Setting = None,
     replication: Annotated[
         int | None,
-        typer.Option(help="Copies of each record. None: 3 on three brokers, 1 on one; else it is asked.", min=1),
+        typer.Option(help="Copies of each record. Default: 3 on three brokers, 1 on one, else required.", min=1),
     ] = None,
     anew: Annotated[
-        bool, typer.Option("--anew", help="Also if a cluster of this name lost its log; that one is gone then.")
+        bool,
+        typer.Option(
+            "--anew", help="Create it even if a cluster of this name lost its log. That cluster cannot be recovered."
+        ),
     ] = False,
     bootstrap: Bootstrap = None,
     as_json: Json = False,
 ) -> None:
-    """Create the topics, append the founding entry and read it back. Later commands use a new cluster.
+    """Create a cluster, and use it in later commands.
 
-    A cluster that exists already stays as it is, and the cluster in use stays in use.
+    Creates the topics, appends the initial entry and reads it back. An existing cluster is not changed, and the cluster
+    in use stays in use.
     """
     broker = broker_of(bootstrap)
     brokers = broker.bootstrap
@@ -100,7 +107,7 @@ def found_command(
     is_in_use = founding.here or before is None or (before.bootstrap, before.cluster) == (brokers, name)
     try:
         _print_created(founding, brokers, as_json, is_in_use)
-    finally:  # where it cannot be remembered, it is founded none the less, and that was said
+    finally:  # The cluster exists, and this was printed, even if it cannot be stored here.
         files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
         context = ClusterContext(brokers, name, broker.redis, cluster_id=founding.cluster_id, **files)
         store_cluster(context, is_in_use=is_in_use)
@@ -134,15 +141,15 @@ def _print_created(founding: Founding, brokers: str, as_json: bool, is_in_use: b
 def repair_topics_command(
     replication: Annotated[
         int | None,
-        typer.Option(help="Copies of each record of topics that are made. Default: those of the log.", min=1),
+        typer.Option(help="Copies of each record in created topics. Default: those of the log.", min=1),
     ] = None,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,
 ) -> None:
-    """Make missing topics again and set required settings.
+    """Create missing topics and set required settings.
 
-    Records of a topic that was lost stay lost. The log itself is rebuilt with `ringlog recover`.
+    Records of a lost topic stay lost. `ringlog recover` rebuilds the log itself.
     """
     context = resolve(bootstrap, cluster)
     changed = repaired(context.bootstrap, context.cluster, replication)
@@ -155,9 +162,9 @@ def repair_topics_command(
 @app.command("require-feature")
 @change_command
 def require_feature(
-    feature: Annotated[str, typer.Argument(help="Name of the feature, also one that no member supports yet.")],
+    feature: Annotated[str, typer.Argument(help="Name of the feature. No member needs to support it yet.")],
     withdraw: Annotated[
-        bool, typer.Option("--withdraw", help="Withdraw a requirement; not of an enabled one.")
+        bool, typer.Option("--withdraw", help="Withdraw the requirement of a feature that is not enabled.")
     ] = False,
 ) -> Intent:
     """Require a feature of nodes that register, join or return.
@@ -170,9 +177,12 @@ def require_feature(
 @app.command("enable-feature")
 @change_command
 def enable_feature(
-    feature: Annotated[str, typer.Argument(help="Name of the feature; every member must support it.")],
+    feature: Annotated[str, typer.Argument(help="Name of the feature. Every member must support it.")],
 ) -> Intent:
-    """Enable a feature, for good: nodes that lack it can neither register nor join any more."""
+    """Enable a feature permanently.
+
+    Nodes without it can neither register nor join afterwards.
+    """
     return named(EnableFeature(feature))
 
 
@@ -181,7 +191,8 @@ def enable_feature(
 def features_command(context: ClusterContext) -> Iterator[Any]:
     """List features, and the members that lack them.
 
-    Shown are required and enabled features, those that members support, and those of this release of the command line.
+    The list has required and enabled features, those that members support, and those of this release of the command
+    line.
     """
     found = views.features(newest(context), FEATURES)
     yield found
@@ -195,7 +206,7 @@ def features_command(context: ClusterContext) -> Iterator[Any]:
 @app.command("settings")
 @view_command
 def settings_command(context: ClusterContext) -> Iterator[Any]:
-    """Every setting of the cluster with its value, unit and meaning."""
+    """List all settings of the cluster with unit and meaning."""
     values = views.settings(newest(context))
     yield values
     rows = ((name, str(value), SETTINGS[name].unit, SETTINGS[name].meaning) for name, value in values.items())

@@ -1,4 +1,4 @@
-"""``ringlog cluster certificates``: what nodes and clients on several machines show each other, for a trial."""
+"""``ringlog cluster certificates``: create certificates of nodes and clients for a trial on several machines."""
 
 from __future__ import annotations
 
@@ -22,26 +22,28 @@ from ringlog.operator.certificates import (
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command to those of clusters."""
+    """Add the command to ``ringlog cluster``."""
     app.command("certificates")(certificates)
 
 
 def certificates(
-    folder: Annotated[Path, typer.Argument(help="Folder for authority, token, certificates; closed to others.")],
+    folder: Annotated[Path, typer.Argument(help="Private folder for authority, token and certificates.")],
     node: Annotated[
         list[str] | None,
-        typer.Option("--node", metavar="NAME[=ID]", help="A node; ID: of one that is registered. May be repeated."),
+        typer.Option(
+            "--node", metavar="NAME[=ID]", help="Name of a node, and its id if it is registered. May be repeated."
+        ),
     ] = None,
     client: Annotated[
         list[str] | None,
-        typer.Option("--client", metavar="NAME", help="A program, or an operator. May be repeated."),
+        typer.Option("--client", metavar="NAME", help="Name of a program or an operator. May be repeated."),
     ] = None,
     agents: Annotated[
         list[str] | None,
         typer.Option(
             "--agents",
             metavar="NAME",
-            help="Agents: they tell whose an acknowledgement is. May be repeated.",
+            help="Name for agents, which check acknowledgements with the master key. May be repeated.",
         ),
     ] = None,
     ack_key: Annotated[
@@ -49,21 +51,22 @@ def certificates(
         typer.Option(
             "--ack-key",
             metavar="NAME=ID",
-            help="A node that has its certificate from elsewhere: only its key for acknowledgements. May be repeated.",
+            help="Node with a certificate of another authority, which gets only a key for acknowledgements.",
         ),
     ] = None,
     days: Annotated[int, typer.Option(help="Days until the certificates expire.", min=1, max=3650)] = 365,
     ca_days: Annotated[int, typer.Option(help="Days until a new authority expires.", min=1, max=36_500)] = CA_DAYS,
     new_ca: Annotated[
         bool,
-        typer.Option("--new-ca", help="Make a new authority that signs from now on; ca.pem keeps the old one, too."),
+        typer.Option("--new-ca", help="Create a new signing authority. The old one stays valid in ca.pem."),
     ] = False,
     retire_ca: Annotated[bool, typer.Option("--retire-ca", help="Remove the old authorities from ca.pem.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Make certificates and a token, by openssl and an authority that is made beside them. Again: renew them.
+    """Create or renew certificates and a token.
 
-    A new node takes the id that its certificate names. It gets the key by which its acknowledgements have a code.
+    The first run creates an authority with openssl. A new node gets the id that its certificate names, and a key for
+    its acknowledgements.
     """
     pairs, keys = (
         [(name, node_id) for name, _, node_id in (each.partition("=") for each in given or ())]

@@ -1,4 +1,4 @@
-"""``ringlog cluster use|list|current``: the clusters that this user knows, and the one that later commands use."""
+"""``ringlog cluster use|list|current``: the clusters that this user knows, and the one in use."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from ringlog.runtime.trust import TRUST_VARIABLE
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to those of clusters."""
+    """Add the commands to ``ringlog cluster``."""
     app.command("use")(use)
     app.command("list")(list_clusters)
     app.command("current")(current)
@@ -27,11 +27,14 @@ def register(app: typer.Typer) -> None:
 
 def use(
     context: typer.Context,
-    name: Annotated[str, typer.Argument(help="Its name, its id, or how its id begins.")],
+    name: Annotated[str, typer.Argument(help="Name or id of the cluster, or the beginning of its id.")],
     bootstrap: Bootstrap = None,
     as_json: Json = False,
 ) -> None:
-    """Have later commands use a cluster: one that `ringlog cluster list` shows, or one at the broker that is given."""
+    """Choose the cluster that later commands use.
+
+    It is a cluster of `ringlog cluster list`, or with --bootstrap one at that broker.
+    """
     chosen = known_cluster(name) if bootstrap is None else _asked_for(bootstrap, name)
     for name_of_file, variable in (("kafka_config", VARIABLE), ("trust_config", TRUST_VARIABLE)):
         source = context.get_parameter_source(name_of_file)
@@ -42,7 +45,10 @@ def use(
 
 
 def list_clusters(as_json: Json = False) -> None:
-    """The clusters that this user has founded or used, and the one that later commands use. Asks no broker."""
+    """List the clusters that this user has created or used.
+
+    Marks the cluster in use. Needs no broker.
+    """
     found = stored_clusters()
     if as_json:
         typer.echo(json.dumps([_as_json(c) | {"in_use": c == found.current} for c in found.clusters]))
@@ -59,7 +65,10 @@ def list_clusters(as_json: Json = False) -> None:
 
 
 def current(as_json: Json = False) -> None:
-    """The cluster that commands without options use. Asks no broker."""
+    """Show the cluster in use.
+
+    Needs no broker.
+    """
     found = current_cluster()
     if found is None:
         fail("no_cluster", "none is in use; choose one: ringlog cluster use NAME, or found one: ringlog cluster found")
@@ -67,7 +76,7 @@ def current(as_json: Json = False) -> None:
 
 
 def known_cluster(name: str) -> ClusterContext:
-    """Return the only known cluster of this name, or whose id begins so; end the command if it is none or several."""
+    """Return the stored cluster with this name or this beginning of its id; fails if there is none or several."""
     clusters = stored_clusters().clusters
     by_name = [context for context in clusters if context.cluster == name]
     found = by_name or [context for context in clusters if name and context.cluster_id.startswith(name)]
@@ -80,7 +89,7 @@ def known_cluster(name: str) -> ClusterContext:
 
 
 def _asked_for(bootstrap: str, name: str) -> ClusterContext:
-    """What the broker says of it, with what belongs to that broker."""
+    """Return the context of a cluster at a broker, with the id that its log contains."""
     context = resolve(bootstrap, name)
     with connect(context) as client:
         return replace(context, cluster_id=client.read_barrier().cluster_id)

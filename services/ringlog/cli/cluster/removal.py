@@ -33,14 +33,14 @@ PROBE_S = 1.0
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands to those of clusters."""
+    """Add the commands to ``ringlog cluster``."""
     app.command("forget")(forget)
     app.command("delete")(delete)
 
 
 def forget(
-    name: Annotated[str, typer.Argument(help="Its name, its id, or how its id begins.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    name: Annotated[str, typer.Argument(help="Name or id of the cluster, or the beginning of its id.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Skip the confirmation.")] = False,
     as_json: Json = False,
 ) -> None:
     """Forget a cluster and delete its files on this machine.
@@ -60,17 +60,20 @@ def forget(
 
 
 def delete(
-    name: Annotated[str, typer.Argument(help="Its name, its id, or how its id begins; with --bootstrap its name.")],
+    name: Annotated[
+        str, typer.Argument(help="Name or id of the cluster, or the beginning of its id. With --bootstrap: its name.")
+    ],
     bootstrap: Bootstrap = None,
     yes_delete: Annotated[
-        str, typer.Option("--yes-delete", metavar="ID", help="The cluster's id: delete without asking.")
+        str, typer.Option("--yes-delete", metavar="ID", help="Id of the cluster, as the confirmation.")
     ] = "",
-    force: Annotated[bool, typer.Option("--force", help="Also while agents or nodes answer.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Delete even if agents or nodes answer.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Delete a cluster: its topics, its Redis keys, and its files on this machine.
+    """Delete a cluster.
 
-    You confirm it by the cluster's id. Repeat the command if it was interrupted. ACLs and files on other machines stay.
+    Deletes its topics, its Redis keys, and its files on this machine. You confirm it by the cluster's id. Repeat the
+    command if it was interrupted. ACLs and files on other machines stay.
     """
     context = known_cluster(name) if bootstrap is None else ClusterContext(bootstrap, name, "")
     context = resolve(context.bootstrap, context.cluster)
@@ -107,7 +110,7 @@ def delete(
 
 
 def _silent(_topic: str) -> None:
-    """JSON has all topics at the end."""
+    """Do nothing: with ``--json`` all topics are printed at the end."""
 
 
 def _print_topic(topic: str) -> None:
@@ -134,7 +137,7 @@ def _confirm(
 
 
 def _answering(context: ClusterContext) -> Iterator[str]:
-    """Agents that were heard just now, and nodes that accept a connection or may still run on another machine."""
+    """Yield agents that reported recently, and nodes that accept a connection or may run on another machine."""
     now = SystemClock().now_us()
     with suppress(LogError):
         for said in read_said(*_place(context)).values():
@@ -156,7 +159,7 @@ def _answering(context: ClusterContext) -> Iterator[str]:
 
 
 def _delete_cache(context: ClusterContext, cluster_id: str) -> int:
-    """Delete the cluster's keys in Redis; returns how many. Keys of another cluster of this name stay."""
+    """Delete the cluster's keys in Redis and return their number. Keys of another cluster with this name stay."""
     if not context.redis:
         return 0
     from ringlog.cache.port import CacheUnavailable  # Redis is slow to load
@@ -172,7 +175,7 @@ def _delete_cache(context: ClusterContext, cluster_id: str) -> int:
 
 @contextmanager
 def _unused_files(context: ClusterContext) -> Iterator[list[Path]]:
-    """Give the cluster's files on this machine; no node runs from them meanwhile. Raises CopyInUse."""
+    """Yield the cluster's files on this machine, locked so that no node runs from them. Raises CopyInUse."""
     paths = belongings(context)
     with ExitStack() as locks:
         for folder in (path for path in paths if path.is_dir()):

@@ -221,6 +221,9 @@ def retry(
         bool, typer.Option("--admit-loss", help="Continue even if too few nodes remain for correct reads.")
     ] = False,
 ) -> Intent:
-    """Retry an operation that waits for an operator or a lost node."""
+    """Retry an operation that waits for an operator or a node.
+
+    With --ignore, it continues without a node that is lost.
+    """
     command = RetryOperation(operation, reason, tuple(ignore or ()), admit_loss)
     return of_operation(command)

@@ -1,1 +1,1 @@
-"""What the sub-commands share: connection, options, output."""
+"""Shared parts of the subcommands: connection, options, output."""

@@ -56,7 +56,7 @@ class SafeConsole(Console):
     """A console that replaces control characters in text; its own styles and cursor movements pass."""
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Return the pieces of a renderable, their text printable."""
+        """Yield the pieces of a renderable with printable text."""
         for segment in super().render(renderable, options):
             if segment.control or segment.text.isprintable():
                 yield segment
@@ -65,17 +65,17 @@ class SafeConsole(Console):
 
 
 WIDE = 240
-"""Columns where nobody looks at the width: in a pipe or a file a table must not lose what it says."""
+"""The width of a pipe or file in columns: enough that a table keeps all of its text."""
 
 
 def width_of(is_terminal: bool) -> int | None:
-    """Return the width of standard output; None: that of the terminal. ``COLUMNS`` counts in a pipe, too."""
+    """Return the width of standard output, or None for the terminal's. ``COLUMNS`` also counts in a pipe."""
     given = os.environ.get("COLUMNS", "")
     return int(given) if given.isdecimal() and int(given) else None if is_terminal else WIDE
 
 
 out = SafeConsole(highlight=False, markup=False, soft_wrap=True, width=width_of(sys.stdout.isatty()))
-"""No markup: addresses, reasons and names of others may have brackets, which shall be seen. Style is ``Text``'s."""
+"""Markup is off, because addresses, reasons and names may contain brackets. ``Text`` sets styles."""
 errors = SafeConsole(stderr=True, highlight=False, markup=False, soft_wrap=True)
 
 Bootstrap = Annotated[
@@ -89,7 +89,7 @@ SECONDS_MAX = 1e9
 
 
 def seconds_of(text: str) -> float:
-    """A time to wait, of an option: neither for ever nor no number."""
+    """Parse an option's number of seconds, from 0 to ``SECONDS_MAX``."""
     with suppress(ValueError):
         if 0 <= (found := float(text)) <= SECONDS_MAX:
             return found
@@ -110,7 +110,7 @@ def fail(code: str, text: str, status: int = 1, ways_out: Sequence[str] = ()) ->
 
 @dataclass(frozen=True, slots=True)
 class BrokerAddress:
-    """Where a command's broker is; ``origin`` says who named it."""
+    """The address of a command's broker. ``origin``: the source of the address, for messages."""
 
     bootstrap: str
     redis: str
@@ -118,12 +118,12 @@ class BrokerAddress:
 
 
 QUIET_S = 3.0
-"""How long somebody at a terminal sees nothing while a command waits for a broker that is away."""
+"""Seconds without output on a terminal before an unreachable broker is reported."""
 
 _asked: list[BrokerAddress] = []
-"""The broker of this command, once it is known."""
+"""The broker of this command, as soon as it is known."""
 _named: list[str] = []
-"""The cluster of this command, once it is known."""
+"""The cluster name of this command, as soon as it is known."""
 
 ABOUT_BROKERS = frozenset(
     {
@@ -142,23 +142,23 @@ ABOUT_BROKERS = frozenset(
         "wait_timed_out",
     }
 )
-"""Codes of errors after which one wants to know which broker was asked."""
+"""Codes of errors after which the broker's address is printed."""
 UNANSWERED = frozenset({"log_unavailable", "wait_timed_out"})
-"""Those after which it may be that no broker answers at all."""
+"""Codes of errors that a broker which does not answer can cause."""
 
 
 def asked() -> BrokerAddress | None:
-    """The broker that this command asked, if it came to that."""
+    """Return the broker that this command used, or None."""
     return _asked[-1] if _asked else None
 
 
 def asked_cluster() -> str | None:
-    """The name of this command's cluster, once it is known."""
+    """Return the name of this command's cluster, or None."""
     return _named[-1] if _named else None
 
 
 def print_broker(code: str) -> None:
-    """After an error of that code: which broker it was, where that may be the reason."""
+    """Print the broker after an error with this code, if the broker may be the cause."""
     broker = asked()
     if code in ABOUT_BROKERS and broker is not None:
         errors.print(f"the broker asked was {broker.bootstrap}, named by {broker.origin}", markup=False)
@@ -186,9 +186,9 @@ def with_way_out(error: BaseException) -> BaseException:
 
 
 def broker_of(bootstrap: str | None) -> BrokerAddress:
-    """Given, of the file that names the log-in, in use, or of the local stack if it runs; with its own cache.
+    """Return the broker: the given one, else the one of the login file, the cluster in use, or the running local stack.
 
-    What is known of its log-in is used from here on.
+    Its login and its own cache are used from now on.
     """
     found = _broker_of(bootstrap)
     found = replace(found, bootstrap=known_spelling(found.bootstrap))
@@ -222,7 +222,7 @@ def known_spelling(bootstrap: str) -> str:
 
 
 def report_unreachable(broker: BrokerAddress) -> None:
-    """Say for whom the command waits, if nobody listens at any of the broker's addresses."""
+    """Print that the command waits, if none of the broker's addresses accepts connections."""
     places = [address.strip().rpartition(":") for address in broker.bootstrap.split(",")]
     if not any(port.isdecimal() and takes_connections(host.strip("[]"), int(port)) for host, _, port in places):
         text = (
@@ -247,12 +247,12 @@ def _broker_of(bootstrap: str | None) -> BrokerAddress:
 
 
 def cache_of(bootstrap: str) -> str:
-    """The Redis that belongs to a broker: that of its own stack, or what is remembered of it; empty: none is known."""
+    """Return the Redis of a broker, from its stack or the stored clusters; empty if none is known."""
     return next((one.redis for one in addresses() if one.bootstrap == bootstrap), "") or redis_of(bootstrap)
 
 
 def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
-    """The cluster that a command's options mean."""
+    """Return the cluster that the options of a command select."""
     broker = broker_of(bootstrap)
     last = current_cluster()
     name = cluster or (last.cluster if last else None)
@@ -265,21 +265,24 @@ def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
 
 
 def report_replay(replay: Replay) -> None:
-    """Say on standard error how far a long replay is: a command's answer stays alone on standard output."""
+    """Print the progress of a long replay to standard error, because standard output has only the answer."""
     errors.print(str(replay), style="dim", markup=False)
 
 
 def connect(
     context: ClusterContext, submitter: str = "cli", tell: Tell = report_replay, is_relaxed: bool = False
 ) -> Client:
-    """A client of the cluster; use it as a context manager. ``is_relaxed``: see ``Client``."""
+    """Return a client of the cluster, to be used as a context manager. ``is_relaxed``: see ``Client``."""
     beginning = beginning_of(context.bootstrap, context.cluster, warns=False)
     place = context.bootstrap, context.cluster
     return Client(*place, submitter, tell=tell, beginning=beginning, is_relaxed=is_relaxed)
 
 
 def process_settings(context: ClusterContext) -> ProcessSettings:
-    """Settings of a long-running process of this cluster, for it and for the processes that it starts."""
+    """Return the settings of a long-running process.
+
+    The environment is set as well, for the processes that it starts.
+    """
     from ringlog.runtime.settings import ProcessSettings
 
     os.environ["RINGLOG_BOOTSTRAP_SERVERS"] = context.bootstrap

@@ -1,7 +1,7 @@
-"""Asking for an operation and watching it to its end: each stage, whom it waits for, and how to end the wait.
+"""Submit an operation and watch it to its end: its stages, its waits, and the commands that end a wait.
 
-The log has the operation: who stops watching, by Ctrl-C or a time-out, stops nothing. The exit status is 0 when it has
-finished, 1 when it was cancelled, or had not ended in the time given (``still_in_flight``).
+The log contains the operation. So Ctrl-C or a time-out stops only the watch. The exit status is 0 if the operation
+finished, 1 if it was cancelled or did not end in time (``still_in_flight``).
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ from ringlog.runtime.context import ClusterContext
 Json = dict[str, Any]
 Wait = Annotated[bool, typer.Option("--wait/--no-wait", help="Watch the operation to its end.")]
 Timeout = Annotated[
-    float | None, typer.Option(parser=seconds_of, help="Seconds after which to stop watching; the operation goes on.")
+    float | None, typer.Option(parser=seconds_of, help="Seconds until the watch stops. The operation continues.")
 ]
 
 POLL_S = 1.0
-"""How often the acknowledgements are looked at while the log is silent."""
+"""Seconds between two reads of the acknowledgements while the log has no new epoch."""
 
 SILENT_S = 5.0
 """Seconds that a stage lasts before its wait is printed."""
@@ -48,7 +48,7 @@ PROGRESS_S = 10.0
 
 
 def operation_command(verb: Callable[..., Intent]) -> Callable[..., None]:
-    """As ``change_command``, of a verb that begins an operation: that is watched, unless the options say otherwise."""
+    """Decorate a function that returns the intent of an operation: submit the intent and watch the operation."""
     return with_options(verb, {"wait": (Wait, True), "timeout": (Timeout, None), **ASKING}, _begin)
 
 
@@ -62,7 +62,7 @@ def _begin(
 def ask(
     context: ClusterContext, intent: Intent, as_json: bool, *, wait: bool = True, timeout: float | None = None
 ) -> None:
-    """Submit a command; if it began an operation, watch that."""
+    """Submit a command, and watch the operation that it starts."""
     with connect(context) as client:
         answer, began = submitted(client, intent)
         if began is None or not wait or not isinstance(answer, AppliedResult):
@@ -86,13 +86,13 @@ def watch(
     timeout_s: float | None,
     report: Callable[[Json, float], None],
 ) -> Json:
-    """The operation as it is when it has ended, or when the time is over.
+    """Return the view of the operation at its end, or after ``timeout_s``.
 
-    ``report`` hears of it at every look, with the seconds since its stage began.
+    ``report`` is called after every read, with the view and the seconds since its stage began.
     """
     deadline = None if timeout_s is None else time.monotonic() + timeout_s
     stage, since = "", time.monotonic()
-    with errors.status("") as status:  # seen by somebody at a terminal only
+    with errors.status("") as status:  # Shown only on a terminal.
         while True:
             acks_now = acks.refresh()
             seconds = time.monotonic() - since
@@ -155,7 +155,7 @@ def _headline(view: Json) -> str:
 
 
 def _conclude(view: Json, as_json: bool) -> None:
-    """The end in words, and as exit status."""
+    """Print the end of an operation and set the exit status."""
     if view["stage"] == FINISHED:
         if not as_json and view["reason"]:
             out.print(view["reason"], markup=False)
@@ -168,9 +168,9 @@ def _conclude(view: Json, as_json: bool) -> None:
 
 
 def _print_nothing(_view: Json, _seconds: float) -> None:
-    """Somebody else tells what there is to tell."""
+    """Ignore a report: with ``--json`` the final view is the only output."""
 
 
 def newer(seen: int, state: ClusterState) -> bool | None:
-    """True of a state of a later epoch: what one waits for."""
+    """Return True for a state with a later epoch than ``seen``, else None to continue to wait."""
     return state.epoch > seen or None

@@ -1,7 +1,7 @@
-"""What the verbs of the program share: the options that name a cluster, and how one shows what it has looked at.
+"""Decorators that give commands the connection options and ``--json``.
 
-A verb that looks is a generator. It gets the cluster, yields what ``--json`` prints, and prints the same for people
-afterwards: with ``--json`` it is not gone on with.
+A view command is a generator. It gets the cluster, yields the value that ``--json`` prints, and then prints the same
+for people. With ``--json`` the generator is not resumed.
 """
 
 from __future__ import annotations
@@ -21,19 +21,21 @@ from ringlog.log.opening import beginning_of, open_metadata
 from ringlog.runtime.context import ClusterContext
 
 Options = dict[str, tuple[Any, Any]]
-"""Options of a verb by name: annotation and default."""
+"""(annotation, default) of options by name."""
 
 ASKING: Options = {
     "bootstrap": (Bootstrap, None),
     "cluster": (Cluster, None),
     "as_json": (Json, False),
 }
-"""The options of nearly every verb."""
+"""The options of nearly every command."""
 
 
 def with_options(verb: Callable[..., Any], options: Options, perform: Callable[..., None]) -> Callable[..., None]:
-    """``verb`` with more options, behind its own. ``perform`` gets the verb, with its own options filled in, and the
-    others by their names; what the verb has before its own options, which are no options of typer, it still lacks.
+    """Return ``verb`` as a command with additional options after its own.
+
+    ``perform`` gets ``verb`` with its own options already bound, and the additional options by name. A first parameter
+    of type ``ClusterContext`` is not an option: ``perform`` passes it.
     """
 
     @wraps(verb)
@@ -51,14 +53,14 @@ def with_options(verb: Callable[..., Any], options: Options, perform: Callable[.
 
 
 def view_command(verb: Callable[..., Iterator[Any]]) -> Callable[..., None]:
-    """A verb that looks at the cluster that it gets first, and shows one view."""
+    """Decorate a generator that gets a cluster and shows one view of it."""
     return with_options(verb, ASKING, show_view)
 
 
 def show_view(
     verb: Callable[[ClusterContext], Iterator[Any]], bootstrap: str | None, cluster: str | None, as_json: bool
 ) -> None:
-    """Show what ``verb`` sees."""
+    """Print the view of ``verb``, as JSON or for people."""
     for view in verb(resolve(bootstrap, cluster)):
         if as_json:
             typer.echo(json.dumps(view))
@@ -66,8 +68,10 @@ def show_view(
 
 
 def newest(context: ClusterContext) -> ClusterState:
-    """The state behind everything that was in the log when it was asked for. Who only looks needs no client, which
-    would open the topics of requests and results, too. Raises what a watch raises.
+    """Return the state that includes every entry in the log at the time of the call.
+
+    A watch is enough to read: a client would also open the topics of requests and results. Raises the errors of
+    ``MetadataWatch``.
     """
     place = context.bootstrap, context.cluster
     log, beginning = open_metadata(*place, "cli"), beginning_of(*place, warns=False)

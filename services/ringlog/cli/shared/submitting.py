@@ -1,4 +1,4 @@
-"""What the verbs share that ask for a command: submit it, and say what became of it."""
+"""Submit a command and print its outcome, for all subcommands that change the cluster."""
 
 from __future__ import annotations
 
@@ -17,13 +17,11 @@ from ringlog.operator.intents.intents import Intent
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.runtime.context import ClusterContext
 
-Reason = Annotated[str, typer.Option(help="Kept in the log.")]
+Reason = Annotated[str, typer.Option(help="Reason, recorded in the log.")]
 
 
 def change_command(verb: Callable[..., Intent]) -> Callable[..., None]:
-    """A verb that says what to ask for: it gets the options of all that ask, after its own, and what it gives is
-    submitted.
-    """
+    """Decorate a function that returns an intent: add the connection options and submit the intent."""
     return with_options(verb, ASKING, _ask)
 
 
@@ -41,7 +39,7 @@ def submit(
     request_id: str | None = None,
     since_epoch: int | None = None,
 ) -> None:
-    """Resolve, submit, print; exit status 1 unless the command was applied, 2 if it is none."""
+    """Submit an intent and print the outcome; exit status 1 if it is not applied, 2 if it is not a command."""
     with connect(context) as client:
         answer, began = submitted(client, intent, timeout_s, request_id, since_epoch)
         ways_out = answers.ways_after(client.replica.state, intent, answer)
@@ -55,7 +53,7 @@ def submitted(
     request_id: str | None = None,
     since_epoch: int | None = None,
 ) -> tuple[Submitted, str | None]:
-    """(answer, id of the operation that it began); exit status 2 if the intent is no command."""
+    """Return (answer, id of the operation that it started, or None); exit status 2 for an invalid intent."""
     try:
         return answers.submitted(client, intent, timeout_s=timeout_s, request_id=request_id, since_epoch=since_epoch)
     except InvalidIntent as refused:
@@ -63,12 +61,12 @@ def submitted(
 
 
 def applied_text(epoch: int, began: str | None) -> str:
-    """Return in words that a command was applied: where, and which operation it started."""
+    """Return the text for an applied command, with the epoch and the operation that it started."""
     return f"applied at epoch {epoch} of cluster {asked_cluster()}" + (f", operation {began}" if began else "")
 
 
 def show_answer(answer: Submitted, began: str | None, as_json: bool, ways_out: Sequence[str] = ()) -> None:
-    """Print what became of a command; exit status 1 unless it was applied."""
+    """Print the outcome of a command; exit status 1 unless it was applied."""
     if as_json:
         typer.echo(json.dumps(answer_json(answer, began, ways_out)))
     elif isinstance(answer, AppliedResult):

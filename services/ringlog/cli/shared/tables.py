@@ -29,7 +29,7 @@ _ID: Final = re.compile(r"\b([0-9a-f]{8})(-[0-9a-f]{4}){3}-[0-9a-f]{12}\b")
 
 
 def show_table(columns: Sequence[str], rows: Iterable[Sequence[Cell]], none: str = "") -> None:
-    """Print rows below the names of their columns; ``none`` where there are no rows, if it says anything."""
+    """Print rows below their column names; ``none`` in place of an empty table."""
     out.print(draw_table(columns, list(rows), none))
 
 
