@@ -180,6 +180,7 @@ def register(app: typer.Typer) -> None:
     """Add the commands to ``ringlog node``."""
     for command in (join, leave, move, replace, remove, assassinate, rebuild, down, up, update, unregister):
         app.command(command.__name__)(command)
+    # Names of nodetool.
     app.command("decommission", hidden=True)(leave)
     app.command("removenode", hidden=True)(remove)
 

@@ -109,6 +109,7 @@ def move(
 
 
 def _resizes(verb: Callable[..., tuple[str, str]]) -> Callable[..., None]:
+    """Decorate a function that returns (table, decision): add the connection options and submit the decision."""
     return with_options(verb, ASKING, _resize)
 
 

@@ -33,9 +33,9 @@ Filter = Annotated[
 Profiles = Annotated[
     list[str] | None, typer.Option("--profile", help="Storage profile: a feature that every data node must have.")
 ]
-ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Delay until new nodes become data nodes.")]
+ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Seconds until new nodes become data nodes.")]
 ScaleDown = Annotated[
-    int | None, typer.Option(metavar="SECONDS", help="Delay until missing nodes stop being data nodes.")
+    int | None, typer.Option(metavar="SECONDS", help="Seconds until missing nodes stop being data nodes.")
 ]
 Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
 

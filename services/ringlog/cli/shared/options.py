@@ -48,6 +48,7 @@ def with_options(verb: Callable[..., Any], options: Options, perform: Callable[.
         Parameter(name, Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
         for name, (annotation, default) in options.items()
     )
+    # Typer reads the signature to find the options of a command.
     vars(run)["__signature__"] = signature(run).replace(parameters=[*own, *added], return_annotation=None)
     return run
 

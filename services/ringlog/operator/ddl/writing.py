@@ -35,7 +35,7 @@ RESERVED: Final = frozenset(_RESERVED_TEXT.split())
 Part = UserType | Function | Aggregate | Table | TableIndex | View
 P = TypeVar("P", UserType, Function, Aggregate, Table, TableIndex, View)
 
-# CQL reads these keys as options of the strategy, so a datacenter cannot have such a name in a NetworkTopologyStrategy.
+# Keys of a replication map that are not datacenters: a datacenter with such a name has no NetworkTopologyStrategy form.
 _NO_DATACENTER: Final = frozenset({"class", "replication_factor", "strategy"})
 
 
