@@ -180,11 +180,7 @@ class TabletOptions:
     """Division of a table into tablets. Null: chosen automatically."""
 
     count: Annotated[int | None, "Initial number of tablets.", Before(None)] = None
-    base: Annotated[
-        str,
-        "Table of the same keyspace that shares its tablets with this one. Empty: the table has its own.",
-        Before(""),
-    ] = ""
+    base: Annotated[str, "Table of the keyspace that shares its tablets with this one. Empty: none.", Before("")] = ""
     min_count: Annotated[int | None, "Hint: minimum number of tablets.", Before(None)] = None
     max_count: Annotated[int | None, "Hint: maximum number of tablets.", Before(None)] = None
     expected_bytes: Annotated[int | None, "Hint: expected size of the table's data in bytes.", Before(None)] = None

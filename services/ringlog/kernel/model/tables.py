@@ -116,9 +116,7 @@ class Function:
     returns: Annotated[str, "Type of the return value."]
     language: Annotated[str, "Language of the body."]
     body: Annotated[str, "Source code of the function."]
-    called_on_null: Annotated[
-        bool, "Whether the function is called if an argument is null. If false, it returns null instead."
-    ]
+    called_on_null: Annotated[bool, "Whether the function accepts null arguments. If not, it returns null."]
     version: Annotated[str, _VERSION]
     changed: Annotated[Epoch, _CHANGED]
 
@@ -137,9 +135,7 @@ class Aggregate:
     arguments: Annotated[tuple[str, ...], "Types of the arguments, in order."]
     state_function: Annotated[str, "Name of the function that returns the next state from the state and the arguments."]
     state_type: Annotated[str, "Type of the state."]
-    final_function: Annotated[
-        str, "Name of the function that returns the result from the last state. Empty: the last state is the result."
-    ]
+    final_function: Annotated[str, "Name of the function of the last state. Empty: the last state is the result."]
     initial: Annotated[str | None, "Initial state as a CQL literal. Null: a null state."]
     version: Annotated[str, _VERSION]
     changed: Annotated[Epoch, _CHANGED]

@@ -75,19 +75,13 @@ class Zone:
     filter: Annotated[str, "JSONPath filter over the list of nodes, which selects the data nodes."]
     profiles: Annotated[tuple[str, ...], "Storage profiles: features that each data node must have."]
     scale_up: Annotated[int, "Seconds until new matching nodes become data nodes. 2147483647: never."]
-    scale_down: Annotated[
-        int, "Seconds until nodes that are down or stop matching are removed from the data nodes. 2147483647: never."
-    ]
-    mode: Annotated[
-        str, "strong or high_availability (a partition that loses its majority is reset to the living replicas)."
-    ]
+    scale_down: Annotated[int, "Seconds until nodes that no longer match are removed. 2147483647: never."]
+    mode: Annotated[str, "strong, or high_availability (resets partitions that lose their majority)."]
     nodes: Annotated[tuple[str, ...], "Ids of the data nodes, ascending."]
     cause: Annotated[Epoch, "Cause (an epoch) of the last SetDataNodes. 0: none."]
     changed: Annotated[Epoch, "Epoch of the last change that affects the targets of partitions."]
     moving: Annotated[int, "Number of partitions with pending steps."]
-    liveness: Annotated[
-        Epoch, "Epoch that last declared a data node down or up. Only in mode high_availability. 0: never."
-    ] = 0
+    liveness: Annotated[Epoch, "Epoch that last declared a data node down or up. Only for high_availability."] = 0
 
 
 def mode_of(zone: Zone) -> ZoneMode:
@@ -145,20 +139,13 @@ class ZonePartition:
     zone: Annotated[str, "Name of the zone."]
     number: Annotated[int, "Number of the partition, from 0."]
     stable: Annotated[ZoneStep | None, "Present replicas. Null: the partition has none yet."] = None
-    reached: Annotated[
-        ZoneStep | None, "Configuration that the group last applied: stable or an intermediate step."
-    ] = None
-    pending: Annotated[
-        tuple[ZoneStep, ...], "Steps of the present move. The last one is the target. Empty: no move."
-    ] = ()
+    reached: Annotated[ZoneStep | None, "Last applied configuration: stable or an intermediate step."] = None
+    pending: Annotated[tuple[ZoneStep, ...], "Steps of the move; the last is the target. Empty: no move."] = ()
     planned: Annotated[ZoneStep | None, "Next target, once pending is applied. Null: none."] = None
     cancel: Annotated[ZoneCancel | None, "Request to undo the pending step. Null: none."] = None
     reduce: Annotated[tuple[str, ...], "Ids of nodes to remove, because their replicas are rebuilt."] = ()
     append: Annotated[tuple[str, ...], "Ids of removed nodes to add back."] = ()
-    chain: Annotated[
-        tuple[ZoneLink, ...],
-        "Configurations since the last change that was not forced. Only in mode high_availability.",
-    ] = ()
+    chain: Annotated[tuple[ZoneLink, ...], "Configurations since the last unforced change, in high_availability."] = ()
     change: Annotated[Epoch, "Epoch of the last change that was acted on."] = 0
     revisions: Annotated[ZoneRevisions, "Revisions of the keys."] = ZoneRevisions()
     status: Annotated[str, "Result of the last decision on the partition, e.g. pending_updated or idle."] = ""

@@ -133,13 +133,9 @@ class AdvanceCdcWriter(Command):
 
     writer: Annotated[str, "Name of the writer."]
     incarnation: Annotated[str, "Current incarnation of the writer."]
-    horizon: Annotated[
-        int, "Upper bound in microseconds: the writer routes only writes with a timestamp and append time below it."
-    ]
+    horizon: Annotated[int, "Time in microseconds; each routed write has a timestamp and append time below it."]
     low_watermark: Annotated[int, "Time in microseconds. All writes below it are durable in the CDC topic."]
-    positions: Annotated[
-        tuple[Position, ...], "Positions in the CDC topic. The rows of these writes are below them."
-    ] = ()
+    positions: Annotated[tuple[Position, ...], "Positions in the CDC topic, after the rows of these writes."] = ()
     decided: Annotated[
         tuple[Position, ...],
         "Positions in the source topic. The decision on each write below them is final, and its rows are durable.",

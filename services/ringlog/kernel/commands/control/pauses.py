@@ -62,9 +62,7 @@ class PauseChanges(Command):
         tuple[str, ...],
         f"One or more of {', '.join(SCOPES)}.",
     ]
-    of: Annotated[
-        str, "Keyspace or keyspace.table that the pause is limited to. Empty: the whole cluster.", Before("")
-    ] = ""
+    of: Annotated[str, "Keyspace or keyspace.table to pause. Empty: the whole cluster.", Before("")] = ""
     reason: Annotated[str, "Reason, in free text.", Before("")] = ""
 
 
@@ -90,9 +88,7 @@ class ResumeChanges(Command):
         tuple[str, ...],
         f"One or more of {', '.join(SCOPES)}.",
     ]
-    of: Annotated[
-        str, "Keyspace or keyspace.table of the pause. Empty: the pause of the whole cluster.", Before("")
-    ] = ""
+    of: Annotated[str, "Keyspace or keyspace.table of the pause. Empty: that of the whole cluster.", Before("")] = ""
 
 
 def decide_resume_changes(state: ClusterState, command: ResumeChanges, context: EntryContext) -> Decision:

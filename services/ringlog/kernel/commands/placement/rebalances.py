@@ -201,9 +201,7 @@ class FinishCancel(Command):
     zone: Annotated[str, "Name of the zone."]
     partition: Annotated[int, "Number of the partition."]
     pending_revision: Annotated[int, "Revision of pending that was cancelled."]
-    result: Annotated[
-        str, "rolled_back, already_old, or already_new (the group had applied the step, which then counts)."
-    ]
+    result: Annotated[str, "rolled_back, already_old, or already_new (the step was applied, and counts)."]
 
 
 def decide_finish_cancel(state: ClusterState, command: FinishCancel, context: EntryContext) -> Decision:
@@ -283,9 +281,7 @@ class ResetPartitions(Command):
     mode: Annotated[str, "manual (restore the number of replicas) or automatic (keep the living replicas only)."]
     cause: Annotated[int, "Epoch of the event that led to this request."]
     copies: Annotated[tuple[ZoneCopy, ...], "Nodes that have data of the partitions."]
-    admits_loss: Annotated[
-        bool, "Reset even if rows or registers of keyspaces may be lost. An automatic reset always does."
-    ] = False
+    admits_loss: Annotated[bool, "Reset even if rows or registers may be lost. Automatic resets always do."] = False
 
 
 SALVAGED_MAX: Final = TABLETS_MAX

@@ -104,9 +104,7 @@ class TabletAdvance:
     table: Annotated[str, "Full name of the table: keyspace.table."]
     tablet: Annotated[int, "Number of the tablet."]
     to: Annotated[str, "Next stage. After the last stage: settled."]
-    witnesses: Annotated[
-        tuple[Witness, ...], "Acknowledgements for this tablet, in addition to those of the command.", Before(())
-    ] = ()
+    witnesses: Annotated[tuple[Witness, ...], "Acknowledgements in addition to the command's own.", Before(())] = ()
     reports: Annotated[
         tuple[StreamReport, ...],
         "Reports of work in the current stage. Their operation is the session.",
@@ -172,9 +170,7 @@ class MigrateTablets(Command):
     PAUSED_BY = REPAIRS
 
     migrations: Annotated[tuple[TabletMigration, ...], "Migrations, at most one for each tablet."]
-    term: Annotated[
-        int, "Term of the balancer instance that planned the migrations. 0: planned by an operator.", Before(0)
-    ] = 0
+    term: Annotated[int, "Term of the balancer that planned the migrations. 0: an operator did.", Before(0)] = 0
 
 
 def decide_migrate_tablets(state: ClusterState, command: MigrateTablets, context: EntryContext) -> Decision:

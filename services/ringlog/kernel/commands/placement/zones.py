@@ -65,18 +65,12 @@ class CreateZone(Command):
     nodes: Annotated[tuple[str, ...], "Ids of the data nodes: the nodes that match the filter."]
     partitions: Annotated[int, "Number of partitions."] = 25
     replicas: Annotated[int, "Number of replicas of each partition."] = 1
-    quorum: Annotated[
-        int | None, "Number of voting replicas that must be alive. Null: 1 for 1 replica, 2 for up to 4, else 3."
-    ] = None
+    quorum: Annotated[int | None, "Voters that must be alive. Null: 1 for 1 replica, 2 for up to 4, else 3."] = None
     filter: Annotated[str, "JSONPath filter over the list of nodes."] = EVERY_NODE
     profiles: Annotated[tuple[str, ...], "Storage profiles: features that each data node must have."] = ()
     scale_up: Annotated[int, "Seconds until new matching nodes become data nodes. 2147483647: never."] = 0
-    scale_down: Annotated[
-        int, "Seconds until nodes that are down or stop matching are removed from the data nodes. 2147483647: never."
-    ] = NEVER
-    mode: Annotated[
-        str, "strong or high_availability (a partition that loses its majority is reset to the living replicas)."
-    ] = STRONG
+    scale_down: Annotated[int, "Seconds until nodes that no longer match are removed. 2147483647: never."] = NEVER
+    mode: Annotated[str, "strong, or high_availability (resets partitions that lose their majority)."] = STRONG
 
 
 def decide_create_zone(state: ClusterState, command: CreateZone, context: EntryContext) -> Decision:
@@ -112,21 +106,12 @@ class AlterZone(Command):
     zone: Annotated[str, "Name of the zone."]
     partitions: Annotated[int | None, "Number of partitions."] = None
     replicas: Annotated[int | None, "Number of replicas of each partition."] = None
-    quorum: Annotated[
-        int | None, "Number of voting replicas that must be alive. Null: unchanged, within the bounds of the replicas."
-    ] = None
+    quorum: Annotated[int | None, "Voters that must be alive. Null: unchanged, as far as replicas allow."] = None
     filter: Annotated[str | None, "JSONPath filter over the list of nodes. Requires nodes."] = None
-    profiles: Annotated[
-        tuple[str, ...] | None, "Storage profiles: features that each data node must have. Requires nodes."
-    ] = None
+    profiles: Annotated[tuple[str, ...] | None, "Features that each data node must have. Requires nodes."] = None
     scale_up: Annotated[int | None, "Seconds until new matching nodes become data nodes. 2147483647: never."] = None
-    scale_down: Annotated[
-        int | None,
-        "Seconds until nodes that are down or stop matching are removed from the data nodes. 2147483647: never.",
-    ] = None
-    mode: Annotated[
-        str | None, "strong or high_availability (a partition that loses its majority is reset to the living replicas)."
-    ] = None
+    scale_down: Annotated[int | None, "Seconds until nodes that no longer match are removed. 2147483647: never."] = None
+    mode: Annotated[str | None, "strong, or high_availability (resets partitions that lose their majority)."] = None
     nodes: Annotated[tuple[str, ...] | None, "Ids of the data nodes. Only with a new filter or new profiles."] = None
 
 

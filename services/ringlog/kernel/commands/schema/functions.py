@@ -58,9 +58,7 @@ class CreateFunction(Command):
     returns: Annotated[str, "Type of the return value."]
     language: Annotated[str, "Language of the body, e.g. lua."]
     body: Annotated[str, "Source code of the function."]
-    called_on_null: Annotated[
-        bool, "Whether the function is called if an argument is null. If false, it returns null instead."
-    ] = False
+    called_on_null: Annotated[bool, "Whether the function accepts null arguments. If not, it returns null."] = False
 
 
 def decide_create_function(state: ClusterState, command: CreateFunction, context: EntryContext) -> Decision:
@@ -96,8 +94,8 @@ class DropFunction(Command):
     PAUSED_BY = SCHEMA
 
     keyspace: Annotated[str, "Name of the keyspace."]
-    name: Annotated[str, "Its name."]
-    arguments: Annotated[tuple[str, ...] | None, "Types of the arguments. Null: no other one has the name."] = None
+    name: Annotated[str, "Name of the function."]
+    arguments: Annotated[tuple[str, ...] | None, "Types of the arguments. Null: the name is unique."] = None
 
 
 def decide_drop_function(state: ClusterState, command: DropFunction, context: EntryContext) -> Decision:
@@ -127,9 +125,7 @@ class CreateAggregate(Command):
         str, "Name of the existing function that returns the next state from the state and the arguments."
     ]
     state_type: Annotated[str, "Type of the state."]
-    final_function: Annotated[
-        str, "Name of the function that returns the result from the last state. Empty: the last state is the result."
-    ] = ""
+    final_function: Annotated[str, "Name of the function of the last state. Empty: the last state is the result."] = ""
     initial: Annotated[str | None, "Initial state as a CQL literal. Null: a null state."] = None
 
 
@@ -167,8 +163,8 @@ class DropAggregate(Command):
     PAUSED_BY = SCHEMA
 
     keyspace: Annotated[str, "Name of the keyspace."]
-    name: Annotated[str, "Its name."]
-    arguments: Annotated[tuple[str, ...] | None, "Types of the arguments. Null: no other one has the name."] = None
+    name: Annotated[str, "Name of the aggregate."]
+    arguments: Annotated[tuple[str, ...] | None, "Types of the arguments. Null: the name is unique."] = None
 
 
 def decide_drop_aggregate(state: ClusterState, command: DropAggregate, context: EntryContext) -> Decision:

@@ -61,9 +61,7 @@ class CreateKeyspace(Command):
     PAUSED_BY = SCHEMA
 
     name: Annotated[str, "Name of the keyspace."]
-    replication: Annotated[
-        Replication, "Replication of the keyspace. The nodes that are normal now must be able to satisfy it."
-    ]
+    replication: Annotated[Replication, "Replication. The nodes that are normal now must be able to satisfy it."]
 
 
 def decide_create_keyspace(state: ClusterState, command: CreateKeyspace, context: EntryContext) -> Decision:
@@ -150,7 +148,7 @@ class DropKeyspace(Command):
 
     PAUSED_BY = SCHEMA
 
-    name: Annotated[str, "Its name."]
+    name: Annotated[str, "Name of the keyspace."]
 
 
 def decide_drop_keyspace(state: ClusterState, command: DropKeyspace, context: EntryContext) -> Decision:
