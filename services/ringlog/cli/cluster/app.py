@@ -57,9 +57,7 @@ cluster_use.register(app)
 cluster_certificates.register(app)
 removal.register(app)
 app.command("acls")(acls)
-Setting = Annotated[
-    list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="Setting as NAME=VALUE. May be repeated.")
-]
+Setting = Annotated[list[str] | None, typer.Option("--set", metavar="NAME=VALUE", help="NAME=VALUE. May be repeated.")]
 
 
 def parse_settings(given: list[str] | None) -> tuple[tuple[str, int], ...]:

@@ -35,7 +35,7 @@ Profiles = Annotated[
 ]
 ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Seconds until new nodes become data nodes.")]
 ScaleDown = Annotated[
-    int | None, typer.Option(metavar="SECONDS", help="Seconds until missing nodes stop being data nodes.")
+    int | None, typer.Option(metavar="SECONDS", help="Seconds until missing nodes are no longer used.")
 ]
 Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
 

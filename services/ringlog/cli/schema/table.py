@@ -29,9 +29,7 @@ FullName = Annotated[str, typer.Argument(metavar="KEYSPACE.TABLE", help="Name of
 def create_table(
     definition: Annotated[
         Path,
-        typer.Argument(
-            help="JSON file with keyspace, name, columns, partition_key, clustering_key, options. Standard input: -."
-        ),
+        typer.Argument(help="JSON file: keyspace, name, columns, partition_key, clustering_key, options. -: stdin."),
     ],
 ) -> Intent:
     """Create a table from a JSON definition.
