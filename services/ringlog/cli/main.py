@@ -241,7 +241,7 @@ KafkaConfig = Annotated[
     typer.Option(
         "--kafka-config",
         envvar=VARIABLE,
-        help="Kafka client settings with the login: a client.properties file.",
+        help="Kafka login: a client.properties file.",
         callback=_log_in,
         expose_value=False,
     ),
@@ -253,7 +253,7 @@ TrustConfig = Annotated[
     typer.Option(
         "--trust-config",
         envvar=TRUST_VARIABLE,
-        help="Certificates and token of this process: a trust.properties file.",
+        help="Certificates and token: a trust.properties file.",
         callback=_trust,
         expose_value=False,
     ),
@@ -289,12 +289,8 @@ def _before(what: str) -> Any:
 def _root(
     bootstrap: Annotated[str | None, _before("Kafka brokers, host:port,…")] = None,
     cluster: Annotated[str | None, _before("Name of the cluster.")] = None,
-    kafka_config: Annotated[
-        str | None, _before("Kafka client settings with the login: a client.properties file.")
-    ] = None,
-    trust_config: Annotated[
-        str | None, _before("Certificates and token of this process: a trust.properties file.")
-    ] = None,
+    kafka_config: Annotated[str | None, _before("Kafka login: a client.properties file.")] = None,
+    trust_config: Annotated[str | None, _before("Certificates and token: a trust.properties file.")] = None,
     _shown: bool = typer.Option(False, "--version", callback=_version, is_eager=True, help="Show the version."),
 ) -> None:
     """Manage cluster metadata as one totally ordered log."""
@@ -347,9 +343,7 @@ def _run() -> None:
     except typer.Abort:
         sys.exit(1)
     except Exception as error:
-        message = getattr(
-            error, "format_message", None
-        )  # Only usage errors have it; typer does not export their class.
+        message = getattr(error, "format_message", None)  # Only usage errors; typer does not export their class.
         if message is None:
             raise
         context = getattr(error, "ctx", None)

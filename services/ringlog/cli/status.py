@@ -44,9 +44,7 @@ from ringlog.wire.records import NodeAck
 @view_command
 def status(
     context: ClusterContext,
-    cached: Annotated[
-        bool, typer.Option("--cached", help="Print epoch and nodes from Redis instead of reading the log.")
-    ] = False,
+    cached: Annotated[bool, typer.Option("--cached", help="Print epoch and nodes from Redis.")] = False,
 ) -> Iterator[Any]:
     """Show the health of the cluster, its nodes and agents.
 

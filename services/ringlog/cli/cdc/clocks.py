@@ -18,9 +18,7 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 
 Reason = Annotated[str, typer.Option("--reason", help="Reason and evidence, recorded in the log.")]
-By = Annotated[
-    str | None, typer.Option("--by", help="Name of the operator, recorded in the log. Default: the user's name.")
-]
+By = Annotated[str | None, typer.Option("--by", help="Operator, recorded in the log. Default: user name.")]
 
 
 def lower_command(

@@ -24,19 +24,13 @@ from ringlog.client.cdc.stores import log_record_of
 from ringlog.operator.views.words import printable, when
 from ringlog.runtime.clock import SystemClock
 
-Tables = Annotated[
-    list[str] | None, typer.Option("--table", help="Table: keyspace.table. May be repeated. Default: all.")
-]
+Tables = Annotated[list[str] | None, typer.Option("--table", help="keyspace.table. May be repeated. Default: all.")]
 From = Annotated[
     str, typer.Option("--from", help="Start: earliest, now, microseconds since 1970, or an ISO 8601 time with zone.")
 ]
-Place = Annotated[
-    Path | None, typer.Option("--progress", help="File for the position. The next run continues from it.")
-]
+Place = Annotated[Path | None, typer.Option("--progress", help="File for the position, to continue from.")]
 UntilEnd = Annotated[bool, typer.Option("--until-end", help="Stop at the current end of the log.")]
-SkipLost = Annotated[
-    bool, typer.Option("--skip-lost", help="Skip rows that are no longer retained, instead of failing.")
-]
+SkipLost = Annotated[bool, typer.Option("--skip-lost", help="Skip rows that are no longer retained.")]
 
 
 HOW = "run it again when `ringlog cdc status` shows that generation as closed"

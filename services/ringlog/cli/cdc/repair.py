@@ -30,9 +30,7 @@ UNKNOWN_USER = "somebody"
 
 
 def repair_command(
-    by: Annotated[
-        str | None, typer.Option("--by", help="Name of the operator, recorded in the log. Default: the user's name.")
-    ] = None,
+    by: Annotated[str | None, typer.Option("--by", help="Operator, recorded in the log. Default: user name.")] = None,
     wait: Wait = True,
     timeout: Timeout = None,
     bootstrap: Bootstrap = None,

@@ -76,9 +76,7 @@ def remove(node: Name) -> Intent:
 @app.command("size")
 @change_command
 def size(
-    members: Annotated[
-        str | None, typer.Argument(metavar="[N|automatic]", help="Number of members, or automatic.")
-    ] = None,
+    members: Annotated[str | None, typer.Argument(metavar="[N|automatic]", help="Number of members.")] = None,
     exclude: Annotated[list[str] | None, typer.Option(help="Node that must not be a member. May be repeated.")] = None,
     exclude_none: Annotated[bool, typer.Option("--exclude-none", help="Clear the excluded nodes.")] = False,
 ) -> Intent:

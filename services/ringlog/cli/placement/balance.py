@@ -46,9 +46,7 @@ SCOPES = (BALANCING, SPLITS)
 @app.callback(invoke_without_command=True)
 def balance(
     ctx: typer.Context,
-    why: Annotated[
-        bool, typer.Option("--why", help="Show the plan with the reason of each move and of each unchanged part.")
-    ] = False,
+    why: Annotated[bool, typer.Option("--why", help="Show the reasons for moves and unchanged parts.")] = False,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
     as_json: Json = False,

@@ -159,9 +159,7 @@ def merge(table: FullName, stop: Stop = False) -> tuple[str, str]:
 @change_command
 def repair(
     table: FullName,
-    tablets: Annotated[
-        list[int] | None, typer.Argument(metavar="[TABLET...]", help="Tablet numbers. Default: all.")
-    ] = None,
+    tablets: Annotated[list[int] | None, typer.Argument(metavar="[TABLET...]", help="Numbers. Default: all.")] = None,
 ) -> Intent:
     """Repair tablets.
 

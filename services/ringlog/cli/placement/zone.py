@@ -30,13 +30,9 @@ Filter = Annotated[
     str | None,
     typer.Option("--filter", metavar="JSONPATH", help="Filter for data nodes. Example: '$[?(@.rack == \"r1\")]'."),
 ]
-Profiles = Annotated[
-    list[str] | None, typer.Option("--profile", help="Storage profile: a feature that every data node must have.")
-]
+Profiles = Annotated[list[str] | None, typer.Option("--profile", help="Storage profile that data nodes must support.")]
 ScaleUp = Annotated[int | None, typer.Option(metavar="SECONDS", help="Seconds until new nodes become data nodes.")]
-ScaleDown = Annotated[
-    int | None, typer.Option(metavar="SECONDS", help="Seconds until missing nodes are no longer used.")
-]
+ScaleDown = Annotated[int | None, typer.Option(metavar="SECONDS", help="Seconds until missing nodes stop being used.")]
 Mode = Annotated[str | None, typer.Option(help="strong or high_availability.")]
 
 

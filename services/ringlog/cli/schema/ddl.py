@@ -26,9 +26,7 @@ from ringlog.runtime.context import ClusterContext
 def ddl(
     file: Annotated[Path, typer.Argument(help="File with CQL statements. Default: standard input.")] = Path("-"),
     keyspace: Annotated[str, typer.Option(help="Keyspace of unqualified names.")] = "",
-    each: Annotated[
-        bool, typer.Option("--each", help="Submit each statement separately, until one is rejected.")
-    ] = False,
+    each: Annotated[bool, typer.Option("--each", help="Submit statements one by one until one is rejected.")] = False,
     timeout: Annotated[float, typer.Option(parser=seconds_of, help="Seconds to wait for each answer.")] = TIMEOUT_S,
     bootstrap: Bootstrap = None,
     cluster: Cluster = None,
