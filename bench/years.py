@@ -33,7 +33,7 @@ from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryKeyed, MemoryLog
 from ringlog.log.port import LogRecord
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.node.log.log_copy import COPY, reopened
 from ringlog.node.log.member_copy import opened
 from ringlog.runtime.draw import SystemDraw, draw_uuid
@@ -82,9 +82,9 @@ class Life:
         )
         self._sources = [kind(self.author.state) for kind in KINDS.values()]
 
-    def beginning(self) -> Beginning:
+    def beginning(self) -> StartPointFinder:
         """Where a reader begins."""
-        return Beginning(lambda: SnapshotTopic(self.snapshots), warns=False)
+        return StartPointFinder(lambda: SnapshotTopic(self.snapshots), warns=False)
 
     def live(self, count: int) -> None:
         """That many entries."""

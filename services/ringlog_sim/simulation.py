@@ -19,7 +19,7 @@ from ringlog.kernel.model.outcome import Entry, Folded, Outcome
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.folding import BEGINNING, Item, Start, follow
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.wire.entries import decode_entry
 from ringlog_sim.devices.at_once import IDENTITY, Deaths, TopicAtOnce
 from ringlog_sim.devices.broker import (
@@ -215,7 +215,9 @@ class Simulation:
         broker, deaths = self.broker, self.log_ends.deaths
         found = BEGINNING
         if broker.partition(SNAPSHOTS).high:
-            beginning = Beginning(lambda: SnapshotTopic(TopicAtOnce(broker, SNAPSHOTS, deaths)), epoch_max, warns=False)
+            beginning = StartPointFinder(
+                lambda: SnapshotTopic(TopicAtOnce(broker, SNAPSHOTS, deaths)), epoch_max, warns=False
+            )
             found = beginning.start(TopicAtOnce(broker, METADATA, deaths), IDENTITY, lambda _: ())
             for check in self.on_begins:
                 check.begins(reader, found)

@@ -34,7 +34,7 @@ from ringlog.client.cdc.schema import SchemaFollower
 from ringlog.client.cdc.table_versions import NamePeriod, TableVersions
 from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
-from ringlog.log.replicas.identity import Memory
+from ringlog.log.replicas.identity import IdentityStore
 from ringlog.wire.avro.codec import HEADER_BYTES, split, writer
 from ringlog.wire.errors import WireError
 from ringlog_cdc_reader.heads import RowHead, decoded, head_of, heads, known_headers
@@ -154,7 +154,7 @@ class Scan:
             self._topics = topics
         return self._topics
 
-    def table(self, memory: Memory) -> tuple[TableChange, NamePeriod]:
+    def table(self, memory: IdentityStore) -> tuple[TableChange, NamePeriod]:
         """Look up the table to read.
 
         Args:

@@ -39,7 +39,7 @@ from pyspark.sql.types import StructType
 from ringlog.client.cdc.errors import TablesForgotten
 from ringlog.client.cdc.progress import ConsumerProgress
 from ringlog.client.cdc.table_versions import NamePeriod
-from ringlog.log.replicas.identity import CarriedRecord, Recorded, record_of, record_to_json
+from ringlog.log.replicas.identity import IdentityRecord, MemoryIdentityStore, record_from_json, record_to_json
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc_reader.columns import LogColumns
 from ringlog_cdc_reader.ranges import (
@@ -100,19 +100,19 @@ class RinglogCdc(DataSource):
 
     def schema(self) -> StructType:
         """Return the columns of the table's log under the current schema."""
-        return self._columns(CarriedRecord(CHECKPOINT)).spark_schema()
+        return self._columns(MemoryIdentityStore(CHECKPOINT)).spark_schema()
 
     def reader(self, schema: StructType) -> DataSourceReader:  # noqa: ARG002
         """Return the reader of a batch query."""
-        return CdcBatchReader(settings_of(self.options), self._columns(CarriedRecord(CHECKPOINT)))
+        return CdcBatchReader(settings_of(self.options), self._columns(MemoryIdentityStore(CHECKPOINT)))
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: ARG002
         """Return the reader of a streaming query."""
-        memory = CarriedRecord(CHECKPOINT)
+        memory = MemoryIdentityStore(CHECKPOINT)
         columns = self._columns(memory)
         return CdcStreamReader(settings_of(self.options), columns, memory.recorded)
 
-    def _columns(self, memory: CarriedRecord) -> LogColumns:
+    def _columns(self, memory: MemoryIdentityStore) -> LogColumns:
         return LogColumns(*Scan(settings_of(self.options)).table(memory))
 
 
@@ -165,7 +165,7 @@ class CdcStreamReader(DataSourceStreamReader):
     ``partitions``.
     """
 
-    def __init__(self, settings: ReadSettings, columns: LogColumns, log: Recorded | None) -> None:
+    def __init__(self, settings: ReadSettings, columns: LogColumns, log: IdentityRecord | None) -> None:
         self._settings = settings
         self._columns = columns
         self._log = log
@@ -206,7 +206,7 @@ class CdcStreamReader(DataSourceStreamReader):
             LogForked, LogReplaced, LogTruncated, LogDamaged: The metadata log is not the one of the checkpoint.
         """
         if self._at is None and "log" in end:
-            Scan(self._settings).table(CarriedRecord(CHECKPOINT, record_of(end["log"], CHECKPOINT)))
+            Scan(self._settings).table(MemoryIdentityStore(CHECKPOINT, record_from_json(end["log"], CHECKPOINT)))
         if self._at != end["place"]:
             self._go_to(end["place"])
         if start == end:

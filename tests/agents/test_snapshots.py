@@ -21,7 +21,7 @@ from ringlog.log.memory import MemoryKeyed
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replicas.replay import catch_up
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.protocol.effects import Steps
 from ringlog.runtime.clock import ManualClock
 from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot, decode_snapshot_record
@@ -89,7 +89,9 @@ class Agents:
 
     def begin(self) -> ClusterState:
         log = self.cluster.log
-        return Beginning(lambda: SnapshotTopic(self.cluster.records)).start(log, log.identity(), lambda _: ()).state
+        return (
+            StartPointFinder(lambda: SnapshotTopic(self.cluster.records)).start(log, log.identity(), lambda _: ()).state
+        )
 
     def close(self) -> None:
         for thread in self.threads:

@@ -42,7 +42,7 @@ def authoring(monkeypatch: pytest.MonkeyPatch) -> Iterator[Client]:
 
         monkeypatch.setattr(submitting, "connect", connected)
         monkeypatch.setattr(verbs, "open_metadata", lambda *_: metadata)
-        monkeypatch.setattr(verbs, "beginning_of", lambda *_, **__: None)
+        monkeypatch.setattr(verbs, "start_point_finder", lambda *_, **__: None)
         yield client
 
 

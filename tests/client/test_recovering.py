@@ -28,9 +28,9 @@ from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
 from ringlog.log.errors import ArchiveForged, CopyMissing, LogForked, ReplicaHalted
 from ringlog.log.folding import BEGINNING
 from ringlog.log.memory import MemoryKeyed, MemoryLog
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.node.log.log_copy import COPY, copy_of_member
 from ringlog.node.log.member_copy import opened
 from ringlog.operator.errors import Refused
@@ -74,13 +74,13 @@ def copy(tmp_path: Path, cluster: Cluster) -> LogCopy:
     return copy_of_member(tmp_path)
 
 
-def rebuilt(plan: RecoveryPlan) -> tuple[MemoryLog, Beginning]:
+def rebuilt(plan: RecoveryPlan) -> tuple[MemoryLog, StartPointFinder]:
     log, records = MemoryLog(), MemoryKeyed()
     fill(log, plan)
     if plan.copy.begin:
         store_again(SnapshotTopic(records), log.identity(), plan, 0, "again")
         log.delete_before(plan.copy.begin)
-    return log, Beginning(lambda: SnapshotTopic(records))
+    return log, StartPointFinder(lambda: SnapshotTopic(records))
 
 
 def test_from_a_member_with_all_that_it_held_at_its_offsets(cluster: Cluster, copy: LogCopy) -> None:
@@ -109,15 +109,15 @@ def test_from_an_archive_which_the_log_then_gives_up(cluster: Cluster, archive: 
     assert plan.commands == ("EnterRecovery", "RecordArchive")
     assert ARCHIVED not in plan.after.log_bounds
     assert plan.end.at.state == cluster.state
-    read_back(rebuilt(plan)[0], plan, Beginning(lambda: SnapshotTopic(MemoryKeyed())))
+    read_back(rebuilt(plan)[0], plan, StartPointFinder(lambda: SnapshotTopic(MemoryKeyed())))
 
 
 def test_what_was_seen_beyond_a_copy_is_said(cluster: Cluster, archive: Archive) -> None:
-    seen = Seen(cluster.state.epoch, cluster.state.state_id, "a node")
+    seen = KnownEpoch(cluster.state.epoch, cluster.state.state_id, "a node")
     copy = copy_of_archive(archive)
     plan = planned(LogCopy(copy.place, copy.start, copy.records, (*copy.seen, seen)), "ann", "lost")
     assert plan.end.lost == (seen,)
-    other = Seen(5, cluster.state.state_id, "a node of another history")
+    other = KnownEpoch(5, cluster.state.state_id, "a node of another history")
     with pytest.raises(LogForked, match="another history"):
         end_of(LogCopy(copy.place, copy.start, copy.records, (other,)))
 
@@ -139,7 +139,7 @@ def test_a_log_without_an_entry_halts_readers(cluster: Cluster, change: Callable
     copy = LogCopy("here", BEGINNING, lambda: log.read(0, 0, 1_000)[0])
     plan = planned(copy, "ann", "what is left")
     assert (plan.end.has_gap, plan.end.at.state.epoch, plan.end.at.position) == (True, 9, 10)
-    read_back(rebuilt(plan)[0], plan, Beginning(lambda: SnapshotTopic(MemoryKeyed())))
+    read_back(rebuilt(plan)[0], plan, StartPointFinder(lambda: SnapshotTopic(MemoryKeyed())))
 
 
 def test_a_copy_without_a_cluster_and_a_forged_archive_are_refused(tmp_path: Path, archive: Archive) -> None:

@@ -379,7 +379,7 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
     (
         what_was_written_is_read_back,
         f"{RECOVERING}:rebuild",
-        "read_back(place.log, plan, Beginning(place.snapshots, warns=False))",
+        "read_back(place.log, plan, StartPointFinder(place.snapshots, warns=False))",
         "",
         "what was written is not looked at",
     ),

@@ -20,7 +20,7 @@ from ringlog.log.archive.copies import LogCopy, copy_of_archive
 from ringlog.log.errors import CopiesUndecided, LogNotEmpty
 from ringlog.log.memory import MemoryKeyed, MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from tests.client.test_recovering import archive, cluster, copy
 from tests.log.test_snapshots import Cluster
 
@@ -113,8 +113,8 @@ class MemoryPlace:
 
         self.steps.step(noted)
 
-    def beginning(self) -> Beginning:
-        return Beginning(self.snapshots, warns=False)
+    def beginning(self) -> StartPointFinder:
+        return StartPointFinder(self.snapshots, warns=False)
 
 
 def ends(place: MemoryPlace, plan: RecoveryPlan) -> bool:

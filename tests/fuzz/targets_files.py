@@ -21,7 +21,7 @@ from ringlog.cli.shared.connection import errors
 from ringlog.client.data.peers import decode_status
 from ringlog.log.errors import LogDamaged
 from ringlog.log.folding import follow
-from ringlog.log.replicas.identity import Recorded, load_record
+from ringlog.log.replicas.identity import IdentityRecord, load_record
 from ringlog.node.checks import token_of_partition
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder, seen_in
@@ -372,10 +372,10 @@ def _messages() -> tuple[bytes, ...]:
 TARGETS = (
     Target(
         "topic_records",
-        ("log.replicas.identity.load_record", "log.replicas.identity.record_of"),
+        ("log.replicas.identity.load_record", "log.replicas.identity.record_from_json"),
         topic_record,
         (LogDamaged,),
-        _json({"topic_id": "abc", "position": 7}, asdict(Recorded("a", 7, 3, "s", "c", "n", "k"))),
+        _json({"topic_id": "abc", "position": 7}, asdict(IdentityRecord("a", 7, 3, "s", "c", "n", "k"))),
         of_json,
     ),
     Target(

@@ -19,7 +19,15 @@ from ringlog.log.author import Author
 from ringlog.log.errors import LogDamaged, LogReplaced, LogTruncated, ReplicaHalted
 from ringlog.log.memory import MemoryLog, MemoryTail
 from ringlog.log.port import LogRecord
-from ringlog.log.replicas.identity import ClusterRecords, Recorded, RecordFile, Seen, Topic, load_record, save_record
+from ringlog.log.replicas.identity import (
+    ClusterIdentityStore,
+    FileIdentityStore,
+    IdentityRecord,
+    KnownEpoch,
+    Topic,
+    load_record,
+    save_record,
+)
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
@@ -46,7 +54,7 @@ class World:
         """Somebody appends so many."""
         appended(self.log, entries, draw=SeededDraw(seed))
 
-    def read(self, memory: Path | ClusterRecords | None = None, **options: object) -> str:
+    def read(self, memory: Path | ClusterIdentityStore | None = None, **options: object) -> str:
         """The code of the halt of a reader that reads all, or nothing."""
         replica = LogReplica(self.log, record=memory, watch_s=WATCH_S, **options)  # type: ignore[arg-type]
         try:
@@ -63,15 +71,17 @@ def world() -> World:
 
 
 @pytest.fixture(params=["file", "records"])
-def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | ClusterRecords:
-    return tmp_path / "record.json" if request.param == "file" else ClusterRecords(tmp_path, "shop", "validator")
+def memory(request: pytest.FixtureRequest, tmp_path: Path) -> Path | ClusterIdentityStore:
+    return tmp_path / "record.json" if request.param == "file" else ClusterIdentityStore(tmp_path, "shop", "validator")
 
 
 # ------------------------------------------------------------------------------------------ cut and grown again
 
 
 @pytest.mark.parametrize("grown", [4, 5, 50])
-def test_a_log_cut_and_grown_again_is_another_history(world: World, memory: Path | ClusterRecords, grown: int) -> None:
+def test_a_log_cut_and_grown_again_is_another_history(
+    world: World, memory: Path | ClusterIdentityStore, grown: int
+) -> None:
     world.grow(8)
     assert world.read(memory) == ""
     world.log.truncate(5)
@@ -103,7 +113,7 @@ def test_a_reader_goes_on_if_and_only_if_the_log_still_has_what_it_saw(branch: t
         assert halted in ("", "log_truncated" if left + noise + grown < seen else "log_forked")
 
 
-def test_it_is_noticed_after_the_history_has_forgotten_the_epoch(memory: Path | ClusterRecords) -> None:
+def test_it_is_noticed_after_the_history_has_forgotten_the_epoch(memory: Path | ClusterIdentityStore) -> None:
     """The state of the remembered epoch is compared when it is folded: no bound of the history matters."""
     world = World(history=100)
     world.grow(8)
@@ -113,7 +123,7 @@ def test_it_is_noticed_after_the_history_has_forgotten_the_epoch(memory: Path | 
     assert world.read(memory) == "log_forked"
 
 
-def test_a_log_grown_by_other_records_is_another_history(world: World, memory: Path | ClusterRecords) -> None:
+def test_a_log_grown_by_other_records_is_another_history(world: World, memory: Path | ClusterIdentityStore) -> None:
     world.grow(8)
     assert world.read(memory) == ""
     world.log.truncate(5)
@@ -121,7 +131,7 @@ def test_a_log_grown_by_other_records_is_another_history(world: World, memory: P
     assert world.read(memory) == "log_forked"
 
 
-def test_a_log_that_only_went_on_is_the_same(world: World, memory: Path | ClusterRecords) -> None:
+def test_a_log_that_only_went_on_is_the_same(world: World, memory: Path | ClusterIdentityStore) -> None:
     for number in range(3):
         assert world.read(memory) == ""
         world.grow(3, seed=b"%d" % number)
@@ -149,12 +159,12 @@ def test_what_others_remember_is_compared_too(world: World) -> None:
     world.grow(8)
     with LogReplica(world.log) as replica:
         ids = {entry.epoch: entry.state_id for entry in replica.read_barrier().history}
-    assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[9], "its journal")]) == ""
-    assert world.read(seen=[Seen(4, ids[4], "a node"), Seen(9, ids[8], "its journal")]) == "log_forked"
+    assert world.read(seen=[KnownEpoch(4, ids[4], "a node"), KnownEpoch(9, ids[9], "its journal")]) == ""
+    assert world.read(seen=[KnownEpoch(4, ids[4], "a node"), KnownEpoch(9, ids[8], "its journal")]) == "log_forked"
 
 
 def test_a_log_that_was_emptied_and_founded_anew_is_another_history(world: World, tmp_path: Path) -> None:
-    records = ClusterRecords(tmp_path, "shop", "validator")
+    records = ClusterIdentityStore(tmp_path, "shop", "validator")
     assert world.read(records) == ""
     other = World(seed=b"another founder")
     other.grow(5)
@@ -167,7 +177,7 @@ def test_a_log_that_was_emptied_and_founded_anew_is_another_history(world: World
 def test_a_record_without_a_state_is_made_complete(world: World, tmp_path: Path) -> None:
     record = tmp_path / "record.json"
     world.grow(3)
-    save_record(record, Recorded(world.log.identity(), world.log.end_offset()))
+    save_record(record, IdentityRecord(world.log.identity(), world.log.end_offset()))
     assert world.read(record) == ""
     known = load_record(record)
     assert known is not None
@@ -262,8 +272,8 @@ def test_entries_of_an_author_that_lies_halt_nobody() -> None:
 # ------------------------------------------------------------------------------------------- names and clusters
 
 
-def records(folder: Path) -> ClusterRecords:
-    return ClusterRecords(folder, "shop", "validator")
+def records(folder: Path) -> ClusterIdentityStore:
+    return ClusterIdentityStore(folder, "shop", "validator")
 
 
 def test_a_cluster_of_the_same_name_on_another_kafka_is_another_cluster(tmp_path: Path) -> None:
@@ -295,10 +305,12 @@ def test_a_log_that_was_rebuilt_is_accepted_for_its_cluster_alone(tmp_path: Path
     one, other, rebuilt = World(HERE, b"one"), World(THERE, b"two"), World(HERE, b"one")
     assert [world.read(records(tmp_path)) for world in (one, other)] == ["", ""]
     topic = rebuilt.log.identity()
-    assert records(tmp_path).accept(one.cluster_id, one.log.identity()) == (), "that is the topic that was read"
+    assert records(tmp_path).remove_outdated(one.cluster_id, one.log.identity()) == (), (
+        "that is the topic that was read"
+    )
     file = tmp_path / f"shop.{one.cluster_id}.validator.json"
-    assert records(tmp_path).accept(one.cluster_id, topic) == (file,)
-    assert records(tmp_path).accept(one.cluster_id, topic) == ()
+    assert records(tmp_path).remove_outdated(one.cluster_id, topic) == (file,)
+    assert records(tmp_path).remove_outdated(one.cluster_id, topic) == ()
     assert rebuilt.read(records(tmp_path)) == ""
     other.log.truncate(0)
     assert other.read(records(tmp_path)) == "log_truncated", "other clusters are still remembered"
@@ -335,11 +347,11 @@ def test_files_of_other_readers_and_clusters_are_not_looked_at(tmp_path: Path) -
 def test_a_stand_by_knows_the_log_by_its_topic_alone(tmp_path: Path) -> None:
     one = World(HERE)
     assert one.read(records(tmp_path)) == ""
-    records(tmp_path).meet(Topic(one.log.name, one.log.identity(), HERE, None))
+    records(tmp_path).check_topic(Topic(one.log.name, one.log.identity(), HERE, None))
     with pytest.raises(LogReplaced):
-        records(tmp_path).meet(Topic(one.log.name, "another", HERE, None))
-    assert [known.topic_id for known in records(tmp_path).on(HERE)] == [one.log.identity()]
-    assert records(tmp_path).on(THERE) == ()
+        records(tmp_path).check_topic(Topic(one.log.name, "another", HERE, None))
+    assert [known.topic_id for known in records(tmp_path).on_kafka_cluster(HERE)] == [one.log.identity()]
+    assert records(tmp_path).on_kafka_cluster(THERE) == ()
 
 
 # --------------------------------------------------------------------------------------------------- the file
@@ -352,27 +364,27 @@ def path(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_greater_position_is_never_forgotten(path: Path) -> None:
-    more, less = Recorded("t", 9, 5, "s5"), Recorded("t", 4, 2, "s2")
+    more, less = IdentityRecord("t", 9, 5, "s5"), IdentityRecord("t", 4, 2, "s2")
     for recorded in (more, less):
         save_record(path, recorded)
         assert load_record(path) == more
-    save_record(path, Recorded("another", 1))
-    assert load_record(path) == Recorded("another", 1)
+    save_record(path, IdentityRecord("another", 1))
+    assert load_record(path) == IdentityRecord("another", 1)
 
 
 @pytest.mark.parametrize(
     "change", [{"epoch": -1}, {"epoch": "1"}, {"state_id": 1}, {"kafka": None}, {"position": True}]
 )
 def test_a_record_with_a_wrong_field_is_damage(path: Path, change: dict[str, object]) -> None:
-    path.write_text(json.dumps(asdict(Recorded("t", 1)) | change))
+    path.write_text(json.dumps(asdict(IdentityRecord("t", 1)) | change))
     with pytest.raises(LogDamaged):
         load_record(path)
 
 
 def test_a_log_that_cannot_be_the_one_is_refused_before_it_is_read(path: Path) -> None:
-    save_record(path, Recorded("t", 9))
+    save_record(path, IdentityRecord("t", 9))
     with pytest.raises(LogTruncated, match="ends at offset 8, read were 9"):
-        RecordFile(path).meet(Topic("shop.metadata", "t", HERE, 8))
+        FileIdentityStore(path).check_topic(Topic("shop.metadata", "t", HERE, 8))
 
 
 def test_the_cluster_of_a_log_is_known_from_its_first_entry(world: World) -> None:

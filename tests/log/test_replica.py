@@ -30,7 +30,7 @@ from ringlog.log.errors import (
 from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import EntryChain
 from ringlog.runtime.clock import ManualClock
@@ -433,7 +433,7 @@ def test_a_stored_state_that_is_not_of_this_log_halts(log: FaultyLog, replica: L
         LogReplica(log, start=Start(replica.state, 9)).start()
     with LogReplica(log, start=stored, cluster_id="another") as later:
         assert halt_of(later).code == "cluster_mismatch"
-    with LogReplica(log, start=stored, seen=[Seen(1, "another", "a test")]) as later:
+    with LogReplica(log, start=stored, seen=[KnownEpoch(1, "another", "a test")]) as later:
         assert halt_of(later).code == "log_forked"
-    with LogReplica(log, start=stored, seen=[Seen(1, replica.state.state_id, "a test")]) as later:
+    with LogReplica(log, start=stored, seen=[KnownEpoch(1, replica.state.state_id, "a test")]) as later:
         assert later.read_barrier() is stored.state

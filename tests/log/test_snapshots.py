@@ -35,9 +35,9 @@ from ringlog.log.errors import (
 )
 from ringlog.log.folding import Start, follow
 from ringlog.log.memory import MemoryKeyed, MemoryLog
-from ringlog.log.replicas.identity import Recorded, RecordFile, Seen, Topic
+from ringlog.log.replicas.identity import FileIdentityStore, IdentityRecord, KnownEpoch, Topic
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.log.snapshots import CHUNK_BYTES, GENERATIONS, cut, restored
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
@@ -89,11 +89,11 @@ class Cluster:
             SnapshotTopic(self.records).confirm(confirmation(head, role))
         return head
 
-    def beginning(self) -> Beginning:
-        return Beginning(lambda: SnapshotTopic(self.records))
+    def beginning(self) -> StartPointFinder:
+        return StartPointFinder(lambda: SnapshotTopic(self.records))
 
-    def begin(self, remembered: tuple[Seen, ...] = (), epoch_max: int | None = None) -> Start:
-        beginning = Beginning(lambda: SnapshotTopic(self.records), epoch_max)
+    def begin(self, remembered: tuple[KnownEpoch, ...] = (), epoch_max: int | None = None) -> Start:
+        beginning = StartPointFinder(lambda: SnapshotTopic(self.records), epoch_max)
         return beginning.start(self.log, self.log.identity(), lambda _: remembered)
 
     def rewrite(self, change: Callable[[object], object | None]) -> None:
@@ -145,7 +145,7 @@ def test_a_replica_begins_with_the_newest_and_folds_only_what_follows(cluster: C
     cluster.live(random.Random(1), 5)
     newest = cluster.store("coordinator")
     cluster.live(random.Random(2), 5)
-    with LogReplica(cluster.log, beginning=Beginning(lambda: SnapshotTopic(cluster.records))) as replica:
+    with LogReplica(cluster.log, beginning=StartPointFinder(lambda: SnapshotTopic(cluster.records))) as replica:
         assert digest(replica.read_barrier()) == digest(cluster.state)
         assert sum(replica.counts.values()) == cluster.log.end_offset() - newest.position
 
@@ -159,7 +159,7 @@ def test_a_replica_lets_go_of_the_state_that_it_began_with(cluster: Cluster) -> 
         assert replica.state.epoch == epoch
         cluster.apply(Noop(), Noop())  # the one before the newest is at hand
         assert replica.read_barrier().epoch == epoch + 2
-        assert replica.began.epoch == epoch
+        assert replica.started_from.epoch == epoch
         gc.collect()
         there = {id(one): one.epoch for one in gc.get_objects() if isinstance(one, ClusterState)}
         assert there[id(replica.state)] == epoch + 2
@@ -274,8 +274,8 @@ def test_what_a_process_remembers_is_compared_as_ever(cluster: Cluster, tmp_path
     with (
         LogReplica(
             cluster.log,
-            beginning=Beginning(lambda: SnapshotTopic(cluster.records)),
-            seen=[Seen(head.epoch - 3, "another", "a test")],
+            beginning=StartPointFinder(lambda: SnapshotTopic(cluster.records)),
+            seen=[KnownEpoch(head.epoch - 3, "another", "a test")],
         ) as replica,
         pytest.raises(ReplicaHalted, match="log_forked"),
     ):
@@ -291,7 +291,7 @@ def test_a_snapshot_that_has_forgotten_what_a_process_remembers_is_passed_over()
     known = cluster.taken[0].state
     assert cluster.taken[1].state.history.oldest > known.epoch
     assert cluster.begin().state.epoch == late.epoch
-    seen = (Seen(known.epoch, known.state_id, "a test"),)
+    seen = (KnownEpoch(known.epoch, known.state_id, "a test"),)
     assert cluster.begin(seen).state.epoch == early.epoch
     cluster.log.delete_before(late.position - 1)
     assert cluster.begin(seen).state.epoch == late.epoch, "nobody can compare any more"
@@ -300,11 +300,11 @@ def test_a_snapshot_that_has_forgotten_what_a_process_remembers_is_passed_over()
 def test_a_memory_of_another_history_is_not_overwritten_by_a_snapshot(cluster: Cluster, tmp_path: Path) -> None:
     head = cluster.store("publisher")
     path = tmp_path / "log.json"
-    memory = RecordFile(path)
-    memory.meet(Topic(cluster.log.name, cluster.log.identity(), "memory", None))
-    wrong = Recorded(cluster.log.identity(), 3, 2, "another", cluster.state.cluster_id, "c", "memory")
-    memory.keep(wrong)
-    begins = Beginning(lambda: SnapshotTopic(cluster.records))
+    memory = FileIdentityStore(path)
+    memory.check_topic(Topic(cluster.log.name, cluster.log.identity(), "memory", None))
+    wrong = IdentityRecord(cluster.log.identity(), 3, 2, "another", cluster.state.cluster_id, "c", "memory")
+    memory.save(wrong)
+    begins = StartPointFinder(lambda: SnapshotTopic(cluster.records))
     for _ in range(2):
         with LogReplica(cluster.log, record=path, beginning=begins) as replica, pytest.raises(ReplicaHalted):
             replica.read_barrier()
@@ -325,7 +325,7 @@ def test_no_topic_and_no_broker_are_no_obstacle(cluster: Cluster) -> None:
         def open_topic(error: Exception = error) -> SnapshotTopic:
             raise error
 
-        begin = partial(Beginning(open_topic).start, cluster.log, cluster.log.identity(), lambda _: ())
+        begin = partial(StartPointFinder(open_topic).start, cluster.log, cluster.log.identity(), lambda _: ())
         assert begin() == Start()
     cluster.log.delete_before(1)
     with pytest.raises(LogUnavailable, match="no snapshot of memory"):

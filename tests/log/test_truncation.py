@@ -16,7 +16,7 @@ from ringlog.log.errors import LogTruncated, LogUnavailable, ReplicaHalted
 from ringlog.log.folding import Start
 from ringlog.log.memory import MemoryLog, MemoryTail
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.wire.records import StoredSnapshot
 from tests.log.test_snapshots import Cluster
 from tests.refusals import raises_code
@@ -39,7 +39,7 @@ def ordered(cluster: Cluster, head: StoredSnapshot) -> int:
     return head.position - 1
 
 
-class Late(Beginning):
+class Late(StartPointFinder):
     """Finds nothing at first; then ``away`` times the broker does not answer."""
 
     def __init__(self, cluster: Cluster, away: int = 0) -> None:

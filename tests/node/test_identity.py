@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from ringlog.kernel.model.state import EMPTY_STATE
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions, folder_of
 
@@ -78,7 +78,7 @@ def test_the_acknowledged_epoch_is_durable_and_never_goes_back(options: NodeOpti
     folder.close()
     again = NodeFolder(options)
     assert again.acknowledged == 7
-    assert again.seen() == (Seen(7, STATE, str(options.folder / "acknowledged.json")),)
+    assert again.seen() == (KnownEpoch(7, STATE, str(options.folder / "acknowledged.json")),)
     state = replace(EMPTY_STATE, cluster_id=CLUSTER, epoch=7)
     again.check(state)
     with pytest.raises(NodeFailed, match="acknowledged epoch 7, and the log ends at epoch 6"):

@@ -21,7 +21,7 @@ from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import CopyDamaged, LogForked, LogTruncated
 from ringlog.log.folding import BEGINNING, Start
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.node.log.log_copy import COPY, CopyFile, HeldLog, copy_of_member, held_of, reopened
 from ringlog.node.log.member_copy import EVIDENCE, CopiedSide, MemberCopy, opened
 from ringlog.wire.records import StoredSnapshot
@@ -166,7 +166,7 @@ class Registers:
         return bool(operation)
 
 
-class From(Beginning):
+class From(StartPointFinder):
     """Begins with a state that the test made."""
 
     def __init__(self, start: Start) -> None:

@@ -279,7 +279,7 @@ def test_other_answers_that_nobody_takes(history: History) -> None:
 
 def test_what_the_log_shows_later_was_folded_already_and_what_it_does_not_refutes_the_peer(history: History) -> None:
     own, newest = history.states[3], history.states[-1]
-    foreseen = ReadAhead()
+    read_ahead = ReadAhead()
 
     def remembered(state: ClusterState, data: bytes) -> Folded:
         from ringlog.kernel.model.outcome import Entry
@@ -287,11 +287,11 @@ def test_what_the_log_shows_later_was_folded_already_and_what_it_does_not_refute
 
         item = decode_entry(data)
         assert isinstance(item, Entry)
-        return foreseen.fold(state, EncodedEntry(item, data))
+        return read_ahead.fold(state, EncodedEntry(item, data))
 
     claims = PeerLogClaims(remembered)
     learned(claims, own, history.side())
-    assert foreseen.take(own, history.data[4]) is not None
+    assert read_ahead.take(own, history.data[4]) is not None
     assert claims.compare(history.states[7], history.at) == ""
     assert claims.newest_epoch == newest.epoch
     assert claims.compare(newest, history.at, ended=True) == ""

@@ -14,7 +14,7 @@ from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
 from ringlog.kernel.history import state_id_at
 from ringlog.log.errors import ReplicaHalted
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.registers.journal import recover, write_image
 from ringlog.wire.data import key_of
@@ -60,11 +60,11 @@ def world(tmp_path: Path) -> DataWorld:
     return world
 
 
-def seen_by(world: DataWorld, number: int) -> Seen:
+def seen_by(world: DataWorld, number: int) -> KnownEpoch:
     """What the journal of a node says that it has adopted."""
     folder = world.nodes[number].folder
     image, _, _ = recover(folder)
-    return Seen(image.epoch, image.state_id, str(folder))
+    return KnownEpoch(image.epoch, image.state_id, str(folder))
 
 
 @pytest.mark.parametrize("entries", [0, 4, 40])

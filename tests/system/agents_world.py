@@ -177,14 +177,14 @@ class AgentsWorld:
     def await_term(self, role: str, least: int, agent: AgentProcess | None = None) -> None:
         """Wait for a term of at least ``least``; not for an agent that has ended."""
 
-        def has_begun() -> bool:
+        def is_started() -> bool:
             ended = None if agent is None else agent.process.poll()
             if ended is not None:
                 self.client.read_barrier()
                 assert self.term(role) >= least, f"{role} ended with {ended} before its term began"
             return self.term(role) >= least
 
-        until(has_begun, f"term {least} of {role}")
+        until(is_started, f"term {least} of {role}")
 
     def await_active(self, *roles: str) -> None:
         """Wait until the present term of each is at work: between its entry and that, a role misses what is taken."""

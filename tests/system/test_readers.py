@@ -127,11 +127,11 @@ def test_a_late_reader_says_what_an_early_one_says(readers: Readers, spark: Spar
             let_go(readers, head)
             readers.written()
         with stopping(start(readers.world, checkpoint, spark)) as again:
-            assert again._replica.began.epoch == head.epoch
+            assert again._replica.started_from.epoch == head.epoch
             readers.written()
         seen = changes(lived)
         with Client(*place, "late") as client, MetadataWatch(*place) as late:
-            assert client.replica.began.epoch == late.replica.began.epoch == head.epoch
+            assert client.replica.started_from.epoch == late.replica.started_from.epoch == head.epoch
             states = at_one_epoch(watch, client, late, readers.agents.client)
             assert len({digest(state) for state in states}) == 1
     with closing(CdcReader(*place, tables=["shop.orders"])) as fresh:

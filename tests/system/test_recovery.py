@@ -33,7 +33,7 @@ from ringlog.log.errors import ArchiveTooLate, LogDamaged, LogError, ReplicaHalt
 from ringlog.log.folding import follow
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import METADATA, admin_client, create_topics, delete_topic, topic_name
-from ringlog.log.opening import beginning_of, delete_entries, open_snapshots
+from ringlog.log.opening import delete_entries, open_snapshots, start_point_finder
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas import replica as replicas
 from ringlog.log.replicas.replica import LogReplica
@@ -97,7 +97,7 @@ class World:
 
     def replica(self, log: KafkaLog, memory: bool = True) -> LogReplica:
         record = self.memory if memory else None
-        return LogReplica(log, record=record, beginning=beginning_of(*self.place), watch_s=0.2)
+        return LogReplica(log, record=record, beginning=start_point_finder(*self.place), watch_s=0.2)
 
     def apply(self, *commands: Command) -> ClusterState:
         """Gives the state before them."""
@@ -123,7 +123,7 @@ class World:
     def keep(self) -> None:
         """Member and archive have what the log has now."""
         with closing(KafkaLog(*self.place)) as log, closing(log.tail(log.begin_offset())) as tail:
-            with closing(opened(self.member / COPY, log, beginning_of(*self.place))) as copy:
+            with closing(opened(self.member / COPY, log, start_point_finder(*self.place))) as copy:
                 while tail.position < log.end_offset():
                     copy.take(tail.poll(1.0))
             if not self.archive.exists():

@@ -14,7 +14,7 @@ from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot, last_snapsho
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import METADATA
-from ringlog.log.opening import beginning_of, open_snapshots
+from ringlog.log.opening import open_snapshots, start_point_finder
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import ListedSnapshot, SnapshotTopic
 from ringlog.protocol.submission.results import AppliedResult
@@ -82,7 +82,7 @@ def test_agents_store_confirm_and_begin_with_snapshots(world: AgentsWorld) -> No
         def nobody_wrote_meanwhile() -> bool:
             with LogReplica(log) as replica:
                 whole = replica.read_barrier(DEADLINE_S)
-            with LogReplica(log, beginning=beginning_of(*place)) as replica:
+            with LogReplica(log, beginning=start_point_finder(*place)) as replica:
                 state, folded = replica.read_barrier(DEADLINE_S), sum(replica.counts.values())
                 assert state.epoch != whole.epoch or digest(state) == digest(whole)
                 return (state.epoch, folded) == (whole.epoch, log.end_offset() - newest.head.position)

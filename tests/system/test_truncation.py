@@ -27,7 +27,7 @@ from ringlog.kernel.history import ARCHIVED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.errors import LogTruncated, ReplicaHalted
 from ringlog.log.kafka.adapter import KafkaLog, KafkaTail
-from ringlog.log.opening import beginning_of, delete_entries, open_snapshots
+from ringlog.log.opening import delete_entries, open_snapshots, start_point_finder
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
@@ -125,7 +125,7 @@ def asleep(world: World) -> Iterator[Callable[[], tuple[Asleep, LogReplica]]]:
 
         def make() -> tuple[Asleep, LogReplica]:
             log = stack.enter_context(closing(Asleep(*world.place)))
-            return log, stack.enter_context(LogReplica(log, beginning=beginning_of(*world.place)))
+            return log, stack.enter_context(LogReplica(log, beginning=start_point_finder(*world.place)))
 
         yield make
 
@@ -156,7 +156,7 @@ def test_a_broker_deletes_and_states_agree(world: World, asleep: Callable[[], tu
     world.await_work()
     with Client(*world.place, "late") as client, MetadataWatch(*world.place) as watch:
         world.apply(client)
-        assert watch.replica.began.epoch == client.replica.began.epoch == head.epoch
+        assert watch.replica.started_from.epoch == client.replica.started_from.epoch == head.epoch
         later = world.snapshot()
         everybody = at_one_epoch(world.agents.client, client, watch, alone)
         assert len({digest(state) for state in everybody}) == 1
@@ -202,7 +202,7 @@ def _deleted_by_another(world: World, later: StoredSnapshot) -> None:
     with closing(KafkaLog(*world.place)) as log:
 
         def begun() -> LogReplica:
-            return LogReplica(log, watch_s=0.2, beginning=beginning_of(*world.place))
+            return LogReplica(log, watch_s=0.2, beginning=start_point_finder(*world.place))
 
         def halts(replica: LogReplica) -> None:
             with pytest.raises(ReplicaHalted, match="log_truncated"):

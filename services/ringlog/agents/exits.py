@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ringlog.log.kafka.topics import METADATA, topic_name
-from ringlog.log.replicas.identity import ClusterRecords
+from ringlog.log.replicas.identity import ClusterIdentityStore
 from ringlog.log.replicas.topic_watch import Lost
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.logs import get_logger
@@ -65,9 +65,9 @@ MAKE_AGAIN = "`ringlog cluster repair-topics` makes it again; this agent waits f
 BEGIN_AGAIN = "started again, this agent begins with what it holds now"
 
 
-def records_of(settings: ProcessSettings, role: str) -> ClusterRecords:
+def records_of(settings: ProcessSettings, role: str) -> ClusterIdentityStore:
     """Return the agent's records of the logs that it has read, with their positions."""
-    return ClusterRecords(settings.data_dir / "agents", settings.cluster, role)
+    return ClusterIdentityStore(settings.data_dir / "agents", settings.cluster, role)
 
 
 def accept_recovery(data_dir: Path, cluster: str, cluster_id: str, topic_id: str) -> tuple[Path, ...]:
@@ -75,8 +75,8 @@ def accept_recovery(data_dir: Path, cluster: str, cluster_id: str, topic_id: str
 
     Raises LogDamaged, OSError.
     """
-    memories = (ClusterRecords(data_dir / "agents", cluster, role) for role in ROLES)
-    return tuple(path for memory in memories for path in memory.accept(cluster_id, topic_id))
+    memories = (ClusterIdentityStore(data_dir / "agents", cluster, role) for role in ROLES)
+    return tuple(path for memory in memories for path in memory.remove_outdated(cluster_id, topic_id))
 
 
 def end_of(lost: Lost, cluster: str) -> End:

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import AGENTS
-from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import LogTail
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.replay import Tell, catch_up, say
@@ -117,7 +117,9 @@ class StatusReader:
         self._tell = tell
         self._metadata = open_metadata(bootstrap_servers, cluster, "status")
         self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
-        self._replica = LogReplica(self._metadata, beginning=beginning_of(bootstrap_servers, cluster, warns=False))
+        self._replica = LogReplica(
+            self._metadata, beginning=start_point_finder(bootstrap_servers, cluster, warns=False)
+        )
         self._tail: LogTail | None = None
         self._last: dict[str, AgentStatus] = {}
 

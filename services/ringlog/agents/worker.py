@@ -41,7 +41,7 @@ from ringlog.log.kafka.topics import (
     topic_name,
     verify_topics,
 )
-from ringlog.log.replicas.identity import ClusterRecords, Topic
+from ringlog.log.replicas.identity import ClusterIdentityStore, Topic
 from ringlog.log.replicas.replica import MISSING_S
 from ringlog.log.replicas.topic_watch import Lost
 from ringlog.protocol.roles import ROLES, Role
@@ -179,7 +179,7 @@ def _check_places(settings: ProcessSettings) -> None:
         place_of(settings.archive)
 
 
-def _await_topics(settings: ProcessSettings, records: ClusterRecords, watch: AgentWatch) -> Mapping[str, str]:
+def _await_topics(settings: ProcessSettings, records: ClusterIdentityStore, watch: AgentWatch) -> Mapping[str, str]:
     """Wait for all topics, check their settings, and return their ids.
 
     A faust worker never sees a topic that is created after its start. The log must be the one that this agent has read
@@ -195,13 +195,13 @@ def _await_topics(settings: ProcessSettings, records: ClusterRecords, watch: Age
         try:
             kafka = kafka_id(admin)
             ids = verify_topics(admin, settings.cluster, settings.bootstrap_servers, tend=True)
-            records.meet(Topic(metadata, ids[metadata], kafka, None))
+            records.check_topic(Topic(metadata, ids[metadata], kafka, None))
             return ids
         except (TopicMissing, LogUnavailable) as error:
             gone = isinstance(error, TopicMissing) and error.topic == metadata
             missing = missing + RETRY_S if gone else 0.0
             # A broker that has just started may not know all its topics yet, so only a longer absence counts.
-            known = records.on(kafka) if missing > MISSING_S else ()
+            known = records.on_kafka_cluster(kafka) if missing > MISSING_S else ()
             if known:
                 raise Diverged(end_of(Lost(metadata, known[0].topic_id, None), settings.cluster).detail) from error
             if waited >= WAIT_FOR_TOPICS_S:

@@ -25,14 +25,14 @@ from ringlog.kernel.values import Command, Epoch
 from ringlog.log.author import Author
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX, REQUESTS, RESULTS
-from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
-from ringlog.log.replicas.identity import Memory, Seen
+from ringlog.log.replicas.identity import IdentityStore, KnownEpoch
 from ringlog.log.replicas.poll_policy import PollPolicy
 from ringlog.log.replicas.replay import Tell, catch_up, say
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.protocol.effects import Draw
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
 from ringlog.protocol.submission.submission import Question, question
@@ -99,20 +99,20 @@ class Client:
         submitter: str = "client",
         *,
         cluster_id: str | None = None,
-        record: Path | Memory | None = None,
-        seen: Iterable[Seen] = (),
+        record: Path | IdentityStore | None = None,
+        seen: Iterable[KnownEpoch] = (),
         tell: Tell = say,
         resend_s: float = RESEND_S,
         clock: Clock | None = None,
         draw: Draw | None = None,
         logs: Logs | None = None,
         replica: LogReplica | None = None,
-        beginning: Beginning | None = None,
+        beginning: StartPointFinder | None = None,
         is_relaxed: bool = False,
     ) -> None:
         metadata = None if replica is None else replica.log
         if beginning is None and logs is None and replica is None:
-            beginning = beginning_of(bootstrap_servers, cluster)
+            beginning = start_point_finder(bootstrap_servers, cluster)
         self._logs = logs or Logs.of_kafka(bootstrap_servers, cluster, submitter, metadata, is_relaxed)
         self._is_guest = replica is not None
         self._tell = tell
@@ -145,7 +145,7 @@ class Client:
         After LogUnavailable or TopicMissing, call it again to continue. ``look``: called periodically during the
         replay; may raise.
         """
-        if not self.replica.has_begun:
+        if not self.replica.is_started:
             self.replica.start()
         if catch_up(self.replica, silence_s=silence_s, look=look, tell=self._tell).epoch == 0:
             raise NotFounded(self._logs.metadata.name)

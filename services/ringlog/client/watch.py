@@ -12,13 +12,13 @@ from typing import TypeVar
 
 from ringlog.client.errors import NotFounded
 from ringlog.kernel.model.state import ClusterState
-from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
-from ringlog.log.replicas.identity import Memory
+from ringlog.log.replicas.identity import IdentityStore
 from ringlog.log.replicas.replay import Tell, catch_up, say
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.log.replicas.subscribers import Follower, Halt, Subscription
 
 TIMEOUT_S = 30.0
@@ -42,13 +42,13 @@ class MetadataWatch:
         cluster: str,
         *,
         cluster_id: str | None = None,
-        record: Path | Memory | None = None,
+        record: Path | IdentityStore | None = None,
         tell: Tell = say,
         metadata: MetadataLog | None = None,
-        beginning: Beginning | None = None,
+        beginning: StartPointFinder | None = None,
     ) -> None:
         if beginning is None and metadata is None:
-            beginning = beginning_of(bootstrap_servers, cluster)
+            beginning = start_point_finder(bootstrap_servers, cluster)
         self._log = metadata if metadata is not None else open_metadata(bootstrap_servers, cluster, "watch")
         self._tell = tell
         self.replica = LogReplica(self._log, cluster_id=cluster_id, record=record, beginning=beginning)

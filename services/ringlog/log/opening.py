@@ -11,7 +11,7 @@ from ringlog.log.delays.delayable import DelayableLog
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import METADATA, SNAPSHOTS, admin_client, delete_before, topic_name
 from ringlog.log.port import MetadataLog
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 
 
 def open_metadata(bootstrap_servers: str, cluster: str, participant: str, *, is_relaxed: bool = False) -> MetadataLog:
@@ -31,9 +31,11 @@ def open_snapshots(bootstrap_servers: str, cluster: str) -> SnapshotTopic:
     return SnapshotTopic(KafkaLog(bootstrap_servers, cluster, SNAPSHOTS))
 
 
-def beginning_of(bootstrap_servers: str, cluster: str, *, warns: bool = True, oldest: bool = False) -> Beginning:
+def start_point_finder(
+    bootstrap_servers: str, cluster: str, *, warns: bool = True, oldest: bool = False
+) -> StartPointFinder:
     """Return the start-point finder for a replica of the cluster; see ``ringlog.log.replicas.start_point``."""
-    return Beginning(lambda: open_snapshots(bootstrap_servers, cluster), warns=warns, oldest=oldest)
+    return StartPointFinder(lambda: open_snapshots(bootstrap_servers, cluster), warns=warns, oldest=oldest)
 
 
 def delete_entries(bootstrap_servers: str, cluster: str, offset: int) -> None:

@@ -31,7 +31,7 @@ from ringlog.files import private_folder, replace_durably
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId, is_uuid
 from ringlog.log.errors import CopyInUse
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.node.errors import NodeFailed
 from ringlog.runtime.monitoring.scrape import with_port
 from ringlog.runtime.trust import CertificateOfAnotherNode, certificate_source
@@ -143,7 +143,7 @@ class NodeFolder:
                 f"{self._folder} is a node of cluster {self.cluster_id}, this one is {cluster_id}: use another folder"
             )
 
-    def seen(self) -> tuple[Seen, ...]:
+    def seen(self) -> tuple[KnownEpoch, ...]:
         """Return the acknowledged epoch, which the log must have."""
         return seen_in(self._folder)
 
@@ -203,11 +203,11 @@ class NodeFolder:
         replace_durably(path, f"{json.dumps(value)}\n".encode(), path.with_suffix(".new"))
 
 
-def seen_in(folder: Path) -> tuple[Seen, ...]:
+def seen_in(folder: Path) -> tuple[KnownEpoch, ...]:
     """Return the acknowledged epoch of the node in a folder; see ``NodeFolder.seen``. Raises NodeFailed."""
     kept = _read(folder / ACKNOWLEDGED)
     state_id = _uuid(kept, "state_id")
-    return (Seen(_integer(kept, "epoch", EPOCH_MAX), state_id, str(folder / ACKNOWLEDGED)),) if state_id else ()
+    return (KnownEpoch(_integer(kept, "epoch", EPOCH_MAX), state_id, str(folder / ACKNOWLEDGED)),) if state_id else ()
 
 
 @contextmanager

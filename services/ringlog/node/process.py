@@ -26,7 +26,7 @@ from ringlog.kernel.values import Command
 from ringlog.log.errors import LogError, TopicMissing, WaitTimedOut
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import ACKS
-from ringlog.log.opening import beginning_of, open_snapshots
+from ringlog.log.opening import open_snapshots, start_point_finder
 from ringlog.log.replicas.driver import LogDriver
 from ringlog.log.replicas.state_agreement import EVIDENCE, Agreement
 from ringlog.log.replicas.topic_watch import Lost, TopicWatch
@@ -209,7 +209,7 @@ class NodeProcess:
             self._options.folder / COPY,
             self.node,
             self._client.replica,
-            beginning_of(self._bootstrap, self._cluster),
+            start_point_finder(self._bootstrap, self._cluster),
             self._folder.acknowledged,
             self._acks.news,
             self._stopping,
@@ -273,7 +273,7 @@ class NodeProcess:
 
     def _follow(self) -> ClusterState:
         # Everything on disk was adopted or acknowledged under these epochs, so a log without them has lost entries.
-        self._client.replica.expect((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
+        self._client.replica.expect_epochs((*self._folder.seen(), *self._rows.seen(), *self._data.seen()))
         if retry_until_answered(self._client.follow, self._stopping) is None:
             raise Stopped
         replica = self._client.replica

@@ -214,7 +214,7 @@ class BatchRunner:
 
     def _put_context(self, effect: PutContext) -> str:
         # If the log loses this history, the plan must be recognizable by the history's state id.
-        self._replica.remember()
+        self._replica.save_position()
         return self._store.put_context(effect.context)
 
     def _held(self, effect: ReportHeld) -> None:

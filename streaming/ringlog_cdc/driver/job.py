@@ -28,8 +28,8 @@ from ringlog.kernel.model.settings import SETTINGS
 from ringlog.kernel.model.state import ClusterState, in_order
 from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.kafka.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_ids, verify_topics
-from ringlog.log.opening import beginning_of
-from ringlog.log.replicas.identity import ClusterRecords
+from ringlog.log.opening import start_point_finder
+from ringlog.log.replicas.identity import ClusterIdentityStore
 from ringlog.log.replicas.topic_watch import LOOKUP_TIMEOUT_S, Lost, TopicWatch
 from ringlog.runtime.kafka.config import spark_options
 from ringlog.runtime.process import stop_on_signals
@@ -86,8 +86,8 @@ def client_of(settings: JobSettings) -> Client:
         settings.bootstrap_servers,
         settings.cluster,
         f"cdc-{settings.writer}",
-        record=ClusterRecords(settings.checkpoint, settings.cluster, "metadata"),
-        beginning=beginning_of(settings.bootstrap_servers, settings.cluster),
+        record=ClusterIdentityStore(settings.checkpoint, settings.cluster, "metadata"),
+        beginning=start_point_finder(settings.bootstrap_servers, settings.cluster),
         tell=lambda replay: print(str(replay), file=sys.stderr, flush=True),
     )
 

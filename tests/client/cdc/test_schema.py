@@ -19,9 +19,9 @@ from ringlog.kernel.values import Column, Replication
 from ringlog.log.errors import LogDamaged, LogError
 from ringlog.log.folding import Start
 from ringlog.log.port import MetadataLog
-from ringlog.log.replicas.identity import CarriedRecord, Seen, record_of, record_to_json
+from ringlog.log.replicas.identity import KnownEpoch, MemoryIdentityStore, record_from_json, record_to_json
 from ringlog.log.replicas.replay import Replay
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.wire.records import StoredSnapshot
 from tests.fuzz.world import SEED, next_steps, node
 from tests.kernel.entries import TABLE
@@ -46,26 +46,28 @@ def test_rows_are_not_read_by_the_tables_of_another_history(tmp_path: Path) -> N
 
 def test_what_was_seen_can_be_kept_beside_a_place() -> None:
     """As an offset of Spark's has it: as text, from one start of a query to the next."""
-    world, first = World(), CarriedRecord("the checkpoint")
+    world, first = World(), MemoryIdentityStore("the checkpoint")
     world.grow(8)
     SchemaFollower("", "shop", first, world.log).start().close()
     assert first.recorded is not None
     kept = record_to_json(first.recorded)
     world.grow(3)
-    again = CarriedRecord("the checkpoint", record_of(kept, "the checkpoint"))
+    again = MemoryIdentityStore("the checkpoint", record_from_json(kept, "the checkpoint"))
     SchemaFollower("", "shop", again, world.log).start().close()
     assert again.recorded is not None
     assert again.recorded.position == world.log.end_offset()
     world.log.truncate(5)
     world.grow(20, seed=b"after the power cut")
     with raises_code(LogError, "log_forked", match="says the checkpoint"):
-        SchemaFollower("", "shop", CarriedRecord("the checkpoint", record_of(kept, "it")), world.log).start()
+        SchemaFollower(
+            "", "shop", MemoryIdentityStore("the checkpoint", record_from_json(kept, "it")), world.log
+        ).start()
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"topic_id": 3, "position": 1}', '{"topic_id": "", "position": -1}'])
 def test_a_place_with_anything_else_is_refused(text: str) -> None:
     with pytest.raises(LogDamaged, match="the checkpoint"):
-        record_of(text, "the checkpoint")
+        record_from_json(text, "the checkpoint")
 
 
 def test_a_log_that_was_truncated_says_what_it_does_not_know() -> None:
@@ -160,15 +162,17 @@ def let_go(cluster: Cluster) -> StoredSnapshot:
     return head
 
 
-class Looks(Beginning):
+class Looks(StartPointFinder):
     """As early as the log allows; notes the epoch of each look."""
 
     def __init__(self, cluster: Cluster, begun: list[int]) -> None:
         super().__init__(lambda: SnapshotTopic(cluster.records), oldest=True)
         self._begun = begun
 
-    def start(self, metadata: MetadataLog, identity: str, remembered: Callable[[str], tuple[Seen, ...]]) -> Start:
-        found = super().start(metadata, identity, remembered)
+    def start(
+        self, metadata: MetadataLog, identity: str, known_epochs: Callable[[str], tuple[KnownEpoch, ...]]
+    ) -> Start:
+        found = super().start(metadata, identity, known_epochs)
         self._begun.append(found.state.epoch)
         return found
 

@@ -145,7 +145,7 @@ def test_a_history_drawn_by_hand(tmp_path: Path) -> None:
     assert found["operations"][0]["counterexamples"][0]["plan"] == "A gives way to X"
 
 
-class Recorded(WalkWorld):
+class IdentityRecord(WalkWorld):
     """A world that keeps the bytes of its log, as ``ringlog log --dump`` writes them."""
 
     def __init__(self) -> None:
@@ -163,7 +163,7 @@ class Recorded(WalkWorld):
 
 
 def test_the_state_of_a_log(tmp_path: Path) -> None:
-    world, path = Recorded(), tmp_path / "dump.jsonl"
+    world, path = IdentityRecord(), tmp_path / "dump.jsonl"
 
     def dumped() -> Path:
         path.write_text("\n".join(world.lines), "ascii")

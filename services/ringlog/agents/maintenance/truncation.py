@@ -30,7 +30,7 @@ from ringlog.kernel.values import Epoch
 from ringlog.log.archive.archive import Archive, SegmentHead, grown
 from ringlog.log.errors import ArchiveForged, ArchiveGap, ArchiveOfAnotherLog, LogUnavailable, SnapshotIncomplete
 from ringlog.log.port import MetadataLog
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.runtime.logs import get_logger
 
 log = get_logger(__name__)
@@ -110,7 +110,9 @@ class LogEnds:
 
     def _covered(self, bound: LogBound) -> None:
         """Check that every reader could begin if the log began at ``bound``. Raises SnapshotRefused."""
-        start = Beginning(self._open, bound.epoch, warns=False).start(self._log, self._log.identity(), lambda _: ())
+        start = StartPointFinder(self._open, bound.epoch, warns=False).start(
+            self._log, self._log.identity(), lambda _: ()
+        )
         if start.position != bound.position + 1:
             raise SnapshotIncomplete(
                 f"nobody can begin with the snapshot of epoch {bound.epoch}", "take another, and truncate up to it"

@@ -50,7 +50,7 @@ from ringlog.log.errors import (
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import AGENTS, topic_name
-from ringlog.log.opening import beginning_of, open_metadata, open_snapshots
+from ringlog.log.opening import open_metadata, open_snapshots, start_point_finder
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.driver import LogDriver, micros
@@ -133,7 +133,7 @@ class RoleThread(ABC):
         self.log = open_metadata(
             settings.bootstrap_servers, settings.cluster, self.role, is_relaxed=not self.answers_commits
         )
-        self.beginning = beginning_of(settings.bootstrap_servers, settings.cluster)
+        self.beginning = start_point_finder(settings.bootstrap_servers, settings.cluster)
         records = records_of(settings, self.role)
         self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
         self.replica.poll_policy = PollPolicy(is_relaxed=not self.answers_commits)

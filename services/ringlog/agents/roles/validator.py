@@ -58,7 +58,7 @@ class ValidatorThread(RoleThread):
             StopInstance: self._stop,
         }
         try:
-            folding = self.replica.foreseen.fold
+            folding = self.replica.read_ahead.fold
             self.driver.carry_out(answer_requests(self.instance, self.term, self.author.protocol, self.draw, folding))
         finally:
             results.close()

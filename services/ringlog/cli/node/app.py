@@ -20,7 +20,7 @@ from ringlog.cli.shared.tables import show_table
 from ringlog.client.creation.creation import founded_as
 from ringlog.files import private_process, process_data_dir
 from ringlog.log.kafka.diagnosis import reject_refused_login
-from ringlog.log.opening import beginning_of
+from ringlog.log.opening import start_point_finder
 from ringlog.log.replicas.replay import say
 from ringlog.operator.balancing import last_heard
 from ringlog.operator.intents.intents import NUM_TOKENS
@@ -96,7 +96,7 @@ def run(
         place = context.bootstrap, context.cluster
         with closing(connect(context, f"node-{name}", say, is_relaxed=True)) as client:
             cluster_id = retry_until_answered(
-                partial(founded_as, client.replica.log, beginning=beginning_of(*place)),
+                partial(founded_as, client.replica.log, beginning=start_point_finder(*place)),
                 stopping,
                 partial(reject_refused_login, context.bootstrap),
             )

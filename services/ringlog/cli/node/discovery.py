@@ -18,7 +18,7 @@ from ringlog.client.creation.creation import found_cluster, founded_as
 from ringlog.client.errors import NotFounded
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.diagnosis import reject_refused_login
-from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.node.retry import BrokerRetry
 from ringlog.runtime import trust
 from ringlog.runtime.context import ClusterContext
@@ -91,6 +91,6 @@ def founded_id(bootstrap: str, cluster: str) -> str:
     """
     with closing(open_metadata(bootstrap, cluster, "discovery")) as metadata:
         try:
-            return founded_as(metadata, beginning=beginning_of(bootstrap, cluster, warns=False))
+            return founded_as(metadata, beginning=start_point_finder(bootstrap, cluster, warns=False))
         except (NotFounded, TopicMissing):
             return ""

@@ -30,7 +30,7 @@ from rich.text import Text
 from ringlog.client.client import Client
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.diagnosis import why_no_answer
-from ringlog.log.opening import beginning_of
+from ringlog.log.opening import start_point_finder
 from ringlog.log.replicas.replay import Replay, Tell
 from ringlog.operator.views.words import printable
 from ringlog.runtime.context import (
@@ -273,7 +273,7 @@ def connect(
     context: ClusterContext, submitter: str = "cli", tell: Tell = report_replay, is_relaxed: bool = False
 ) -> Client:
     """Return a client of the cluster, to be used as a context manager. ``is_relaxed``: see ``Client``."""
-    beginning = beginning_of(context.bootstrap, context.cluster, warns=False)
+    beginning = start_point_finder(context.bootstrap, context.cluster, warns=False)
     place = context.bootstrap, context.cluster
     return Client(*place, submitter, tell=tell, beginning=beginning, is_relaxed=is_relaxed)
 

@@ -17,7 +17,7 @@ import typer
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, report_replay, resolve
 from ringlog.client.watch import MetadataWatch
 from ringlog.kernel.model.state import ClusterState
-from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.runtime.context import ClusterContext
 
 Options = dict[str, tuple[Any, Any]]
@@ -75,6 +75,6 @@ def newest(context: ClusterContext) -> ClusterState:
     ``MetadataWatch``.
     """
     place = context.bootstrap, context.cluster
-    log, beginning = open_metadata(*place, "cli"), beginning_of(*place, warns=False)
+    log, beginning = open_metadata(*place, "cli"), start_point_finder(*place, warns=False)
     with MetadataWatch(*place, metadata=log, beginning=beginning, tell=report_replay) as watch:
         return watch.state

@@ -24,12 +24,12 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.log.errors import LogForked
 from ringlog.log.folding import Start, follow
-from ringlog.log.opening import beginning_of
+from ringlog.log.opening import start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import read_to_end
-from ringlog.log.replicas.identity import Memory
+from ringlog.log.replicas.identity import IdentityStore
 from ringlog.log.replicas.replay import ReplayTeller, Tell, say
-from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.runtime.logs import get_logger
 
 ANSWER_S = 30.0
@@ -53,16 +53,16 @@ class SchemaFollower:
         self,
         bootstrap_servers: str,
         cluster: str,
-        record: Path | Memory | None = None,
+        record: Path | IdentityStore | None = None,
         metadata: MetadataLog | None = None,
-        beginning: Beginning | None = None,
-        past: Beginning | None = None,
+        beginning: StartPointFinder | None = None,
+        past: StartPointFinder | None = None,
         tell: Tell = say,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.table_versions = TableVersions()
         if past is None and metadata is None:
-            past = beginning_of(bootstrap_servers, cluster, oldest=True)
+            past = start_point_finder(bootstrap_servers, cluster, oldest=True)
         self._past, self._tell, self._clock = past, tell, clock
         self._watch = MetadataWatch(
             bootstrap_servers, cluster, record=record, metadata=metadata, beginning=beginning, tell=tell
@@ -120,7 +120,7 @@ class SchemaFollower:
 
     def _before(self, start: Start) -> TableVersions:
         """Read the versions from ``start`` to the initial state of the replica."""
-        end, metadata = self._watch.replica.began, self._watch.replica.log
+        end, metadata = self._watch.replica.started_from, self._watch.replica.log
         found, state = TableVersions(), start.state
         found.begin(state)
         log.info("looks_back", log=metadata.name, from_epoch=state.epoch, to_epoch=end.epoch)

@@ -32,13 +32,13 @@ from ringlog.log.kafka.topics import (
     topic_name,
     verify_topics,
 )
-from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.identity import check_begin
 from ringlog.log.replicas.replay import Tell, catch_up, say
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.protocol.effects import Draw
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.runtime.clock import Clock
@@ -110,7 +110,7 @@ def _has(state: ClusterState, name: str) -> int | None:
 
 
 def founded_as(
-    metadata: MetadataLog, look: Callable[[], None] = lambda: None, beginning: Beginning | None = None
+    metadata: MetadataLog, look: Callable[[], None] = lambda: None, beginning: StartPointFinder | None = None
 ) -> str:
     """Return the cluster id of the first valid initial entry. Later entries are not read.
 
@@ -163,7 +163,7 @@ def found_cluster(
     admin = create_cluster_topics(bootstrap_servers, cluster, replication)
     metadata = open_metadata(bootstrap_servers, cluster, submitter)
     try:
-        with LogReplica(metadata, beginning=beginning_of(bootstrap_servers, cluster)) as replica:
+        with LogReplica(metadata, beginning=start_point_finder(bootstrap_servers, cluster)) as replica:
             founding = found(metadata, replica, cluster, settings, submitter=submitter, timeout_s=timeout_s, tell=tell)
             return replace(founding, copies=copies_of(admin, cluster))
     finally:

@@ -25,7 +25,7 @@ from ringlog.log.kafka.topics import (
     existing_topics,
     topic_name,
 )
-from ringlog.log.opening import beginning_of, open_metadata
+from ringlog.log.opening import open_metadata, start_point_finder
 
 GONE_S = 5.0
 """Brokers may still show a topic for so long after the controller has deleted it."""
@@ -63,7 +63,7 @@ def cluster_at(bootstrap_servers: str, cluster: str) -> ClusterAtBroker:
     denied = tuple(name for name, operations in rights.items() if AclOperation.DELETE not in (operations or ()))
     try:
         with closing(open_metadata(bootstrap_servers, cluster, "deletion")) as metadata:
-            cluster_id = founded_as(metadata, beginning=beginning_of(bootstrap_servers, cluster, warns=False))
+            cluster_id = founded_as(metadata, beginning=start_point_finder(bootstrap_servers, cluster, warns=False))
     except (LogDamaged, NotFounded, TopicMissing):
         cluster_id = ""
     return ClusterAtBroker(cluster_id, topics, denied)

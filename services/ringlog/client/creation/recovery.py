@@ -53,7 +53,7 @@ from ringlog.log.errors import LogForked, LogNotEmpty
 from ringlog.log.memory import MemoryKeyed
 from ringlog.log.port import LogRecord, MetadataLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.protocol.effects import Draw
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw, draw_uuid
@@ -196,7 +196,7 @@ def rebuild(
             store_again(topic, topic_id, plan, now, draw_uuid(draw or SystemDraw()))
         # Readers need the snapshot before the fillers are gone.
         place.delete_before(plan.copy.begin)
-    read_back(place.log, plan, Beginning(place.snapshots, warns=False))
+    read_back(place.log, plan, StartPointFinder(place.snapshots, warns=False))
     place.note("")
     return topic_id
 
@@ -256,7 +256,7 @@ def store_again(topic: SnapshotTopic, topic_id: str, plan: RecoveryPlan, now: in
     topic.confirm(SnapshotConfirmation(*said, second, now))
 
 
-def read_back(log: MetadataLog, plan: RecoveryPlan, beginning: Beginning) -> None:
+def read_back(log: MetadataLog, plan: RecoveryPlan, beginning: StartPointFinder) -> None:
     """Check that a reader reaches the final state of the plan. Raises LogForked."""
     with LogReplica(log, beginning=beginning) as replica:
         found = replica.read_barrier()

@@ -46,7 +46,7 @@ from ringlog.log.errors import (
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogRecord, MetadataLog
 from ringlog.log.reading import read_to_end
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 
 SEGMENT_RECORDS_MAX: Final = 50_000
 SEGMENT_BYTES_MAX: Final = 64 << 20
@@ -238,7 +238,7 @@ def grown(
     heads, identity, begin = archive.segments(), log.identity(), log.begin_offset()
     if not heads and begin:
         raise ArchiveTooLate(log.name, begin)
-    beginning = Beginning(open_snapshots, heads[-1].last if heads else 0, warns=False)
+    beginning = StartPointFinder(open_snapshots, heads[-1].last if heads else 0, warns=False)
     start = beginning.start(log, identity, lambda _: ())
     # Without a snapshot, the entries that the log has deleted come from the archive itself.
     behind = archive if start.position < begin else None

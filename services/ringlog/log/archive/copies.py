@@ -2,7 +2,7 @@
 
 A copy consists of a state (the empty state or a snapshot) and of the log's original records, from the entry that made
 the state. A recovery validates a copy with a fold of every record. Epochs that other processes have stored must have
-the same states (``Seen``). A record that this release cannot judge makes the copy unusable for this release.
+the same states (``KnownEpoch``). A record that this release cannot judge makes the copy unusable for this release.
 
 Copies exist in two places: in the folder of a member of the metadata service (``ringlog.node.log.log_copy``), and in an
 archive.
@@ -19,7 +19,7 @@ from ringlog.log.archive.archive import Archive
 from ringlog.log.errors import CopyMissing, LogGap, ReplicaHalted
 from ringlog.log.folding import BEGINNING, GapWatch, Start, follow
 from ringlog.log.port import LogRecord
-from ringlog.log.replicas.identity import Seen, compared
+from ringlog.log.replicas.identity import KnownEpoch, check_epochs
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class LogCopy:
     place: str
     start: Start
     records: Callable[[], Iterable[LogRecord]]
-    seen: tuple[Seen, ...] = ()
+    seen: tuple[KnownEpoch, ...] = ()
 
     @property
     def begin(self) -> int:
@@ -53,7 +53,7 @@ class CopyEnd:
     """
 
     at: Start
-    lost: tuple[Seen, ...]
+    lost: tuple[KnownEpoch, ...]
     has_gap: bool = False
 
 
@@ -64,7 +64,7 @@ def copy_of_archive(archive: Archive) -> LogCopy:
     heads = archive.segments()
     if not heads:
         raise CopyMissing(f"{archive.place.name} holds neither a member's copy of the log nor segments of an archive")
-    seen = tuple(Seen(head.last, head.state_id, head.name, head.next) for head in heads)
+    seen = tuple(KnownEpoch(head.last, head.state_id, head.name, head.next) for head in heads)
     return LogCopy(archive.place.name, BEGINNING, lambda: archive.records(heads), seen)
 
 
@@ -73,7 +73,7 @@ def end_of(copy: LogCopy) -> CopyEnd:
 
     Raises LogForked, CopyMissing, ReplicaHalted, and the errors of reading it.
     """
-    at, seen, watch = copy.start, compared(copy.seen, copy.start.state, 0), GapWatch()
+    at, seen, watch = copy.start, check_epochs(copy.seen, copy.start.state, 0), GapWatch()
     try:
         for made in follow(copy.behind(), at.state):
             if made.is_halt:
@@ -81,7 +81,7 @@ def end_of(copy: LogCopy) -> CopyEnd:
                 raise ReplicaHalted(made.outcome.code, made.outcome.detail, made.offset, hint)
             watch.saw(made)
             at = made.next if made.after is not made.before else at
-            seen = compared(seen, made.after, made.next.position)
+            seen = check_epochs(seen, made.after, made.next.position)
         has_gap = False
     except LogGap:
         has_gap = True

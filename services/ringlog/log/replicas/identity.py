@@ -5,8 +5,8 @@ lost its end has fewer records than were read. A log that lost its end *and has 
 Only the *state ids* of its epochs then differ. A reader must not continue with any of these logs, because its state
 comes from another one.
 
-A process stores an epoch together with its state id (``Seen``). The replica compares them while it folds, when the
-state of that epoch is at hand. The bounded history may no longer contain the epoch later.
+A process stores an epoch together with its state id (``KnownEpoch``). The replica compares them while it folds, when
+the state of that epoch is at hand. The bounded history may no longer contain the epoch later.
 
 A cluster is identified by its id, which its initial entry defines. Records are stored per cluster id, so the same name
 on another or a wiped Kafka cluster is a new cluster. One case contradicts that: *the same Kafka cluster* (by its id)
@@ -33,12 +33,14 @@ from ringlog.log.errors import LogDamaged, LogForked, LogReplaced, LogTruncated
 from ringlog.log.port import LogRecord, MetadataLog
 from ringlog.log.reading import record_at
 
-GROWN = (
+FORKED_HINT = (
     "the log lost entries that were read, and has grown again: restore it before starting anything; what was derived "
     "from the lost entries does not fit this log"
 )
-NO_START = "entries were deleted, and nobody can start without them: restore the topic; see `ringlog snapshot list`"
-MEANT = (
+NO_START_HINT = (
+    "entries were deleted, and nobody can start without them: restore the topic; see `ringlog snapshot list`"
+)
+REPLACED_HINT = (
     "if it is meant that this log is gone, remove {file}, or after a recovery: ringlog agents accept-recovery; "
     "otherwise restore its records under this name"
 )
@@ -55,7 +57,7 @@ class Topic:
 
 
 @dataclass(frozen=True, slots=True)
-class Recorded:
+class IdentityRecord:
     """A position in a topic, and the epoch and state id there.
 
     ``cluster`` and ``cluster_id`` are those of the state, empty if no entry was read. ``kafka`` is the id of the Kafka
@@ -72,7 +74,7 @@ class Recorded:
 
 
 @dataclass(frozen=True, slots=True)
-class Seen:
+class KnownEpoch:
     """An epoch and its state id, according to ``by``.
 
     ``position`` is a minimum length of the log, 0 if unknown.
@@ -84,67 +86,67 @@ class Seen:
     position: int = 0
 
 
-class Memory(Protocol):
+class IdentityStore(Protocol):
     """The store of a replica's identity record. Every method may raise OSError."""
 
-    def meet(self, topic: Topic) -> None:
+    def check_topic(self, topic: Topic) -> None:
         """Check the topic before anything is read. Raises LogReplaced, LogTruncated, LogDamaged."""
         ...
 
-    def seen_of(self, cluster_id: str) -> Seen | None:
+    def known_epoch(self, cluster_id: str) -> KnownEpoch | None:
         """Return the stored epoch of a cluster, once its id is known. Raises LogReplaced, LogForked, LogDamaged."""
         ...
 
-    def keep(self, recorded: Recorded) -> None:
+    def save(self, recorded: IdentityRecord) -> None:
         """Store a record, unless a greater position is stored already."""
         ...
 
 
-class CarriedRecord:
+class MemoryIdentityStore:
     """An identity record that the caller stores, for example together with a stream position.
 
     ``recorded`` is the record to store. ``by`` names its location in messages.
     """
 
-    def __init__(self, by: str | Path, recorded: Recorded | None = None) -> None:
+    def __init__(self, by: str | Path, recorded: IdentityRecord | None = None) -> None:
         self.by = by
         self.recorded = recorded
 
-    def meet(self, topic: Topic) -> None:
-        """See ``Memory.meet``."""
+    def check_topic(self, topic: Topic) -> None:
+        """See ``IdentityStore.check_topic``."""
         if self.recorded is not None:
             _check_topic(self.by, self.recorded, topic)
 
-    def seen_of(self, cluster_id: str) -> Seen | None:
-        """See ``Memory.seen_of``."""
+    def known_epoch(self, cluster_id: str) -> KnownEpoch | None:
+        """See ``IdentityStore.known_epoch``."""
         if self.recorded is not None and self.recorded.cluster_id not in ("", cluster_id):
-            raise _founded_anew(self.by, self.recorded, cluster_id)
-        return _seen(self.by, self.recorded)
+            raise _recreated_error(self.by, self.recorded, cluster_id)
+        return _known_epoch(self.by, self.recorded)
 
-    def keep(self, recorded: Recorded) -> None:
-        """See ``Memory.keep``."""
+    def save(self, recorded: IdentityRecord) -> None:
+        """See ``IdentityStore.save``."""
         if self.recorded is None or recorded.position >= self.recorded.position:
             self.recorded = recorded
 
 
-class RecordFile(CarriedRecord):
+class FileIdentityStore(MemoryIdentityStore):
     """An identity record of one log in one file."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path)
         self._path = path
 
-    def meet(self, topic: Topic) -> None:
-        """See ``Memory.meet``."""
+    def check_topic(self, topic: Topic) -> None:
+        """See ``IdentityStore.check_topic``."""
         self.recorded = load_record(self._path)
-        super().meet(topic)
+        super().check_topic(topic)
 
-    def keep(self, recorded: Recorded) -> None:
-        """See ``Memory.keep``."""
+    def save(self, recorded: IdentityRecord) -> None:
+        """See ``IdentityStore.save``."""
         save_record(self._path, recorded)
 
 
-class ClusterRecords:
+class ClusterIdentityStore:
     """The identity records of one reader, with one file per cluster id in ``folder``.
 
     They cover all clusters with the name ``cluster`` that the reader has found.
@@ -160,7 +162,7 @@ class ClusterRecords:
         """Return the file for a cluster id."""
         return self._folder / f"{self._cluster}.{cluster_id}.{self._reader}.json"
 
-    def known(self) -> Iterator[tuple[Path, Recorded]]:
+    def known(self) -> Iterator[tuple[Path, IdentityRecord]]:
         """Yield every file of this reader with its record. Raises LogDamaged."""
         head, tail = f"{self._cluster}.", f".{self._reader}.json"
         for path in sorted(self._folder.glob("*.json")):
@@ -169,12 +171,12 @@ class ClusterRecords:
             if is_mine and (recorded := load_record(path)) is not None:
                 yield path, recorded
 
-    def on(self, kafka: str) -> tuple[Recorded, ...]:
+    def on_kafka_cluster(self, kafka: str) -> tuple[IdentityRecord, ...]:
         """Return the records of logs on a Kafka cluster. Raises LogDamaged."""
         return tuple(recorded for _, recorded in self.known() if recorded.kafka == kafka)
 
-    def meet(self, topic: Topic) -> None:
-        """See ``Memory.meet``.
+    def check_topic(self, topic: Topic) -> None:
+        """See ``IdentityStore.check_topic``.
 
         Only records of the same topic, or of a topic with this name on the same Kafka cluster, are compared.
         """
@@ -183,23 +185,23 @@ class ClusterRecords:
             if recorded.topic_id == topic.id or recorded.kafka == topic.kafka:
                 _check_topic(path, recorded, topic)
 
-    def seen_of(self, cluster_id: str) -> Seen | None:
-        """See ``Memory.seen_of``."""
+    def known_epoch(self, cluster_id: str) -> KnownEpoch | None:
+        """See ``IdentityStore.known_epoch``."""
         for path, recorded in self.known():
             if recorded.topic_id == self._topic.id and recorded.cluster_id not in ("", cluster_id):
-                raise _founded_anew(path, recorded, cluster_id)
+                raise _recreated_error(path, recorded, cluster_id)
         path = self.path(cluster_id)
         found = load_record(path)
         if found is not None:
             _check_topic(path, found, self._topic)
-        return _seen(path, found)
+        return _known_epoch(path, found)
 
-    def keep(self, recorded: Recorded) -> None:
-        """See ``Memory.keep``. Before the cluster id is known, nothing is stored."""
+    def save(self, recorded: IdentityRecord) -> None:
+        """See ``IdentityStore.save``. Before the cluster id is known, nothing is stored."""
         if recorded.cluster_id:
             save_record(self.path(recorded.cluster_id), recorded)
 
-    def accept(self, cluster_id: str, topic_id: str) -> tuple[Path, ...]:
+    def remove_outdated(self, cluster_id: str, topic_id: str) -> tuple[Path, ...]:
         """Remove the records of this cluster in other topics, because a recovery rebuilt its log in ``topic_id``.
 
         Returns the removed files. Raises LogDamaged, OSError.
@@ -210,7 +212,7 @@ class ClusterRecords:
         return tuple(gone)
 
 
-def compared(seen: tuple[Seen, ...], state: ClusterState, position: int) -> tuple[Seen, ...]:
+def check_epochs(seen: tuple[KnownEpoch, ...], state: ClusterState, position: int) -> tuple[KnownEpoch, ...]:
     """Compare ``seen`` with the state of the log at ``position``, and return the part that is not comparable yet.
 
     Call this for every epoch, and when the position passes records without entries. A replica that begins with a stored
@@ -228,11 +230,11 @@ def compared(seen: tuple[Seen, ...], state: ClusterState, position: int) -> tupl
         is_forgotten = one.epoch < state.history.oldest
         if found != one.state_id and not is_forgotten:
             what = f"is {found} here" if found else f"is not in the log up to offset {position}"
-            raise LogForked(f"epoch {one.epoch} was {one.state_id}, says {one.by}, and {what}", GROWN)
+            raise LogForked(f"epoch {one.epoch} was {one.state_id}, says {one.by}, and {what}", FORKED_HINT)
     return tuple(one for one in seen if one not in due)
 
 
-def check_identity(name: str, recorded: Recorded, topic_id: str, end: int) -> None:
+def check_identity(name: str, recorded: IdentityRecord, topic_id: str, end: int) -> None:
     """Check a topic's id and end offset against a record.
 
     Raises:
@@ -258,10 +260,10 @@ def check_begin(name: str, begin: int, latest: int, why: str = "there is no snap
     allowed.
     """
     if begin > latest:
-        raise LogTruncated(f"{name} begins at offset {begin}, and {why}", NO_START)
+        raise LogTruncated(f"{name} begins at offset {begin}, and {why}", NO_START_HINT)
 
 
-def _check_topic(path: str | Path, recorded: Recorded, topic: Topic) -> None:
+def _check_topic(path: str | Path, recorded: IdentityRecord, topic: Topic) -> None:
     """Check that a topic is the recorded one. Raises LogReplaced, LogTruncated."""
     whose = f" of cluster {recorded.cluster_id}" if recorded.cluster_id else ""
     if recorded.topic_id == topic.id:
@@ -275,43 +277,43 @@ def _check_topic(path: str | Path, recorded: Recorded, topic: Topic) -> None:
     else:
         what = f"is a copy on another Kafka ({topic.kafka}, it was {recorded.kafka}): its id is {topic.id}"
     raise LogReplaced(
-        f"{topic.name} {what}; {path} remembers the topic {recorded.topic_id}{whose}", MEANT.format(file=path)
+        f"{topic.name} {what}; {path} remembers the topic {recorded.topic_id}{whose}", REPLACED_HINT.format(file=path)
     )
 
 
-def _founded_anew(path: str | Path, recorded: Recorded, cluster_id: str) -> LogForked:
+def _recreated_error(path: str | Path, recorded: IdentityRecord, cluster_id: str) -> LogForked:
     return LogForked(
         f"the log was that of cluster {recorded.cluster_id}, says {path}, and now founds cluster {cluster_id}",
-        MEANT.format(file=path),
+        REPLACED_HINT.format(file=path),
     )
 
 
-def _seen(path: str | Path, recorded: Recorded | None) -> Seen | None:
+def _known_epoch(path: str | Path, recorded: IdentityRecord | None) -> KnownEpoch | None:
     if recorded is None or not recorded.state_id:
         return None
-    return Seen(recorded.epoch, recorded.state_id, str(path), recorded.position)
+    return KnownEpoch(recorded.epoch, recorded.state_id, str(path), recorded.position)
 
 
-def load_record(path: Path) -> Recorded | None:
+def load_record(path: Path) -> IdentityRecord | None:
     """Return the record in a file, or None if the file does not exist. Raises LogDamaged if it cannot be parsed."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:
         return None
-    return record_of(data, path)
+    return record_from_json(data, path)
 
 
-def record_to_json(recorded: Recorded) -> str:
+def record_to_json(recorded: IdentityRecord) -> str:
     """Encode a record as JSON, the format of the file."""
     return json.dumps(asdict(recorded))
 
 
-def record_of(data: str | bytes, by: str | Path) -> Recorded:
+def record_from_json(data: str | bytes, by: str | Path) -> IdentityRecord:
     """Decode the JSON of ``record_to_json``. Raises LogDamaged, with ``by`` in the message."""
     try:
         found = json.loads(data)
         numbers, texts = ("position", "epoch"), ("topic_id", "state_id", "cluster_id", "cluster", "kafka")
-        recorded = Recorded(**{name: found[name] for name in _NAMES})
+        recorded = IdentityRecord(**{name: found[name] for name in _NAMES})
         if any(type(getattr(recorded, name)) is not str for name in texts):
             raise TypeError("ids and names are text")
         if any(type(getattr(recorded, name)) is not int or getattr(recorded, name) < 0 for name in numbers):
@@ -321,10 +323,10 @@ def record_of(data: str | bytes, by: str | Path) -> Recorded:
     return recorded
 
 
-_NAMES = tuple(field.name for field in fields(Recorded))
+_NAMES = tuple(field.name for field in fields(IdentityRecord))
 
 
-def save_record(path: Path, recorded: Recorded) -> None:
+def save_record(path: Path, recorded: IdentityRecord) -> None:
     """Replace the file durably, unless it has a greater position of the same topic.
 
     A reader replays from the beginning, and several readers may share the file. At the same position, a record without
@@ -342,7 +344,7 @@ def save_record(path: Path, recorded: Recorded) -> None:
     replace_durably(path, f"{record_to_json(recorded)}\n".encode(), draft)
 
 
-def check_still_there(log: MetadataLog, record: LogRecord, timeout_s: float) -> None:
+def check_record_present(log: MetadataLog, record: LogRecord, timeout_s: float) -> None:
     """Check that the log still has this record at its offset. Raises LogForked."""
     if record_at(log, record.offset, timeout_s) != record:
-        raise LogForked(f"{log.name} has another entry at offset {record.offset} than was read there", GROWN)
+        raise LogForked(f"{log.name} has another entry at offset {record.offset} than was read there", FORKED_HINT)

@@ -46,19 +46,19 @@ from ringlog.log.folding import BEGINNING, FoldedRecord, Founder, GapWatch, Read
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import bounds_of_what_is_there
 from ringlog.log.replicas.identity import (
-    Memory,
-    Recorded,
-    RecordFile,
-    Seen,
+    FileIdentityStore,
+    IdentityRecord,
+    IdentityStore,
+    KnownEpoch,
     Topic,
     check_begin,
+    check_epochs,
     check_identity,
-    check_still_there,
-    compared,
+    check_record_present,
 )
 from ringlog.log.replicas.poll_policy import PollBudget, PollPolicy
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
-from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.log.replicas.subscribers import Follower, Halt, Subscribers, Subscription
 from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
 from ringlog.runtime.logs import Seldom, get_logger
@@ -78,14 +78,14 @@ class LogReplica:
 
     Args:
         cluster_id: The configured id. Another cluster halts the replica.
-        record: File or ``Memory`` with the log's identity, to detect another log after a restart.
+        record: File or ``IdentityStore`` with the log's identity, to detect another log after a restart.
         seen: Epochs that other processes stored, compared when they are folded.
         start: A state of this log and its position. Default: the beginning of the log.
-        beginning: Finds such a start when the replica starts. ``began`` is the result.
+        beginning: Finds such a start when the replica starts. ``started_from`` is the result.
 
-    ``foreseen`` caches the folds of an author in this process. ``recent`` contains the newest applied entries. Callers
-    that wait for the log mark the wait in ``poll_policy``, or wait longer if this replica is relaxed. ``known_end`` is
-    the log's last known end and its monotonic time in seconds; None before the first answer.
+    ``read_ahead`` caches the folds of an author in this process. ``recent`` contains the newest applied entries.
+    Callers that wait for the log mark the wait in ``poll_policy``, or wait longer if this replica is relaxed.
+    ``known_end`` is the log's last known end and its monotonic time in seconds; None before the first answer.
     """
 
     def __init__(
@@ -93,18 +93,18 @@ class LogReplica:
         metadata: MetadataLog,
         *,
         cluster_id: str | None = None,
-        record: Path | Memory | None = None,
-        seen: Iterable[Seen] = (),
+        record: Path | IdentityStore | None = None,
+        seen: Iterable[KnownEpoch] = (),
         start: Start = BEGINNING,
-        beginning: Beginning | None = None,
+        beginning: StartPointFinder | None = None,
         watch_s: float = WATCH_S,
     ) -> None:
         self.log = metadata
         self.decisions = threading.Lock()
-        self.foreseen, self.recent, self.poll_policy = ReadAhead(), RecentEntries(LAST_ALONE), PollPolicy()
+        self.read_ahead, self.recent, self.poll_policy = ReadAhead(), RecentEntries(LAST_ALONE), PollPolicy()
         self.known_end: tuple[int, float] | None = None
         self._cluster_id = cluster_id
-        self._memory = RecordFile(record) if isinstance(record, Path) else record
+        self._identity_store = FileIdentityStore(record) if isinstance(record, Path) else record
         self._kafka = ""
         self._seen = tuple(seen)
         self._watch_s = watch_s
@@ -137,16 +137,16 @@ class LogReplica:
         begin, end = self.log.begin_offset(), self.log.end_offset()
         self.known_end = (end, time.monotonic())
         self._gaps = GapWatch(end)
-        if self._memory is not None:
+        if self._identity_store is not None:
             self._kafka = self.log.kafka_id()
-            self._memory.meet(Topic(self.log.name, self._identity, self._kafka, end))
+            self._identity_store.check_topic(Topic(self.log.name, self._identity, self._kafka, end))
         if self._beginning is not None:
-            self._begin_with(self._beginning.start(self.log, self._identity, self._remembered))
+            self._begin_with(self._beginning.start(self.log, self._identity, self._known_epochs))
         check_begin(self.log.name, begin, self._position)
-        check_identity(self.log.name, Recorded(self._identity, self._position), self._identity, end)
+        check_identity(self.log.name, IdentityRecord(self._identity, self._position), self._identity, end)
         if self._state.epoch > 0 and self._is_expected(self._state, self._position):
             self._agrees(self._state, self._position)
-        self.remember()
+        self.save_position()
         self._threads = (
             threading.Thread(target=self._run, name=f"replica-{self.log.name}", daemon=True),
             threading.Thread(target=self._watch, name=f"watch-{self.log.name}", daemon=True),
@@ -156,15 +156,15 @@ class LogReplica:
         return self
 
     def _begin_with(self, start: Start) -> None:
-        self.began = Seen(start.state.epoch, start.state.state_id, "its beginning", start.position)
+        self.started_from = KnownEpoch(start.state.epoch, start.state.state_id, "its beginning", start.position)
         self._state, self._position = start.state, start.position
 
-    def _remembered(self, cluster_id: str) -> tuple[Seen, ...]:
+    def _known_epochs(self, cluster_id: str) -> tuple[KnownEpoch, ...]:
         """Return the epochs of a cluster to compare with the log. Raises LogDamaged."""
-        seen = None if self._memory is None else self._memory.seen_of(cluster_id)
+        seen = None if self._identity_store is None else self._identity_store.known_epoch(cluster_id)
         return self._seen if seen is None else (*self._seen, seen)
 
-    def expect(self, seen: Iterable[Seen]) -> None:
+    def expect_epochs(self, seen: Iterable[KnownEpoch]) -> None:
         """Add epochs to compare when they are folded. Call this before ``start``."""
         assert not self._threads, "what was folded cannot be compared any more"
         self._seen += tuple(seen)
@@ -178,7 +178,7 @@ class LogReplica:
             if thread is not threading.current_thread():
                 thread.join(timeout_s)
         if self._threads:
-            self.remember()
+            self.save_position()
 
     def __enter__(self) -> LogReplica:
         return self.start()
@@ -199,7 +199,7 @@ class LogReplica:
         return self._position
 
     @property
-    def has_begun(self) -> bool:
+    def is_started(self) -> bool:
         return bool(self._threads)
 
     @property
@@ -282,7 +282,7 @@ class LogReplica:
         tail: LogTail | None = None
         try:
             tail = self.log.tail(self._position)
-            for made in follow(self._arriving(tail), self._state, self.foreseen.judge):
+            for made in follow(self._arriving(tail), self._state, self.read_ahead.judge):
                 if not self._take(made):
                     break
         except LogDamaged as error:
@@ -300,7 +300,7 @@ class LogReplica:
         """Take a later snapshot, unless followers would miss records. Retry if the broker is away."""
         begins = self._beginning
         try:
-            start = None if begins is None else begins.start(self.log, self._identity, self._remembered)
+            start = None if begins is None else begins.start(self.log, self._identity, self._known_epochs)
         except LogUnavailable:
             return not self._stopping.wait(RETRY_S)
         with self._turn:
@@ -362,7 +362,7 @@ class LogReplica:
             self._halt(Halt("cluster_mismatch", detail, offset, "correct the configured id, or the cluster's name"))
             return False
         try:
-            self._seen = self._remembered(state.cluster_id)
+            self._seen = self._known_epochs(state.cluster_id)
         except LogDamaged as error:
             self.halt_on(error)
             return False
@@ -371,7 +371,7 @@ class LogReplica:
     def _agrees(self, state: ClusterState, position: int) -> bool:
         """Compare this log at ``position`` with the stored epochs. Halt and return False if it differs."""
         try:
-            self._seen = compared(self._seen, state, position)
+            self._seen = check_epochs(self._seen, state, position)
         except LogForked as error:
             self.halt_on(error)
             return False
@@ -422,11 +422,11 @@ class LogReplica:
         while (left := until - time.monotonic()) > 0:
             if self._stopping.wait(min(left, NOTE_S)) or self._is_over():
                 return False
-            self.remember()
+            self.save_position()
         return not self._is_over()
 
     def _look(self) -> None:
-        recorded = Recorded(self._identity, self._position)
+        recorded = IdentityRecord(self._identity, self._position)
         identity = self.log.identity()
         begin, end = bounds_of_what_is_there(self.log)
         self.known_end = (end, time.monotonic())
@@ -436,21 +436,21 @@ class LogReplica:
         if self._is_contradicted and self._newest is not None:
             self._is_contradicted = False  # reset before the check: entries that arrive meanwhile set it again
             try:
-                check_still_there(self.log, self._newest, ASK_S)
+                check_record_present(self.log, self._newest, ASK_S)
             except LogError:
                 self._is_contradicted = True
                 raise
 
-    def remember(self) -> None:
+    def save_position(self) -> None:
         """Store the position durably, if it changed and there is a ``record``."""
         with self._noting:
             with self._turn:
                 state, position = self._state, self._position
-                if self._memory is None or self._halted is not None or position == self._noted:
+                if self._identity_store is None or self._halted is not None or position == self._noted:
                     return
             whose = state.cluster_id, state.name, self._kafka
             try:
-                self._memory.keep(Recorded(self._identity, position, state.epoch, state.state_id, *whose))
+                self._identity_store.save(IdentityRecord(self._identity, position, state.epoch, state.state_id, *whose))
                 self._noted, self._note_failed = position, False
             except (OSError, LogDamaged) as error:
                 if not self._note_failed:

@@ -4,10 +4,10 @@
 topic is read from its end. Heads follow their chunks, and confirmations follow their heads, so the last few records
 list the newest snapshots. Beyond them, only the chunks of the chosen snapshot are read.
 
-``Beginning`` chooses the start. A process must still be able to compare the log with the epochs that it remembers
-(decision 30). A state contains the ids of the epochs in its history. A snapshot whose history no longer contains a
-remembered epoch is skipped in favor of an older one. The comparison is impossible if every snapshot lacks the epoch and
-the log's first entry is deleted. The replica then starts without it and logs a warning.
+``StartPointFinder`` chooses the start. A process must still be able to compare the log with the epochs that it
+remembers (decision 30). A state contains the ids of the epochs in its history. A snapshot whose history no longer
+contains a remembered epoch is skipped in favor of an older one. The comparison is impossible if every snapshot lacks
+the epoch and the log's first entry is deleted. The replica then starts without it and logs a warning.
 
 Invariant: while the log has its first entry, no defect of the snapshot topic keeps a replica from starting.
 """
@@ -35,7 +35,7 @@ from ringlog.log.errors import (
 from ringlog.log.folding import BEGINNING, Start
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import POLL_S, read_to_end, record_at
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.snapshots import CHUNK_BYTES, confirmed, cut, dropped, fits, key_of, restored
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.errors import WireError
@@ -224,7 +224,7 @@ def _listed(records: list[SnapshotRecord]) -> tuple[ListedSnapshot, ...]:
     return tuple(found)
 
 
-class Beginning:
+class StartPointFinder:
     """The choice of a replica's start point.
 
     Args:
@@ -246,13 +246,15 @@ class Beginning:
         self._warn = log.warning if warns else lambda *_, **__: None
         self.epoch_max = epoch_max
 
-    def start(self, metadata: MetadataLog, identity: str, remembered: Callable[[str], tuple[Seen, ...]]) -> Start:
+    def start(
+        self, metadata: MetadataLog, identity: str, known_epochs: Callable[[str], tuple[KnownEpoch, ...]]
+    ) -> Start:
         """Return the start for the log whose topic has the id ``identity``.
 
         A missing or defective snapshot topic never raises: the start is then the log's beginning.
 
         Args:
-            remembered: Returns the epochs of a cluster that the replica must compare with the log.
+            known_epochs: Returns the epochs of a cluster that the replica must compare with the log.
 
         Raises:
             LogUnavailable: The snapshot topic could not be read, and the log's first entry is deleted.
@@ -261,18 +263,18 @@ class Beginning:
             return BEGINNING
         if self._oldest and metadata.begin_offset() == 0:
             return BEGINNING
-        forgetful: Start | None = None
+        uncompared: Start | None = None
         try:
             snapshots = self._open()
             try:
                 for one in reversed(snapshots.listed()) if self._oldest else snapshots.newest():
-                    found = self._tried(snapshots, one, metadata, identity)
+                    found = self._start_at(snapshots, one, metadata, identity)
                     if found is None:
                         continue
                     # Keep the newest snapshot that cannot be compared, in case that the log has lost its beginning.
-                    if not self._has_forgotten(found.state, remembered):
+                    if not self._lacks_epochs(found.state, known_epochs):
                         return found
-                    forgetful = forgetful or found
+                    uncompared = uncompared or found
             finally:
                 snapshots.close()
         except TopicMissing:
@@ -281,20 +283,20 @@ class Beginning:
             if metadata.begin_offset() > 0:
                 raise LogUnavailable(f"no snapshot of {metadata.name} could be read: {error}") from error
             self._warn("snapshots_unread", log=metadata.name, why=str(error))
-        if forgetful is not None and metadata.begin_offset() > 0:
-            self._warn("memory_not_compared", log=metadata.name, epoch=forgetful.state.epoch)
-            return forgetful
+        if uncompared is not None and metadata.begin_offset() > 0:
+            self._warn("memory_not_compared", log=metadata.name, epoch=uncompared.state.epoch)
+            return uncompared
         return BEGINNING
 
-    def _has_forgotten(self, state: ClusterState, remembered: Callable[[str], tuple[Seen, ...]]) -> bool:
+    def _lacks_epochs(self, state: ClusterState, known_epochs: Callable[[str], tuple[KnownEpoch, ...]]) -> bool:
         """Return True if the state cannot be compared with the remembered epochs, or contradicts them."""
         try:
-            return any(seen.epoch < state.history.oldest for seen in remembered(state.cluster_id))
+            return any(seen.epoch < state.history.oldest for seen in known_epochs(state.cluster_id))
         except LogDamaged as damaged:
             self._warn("snapshot_passed_over", epoch=state.epoch, code=damaged.code, why=damaged.message)
             return True
 
-    def _tried(
+    def _start_at(
         self,
         snapshots: SnapshotTopic,
         one: ListedSnapshot,

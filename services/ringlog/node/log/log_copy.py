@@ -39,7 +39,7 @@ from ringlog.log.archive.copies import LogCopy
 from ringlog.log.errors import CopyDamaged, LogForked, ReplicaHalted, SnapshotRefused
 from ringlog.log.folding import BEGINNING, Start, follow
 from ringlog.log.port import LogRecord
-from ringlog.log.replicas.identity import GROWN, Seen
+from ringlog.log.replicas.identity import FORKED_HINT, KnownEpoch
 from ringlog.log.replicas.recent import first_page
 from ringlog.log.snapshots import cut, fits, restored
 from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer, scan, sealer_of, write_frames, write_whole
@@ -90,7 +90,9 @@ class HeldLog:
         last = self.last
         if last is not None and record.offset <= last.offset:
             if record.offset == last.offset and record != last:
-                raise LogForked(f"offset {last.offset} has another entry than the member's copy of the log", GROWN)
+                raise LogForked(
+                    f"offset {last.offset} has another entry than the member's copy of the log", FORKED_HINT
+                )
             return False
         # The record before the base is kept for comparison, but its effect is already part of the base.
         if last is None and record.offset < self.base.position:
@@ -113,7 +115,9 @@ class HeldLog:
         """Raise LogForked unless the record before the base is the entry that created its state."""
         entry = decode_entry(record.data)
         if not isinstance(entry, Entry) or entry.state_id != self.base.state.state_id:
-            raise LogForked(f"offset {record.offset} has another entry than the snapshot of the member's copy", GROWN)
+            raise LogForked(
+                f"offset {record.offset} has another entry than the snapshot of the member's copy", FORKED_HINT
+            )
 
     def newer_base(self) -> Start | None:
         """Return the newest confirmed snapshot that can become the base, or None. Forgets older candidates."""
@@ -258,7 +262,7 @@ def held_of(path: Path) -> HeldLog:
     return held
 
 
-def copy_of_member(folder: Path, seen: Iterable[Seen] = ()) -> LogCopy:
+def copy_of_member(folder: Path, seen: Iterable[KnownEpoch] = ()) -> LogCopy:
     """Return the copy in a node's folder. The caller must hold the folder's lock.
 
     Args:

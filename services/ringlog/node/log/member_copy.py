@@ -30,7 +30,7 @@ from ringlog.log.folding import Start
 from ringlog.log.port import LogTail, MetadataLog
 from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.start_point import Beginning
+from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.node.errors import NodeFailed
 from ringlog.node.log.log_copy import CopyFile, HeldLog, reopened
 from ringlog.node.protocol.acks import RegisterSide
@@ -61,7 +61,7 @@ class MemberCopy(CopySide):
         path: Path,
         node: str,
         replica: LogReplica,
-        beginning: Beginning,
+        beginning: StartPointFinder,
         acknowledged: Epoch,
         news: threading.Event,
         stopping: threading.Event,
@@ -161,7 +161,7 @@ class CopiedSide:
         return self._registers.received(operation)
 
 
-def opened(path: Path, metadata: MetadataLog, beginning: Beginning) -> CopyFile:
+def opened(path: Path, metadata: MetadataLog, beginning: StartPointFinder) -> CopyFile:
     """Open the copy and check that this log continues it; otherwise start a new copy.
 
     Raises:

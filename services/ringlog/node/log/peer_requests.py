@@ -96,7 +96,7 @@ class PeerAsking:
         item = decode_entry(data)
         if isinstance(item, UnreadableEntry):
             return fold(state, item)
-        return self._own.foreseen.fold(state, EncodedEntry(item, data))
+        return self._own.read_ahead.fold(state, EncodedEntry(item, data))
 
     def _await(self, timeout_s: float) -> Epoch:
         until = time.monotonic() + timeout_s

@@ -43,7 +43,7 @@ from zlib import crc32
 
 from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.values import Epoch, NodeId, Token
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.node.errors import COPY, RowsBehind, RowsDamaged, RowsForeign, RowsMixed, RowsNewer
 from ringlog.node.registers.spans import Spans
 from ringlog.node.rows.pages import grouped
@@ -213,9 +213,9 @@ class DiskRows(RowStore):
                 f"restore it{NEXT}"
             )
 
-    def seen(self) -> tuple[Seen, ...]:
+    def seen(self) -> tuple[KnownEpoch, ...]:
         """Return the epoch of the rows, which the log must have."""
-        return (Seen(self.mark.epoch, self.mark.state_id, str(self._path)),) if self.mark.state_id else ()
+        return (KnownEpoch(self.mark.epoch, self.mark.state_id, str(self._path)),) if self.mark.state_id else ()
 
     # ------------------------------------------------------------------------------------------------ changes
 

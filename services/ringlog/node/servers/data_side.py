@@ -19,7 +19,7 @@ from ringlog.kernel.model.outcome import Entry, Outcome, UnreadableEntry
 from ringlog.kernel.model.state import ClusterState, changes_nothing
 from ringlog.kernel.values import Epoch, Micros, OperationId
 from ringlog.log.errors import LogError, WaitTimedOut
-from ringlog.log.replicas.identity import Seen
+from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.log.replicas.recent import RecentEntries
 from ringlog.log.replicas.replica import LogReplica
@@ -114,10 +114,10 @@ class DataSide:
         self._failure: BaseException | None = None
         self._thread: threading.Thread | None = None
 
-    def seen(self) -> tuple[Seen, ...]:
+    def seen(self) -> tuple[KnownEpoch, ...]:
         """Return the last epoch of the registers, which the log must have."""
         epoch, state_id = self._host.adopted
-        return (Seen(epoch, state_id, str(self._cells)),) if state_id else ()
+        return (KnownEpoch(epoch, state_id, str(self._cells)),) if state_id else ()
 
     def start(self, news: threading.Event) -> None:
         """Follow the log and serve requests.

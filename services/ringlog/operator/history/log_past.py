@@ -21,7 +21,7 @@ from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.opening import open_snapshots
 from ringlog.log.port import LogRecord, MetadataLog
 from ringlog.log.replicas.identity import check_begin
-from ringlog.log.replicas.start_point import Beginning, SnapshotTopic
+from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.operator.errors import Refused
 from ringlog.runtime.context import ClusterContext
 from ringlog.wire.records import StoredSnapshot
@@ -70,12 +70,12 @@ def past(
     """Return the history of an open log; see ``past_of``."""
     begin = log.begin_offset()
     if near is not None and archive is None:
-        start = Beginning(open_topic, near).start(log, log.identity(), lambda _: ())
+        start = StartPointFinder(open_topic, near).start(log, log.identity(), lambda _: ())
         if start.position >= begin:
             return Past(whole(log, None, start.position), start)
     if archive is not None or begin == 0:
         return Past(whole(log, archive))
-    start = Beginning(open_topic, oldest=True).start(log, log.identity(), lambda _: ())
+    start = StartPointFinder(open_topic, oldest=True).start(log, log.identity(), lambda _: ())
     check_begin(log.name, begin, start.position, "no snapshot is behind that; name the archive, if there is one")
     return Past(whole(log, None, start.position), start)
 
