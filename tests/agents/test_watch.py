@@ -13,7 +13,7 @@ from ringlog.agents.monitoring.outage import Outage
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.replicas import topic_watch as watch_module
 from ringlog.log.replicas.replica import MISSING_S
-from ringlog.log.replicas.topic_watch import Lost, TopicWatch
+from ringlog.log.replicas.topic_watch import LostTopic, TopicWatch
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.logs import SELDOM_S
 
@@ -38,7 +38,7 @@ class Scripted(TopicWatch):
 
     def at(self, seconds: float, there: Mapping[str, str | None] | None) -> End | None:
         self.now, self.there = seconds, there
-        lost = self.look()
+        lost = self.check()
         return None if lost is None else end_of(lost, "c")
 
 
@@ -84,15 +84,15 @@ def test_the_log_counts_before_any_other_topic() -> None:
 
 def test_a_crash_that_no_topic_explains_has_no_verdict() -> None:
     watch = Scripted()
-    assert watch.verdict() is None
+    assert watch.check_until_certain() is None
     watch.there = None
-    assert watch.verdict() is None
+    assert watch.check_until_certain() is None
 
 
 def test_a_verdict_waits_until_it_is_certain() -> None:
     watch = Scripted()
     watch.there = UP | {METADATA: "z"}
-    assert watch.verdict() == Lost(METADATA, "a", "z")
+    assert watch.check_until_certain() == LostTopic(METADATA, "a", "z")
 
 
 def complain(outage: Outage, times: int, name: str = "aiokafka.conn") -> None:
@@ -184,6 +184,6 @@ def test_however_often_it_looks_it_makes_one_client_and_asks_once(monkeypatch: p
     monkeypatch.setattr(watch_module, "admin_client", lambda servers: made.append(servers) or object())
     monkeypatch.setattr(watch_module, "topic_ids", lambda _, names, __: asked.append(names) or UP)
     watch = TopicWatch(NOBODY, {METADATA: "a", REQUESTS: "b"}, lambda _: None)
-    assert [watch.look() for _ in range(20)] == [None] * 20
+    assert [watch.check() for _ in range(20)] == [None] * 20
     assert made == [NOBODY]
     assert asked == [[METADATA, REQUESTS]] * 20

@@ -140,7 +140,7 @@ def test_what_is_submitted_meanwhile_travels_together(metadata: FaultyLog, resul
             super().__init__(inner)
             self._one_by_one = ThreadPoolExecutor(max_workers=1)
 
-        def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+        def append_async(self, records: Sequence[bytes]) -> Future[None]:
             return self._one_by_one.submit(self._later, records)
 
         def _later(self, records: Sequence[bytes]) -> None:

@@ -16,7 +16,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.port import LOOKUP_TIMEOUT_S, LogTail, MetadataLog, answered_at_once
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogTail, MetadataLog, completed_future
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,9 +75,9 @@ class FaultyLog:
         if fault.lost or fault.late or fault.answer_lost:
             raise LogUnavailable(f"{self.name}: no answer", "its fate is unknown")
 
-    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+    def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """The same, as a future."""
-        return answered_at_once(lambda: self.append(records))
+        return completed_future(lambda: self.append(records))
 
     def release(self) -> int:
         """Let the late records arrive now; returns how many they were."""

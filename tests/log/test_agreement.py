@@ -19,7 +19,7 @@ from ringlog.log.errors import ReplicaHalted
 from ringlog.log.replicas.replay import catch_up
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import SnapshotTopic
-from ringlog.log.replicas.state_agreement import Agreement
+from ringlog.log.replicas.state_agreement import DigestComparison
 from tests.log.test_snapshots import Cluster, confirmation
 
 LONG_S = 60.0
@@ -32,7 +32,7 @@ class Reader:
         self.evidence = folder / "disputed.state"
         self.replica = LogReplica(cluster.log).start()
         catch_up(self.replica)
-        self.agreement = Agreement(self.replica, lambda _: self.evidence, lambda: SnapshotTopic(cluster.records))
+        self.agreement = DigestComparison(self.replica, lambda _: self.evidence, lambda: SnapshotTopic(cluster.records))
         self.wrong = self.replica.state
 
         def follow(before: ClusterState, after: ClusterState, *more: object) -> None:

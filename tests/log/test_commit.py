@@ -85,13 +85,13 @@ def unanswered(log: FaultyLog, monkeypatch: pytest.MonkeyPatch, *, arrive: bool)
     """From here on the broker answers when the test does; the next records ``arrive`` all the same, or are lost."""
     answers: list[Future[None]] = []
 
-    def hand_over(records: Sequence[bytes]) -> Future[None]:
+    def append_async(records: Sequence[bytes]) -> Future[None]:
         if arrive or answers:
             log.append(records)
         answers.append(Future())
         return answers[-1]
 
-    monkeypatch.setattr(log, "hand_over", hand_over)
+    monkeypatch.setattr(log, "append_async", append_async)
     return answers
 
 

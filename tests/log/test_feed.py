@@ -23,7 +23,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord, LogTail
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.aio import AsyncReplica
-from ringlog.log.replicas.feed import HEAVY, Feed, weight_of
+from ringlog.log.replicas.feed import LARGE_WEIGHT, Feed, weight_of
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.submission.results import EntryChain
 from tests.log.faulty import FaultyLog
@@ -64,11 +64,11 @@ def shown(records: list[FoldedRecord]) -> list[tuple[int, int, str]]:
 
 
 @pytest.mark.parametrize("epoch", [0, 1, 7, 40])
-@pytest.mark.parametrize("kept_max", [1, 5, 1_000])
-def test_records_after_an_epoch_come_once_in_order(log: FaultyLog, write: Write, epoch: int, kept_max: int) -> None:
+@pytest.mark.parametrize("weight_max", [1, 5, 1_000])
+def test_records_after_an_epoch_come_once_in_order(log: FaultyLog, write: Write, epoch: int, weight_max: int) -> None:
     write(40)
     replica = LogReplica(log)
-    feed = Feed(replica, epoch, kept_max)
+    feed = Feed(replica, epoch, weight_max)
     with replica:
         read_up(replica)
         start = feed.state
@@ -133,7 +133,7 @@ def test_no_gap_makes_a_transaction_fold_twice(log: FaultyLog, write: Write, mon
 
 def test_what_grows_with_the_ring_weighs_more(log: FaultyLog, author: Author) -> None:
     replica = LogReplica(log)
-    feed = Feed(replica, 0, 3 * HEAVY)
+    feed = Feed(replica, 0, 3 * LARGE_WEIGHT)
     state = EMPTY_STATE
     with replica:
         for command in (InitializeCluster("tests", ()), *[Noop()] * 5):
@@ -141,15 +141,15 @@ def test_what_grows_with_the_ring_weighs_more(log: FaultyLog, author: Author) ->
             state = fold(state, encoded.entry).state
             log.append([encoded.data])
         read_up(replica)
-        assert feed._weight == len(feed._kept) == 6
-        light = feed._kept[-1][1]
+        assert feed._weight == len(feed._stored) == 6
+        light = feed._stored[-1][1]
         refused = replace(light, outcome=replace(light.outcome, kind=OutcomeKind.REFUSED), before=state, after=state)
         heavy = replace(refused, after=replace(state, prepared=PreparedGeneration("g", None, b"", 0, ())))
-        assert [weight_of(one) for one in (light, refused, heavy)] == [1, HEAVY, HEAVY]
+        assert [weight_of(one) for one in (light, refused, heavy)] == [1, LARGE_WEIGHT, LARGE_WEIGHT]
         for _ in range(4):
-            feed._hear(heavy.before, heavy.after, heavy.item, heavy.outcome, heavy.offset)
-        assert feed._weight == 3 * HEAVY
-        assert len(feed._kept) == 3
+            feed._on_folded(heavy.before, heavy.after, heavy.item, heavy.outcome, heavy.offset)
+        assert feed._weight == 3 * LARGE_WEIGHT
+        assert len(feed._stored) == 3
 
 
 def test_the_feed_of_an_epoch_to_come_has_no_state_yet(log: FaultyLog, write: Write) -> None:

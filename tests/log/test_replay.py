@@ -18,7 +18,7 @@ from ringlog.log.folding import Start, follow
 from ringlog.log.memory import MemoryLog
 from ringlog.log.port import LogRecord, LogTail
 from ringlog.log.replicas.recent import RecentEntries
-from ringlog.log.replicas.replay import Replay, ReplayTeller, catch_up
+from ringlog.log.replicas.replay import ProgressReporter, Replay, catch_up
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
@@ -94,8 +94,8 @@ def test_a_replay_has_no_deadline_while_it_gets_on() -> None:
 
 def test_what_is_soon_over_is_passed_over_and_what_lasts_has_an_end() -> None:
     now, told = [0.0], list[Replay]()
-    short = ReplayTeller("log", 100, 110, told.append, lambda: now[0])
-    long = ReplayTeller("log", 100, 110, told.append, lambda: now[0], "for another reason")
+    short = ProgressReporter("log", 100, 110, told.append, lambda: now[0])
+    long = ProgressReporter("log", 100, 110, told.append, lambda: now[0], "for another reason")
     for position in range(101, 111):
         short.at(position, position)
     assert told == []

@@ -6,7 +6,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import Future
 
-from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, completed_future
 from ringlog_sim.devices.broker import METADATA, SimBroker, SimRecord
 from ringlog_sim.devices.world import SECOND
 from tests.sim.carrying import carry_out
@@ -50,8 +50,8 @@ class SimulatedLog:
             values = [("", data) for data in records]
             carry_out(self.broker.world, self.host, self.broker.append(self.host, METADATA, values))
 
-    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
-        return answered_at_once(lambda: self.append(records))
+    def append_async(self, records: Sequence[bytes]) -> Future[None]:
+        return completed_future(lambda: self.append(records))
 
     def begin_offset(self) -> int:
         return 0

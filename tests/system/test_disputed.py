@@ -22,16 +22,16 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 FAILS = """
 import sys
 from dataclasses import replace
-from ringlog.log.replicas.state_agreement import Agreement
+from ringlog.log.replicas.state_agreement import DigestComparison
 
-real = Agreement.folded
+real = DigestComparison.folded
 
 def folded(self, before, after, *more):
     if str(after.epoch) in after.snapshots:
         after = replace(after, settings=after.settings.set("ranges_max", 7))
     real(self, before, after, *more)
 
-Agreement.folded = folded
+DigestComparison.folded = folded
 if sys.argv[1:2] == ["node"]:
     from ringlog.cli.main import main
     main()

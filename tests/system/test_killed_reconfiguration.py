@@ -37,7 +37,7 @@ from ringlog.agents.worker import run
 from ringlog.log.kafka.adapter import KafkaLog
 
 moment, left, role = sys.argv[1], int(sys.argv[2]), sys.argv[3]
-real = KafkaLog.hand_over
+real = KafkaLog.append_async
 
 def step(self, records):
     global left
@@ -51,7 +51,7 @@ def step(self, records):
         os.kill(os.getpid(), signal.SIGKILL)
     return sent
 
-KafkaLog.hand_over = step
+KafkaLog.append_async = step
 run(role)
 """
 """A validator that dies before, or right after, a step of the service is in the log."""

@@ -39,7 +39,7 @@ from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, end_
 from ringlog.agents.monitoring.health_view import ProcessView
 from ringlog.agents.monitoring.outage import Outage, take_over_logs
 from ringlog.agents.ports import MakeWorker, RoleWorker
-from ringlog.log.replicas.topic_watch import Lost, TopicWatch
+from ringlog.log.replicas.topic_watch import LostTopic, TopicWatch
 from ringlog.runtime.kafka.config import SILENCE_MS, current
 from ringlog.runtime.kafka.oauth import NoToken, OAuth
 from ringlog.runtime.kafka.security import BadKafkaConfig, Security
@@ -71,7 +71,7 @@ class AgentApp:
         self.role = role
         self.end = End(STOPPED, "stopped on request")
         self._cluster = settings.cluster
-        self._outage = Outage(settings.bootstrap_servers, lambda: self._watch.wake())
+        self._outage = Outage(settings.bootstrap_servers, lambda: self._watch.request_check())
         self._watch = TopicWatch(
             settings.bootstrap_servers, topics, self._lost, self._outage.away, self._outage.answers
         )
@@ -240,10 +240,10 @@ class AgentApp:
 
     def _explained(self, end: End) -> End:
         """Return the loss of a topic as the reason if there is one, even if another error was seen first."""
-        lost = self._watch.verdict()
+        lost = self._watch.check_until_certain()
         return end if lost is None else end_of(lost, self._cluster)
 
-    def _lost(self, lost: Lost) -> None:
+    def _lost(self, lost: LostTopic) -> None:
         """End the process because one of the role's topics is gone, active or not. Runs in the thread of the watch."""
         if self.end.code not in (STOPPED, CRASHED):
             return

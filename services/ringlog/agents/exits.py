@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING
 
 from ringlog.log.kafka.topics import METADATA, topic_name
 from ringlog.log.replicas.identity import ClusterIdentityStore
-from ringlog.log.replicas.topic_watch import Lost
+from ringlog.log.replicas.topic_watch import LostTopic
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.logs import get_logger
 
@@ -79,7 +79,7 @@ def accept_recovery(data_dir: Path, cluster: str, cluster_id: str, topic_id: str
     return tuple(path for memory in memories for path in memory.remove_outdated(cluster_id, topic_id))
 
 
-def end_of(lost: Lost, cluster: str) -> End:
+def end_of(lost: LostTopic, cluster: str) -> End:
     """Return the end of an agent of this cluster after the loss of a topic that it needs."""
     if lost.topic == topic_name(cluster, METADATA.suffix):
         return End(HALTED, f"{lost} ({RESTORE})")

@@ -16,7 +16,7 @@ from ringlog.log.kafka.topics import AGENTS
 from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import LogTail
 from ringlog.log.reading import read_to_end
-from ringlog.log.replicas.replay import Tell, catch_up, say
+from ringlog.log.replicas.replay import ProgressCallback, catch_up, log_progress
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import AgentStatus, RefusedProposal, decode_agent_status
@@ -113,7 +113,7 @@ class StatusReader:
     ``tell``: receives the progress of a long replay.
     """
 
-    def __init__(self, bootstrap_servers: str, cluster: str, tell: Tell = say) -> None:
+    def __init__(self, bootstrap_servers: str, cluster: str, tell: ProgressCallback = log_progress) -> None:
         self._tell = tell
         self._metadata = open_metadata(bootstrap_servers, cluster, "status")
         self._agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
@@ -178,7 +178,7 @@ def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal,
     return tuple(one for _, said in sorted(read_said(bootstrap_servers, cluster).items()) for one in said.refused)
 
 
-def read_status(bootstrap_servers: str, cluster: str, tell: Tell = say) -> tuple[AgentView, ...]:
+def read_status(bootstrap_servers: str, cluster: str, tell: ProgressCallback = log_progress) -> tuple[AgentView, ...]:
     """Return the views of all known roles, by name, once. Raises TopicMissing, LogUnavailable."""
     with StatusReader(bootstrap_servers, cluster, tell) as reader:
         return reader.read()

@@ -43,7 +43,7 @@ from ringlog.log.kafka.topics import (
 )
 from ringlog.log.replicas.identity import ClusterIdentityStore, Topic
 from ringlog.log.replicas.replica import MISSING_S
-from ringlog.log.replicas.topic_watch import Lost
+from ringlog.log.replicas.topic_watch import LostTopic
 from ringlog.protocol.roles import ROLES, Role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.kafka.security import BadKafkaConfig
@@ -203,7 +203,7 @@ def _await_topics(settings: ProcessSettings, records: ClusterIdentityStore, watc
             # A broker that has just started may not know all its topics yet, so only a longer absence counts.
             known = records.on_kafka_cluster(kafka) if missing > MISSING_S else ()
             if known:
-                raise Diverged(end_of(Lost(metadata, known[0].topic_id, None), settings.cluster).detail) from error
+                raise Diverged(end_of(LostTopic(metadata, known[0].topic_id, None), settings.cluster).detail) from error
             if waited >= WAIT_FOR_TOPICS_S:
                 raise
             if waited % 10 == 0:

@@ -30,7 +30,7 @@ from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replicas.identity import IdentityStore, KnownEpoch
 from ringlog.log.replicas.poll_policy import PollPolicy
-from ringlog.log.replicas.replay import Tell, catch_up, say
+from ringlog.log.replicas.replay import ProgressCallback, catch_up, log_progress
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.protocol.effects import Draw
@@ -101,7 +101,7 @@ class Client:
         cluster_id: str | None = None,
         record: Path | IdentityStore | None = None,
         seen: Iterable[KnownEpoch] = (),
-        tell: Tell = say,
+        tell: ProgressCallback = log_progress,
         resend_s: float = RESEND_S,
         clock: Clock | None = None,
         draw: Draw | None = None,

@@ -319,7 +319,7 @@ class Engine:
             waiting = self._outbox.take() if is_time and not self._stopping.is_set() else []
             if waiting:
                 made = parcels(waiting)
-                sent = self._requests.hand_over([parcel.data for parcel in made])
+                sent = self._requests.append_async([parcel.data for parcel in made])
         if waiting:
             sent.add_done_callback(lambda answer: self._guard(self._sent, made, answer))
 

@@ -16,7 +16,7 @@ from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import SILENCE_S
 from ringlog.log.replicas.identity import IdentityStore
-from ringlog.log.replicas.replay import Tell, catch_up, say
+from ringlog.log.replicas.replay import ProgressCallback, catch_up, log_progress
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.log.replicas.subscribers import Follower, Halt, Subscription
@@ -43,7 +43,7 @@ class MetadataWatch:
         *,
         cluster_id: str | None = None,
         record: Path | IdentityStore | None = None,
-        tell: Tell = say,
+        tell: ProgressCallback = log_progress,
         metadata: MetadataLog | None = None,
         beginning: StartPointFinder | None = None,
     ) -> None:

@@ -150,7 +150,7 @@ class GapWatch:
         self._until = until
         self._beyond = ""
 
-    def saw(self, made: FoldedRecord) -> None:
+    def check(self, made: FoldedRecord) -> None:
         """Check the next record. Call it for each record, in order. Raises LogGap."""
         item = made.item
         if self._until is not None and made.offset >= self._until:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from concurrent.futures import Future
 
 from ringlog.log.errors import LogTruncated
-from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, completed_future
 
 
 class MemoryLog:
@@ -41,9 +41,9 @@ class MemoryLog:
                 self._end += 1
             self._changed.notify_all()
 
-    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+    def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append all records in order and return a completed future."""
-        return answered_at_once(lambda: self.append(records))
+        return completed_future(lambda: self.append(records))
 
     def begin_offset(self) -> int:
         """Return the offset of the oldest record."""

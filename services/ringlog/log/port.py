@@ -58,10 +58,10 @@ class LogTail(Protocol):
         ...
 
 
-def answered_at_once(act: Callable[[], None]) -> Future[None]:
+def completed_future(act: Callable[[], None]) -> Future[None]:
     """Run an append that waits for its answer, and return the answer as a completed future.
 
-    Adapters whose ``append`` blocks implement ``hand_over`` with this function.
+    Adapters whose ``append`` blocks implement ``append_async`` with this function.
     """
     future: Future[None] = Future()
     try:
@@ -88,7 +88,7 @@ class MetadataLog(Protocol):
         """
         ...
 
-    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+    def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append the records without waiting.
 
         The future completes with the answer, or raises as ``append`` does. Records that the same thread hands over

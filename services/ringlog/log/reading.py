@@ -67,7 +67,7 @@ def record_at(log: MetadataLog, offset: int, timeout_s: float) -> LogRecord | No
     return found[0] if found and found[0].offset == offset else None
 
 
-def bounds_of_what_is_there(log: MetadataLog) -> tuple[int, int]:
+def visible_bounds(log: MetadataLog) -> tuple[int, int]:
     """Return the begin and end offsets of a topic that is known to exist.
 
     A client may report an existing topic as missing for a while. This function then raises LogUnavailable, not

@@ -28,8 +28,8 @@ from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import ACKS
 from ringlog.log.opening import open_snapshots, start_point_finder
 from ringlog.log.replicas.driver import LogDriver
-from ringlog.log.replicas.state_agreement import EVIDENCE, Agreement
-from ringlog.log.replicas.topic_watch import Lost, TopicWatch
+from ringlog.log.replicas.state_agreement import EVIDENCE, DigestComparison
+from ringlog.log.replicas.topic_watch import LostTopic, TopicWatch
 from ringlog.node.duplicate_identity import DuplicateCheck
 from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.identity import NodeFolder, NodeOptions
@@ -127,7 +127,7 @@ class NodeProcess:
         )
         self._acks = Acks(bootstrap, cluster, self._folder.keep, self._tail.ends_now, stopping)
         self._copy = self._member_copy()
-        self._agreement = Agreement(
+        self._agreement = DigestComparison(
             client.replica, lambda _: options.folder / EVIDENCE, partial(open_snapshots, bootstrap, cluster)
         )
         self._loads = Loads(bootstrap, cluster, self._row_replica, lambda: self._data.cells, stopping)
@@ -388,6 +388,6 @@ class NodeProcess:
     def _disk_failed(self, effect: DiskFailed) -> None:
         self._failure = effect.why
 
-    def _topic_lost(self, lost: Lost) -> None:
+    def _topic_lost(self, lost: LostTopic) -> None:
         """End the node: a replaced topic would deliver nothing, or records that do not continue the node's rows."""
         self._failure = NodeFailed(f"the mutations topic is not what it was: {lost}: replace the node by a new one")

@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 
 from ringlog.log.errors import ArchiveUnavailable, LogTruncated, LogUnavailable
-from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, answered_at_once
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, completed_future
 from ringlog_sim.devices.broker import SNAPSHOTS, SimBroker
 from ringlog_sim.devices.world import Chance, PowerCut, SimHost
 
@@ -55,9 +55,9 @@ class TopicAtOnce:
         for data in records:
             self.put("", data)
 
-    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+    def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append, as in ``MetadataLog``."""
-        return answered_at_once(lambda: self.append(records))
+        return completed_future(lambda: self.append(records))
 
     def put(self, key: str, data: bytes | None) -> int:
         """Write a record, as in ``KeyedRecords``."""

@@ -30,7 +30,7 @@ from ringlog.log.errors import LogUnavailable, TopicMissing
 from ringlog.log.kafka.topics import CDC, DEAD_LETTERS, MUTATIONS, admin_client, describe, topic_ids, verify_topics
 from ringlog.log.opening import start_point_finder
 from ringlog.log.replicas.identity import ClusterIdentityStore
-from ringlog.log.replicas.topic_watch import LOOKUP_TIMEOUT_S, Lost, TopicWatch
+from ringlog.log.replicas.topic_watch import LOOKUP_TIMEOUT_S, LostTopic, TopicWatch
 from ringlog.runtime.kafka.config import spark_options
 from ringlog.runtime.process import stop_on_signals
 from ringlog.runtime.trust import BadTrustConfig
@@ -107,7 +107,7 @@ class CdcJob:
         self._opened: list[Any] = []
         self._begins: dict[int, int] | None = None
         self._query: StreamingQuery | None = None
-        self._lost: list[Lost] = []
+        self._lost: list[LostTopic] = []
         self._source_partitions = 0
         """How many partitions of the source topic there are, as far as is known."""
 

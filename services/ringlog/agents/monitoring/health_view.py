@@ -81,8 +81,8 @@ def health_of(view: ProcessView) -> Health:
         return is_in(BROKER_AWAY, view.away)
     if worker is None:
         return is_in(STANDS_BY, "another instance acts in this role", is_ready=True)
-    if worker.log.silent_s is not None and worker.log.silence:
-        return is_in(BROKER_AWAY, worker.log.silence)
+    if worker.log.silent_s is not None and worker.log.outage:
+        return is_in(BROKER_AWAY, worker.log.outage)
     if not worker.is_active:
         doing = f"prepares its work in term {worker.term}" if worker.term else "reads the log and takes the role over"
         return is_in(TAKING_OVER, doing)

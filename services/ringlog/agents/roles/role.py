@@ -54,11 +54,11 @@ from ringlog.log.opening import open_metadata, open_snapshots, start_point_finde
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.driver import LogDriver, micros
-from ringlog.log.replicas.metrics import seen_log
+from ringlog.log.replicas.metrics import log_view
 from ringlog.log.replicas.poll_policy import PollPolicy
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.log.replicas.state_agreement import EVIDENCE, Agreement
+from ringlog.log.replicas.state_agreement import EVIDENCE, DigestComparison
 from ringlog.protocol.role import Accept, Acts, CheckSuperseded, superseded, take_role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
@@ -140,7 +140,7 @@ class RoleThread(ABC):
         self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=looks_after(self.role))
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
         snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)
-        self._agreement = Agreement(self.replica, self._evidence, snapshots)
+        self._agreement = DigestComparison(self.replica, self._evidence, snapshots)
         steps = SnapshotSteps(
             self.role,
             snapshots,
@@ -183,7 +183,7 @@ class RoleThread(ABC):
         is_active, refused = self._status == ACTIVE, len(self.refused())
         handled, more = self.handled_epoch(), tuple(self.figures())
         alarm, waits = self._sound.alarm, self._snapshots.waits
-        return RoleView(seen_log(self.replica), self.term, is_active, handled, refused, alarm, more, waits)
+        return RoleView(log_view(self.replica), self.term, is_active, handled, refused, alarm, more, waits)
 
     def stop(self) -> None:
         """Finish the work in progress, then return. Nothing is written afterwards."""

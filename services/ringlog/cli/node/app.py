@@ -21,7 +21,7 @@ from ringlog.client.creation.creation import founded_as
 from ringlog.files import private_process, process_data_dir
 from ringlog.log.kafka.diagnosis import reject_refused_login
 from ringlog.log.opening import start_point_finder
-from ringlog.log.replicas.replay import say
+from ringlog.log.replicas.replay import log_progress
 from ringlog.operator.balancing import last_heard
 from ringlog.operator.intents.intents import NUM_TOKENS
 from ringlog.operator.views import views
@@ -94,7 +94,7 @@ def run(
             return
         certified = _guarded(listen, advertise, insecure)
         place = context.bootstrap, context.cluster
-        with closing(connect(context, f"node-{name}", say, is_relaxed=True)) as client:
+        with closing(connect(context, f"node-{name}", log_progress, is_relaxed=True)) as client:
             cluster_id = retry_until_answered(
                 partial(founded_as, client.replica.log, beginning=start_point_finder(*place)),
                 stopping,

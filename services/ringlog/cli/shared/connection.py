@@ -31,7 +31,7 @@ from ringlog.client.client import Client
 from ringlog.log.errors import TopicMissing
 from ringlog.log.kafka.diagnosis import why_no_answer
 from ringlog.log.opening import start_point_finder
-from ringlog.log.replicas.replay import Replay, Tell
+from ringlog.log.replicas.replay import ProgressCallback, Replay
 from ringlog.operator.views.words import printable
 from ringlog.runtime.context import (
     ClusterContext,
@@ -270,7 +270,7 @@ def report_replay(replay: Replay) -> None:
 
 
 def connect(
-    context: ClusterContext, submitter: str = "cli", tell: Tell = report_replay, is_relaxed: bool = False
+    context: ClusterContext, submitter: str = "cli", tell: ProgressCallback = report_replay, is_relaxed: bool = False
 ) -> Client:
     """Return a client of the cluster, to be used as a context manager. ``is_relaxed``: see ``Client``."""
     beginning = start_point_finder(context.bootstrap, context.cluster, warns=False)

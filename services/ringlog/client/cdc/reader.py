@@ -33,7 +33,7 @@ from ringlog.client.cdc.stores import FileProgress, MemoryProgress, ProgressStor
 from ringlog.client.cdc.topics import CdcRecord, Topics
 from ringlog.kernel.changes import TableChange
 from ringlog.kernel.values import Micros
-from ringlog.log.replicas.replay import Tell, say
+from ringlog.log.replicas.replay import ProgressCallback, log_progress
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import CdcRow, decode_cdc_row
 
@@ -86,7 +86,7 @@ class CdcReader:
         until_end: bool = False,
         share: tuple[int, int] = WHOLE,
         log_record: Path | None = None,
-        tell: Tell = say,
+        tell: ProgressCallback = log_progress,
     ) -> None:
         self.lost_rows = 0
         self._cluster = cluster

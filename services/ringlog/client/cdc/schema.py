@@ -28,7 +28,7 @@ from ringlog.log.opening import start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.identity import IdentityStore
-from ringlog.log.replicas.replay import ReplayTeller, Tell, say
+from ringlog.log.replicas.replay import ProgressCallback, ProgressReporter, log_progress
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.runtime.logs import get_logger
 
@@ -57,7 +57,7 @@ class SchemaFollower:
         metadata: MetadataLog | None = None,
         beginning: StartPointFinder | None = None,
         past: StartPointFinder | None = None,
-        tell: Tell = say,
+        tell: ProgressCallback = log_progress,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self.table_versions = TableVersions()
@@ -124,7 +124,7 @@ class SchemaFollower:
         found, state = TableVersions(), start.state
         found.begin(state)
         log.info("looks_back", log=metadata.name, from_epoch=state.epoch, to_epoch=end.epoch)
-        teller = ReplayTeller(metadata.name, start.position, end.position, self._tell, self._clock, PAST)
+        teller = ProgressReporter(metadata.name, start.position, end.position, self._tell, self._clock, PAST)
         tail = metadata.tail(start.position)
         try:
             for made in follow(read_to_end(metadata, tail), state):

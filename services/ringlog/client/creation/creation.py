@@ -36,7 +36,7 @@ from ringlog.log.opening import open_metadata, start_point_finder
 from ringlog.log.port import MetadataLog
 from ringlog.log.reading import read_to_end
 from ringlog.log.replicas.identity import check_begin
-from ringlog.log.replicas.replay import Tell, catch_up, say
+from ringlog.log.replicas.replay import ProgressCallback, catch_up, log_progress
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.protocol.effects import Draw
@@ -81,7 +81,7 @@ def found(
     timeout_s: float = TIMEOUT_S,
     clock: Clock | None = None,
     draw: Draw | None = None,
-    tell: Tell = say,
+    tell: ProgressCallback = log_progress,
 ) -> Founding:
     """Create the cluster on the log that ``replica`` follows, or return the existing one. Both are read back from the
     log.
@@ -143,7 +143,7 @@ def found_cluster(
     replication: int | None = None,
     stored_id: str = "",
     anew: bool = False,
-    tell: Tell = say,
+    tell: ProgressCallback = log_progress,
 ) -> Founding:
     """Create missing topics, check topic settings, publish the schemas and create the cluster.
 

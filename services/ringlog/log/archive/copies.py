@@ -79,7 +79,7 @@ def end_of(copy: LogCopy) -> CopyEnd:
             if made.is_halt:
                 hint = "this release does not know the entry: install one that does"
                 raise ReplicaHalted(made.outcome.code, made.outcome.detail, made.offset, hint)
-            watch.saw(made)
+            watch.check(made)
             at = made.next if made.after is not made.before else at
             seen = check_epochs(seen, made.after, made.next.position)
         has_gap = False

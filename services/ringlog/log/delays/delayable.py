@@ -37,7 +37,7 @@ from ringlog.log.delays.control import LOOK_S, DelaysControl
 from ringlog.log.delays.rules import COMMIT, DELAY, DROP, PROPAGATION, HeldEntry, Rule
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import follow
-from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, LogTail, MetadataLog, answered_at_once
+from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, LogTail, MetadataLog, completed_future
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.wire.entries import decode_entry
 
@@ -187,11 +187,11 @@ class DelayableLog:
         if unanswered:
             raise LogUnavailable(f"{self.name}: no answer (a rule drops it)", "its fate is unknown")
 
-    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+    def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append without waiting if no rule concerns this participant. Otherwise wait here."""
         if not self._rules(COMMIT) and not self._on_their_way:
-            return self._inner.hand_over(records)
-        return answered_at_once(lambda: self.append(records))
+            return self._inner.append_async(records)
+        return completed_future(lambda: self.append(records))
 
     def begin_offset(self) -> int:
         return self._inner.begin_offset()

@@ -126,13 +126,13 @@ class KafkaLog:
             LogUnavailable: The outcome of all records is unknown.
             RecordTooLarge: A record exceeds the size limit, so a retry fails, too.
         """
-        handed = self.hand_over(records)
+        handed = self.append_async(records)
         try:
             handed.result(timeout=self._delivery_timeout_s + 5)
         except FutureTimeout as error:
             raise LogUnavailable(f"{self._topic}: no acknowledgement in time", "its fate is unknown") from error
 
-    def hand_over(self, records: Sequence[bytes]) -> Future[None]:
+    def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append in order without waiting; see ``AckedProducer.send_all``."""
         return self._sender().send_all(self._topic, records)
 

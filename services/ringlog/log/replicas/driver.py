@@ -44,7 +44,7 @@ def micros(seconds: float) -> Micros:
     return round(seconds * 1_000_000)
 
 
-class _Sent:
+class _PendingAppend:
     """Records that were handed to the log in one call.
 
     ``answered_at`` is the monotonic time of their answer, 0 before it.
@@ -83,7 +83,7 @@ class LogDriver:
         self._replica = replica
         self._look = look or (lambda: None)
         self._look_s = look_s
-        self._sent: list[_Sent] = []
+        self._sent: list[_PendingAppend] = []
         clock = clock or SystemClock()
         self.handlers: Handlers = {
             Newest: lambda _: replica.state,
@@ -93,7 +93,7 @@ class LogDriver:
             Barrier: self._barrier,
             CatchUp: lambda _: catch_up(replica, look=self._look),
             Until: self._until,
-            Exclusive: self._alone,
+            Exclusive: self._run_exclusively,
             FaultPoint: lambda _: None,
         }
 
@@ -105,7 +105,7 @@ class LogDriver:
         return self.handlers[type(effect)](effect)
 
     def _append(self, effect: Append) -> None:
-        self._sent.append(_Sent(self._log.hand_over(list(effect.records)), len(effect.records)))
+        self._sent.append(_PendingAppend(self._log.append_async(list(effect.records)), len(effect.records)))
 
     def _barrier(self, effect: Barrier) -> ClusterState:
         with self._replica.poll_policy.urgent():
@@ -119,7 +119,7 @@ class LogDriver:
         """
         begun = time.monotonic()
         while True:
-            begun = max(begun, self._answered_until())
+            begun = max(begun, self._last_answer_time())
             now = time.monotonic()
             # While an answer is outstanding, the full timeout is left.
             left_s = effect.timeout / 1e6 - (now - (now if self._sent else begun))
@@ -131,7 +131,7 @@ class LogDriver:
                     return None
             self._look()
 
-    def _answered_until(self) -> float:
+    def _last_answer_time(self) -> float:
         """Remove answered appends from the list and return the time of the last answer.
 
         Raises the log's error if it rejected records definitely.
@@ -141,7 +141,7 @@ class LogDriver:
         self._sent = [one for one in sent if one not in answered]
         return max((one.answered_at for one in answered), default=0.0)
 
-    def _is_answered(self, sent: _Sent) -> bool:
+    def _is_answered(self, sent: _PendingAppend) -> bool:
         """Return True if the append has its answer. An unknown outcome counts as an answer.
 
         Raises the log's error if it rejected the records definitely.
@@ -155,7 +155,7 @@ class LogDriver:
             raise error
         return True
 
-    def _alone(self, effect: Exclusive) -> Any:
+    def _run_exclusively(self, effect: Exclusive) -> Any:
         started = time.monotonic()
         if not self._replica.decisions.acquire(timeout=effect.timeout / 1e6):
             raise WaitTimedOut("another decision of this process", time.monotonic() - started, "nothing was sent")

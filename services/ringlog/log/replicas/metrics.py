@@ -34,7 +34,7 @@ class LogView:
     counts: tuple[tuple[str, int], ...] = ()
 
     @property
-    def silence(self) -> str:
+    def outage(self) -> str:
         """A text that says that the broker is away; empty if it answers."""
         if self.silent_s is None:
             return "the broker has not shown the log yet"
@@ -48,7 +48,7 @@ class LogView:
         return "" if self.halted is None else f"{self.halted.code}: {self.halted.detail}"
 
 
-def seen_log(replica: LogReplica) -> LogView:
+def log_view(replica: LogReplica) -> LogView:
     """Return the present view of a replica."""
     state, position, known = replica.state, replica.position, replica.known_end
     counts = replica.counts

@@ -2,7 +2,7 @@
 
 A replay of a log of several months takes minutes, and no fixed deadline fits. The wait continues while the replica
 makes progress. It ends with LogUnavailable if no record arrives for some time. The replica keeps its state for the next
-attempt. Progress and the remaining time at the present rate are reported regularly (``Tell``).
+attempt. Progress and the remaining time at the present rate are reported regularly (``ProgressCallback``).
 """
 
 from __future__ import annotations
@@ -58,11 +58,11 @@ class Replay:
         return f"reading {self.log} {self.what}: {where}, about {self.left_s:.0f} s more"
 
 
-Tell = Callable[[Replay], None]
+ProgressCallback = Callable[[Replay], None]
 """A receiver of progress reports."""
 
 
-def say(replay: Replay) -> None:
+def log_progress(replay: Replay) -> None:
     """Write a progress report to the process's log."""
     log.info(
         "replayed" if replay.is_over else "replays",
@@ -75,14 +75,14 @@ def say(replay: Replay) -> None:
     )
 
 
-class ReplayTeller:
+class ProgressReporter:
     """Progress reports of a replay from record ``first`` to ``end``.
 
     A short replay is not reported. A longer one is reported after ``FIRST_S``, then every ``AGAIN_S``, and at its end.
     """
 
     def __init__(
-        self, log_name: str, first: int, end: int, tell: Tell, clock: Callable[[], float], what: str = WHOLE
+        self, log_name: str, first: int, end: int, tell: ProgressCallback, clock: Callable[[], float], what: str = WHOLE
     ) -> None:
         self._log, self._first, self._end, self._what = log_name, first, end, what
         self._tell, self._clock = tell, clock
@@ -106,7 +106,7 @@ def catch_up(
     *,
     silence_s: float = SILENCE_S,
     look: Callable[[], None] = lambda: None,
-    tell: Tell = say,
+    tell: ProgressCallback = log_progress,
     clock: Callable[[], float] = time.monotonic,
 ) -> ClusterState:
     """Wait for a state that contains every entry of the log at the time of the call: a read barrier without a deadline.
@@ -121,7 +121,7 @@ def catch_up(
     end = replica.end_offset(silence_s)
     moved = clock()
     position = replica.position
-    telling = ReplayTeller(replica.log.name, position, end, tell, clock)
+    telling = ProgressReporter(replica.log.name, position, end, tell, clock)
     while position < end:
         look()
         _await(replica, end)

@@ -44,7 +44,7 @@ from ringlog.log.errors import (
 )
 from ringlog.log.folding import BEGINNING, FoldedRecord, Founder, GapWatch, ReadAhead, Start, follow
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
-from ringlog.log.reading import bounds_of_what_is_there
+from ringlog.log.reading import visible_bounds
 from ringlog.log.replicas.identity import (
     FileIdentityStore,
     IdentityRecord,
@@ -63,14 +63,14 @@ from ringlog.log.replicas.subscribers import Follower, Halt, Subscribers, Subscr
 from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
 from ringlog.runtime.logs import Seldom, get_logger
 
-POLL_S, WATCH_S, NOTE_S = 0.2, 5.0, 1.0
-"""``NOTE_S``: time between two records of the position, which is the most that a power failure loses."""
+POLL_S, WATCH_S, SAVE_S = 0.2, 5.0, 1.0
+"""``SAVE_S``: time between two records of the position, which is the most that a power failure loses."""
 RETRY_S, ASK_S, SUSPECT_S, MISSING_S = 0.05, 2.0, 0.5, 10.0
 
 T = TypeVar("T")
 log = get_logger(__name__)
 _ALARMS = (OutcomeKind.UNREADABLE, OutcomeKind.FOREIGN, OutcomeKind.REFUSED)
-_OFF_THE_CHAIN = (OutcomeKind.STALE, OutcomeKind.EXPIRED)
+_OUTDATED = (OutcomeKind.STALE, OutcomeKind.EXPIRED)
 
 
 class LogReplica:
@@ -109,12 +109,12 @@ class LogReplica:
         self._seen = tuple(seen)
         self._watch_s = watch_s
         self._identity, self._beginning = "", beginning
-        self._begin_with(start)
+        self._start_from(start)
         self._founder: Founder | None = None
         self._newest: LogRecord | None = None
         self._arrived: LogRecord | None = None
-        self._noted, self._is_contradicted, self._note_failed = -1, False, False
-        self._noting = threading.Lock()
+        self._saved_position, self._is_contradicted, self._save_failed = -1, False, False
+        self._save_lock = threading.Lock()
         self._halted: Halt | None = None
         self._alarm = Seldom(log)
         self._counts: Counter[OutcomeKind] = Counter()
@@ -141,11 +141,11 @@ class LogReplica:
             self._kafka = self.log.kafka_id()
             self._identity_store.check_topic(Topic(self.log.name, self._identity, self._kafka, end))
         if self._beginning is not None:
-            self._begin_with(self._beginning.start(self.log, self._identity, self._known_epochs))
+            self._start_from(self._beginning.start(self.log, self._identity, self._known_epochs))
         check_begin(self.log.name, begin, self._position)
         check_identity(self.log.name, IdentityRecord(self._identity, self._position), self._identity, end)
-        if self._state.epoch > 0 and self._is_expected(self._state, self._position):
-            self._agrees(self._state, self._position)
+        if self._state.epoch > 0 and self._check_cluster_id(self._state, self._position):
+            self._check_epochs(self._state, self._position)
         self.save_position()
         self._threads = (
             threading.Thread(target=self._run, name=f"replica-{self.log.name}", daemon=True),
@@ -155,7 +155,7 @@ class LogReplica:
             thread.start()
         return self
 
-    def _begin_with(self, start: Start) -> None:
+    def _start_from(self, start: Start) -> None:
         self.started_from = KnownEpoch(start.state.epoch, start.state.state_id, "its beginning", start.position)
         self._state, self._position = start.state, start.position
 
@@ -247,7 +247,7 @@ class LogReplica:
         started = time.monotonic()
         while True:
             with self._changed:
-                self._raise_if_over()
+                self._raise_if_ended()
                 version = self._version
             found = predicate(self._state)
             if found is not None and found is not False:
@@ -257,7 +257,7 @@ class LogReplica:
                 hint = f"the replica is at epoch {self._state.epoch}, offset {self._position}"
                 raise WaitTimedOut(what, time.monotonic() - started, hint)
             with self._changed:
-                if self._version == version and not self._is_over():
+                if self._version == version and not self._has_ended():
                     self._changed.wait(left)
 
     def subscribe(self, follower: Follower, on_failure: Callable[[Exception], None] | None = None) -> Subscription:
@@ -268,25 +268,25 @@ class LogReplica:
         ``halt_on_defect``.
         """
         with self._turn:
-            following = self._followers.add(follower, on_failure)
-            return Subscription(self._state, self._position, lambda: self._followers.remove(following), following)
+            registration = self._followers.add(follower, on_failure)
+            return Subscription(self._state, self._position, lambda: self._followers.remove(registration), registration)
 
     # ------------------------------------------------------------------------------------------- folding
 
     def _run(self) -> None:
-        while self._folds():
+        while self._fold_log():
             pass
 
-    def _folds(self) -> bool:
+    def _fold_log(self) -> bool:
         """Fold until the replica is over. True: the log begins later now, and the replica restarts with a snapshot."""
         tail: LogTail | None = None
         try:
             tail = self.log.tail(self._position)
-            for made in follow(self._arriving(tail), self._state, self.read_ahead.judge):
-                if not self._take(made):
+            for made in follow(self._poll_records(tail), self._state, self.read_ahead.judge):
+                if not self._apply(made):
                     break
         except LogDamaged as error:
-            if isinstance(error, LogTruncated) and self._begins_again():
+            if isinstance(error, LogTruncated) and self._restart_from_snapshot():
                 return True
             self.halt_on(error)
         except Exception as error:
@@ -296,7 +296,7 @@ class LogReplica:
                 tail.close()
         return False
 
-    def _begins_again(self) -> bool:
+    def _restart_from_snapshot(self) -> bool:
         """Take a later snapshot, unless followers would miss records. Retry if the broker is away."""
         begins = self._beginning
         try:
@@ -304,19 +304,19 @@ class LogReplica:
         except LogUnavailable:
             return not self._stopping.wait(RETRY_S)
         with self._turn:
-            if start is None or start.position <= self._position or not self._agrees(start.state, start.position):
+            if start is None or start.position <= self._position or not self._check_epochs(start.state, start.position):
                 return False
             if self._followers:
                 self.halt_on(LogPassed(self.log.name, self._position))
                 return False
-            self._begin_with(start)
+            self._start_from(start)
         log.info("begins_again", log=self.log.name, epoch=start.state.epoch, offset=start.position)
         return True
 
-    def _arriving(self, tail: LogTail) -> Iterator[LogRecord]:
+    def _poll_records(self, tail: LogTail) -> Iterator[LogRecord]:
         """Yield records as they arrive, and publish the position after each batch or control record."""
         budget = PollBudget()
-        while not self._is_over():
+        while not self._has_ended():
             records = tail.poll(POLL_S)
             for record in records:
                 self._arrived = record
@@ -325,37 +325,37 @@ class LogReplica:
                 self._publish(tail.position)
             self.poll_policy.pause(budget, records)
 
-    def _take(self, made: FoldedRecord) -> bool:
+    def _apply(self, made: FoldedRecord) -> bool:
         """Advance past one record and call the followers. Return False if the replica is over."""
         offset, item, outcome, before, after = made.offset, made.item, made.outcome, made.before, made.after
         with self._turn:
-            if self._is_over():
+            if self._has_ended():
                 return False
             self._counts[kind := outcome.kind] += 1
             if made.is_halt:
                 hint = "this release does not know the entry: install one that does"
                 self._halt(Halt(outcome.code or "unknown_command", outcome.detail, offset, hint))
                 return False
-            self._gaps.saw(made)
+            self._gaps.check(made)
             if kind in _ALARMS:
                 self._alarm.warn("entry_" + kind.value, offset=offset, code=outcome.code, detail=outcome.detail)
             if before.epoch == 0 and (founder := made.founder) is not None:
                 self._founder = founder
-                if not self._is_expected(after, offset):
+                if not self._check_cluster_id(after, offset):
                     return False
-            if self._seen and not self._agrees(after, offset + 1):
+            if self._seen and not self._check_epochs(after, offset + 1):
                 return False
             if after is not before and self._arrived is not None:
                 self._newest = self._arrived
                 self.recent.add(after.epoch, self._arrived.data, made.next if is_mark(before, after) else None)
-            elif kind in _OFF_THE_CHAIN and isinstance(item, Entry) and contradicts_history(before, item):
+            elif kind in _OUTDATED and isinstance(item, Entry) and contradicts_history(before, item):
                 self._is_contradicted = True
             self._state = after
             self._position = offset + 1
-            self._followers.tell(before, after, item, outcome, offset)
-        return not self._is_over()
+            self._followers.notify(before, after, item, outcome, offset)
+        return not self._has_ended()
 
-    def _is_expected(self, state: ClusterState, offset: int) -> bool:
+    def _check_cluster_id(self, state: ClusterState, offset: int) -> bool:
         """Compare the cluster's id with the configured and the stored one. Halt and return False if it differs."""
         if self._cluster_id is not None and self._cluster_id != state.cluster_id:
             detail = f"this is cluster {state.cluster_id}, configured is {self._cluster_id}"
@@ -368,7 +368,7 @@ class LogReplica:
             return False
         return True
 
-    def _agrees(self, state: ClusterState, position: int) -> bool:
+    def _check_epochs(self, state: ClusterState, position: int) -> bool:
         """Compare this log at ``position`` with the stored epochs. Halt and return False if it differs."""
         try:
             self._seen = check_epochs(self._seen, state, position)
@@ -378,7 +378,7 @@ class LogReplica:
         return True
 
     def _publish(self, position: int) -> None:
-        if not self._agrees(self._state, position):
+        if not self._check_epochs(self._state, position):
             return
         with self._changed:
             if position >= self._position:
@@ -396,9 +396,9 @@ class LogReplica:
         """
         suspected, missing_since = False, None
         pause = self._watch_s
-        while self._rests(pause):
+        while self._pause(pause):
             try:
-                self._look()
+                self._check_topic()
                 suspected, missing_since = False, None
             except LogUnavailable:
                 missing_since = None
@@ -416,19 +416,19 @@ class LogReplica:
             in_doubt = suspected or missing_since is not None
             pause = min(SUSPECT_S, self._watch_s) if in_doubt else self._watch_s
 
-    def _rests(self, pause_s: float) -> bool:
+    def _pause(self, pause_s: float) -> bool:
         """Pause, and store the position meanwhile. Return False when the replica is over."""
         until = time.monotonic() + pause_s
         while (left := until - time.monotonic()) > 0:
-            if self._stopping.wait(min(left, NOTE_S)) or self._is_over():
+            if self._stopping.wait(min(left, SAVE_S)) or self._has_ended():
                 return False
             self.save_position()
-        return not self._is_over()
+        return not self._has_ended()
 
-    def _look(self) -> None:
+    def _check_topic(self) -> None:
         recorded = IdentityRecord(self._identity, self._position)
         identity = self.log.identity()
-        begin, end = bounds_of_what_is_there(self.log)
+        begin, end = visible_bounds(self.log)
         self.known_end = (end, time.monotonic())
         check_identity(self.log.name, recorded, identity, end)
         if self._position >= end:
@@ -443,25 +443,25 @@ class LogReplica:
 
     def save_position(self) -> None:
         """Store the position durably, if it changed and there is a ``record``."""
-        with self._noting:
+        with self._save_lock:
             with self._turn:
                 state, position = self._state, self._position
-                if self._identity_store is None or self._halted is not None or position == self._noted:
+                if self._identity_store is None or self._halted is not None or position == self._saved_position:
                     return
             whose = state.cluster_id, state.name, self._kafka
             try:
                 self._identity_store.save(IdentityRecord(self._identity, position, state.epoch, state.state_id, *whose))
-                self._noted, self._note_failed = position, False
+                self._saved_position, self._save_failed = position, False
             except (OSError, LogDamaged) as error:
-                if not self._note_failed:
+                if not self._save_failed:
                     log.warning("position_not_recorded", log=self.log.name, error=str(error))
-                self._note_failed = True
+                self._save_failed = True
 
     def end_offset(self, timeout_s: float) -> int:
         """Return the offset after the last record of the log. Raises as ``read_barrier`` does."""
         deadline = time.monotonic() + timeout_s
         while True:
-            self._raise_if_over()
+            self._raise_if_ended()
             try:
                 return self.log.end_offset(min(ASK_S, max(deadline - time.monotonic(), RETRY_S)))
             except (LogUnavailable, TopicMissing):
@@ -488,10 +488,10 @@ class LogReplica:
         if first:
             log.error("replica_halted", log=self.log.name, code=halt.code, detail=halt.detail, offset=halt.offset)
 
-    def _is_over(self) -> bool:
+    def _has_ended(self) -> bool:
         return self._halted is not None or self._stopping.is_set()
 
-    def _raise_if_over(self) -> None:
+    def _raise_if_ended(self) -> None:
         if self._halted is not None:
             halt = self._halted
             raise ReplicaHalted(halt.code, halt.detail, halt.offset, halt.hint)

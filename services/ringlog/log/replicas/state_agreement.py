@@ -47,7 +47,7 @@ EVIDENCE: Final = "disputed.state"
 log = get_logger(__name__)
 
 
-class Agreement:
+class DigestComparison:
     """The comparison of ``replica``'s states with the confirmed digests.
 
     Args:
@@ -62,8 +62,8 @@ class Agreement:
         self._snapshots = snapshots
         self._evidence = evidence
         self._marks: dict[Epoch, ClusterState] = {}
-        self._due: list[tuple[ClusterState, str]] = []
-        self._news = threading.Condition()
+        self._pending: list[tuple[ClusterState, str]] = []
+        self._pending_changed = threading.Condition()
         self._thread: threading.Thread | None = None
 
     def folded(
@@ -79,8 +79,8 @@ class Agreement:
         ]
         self._marks = {epoch: state for epoch, state in self._marks.items() if str(epoch) in after.snapshots}
         if said:
-            with self._news:
-                self._due += said
+            with self._pending_changed:
+                self._pending += said
                 if self._thread is None or not self._thread.is_alive():
                     self._thread = threading.Thread(target=self._compare_all, name="agreement", daemon=True)
                     self._thread.start()
@@ -93,19 +93,19 @@ class Agreement:
 
     def _compare_all(self) -> None:
         while True:
-            with self._news:
-                if not self._due:
+            with self._pending_changed:
+                if not self._pending:
                     self._thread = None
                     return
-                state, confirmed = self._due.pop(0)
+                state, confirmed = self._pending.pop(0)
             if (own := digest(state)) == confirmed:
                 continue
-            if why := self._unfounded(state, confirmed):
+            if why := self._unconfirmed_reason(state, confirmed):
                 log.error("digest_unfounded", epoch=state.epoch, own=own, confirmed=confirmed, why=why)
             else:
                 self._quarantine(state, own, confirmed)
 
-    def _unfounded(self, state: ClusterState, confirmed: str) -> str:
+    def _unconfirmed_reason(self, state: ClusterState, confirmed: str) -> str:
         """Return why the digest is not backed by a valid snapshot, empty if it is.
 
         Reads the snapshot in the same way as a starting replica.
@@ -129,7 +129,7 @@ class Agreement:
         path = self._evidence(state)
         try:
             if not path.exists():
-                write_private(path, _told(state, own, confirmed))
+                write_private(path, _evidence_json(state, own, confirmed))
         except OSError as error:
             log.error("evidence_not_kept", file=str(path), why=str(error))
         self._replica.halt_on(
@@ -141,7 +141,7 @@ class Agreement:
         )
 
 
-def _told(state: ClusterState, own: str, confirmed: str) -> str:
+def _evidence_json(state: ClusterState, own: str, confirmed: str) -> str:
     parts = {name: data.hex() for name, data in encoded_parts(state).items()}
     about = {"cluster_id": state.cluster_id, "epoch": state.epoch, "state_id": state.state_id}
     return json.dumps({**about, "digest": own, "confirmed": confirmed, "parts": parts}) + "\n"

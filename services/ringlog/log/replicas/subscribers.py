@@ -28,7 +28,7 @@ class Halt:
 
 
 @dataclass(slots=True, eq=False)
-class Following:
+class Registration:
     """One follower of a replica.
 
     ``failure`` is the exception that it raised. The replica then no longer calls it.
@@ -50,7 +50,7 @@ class Subscription:
     state: ClusterState
     offset: int
     close: Callable[[], None]
-    following: Following
+    registration: Registration
 
     @property
     def failure(self) -> Exception | None:
@@ -58,7 +58,7 @@ class Subscription:
 
         After an exception the follower was removed and has missed every later record.
         """
-        return self.following.failure
+        return self.registration.failure
 
 
 class Subscribers:
@@ -70,36 +70,36 @@ class Subscribers:
     def __init__(self, name: str, turn: AbstractContextManager[Any]) -> None:
         self._name = name
         self._turn = turn
-        self._following: tuple[Following, ...] = ()
+        self._registrations: tuple[Registration, ...] = ()
 
     def __bool__(self) -> bool:
-        return bool(self._following)
+        return bool(self._registrations)
 
-    def add(self, follower: Follower, on_failure: Callable[[Exception], None] | None) -> Following:
+    def add(self, follower: Follower, on_failure: Callable[[Exception], None] | None) -> Registration:
         """Add a follower. It receives every record from the next one on."""
         with self._turn:
-            following = Following(follower, on_failure)
-            self._following = (*self._following, following)
-            return following
+            registration = Registration(follower, on_failure)
+            self._registrations = (*self._registrations, registration)
+            return registration
 
-    def remove(self, following: Following) -> None:
+    def remove(self, registration: Registration) -> None:
         """Remove a follower."""
         with self._turn:
-            self._following = tuple(one for one in self._following if one is not following)
+            self._registrations = tuple(one for one in self._registrations if one is not registration)
 
-    def tell(
+    def notify(
         self, before: ClusterState, after: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, offset: int
     ) -> None:
         """Call each follower. A follower that raises is removed and reported to its owner; the others still get the
         record.
         """
-        for following in self._following:
+        for registration in self._registrations:
             try:
-                following.follower(before, after, item, outcome, offset)
+                registration.follower(before, after, item, outcome, offset)
             except Exception as error:
-                self.remove(following)
-                following.failure = error
-                if following.on_failure is not None:
-                    following.on_failure(error)
-                name = getattr(following.follower, "__qualname__", type(following.follower).__name__)
+                self.remove(registration)
+                registration.failure = error
+                if registration.on_failure is not None:
+                    registration.on_failure(error)
+                name = getattr(registration.follower, "__qualname__", type(registration.follower).__name__)
                 log.error("follower_failed", log=self._name, follower=name, offset=offset, exc_info=error)

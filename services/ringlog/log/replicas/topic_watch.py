@@ -27,7 +27,7 @@ LOOKUP_TIMEOUT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Lost:
+class LostTopic:
     """A topic that is missing or has another id than before (``was``).
 
     ``found`` is its present id, or None if it is missing.
@@ -59,7 +59,7 @@ class TopicWatch:
         self,
         bootstrap_servers: str,
         ids: Mapping[str, str],
-        lost: Callable[[Lost], None],
+        lost: Callable[[LostTopic], None],
         away: Callable[[str], None] = lambda _: None,
         answers: Callable[[], None] = lambda: None,
         clock: Callable[[], float] = time.monotonic,
@@ -71,11 +71,11 @@ class TopicWatch:
         self._on_answers = answers
         self._clock = clock
         self._admin: AdminClient | None = None
-        self._doubt: Lost | None = None
-        self._since = 0.0
+        self._suspect: LostTopic | None = None
+        self._suspected_since = 0.0
         self._away = False
-        self._looking = threading.Lock()
-        self._trouble = threading.Event()
+        self._check_lock = threading.Lock()
+        self._check_requested = threading.Event()
         self._stopping = threading.Event()
 
     def start(self) -> None:
@@ -85,49 +85,49 @@ class TopicWatch:
     def stop(self) -> None:
         """Stop checking."""
         self._stopping.set()
-        self._trouble.set()
+        self._check_requested.set()
 
-    def wake(self) -> None:
+    def request_check(self) -> None:
         """Request a check soon, because a request to the broker failed."""
-        self._trouble.set()
+        self._check_requested.set()
 
-    def verdict(self) -> Lost | None:
+    def check_until_certain(self) -> LostTopic | None:
         """Check until the result is certain. Return the lost topic, or None.
 
         Returns at once if the topics look correct. Otherwise it repeats the check until the doubt is confirmed or
         resolved.
         """
         tick = threading.Event()
-        while (found := self.look()) is None:
-            if self._doubt is None:
+        while (found := self.check()) is None:
+            if self._suspect is None:
                 return None
             tick.wait(SUSPECT_S)
         return found
 
-    def look(self) -> Lost | None:
+    def check(self) -> LostTopic | None:
         """Check once. Return a topic that is certainly lost, or None. Safe from threads."""
-        with self._looking:
+        with self._check_lock:
             try:
                 found = self._ids_now()
             except LogUnavailable as error:
                 self._admin = None  # A new client asks at once. The old one has a growing reconnect delay.
-                self._doubt, self._away = None, True
+                self._suspect, self._away = None, True
                 self._on_away(error.message)
                 return None
             self._away = False
             self._on_answers()
-            return self._judge(found)
+            return self._compare_ids(found)
 
-    def _judge(self, found: Mapping[str, str | None]) -> Lost | None:
-        wrong = next((Lost(name, was, found[name]) for name, was in self._ids.items() if found[name] != was), None)
-        before, self._doubt = self._doubt, wrong
+    def _compare_ids(self, found: Mapping[str, str | None]) -> LostTopic | None:
+        wrong = next((LostTopic(name, was, found[name]) for name, was in self._ids.items() if found[name] != was), None)
+        before, self._suspect = self._suspect, wrong
         if wrong is None:
             return None
         # A first observation only starts the doubt. A missing topic must stay missing; another id must be seen again.
         if wrong != before:
-            self._since = self._clock()
+            self._suspected_since = self._clock()
             return None
-        return wrong if wrong.found is not None or self._clock() - self._since >= MISSING_S else None
+        return wrong if wrong.found is not None or self._clock() - self._suspected_since >= MISSING_S else None
 
     def _ids_now(self) -> Mapping[str, str | None]:
         """Return the present topic ids, None for a missing topic. Raises LogUnavailable."""
@@ -137,11 +137,11 @@ class TopicWatch:
 
     def _run(self) -> None:
         while not self._stopping.is_set():
-            lost = self.look()
+            lost = self.check()
             if lost is not None:
                 self._lost(lost)
                 return
-            pause = SUSPECT_S if self._doubt is not None else AWAY_S if self._away else WATCH_S
+            pause = SUSPECT_S if self._suspect is not None else AWAY_S if self._away else WATCH_S
             # In doubt, or while the broker is away, a wake-up adds no information. Only stop() ends the pause.
-            (self._trouble if pause == WATCH_S else self._stopping).wait(pause)
-            self._trouble.clear()
+            (self._check_requested if pause == WATCH_S else self._stopping).wait(pause)
+            self._check_requested.clear()

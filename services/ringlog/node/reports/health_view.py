@@ -81,12 +81,12 @@ def health_of(view: NodeView) -> Health:
         return is_in("stopping", "it was asked to stop")
     if view.state.epoch == 0 or member is None or view.registers is None:
         missing = "reads the metadata log" if view.state.epoch == 0 else "is not registered yet"
-        return is_in("starting", "; ".join(filter(None, (missing, view.log.silence))))
+        return is_in("starting", "; ".join(filter(None, (missing, view.log.outage))))
     if member.state == "left":
         return is_in("left", "it has left the cluster: replace it by a new node, or stop it")
     if not (view.caught_up and view.registers.ready):
         return is_in("catching_up", f"{_catches_up(view)}; it answers no reads of that before")
-    away = f"{view.log.silence}: it serves at epoch {view.state.epoch}" if view.log.silence else ""
+    away = f"{view.log.outage}: it serves at epoch {view.state.epoch}" if view.log.outage else ""
     down = f"declared down: {member.down_reason}" if member.down else ""
     return is_in("ready", "; ".join(filter(None, (away, down))), is_ready=True)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
-from ringlog.log.replicas.metrics import seen_log
+from ringlog.log.replicas.metrics import log_view
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.log.log_copy import COPY
@@ -80,7 +80,7 @@ class NodeWatch:
         state, positions = row_replica.state, dict(row_replica.positions)
         return NodeView(
             row_replica.node,
-            seen_log(self._replica),
+            log_view(self._replica),
             state,
             self._clock.now_us(),
             row_replica.caught_up,
