@@ -45,7 +45,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.log.kafka.producer import AckedProducer
 from ringlog.log.kafka.topics import METADATA, admin_client, create_topics
 from ringlog.protocol.submission.results import AppliedResult
-from ringlog.runtime.process import rarely_collect
+from ringlog.runtime.process import reduce_gc
 
 WARM, SEQUENTIAL, OUTSTANDING, MANY, ROUNDS = 300, 1_000, 64, 500, 6
 CONTENDED = 200
@@ -222,7 +222,7 @@ def show(found: Mapping[str, Figures]) -> None:
 
 def main() -> None:
     """Measure and print."""
-    rarely_collect()  # what this program imports is large, and no part of a commit
+    reduce_gc()  # what this program imports is large, and no part of a commit
     with tempfile.TemporaryDirectory(prefix="ringlog-bench-") as name:
         folder, found = Path(name), {}
         before = of_peer(etcd, folder / "etcd-before")

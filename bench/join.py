@@ -58,7 +58,7 @@ from ringlog.operator.intents.intents import join_with
 from ringlog.operator.rehearsal.rehearsal import NO_ROWS
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.runtime.draw import SystemDraw, draw_uuid
-from ringlog.runtime.process import rarely_collect
+from ringlog.runtime.process import reduce_gc
 from ringlog.wire.acks import incarnation
 from ringlog.wire.changes import decode_change
 from ringlog.wire.records import NodeAck, SnapshotConfirmation, encode_node_ack
@@ -283,7 +283,7 @@ def main() -> None:
     """Measure and print."""
     words = [word for word in sys.argv[1:] if not word.startswith("--")]
     count = int(words[0]) if words else NODES
-    rarely_collect()
+    reduce_gc()
     with tempfile.TemporaryDirectory(prefix="ringlog-bench-") as name:
         found = of_cluster(count, Path(name))
     show(count, found)

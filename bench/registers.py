@@ -54,7 +54,7 @@ from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.node.streams.pull import Puller
 from ringlog.operator.rehearsal.rehearsal import Rehearsal
 from ringlog.runtime.clock import SystemClock
-from ringlog.runtime.process import rarely_collect
+from ringlog.runtime.process import reduce_gc
 from ringlog.wire.data import PAGE_BYTES_MAX, ReadRequest, RegisterCell, WriteRequest, key_of
 
 SECONDS = 2.0
@@ -330,7 +330,7 @@ def many_registers(folder: Path, registers: int) -> Iterator[Figure]:
     begun, wall = time.process_time(), time.perf_counter()
     source = RegisterHost(node, folder / "many")
     source.adopt(log[0])
-    rarely_collect()
+    reduce_gc()
     start_s, taken_s = time.process_time() - begun, time.perf_counter() - wall
     print(f"\n{registers:,} registers, {size / 2**20:.0f} MiB")
     print(f"an image of them takes {image_s:.1f} s of a core, a start {start_s:.1f} s ({taken_s:.1f} s went by)")

@@ -33,7 +33,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.folding import follow
 from ringlog.log.port import LogRecord
-from ringlog.runtime.process import rarely_collect
+from ringlog.runtime.process import reduce_gc
 from ringlog.wire.entries import author_entry, decode_entry
 
 SIMPLE, LIFE_S = 50_000.0, 8.0
@@ -110,7 +110,7 @@ KINDS: dict[str, Callable[[ClusterState], Iterator[Command]]] = {
 def simple(count: int, profile: bool) -> dict[str, float]:
     """Entries a second by what they change, and of all three in turn: the best of some rounds."""
     begun = small()
-    rarely_collect()
+    reduce_gc()
     found: dict[str, float] = {}
     for name in (*KINDS, "each in turn"):
         author = Writing(begun.state)

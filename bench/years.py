@@ -38,7 +38,7 @@ from ringlog.node.log.log_copy import COPY, reopened
 from ringlog.node.log.member_copy import opened
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.runtime.logs import setup_logs
-from ringlog.runtime.process import rarely_collect
+from ringlog.runtime.process import reduce_gc
 from ringlog.wire.records import SnapshotConfirmation
 
 ENTRIES, EVERY, BATCH = 1_000_000, 10_000, 500
@@ -174,7 +174,7 @@ def main() -> int:
         words.remove(str(every))
     entries = int(words[0]) if words else ENTRIES
     setup_logs(level="warning")
-    rarely_collect()
+    reduce_gc()
     with tempfile.TemporaryDirectory() as made:
         life = Life(Path(words[1]) if len(words) > 1 else Path(made))
         print("entries | memory MB | log, snapshots, copy MB | archive MB | start s | start of the copy s")

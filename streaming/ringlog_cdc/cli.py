@@ -11,7 +11,7 @@ import typer
 
 from ringlog.files import PROPERTIES_BYTES_MAX, read_text
 from ringlog.log.errors import LogError
-from ringlog.runtime.context import current_cluster, log_in_at
+from ringlog.runtime.context import current_cluster, use_stored_login
 from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file, spark_options, use
 from ringlog.runtime.kafka.properties import BadPropertyLine, read_properties
 from ringlog.runtime.kafka.security import BadKafkaConfig
@@ -153,7 +153,7 @@ def log_in(bootstrap: str | None, given: Path | None) -> str:
         brokers = bootstrap or brokers_of_file() or ("" if last is None else last.bootstrap)
         if not brokers:
             raise typer.BadParameter("no broker is named: give --bootstrap, or put a cluster in use")
-        log_in_at(brokers, kafka_config_of_stack(brokers))
+        use_stored_login(brokers, kafka_config_of_stack(brokers))
         spark_options(brokers)  # fails now if Java clients cannot express the login, not in the first batch
     except BadKafkaConfig as error:
         typer.echo(f"ringlog cdc: {error.code}: {error}", err=True)

@@ -14,7 +14,7 @@ from ringlog.kernel.model.modes import LogBound, Recovery, TakenSnapshot
 from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.waits import WAITS
-from ringlog.runtime.monitoring.metrics import COORDINATOR, FIGURES
+from ringlog.runtime.monitoring.metrics import ALL_METRICS, COORDINATOR
 from ringlog.runtime.monitoring.scrape import exposition
 from ringlog.wire.records import NodeAck
 from tests.kernel.operations.drive import applied, driven
@@ -103,7 +103,7 @@ def test_every_figure_of_the_cluster_is_shown() -> None:
         recoveries=Map({"4": Recovery(4, 0, "ann", "test", (), None, "")}),
     )
     found = shown(state, {})
-    assert {name for name, *_ in found} == {name for name, one in FIGURES.items() if one.by == COORDINATOR}
+    assert {name for name, *_ in found} == {name for name, one in ALL_METRICS.items() if one.by == COORDINATOR}
     assert found[("ringlog_cluster_nodes", "normal")] == 5
     assert found[("ringlog_cluster_nodes", "joining")] == 1
     assert found[("ringlog_cluster_nodes_down",)] == 1

@@ -15,7 +15,7 @@ from ringlog.log.replicas import topic_watch as watch_module
 from ringlog.log.replicas.replica import MISSING_S
 from ringlog.log.replicas.topic_watch import LostTopic, TopicWatch
 from ringlog.runtime.clock import ManualClock
-from ringlog.runtime.logs import SELDOM_S
+from ringlog.runtime.logs import WARNING_INTERVAL_S
 
 NOBODY = "127.0.0.1:1"
 METADATA, REQUESTS = "c.metadata", "c.requests"
@@ -121,7 +121,7 @@ def test_the_next_outage_is_told_again_and_others_are_never_passed_over() -> Non
         complain(outage, 2)
         complain(outage, 2, "mode.worker")
         outage.answers()
-        clock.advance(SELDOM_S)
+        clock.advance(WARNING_INTERVAL_S)
         complain(outage, 1)
     events = [line["event"] for line in lines]
     assert events == ["broker_away", "worker", "worker", "broker_answers_again", "broker_away"]
@@ -132,12 +132,12 @@ def test_one_dead_broker_of_several_has_two_lines_a_minute_however_often_the_oth
     outage = Outage(NOBODY, now=clock.monotonic)
     minutes = 3
     with capture_logs() as lines:
-        for _ in range(minutes * int(SELDOM_S)):
+        for _ in range(minutes * int(WARNING_INTERVAL_S)):
             complain(outage, 5)
             outage.answers()
             clock.advance(1)
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * minutes
-    assert lines[2]["since_the_last"] == 5 * (int(SELDOM_S) - 1) + 1, "complaints that no line had"
+    assert lines[2]["since_the_last"] == 5 * (int(WARNING_INTERVAL_S) - 1) + 1, "complaints that no line had"
 
 
 def test_an_outage_that_begins_within_the_minute_is_told_if_it_outlasts_it() -> None:
@@ -147,14 +147,14 @@ def test_an_outage_that_begins_within_the_minute_is_told_if_it_outlasts_it() -> 
         complain(outage, 1)
         outage.answers()
         clock.advance(1)
-        for _ in range(int(SELDOM_S)):
+        for _ in range(int(WARNING_INTERVAL_S)):
             outage.away("no answer")
             assert "away for" in outage.shown
             clock.advance(1)
         outage.answers()
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * 2
     assert lines[2]["why"] == "no answer"
-    assert lines[3]["away_s"] == SELDOM_S
+    assert lines[3]["away_s"] == WARNING_INTERVAL_S
 
 
 def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_it() -> None:
@@ -171,11 +171,11 @@ def test_a_machine_that_is_too_busy_for_a_thread_is_one_warning_a_minute() -> No
     outage = Outage(NOBODY, now=clock.monotonic)
     late = "[^--AIOKafkaConsumerThread]: Thread keepalive is not responding..."
     with capture_logs() as lines:
-        for _ in range(3 * int(SELDOM_S)):
+        for _ in range(3 * int(WARNING_INTERVAL_S)):
             outage.handle(logging.LogRecord("faust.transport.drivers", logging.ERROR, __file__, 1, late, (), None))
             clock.advance(1)
     assert [(line["event"], line["log_level"]) for line in lines] == [("worker_thread_late", "warning")] * 3
-    assert lines[-1]["so_far"] == 2 * int(SELDOM_S) + 1
+    assert lines[-1]["so_far"] == 2 * int(WARNING_INTERVAL_S) + 1
 
 
 def test_however_often_it_looks_it_makes_one_client_and_asks_once(monkeypatch: pytest.MonkeyPatch) -> None:

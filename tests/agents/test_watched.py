@@ -15,7 +15,7 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.replicas.metrics import SILENT_S, LogView
 from ringlog.log.replicas.subscribers import Halt
-from ringlog.runtime.monitoring.metrics import AGENT, EVERY, FIGURES, READER, VALIDATOR, WORKER, Durations, Sample
+from ringlog.runtime.monitoring.metrics import AGENT, ALL_METRICS, EVERY, READER, VALIDATOR, WORKER, Durations, Sample
 from ringlog.runtime.monitoring.scrape import exposition
 from tests.kernel.entries import NODES, applied, founded, node
 
@@ -69,7 +69,7 @@ def names(view: ProcessView) -> set[str]:
 
 
 def declared(*by: str) -> set[str]:
-    return {name for name, figure in FIGURES.items() if figure.by in by}
+    return {name for name, figure in ALL_METRICS.items() if figure.by in by}
 
 
 def test_who_stands_by_shows_less_than_who_acts() -> None:

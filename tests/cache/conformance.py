@@ -7,9 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.cache.port import AHEAD_US, FOREIGN_US, CacheStore, Confirmation, StoredEpoch, WriteOutcome
-from ringlog.cache.projection import CacheDelta, Stamp, delta, full, project, stamp_of
-from ringlog.cache.reader import CachedReader, TryAgain
+from ringlog.cache.port import CLOCK_SKEW_MAX_US, FOREIGN_ACTIVE_US, CacheStore, Confirmation, StoredEpoch, WriteOutcome
+from ringlog.cache.projection import CacheDelta, Stamp, delta, full_projection, project, stamp_of
+from ringlog.cache.reader import CachedReader, CacheNotReady
 from ringlog.kernel.model.state import EMPTY_STATE
 
 from .states import another_cluster, history
@@ -37,7 +37,7 @@ def stored_in(cache: CacheStore) -> StoredEpoch:
 
 def not_yet(reader: CachedReader, reason: str) -> None:
     """The reader must try again."""
-    with pytest.raises(TryAgain) as refused:
+    with pytest.raises(CacheNotReady) as refused:
         reader.read()
     assert refused.value.reason == reason
 
@@ -51,7 +51,7 @@ class CacheConformance:
 
     def test_a_full_projection_is_read_back_whole(self, cache: CacheStore) -> None:
         state = history()[-1]
-        assert cache.apply(full(state), confirmed()) is WriteOutcome.APPLIED
+        assert cache.apply(full_projection(state), confirmed()) is WriteOutcome.APPLIED
         stored = stored_in(cache)
         assert stored.stamp == stamp_of(state)
         assert stored.parts == project(state)
@@ -59,7 +59,7 @@ class CacheConformance:
 
     def test_differences_lead_from_epoch_to_epoch(self, cache: CacheStore) -> None:
         states = history()
-        cache.apply(full(states[0]), confirmed())
+        cache.apply(full_projection(states[0]), confirmed())
         for before, after in itertools.pairwise(states):
             assert cache.apply(delta(before, after), confirmed()) is WriteOutcome.APPLIED
             stored = stored_in(cache)
@@ -67,7 +67,7 @@ class CacheConformance:
 
     def test_a_difference_may_span_epochs(self, cache: CacheStore) -> None:
         states = history()
-        cache.apply(full(states[0]), confirmed())
+        cache.apply(full_projection(states[0]), confirmed())
         assert cache.apply(delta(states[0], states[-1]), confirmed()) is WriteOutcome.APPLIED
         stored = stored_in(cache)
         assert stored.parts == project(states[-1])
@@ -77,37 +77,41 @@ class CacheConformance:
         write = delta(states[1], states[2])
         assert cache.apply(write, confirmed()) is WriteOutcome.BASE_MISSING
         assert cache.read() is None
-        cache.apply(full(states[0]), confirmed())
+        cache.apply(full_projection(states[0]), confirmed())
         assert cache.apply(write, confirmed()) is WriteOutcome.BASE_MISSING
         assert stored_stamp(cache) == stamp_of(states[0])
 
     def test_it_never_goes_backwards(self, cache: CacheStore) -> None:
         states = history()
-        cache.apply(full(states[-1]), confirmed())
-        assert cache.apply(full(states[1]), confirmed()) is WriteOutcome.LATER_STORED
+        cache.apply(full_projection(states[-1]), confirmed())
+        assert cache.apply(full_projection(states[1]), confirmed()) is WriteOutcome.LATER_STORED
         assert cache.apply(delta(states[0], states[1]), confirmed()) is WriteOutcome.LATER_STORED
         assert stored_stamp(cache) == stamp_of(states[-1])
 
     def test_a_later_epoch_that_the_log_has_not_is_replaced(self, cache: CacheStore) -> None:
         states = history()
         reader = CachedReader(cache, lambda: AT)
-        cache.apply(full(states[-1]), confirmed())
+        cache.apply(full_projection(states[-1]), confirmed())
         assert reader.read().epoch == states[-1].epoch
         for other in (stamp_of(states[-2]), replace(stamp_of(states[-1]), state_id="another"), None):
-            assert cache.apply(full(states[1], other), confirmed()) is WriteOutcome.LATER_STORED
-        assert cache.apply(full(states[1], stamp_of(states[-1])), confirmed()) is WriteOutcome.APPLIED
+            assert cache.apply(full_projection(states[1], other), confirmed()) is WriteOutcome.LATER_STORED
+        assert cache.apply(full_projection(states[1], stamp_of(states[-1])), confirmed()) is WriteOutcome.APPLIED
         stored = stored_in(cache)
         assert (stored.stamp, stored.parts) == (stamp_of(states[1]), project(states[1]))
         not_yet(reader, "older")
-        assert cache.apply(full(states[-1], stamp_of(states[-2])), confirmed()) is WriteOutcome.APPLIED
+        assert cache.apply(full_projection(states[-1], stamp_of(states[-2])), confirmed()) is WriteOutcome.APPLIED
 
     def test_a_confirmation_by_a_clock_that_was_ahead_does_not_last(self, cache: CacheStore) -> None:
         """Else what nobody confirms any more would look young until that time has come."""
         state = history()[-1]
-        for ahead, wanted in ((AHEAD_US - 1, AT + AHEAD_US - 1), (AHEAD_US, AT), (365 * 86_400 * 1_000_000, AT)):
-            for write in (full(state), delta(state, state)):
-                cache.apply(full(state), confirmed(AT + 2 * ahead + 2 * AHEAD_US))
-                cache.apply(full(state), confirmed(AT + ahead))
+        for ahead, wanted in (
+            (CLOCK_SKEW_MAX_US - 1, AT + CLOCK_SKEW_MAX_US - 1),
+            (CLOCK_SKEW_MAX_US, AT),
+            (365 * 86_400 * 1_000_000, AT),
+        ):
+            for write in (full_projection(state), delta(state, state)):
+                cache.apply(full_projection(state), confirmed(AT + 2 * ahead + 2 * CLOCK_SKEW_MAX_US))
+                cache.apply(full_projection(state), confirmed(AT + ahead))
                 assert cache.apply(write, confirmed()) is WriteOutcome.APPLIED
                 found = cache.confirmed()
                 assert found is not None
@@ -115,35 +119,35 @@ class CacheConformance:
 
     def test_the_same_state_again_confirms_it(self, cache: CacheStore) -> None:
         state = history()[-1]
-        cache.apply(full(state), confirmed())
-        for write in (full(state), delta(state, state), delta(history()[0], state)):
+        cache.apply(full_projection(state), confirmed())
+        for write in (full_projection(state), delta(state, state), delta(history()[0], state)):
             assert cache.apply(write, confirmed(AT + 5)) is WriteOutcome.APPLIED
         stored = stored_in(cache)
         assert stored.confirmation.confirmed_at == AT + 5
-        assert cache.apply(full(state), confirmed(AT + 1)) is WriteOutcome.APPLIED
+        assert cache.apply(full_projection(state), confirmed(AT + 1)) is WriteOutcome.APPLIED
         stored = stored_in(cache)
         assert stored.confirmation.confirmed_at == AT + 5
 
     def test_two_clusters_of_one_name_do_not_overwrite_each_other(self, cache: CacheStore) -> None:
         state, other = history()[-1], another_cluster()
         reader = CachedReader(cache, lambda: AT)
-        cache.apply(full(state), confirmed())
+        cache.apply(full_projection(state), confirmed())
         assert reader.read().cluster_id == state.cluster_id
-        for at in (AT - FOREIGN_US + 1, AT, AT + FOREIGN_US - 1):
-            assert cache.apply(full(other), confirmed(at)) is WriteOutcome.FOREIGN
+        for at in (AT - FOREIGN_ACTIVE_US + 1, AT, AT + FOREIGN_ACTIVE_US - 1):
+            assert cache.apply(full_projection(other), confirmed(at)) is WriteOutcome.FOREIGN
         assert cache.apply(delta(state, state), confirmed(AT + 5)) is WriteOutcome.APPLIED
-        assert cache.apply(full(other), confirmed(AT + FOREIGN_US)) is WriteOutcome.FOREIGN
+        assert cache.apply(full_projection(other), confirmed(AT + FOREIGN_ACTIVE_US)) is WriteOutcome.FOREIGN
         assert stored_stamp(cache) == stamp_of(state)
-        assert cache.apply(full(other), confirmed(AT + 5 + FOREIGN_US)) is WriteOutcome.APPLIED
+        assert cache.apply(full_projection(other), confirmed(AT + 5 + FOREIGN_ACTIVE_US)) is WriteOutcome.APPLIED
         not_yet(reader, "another_cluster")
         assert CachedReader(cache, lambda: AT).read().cluster_id == other.cluster_id
 
     def test_another_cluster_of_the_same_name_replaces_it(self, cache: CacheStore) -> None:
-        cache.apply(full(history()[-1]), confirmed(AT - FOREIGN_US))
+        cache.apply(full_projection(history()[-1]), confirmed(AT - FOREIGN_ACTIVE_US))
         other = another_cluster()
         assert isinstance(delta(EMPTY_STATE, other), CacheDelta)
         assert cache.apply(delta(EMPTY_STATE, other), confirmed()) is WriteOutcome.BASE_MISSING
-        assert cache.apply(full(other), confirmed()) is WriteOutcome.APPLIED
+        assert cache.apply(full_projection(other), confirmed()) is WriteOutcome.APPLIED
         stored = stored_in(cache)
         assert stored.parts == project(other)
 
@@ -152,7 +156,7 @@ class CacheConformance:
         with_keyspace = next(state for state in states if len(state.keyspaces))
         without = states[-1]
         assert not without.keyspaces
-        cache.apply(full(with_keyspace), confirmed())
+        cache.apply(full_projection(with_keyspace), confirmed())
         cache.apply(delta(with_keyspace, without), confirmed())
         stored = stored_in(cache)
         assert stored.parts["keyspaces"] == {}
@@ -161,7 +165,7 @@ class CacheConformance:
         state = history()[-1]
         reader = CachedReader(cache, lambda: AT + 2_500_000)
         not_yet(reader, "empty")
-        cache.apply(full(state), confirmed())
+        cache.apply(full_projection(state), confirmed())
         view = reader.read()
         assert (view.cluster_id, view.epoch, view.age_s) == (state.cluster_id, state.epoch, 2.5)
         assert sorted(view.nodes) == sorted(state.nodes)
@@ -170,7 +174,7 @@ class CacheConformance:
 
     def test_what_is_confirmed_says_when(self, cache: CacheStore) -> None:
         state = history()[-1]
-        cache.apply(full(state), confirmed())
+        cache.apply(full_projection(state), confirmed())
         assert cache.confirmed() == (stamp_of(state), confirmed())
         cache.apply(delta(state, state), confirmed(AT + 5))
         assert cache.confirmed() == (stamp_of(state), confirmed(AT + 5))
@@ -183,7 +187,7 @@ class CacheConformance:
         monkeypatch.setattr(cache, "read", lambda: fetched.append(1) or read())
         *_, before, after = history()
         reader = CachedReader(cache, lambda: AT + 9)
-        cache.apply(full(before), confirmed())
+        cache.apply(full_projection(before), confirmed())
         first = reader.read()
         cache.apply(delta(before, before), confirmed(AT + 9))
         again = reader.read()
@@ -195,12 +199,12 @@ class CacheConformance:
     def test_a_reader_never_sees_a_lower_epoch_than_before(self, cache: CacheStore) -> None:
         states = history()
         reader = CachedReader(cache, lambda: AT)
-        cache.apply(full(states[-1]), confirmed())
+        cache.apply(full_projection(states[-1]), confirmed())
         reader.read()
         self.clear(cache)
-        cache.apply(full(states[0]), confirmed())
+        cache.apply(full_projection(states[0]), confirmed())
         not_yet(reader, "older")
-        cache.apply(full(states[-1]), confirmed())
+        cache.apply(full_projection(states[-1]), confirmed())
         assert reader.read().epoch == states[-1].epoch
 
     def clear(self, cache: CacheStore) -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from ringlog.cache import redis_cache
 from ringlog.cache.memory import MemoryCache
 from ringlog.cache.port import CacheStore, CacheUnavailable
-from ringlog.cache.projection import PARTS, delta, full, project, to_json, whole
+from ringlog.cache.projection import PARTS, delta, full_projection, join_parts, project, to_json
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.operations.moving import as_served, served
 
@@ -51,7 +51,7 @@ def test_values_are_canonical_json_of_the_state() -> None:
 
 
 def test_a_full_projection_is_in_one_order() -> None:
-    rows = [row[:2] for row in full(history()[-1]).put]
+    rows = [row[:2] for row in full_projection(history()[-1]).put]
     assert rows == sorted(rows)
 
 
@@ -61,7 +61,7 @@ def decoded(state: ClusterState) -> dict[str, dict[str, Any]]:
 
 def test_the_whole_has_every_range_where_it_belongs_and_in_order() -> None:
     for state in history():
-        found = whole(decoded(state))
+        found = join_parts(decoded(state))
         for key, placement in state.placements.items():
             assert found["placements"][key] == json.loads(to_json(tuple(map(as_served, served(state)[key]))))
             assert len(found["placements"][key]) == len(placement.ranges)
@@ -121,12 +121,12 @@ rows = st.lists(st.tuples(st.integers(0, 9), st.text(max_size=3), st.integers(0,
 
 @given(rows, st.integers(1, 7), st.integers(1, 60))
 def test_no_piece_is_larger_than_one_command_may_be(written: list[tuple[int, str, str]], count: int, size: int) -> None:
-    most = redis_cache.AT_ONCE_ROWS_MAX, redis_cache.AT_ONCE_BYTES_MAX
-    redis_cache.AT_ONCE_ROWS_MAX, redis_cache.AT_ONCE_BYTES_MAX = count, size
+    most = redis_cache.COMMAND_ROWS_MAX, redis_cache.COMMAND_BYTES_MAX
+    redis_cache.COMMAND_ROWS_MAX, redis_cache.COMMAND_BYTES_MAX = count, size
     try:
         pieces = list(redis_cache._chunks(written))
     finally:
-        redis_cache.AT_ONCE_ROWS_MAX, redis_cache.AT_ONCE_BYTES_MAX = most
+        redis_cache.COMMAND_ROWS_MAX, redis_cache.COMMAND_BYTES_MAX = most
     assert [row for piece in pieces for row in piece] == written
     for piece in pieces:
         assert 1 <= len(piece) <= count

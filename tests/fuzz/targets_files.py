@@ -15,7 +15,7 @@ from fastapi import FastAPI
 
 from ringlog.cache.port import CacheUnavailable, StoredEpoch
 from ringlog.cache.projection import PARTS, project
-from ringlog.cache.reader import CachedReader, TryAgain
+from ringlog.cache.reader import CachedReader, CacheNotReady
 from ringlog.cache.redis_cache import decode_stored
 from ringlog.cli.shared.connection import errors
 from ringlog.client.data.peers import decode_status
@@ -174,9 +174,9 @@ def cached(data: bytes) -> None:
         sound = [meta, *parts] if len(parts) == len(PARTS) else []
         texts = all(isinstance(text, str) for table in sound for pair in table.items() for text in pair)
     except (ValueError, TypeError, AttributeError, RecursionError) as error:
-        raise TryAgain("unavailable", "a client of Redis gives hashes of texts") from error
+        raise CacheNotReady("unavailable", "a client of Redis gives hashes of texts") from error
     if not sound or not texts:
-        raise TryAgain("unavailable", "a client of Redis gives hashes of texts")
+        raise CacheNotReady("unavailable", "a client of Redis gives hashes of texts")
     CachedReader(_Kept(meta, parts), lambda: START).read()
 
 
@@ -411,7 +411,7 @@ TARGETS = (
         "cached_parts",
         ("cache.redis_cache.decode_stored", "cache.reader.CachedReader.read"),
         cached,
-        (TryAgain,),
+        (CacheNotReady,),
         _caches,
         of_json,
     ),

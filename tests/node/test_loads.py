@@ -28,7 +28,7 @@ from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_book import Heard, measured, take
 from ringlog.protocol.balancer.load_reports import SELDOM_US, load_of, own_tablets
 from ringlog.protocol.effects import Now, WallClock, carry_out
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import Trust
 from ringlog.wire.acks import key_of
 from ringlog.wire.data import Key, RegisterCell
@@ -147,7 +147,7 @@ def test_a_node_that_has_a_key_gives_its_reports_a_code(monkeypatch: pytest.Monk
     monkeypatch.setattr("ringlog.client.node_reports.current", lambda: Trust(ack_masters=(MASTER,)))
     with capture_logs() as said:
         plain, coded = load_reports(
-            (LogRecord(number, value, 7) for number, value in enumerate(sent)), Seldom(get_logger("test"))
+            (LogRecord(number, value, 7) for number, value in enumerate(sent)), RateLimitedWarnings(get_logger("test"))
         )
     assert (plain.load, plain.code) == (None, "load_not_believed")
     assert (coded.load, coded.appended) == (report, 7)

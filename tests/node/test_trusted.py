@@ -22,7 +22,7 @@ from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.runtime.clock import ManualClock
-from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, trust_by
+from ringlog.runtime.trust import TRUST_VARIABLE, CertificateOfAnotherNode, Trust, use_trust_file
 from ringlog.wire.data import (
     FOREIGN_CERTIFICATE,
     NOT_READY,
@@ -71,7 +71,7 @@ def world(
 ) -> Iterator[DataWorld]:
     """Two nodes, and a coordinator that has the operator's certificate."""
     monkeypatch.setenv(TRUST_VARIABLE, "")
-    trust_by(authority / "ops.properties")
+    use_trust_file(authority / "ops.properties")
     made = DataWorld(tmp_path, 1, trust_of=lambda number: lambda: known[f"n{number}"])
     made.join(1, 0)
     yield made

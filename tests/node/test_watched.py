@@ -15,7 +15,7 @@ from ringlog.log.replicas.subscribers import Halt
 from ringlog.node.protocol.turn import Tailed
 from ringlog.node.reports.health_view import SAMPLES_KEPT, BrokerClock, NodeView, health_of, samples_of
 from ringlog.node.streams.mutation_tail import MutationsTail
-from ringlog.runtime.monitoring.metrics import FIGURES, NODE, Durations
+from ringlog.runtime.monitoring.metrics import ALL_METRICS, NODE, Durations
 from ringlog.runtime.monitoring.scrape import exposition
 from ringlog.wire.data import StatusReply
 from ringlog.wire.records import FailedTries
@@ -95,7 +95,7 @@ def test_every_figure_of_a_node_is_shown() -> None:
         disk={"rows": 8_192, "registers": 10, "log_copy": 0},
     )
     found = values(full)
-    assert {name for name, figure in FIGURES.items() if figure.by == NODE} <= {name for name, *_ in found}
+    assert {name for name, figure in ALL_METRICS.items() if figure.by == NODE} <= {name for name, *_ in found}
     assert found[("ringlog_node_writes", "too_late")] == 1
     assert found[("ringlog_node_stream_tries",)] == most + 2
     assert found[("ringlog_node_streams_given_up",)] == 1

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from ringlog.cache.port import WriteOutcome
-from ringlog.cache.projection import CacheDelta, Full, Stamp
+from ringlog.cache.projection import CacheDelta, FullProjection, Stamp
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.commands.cluster.cluster import Noop, TakeOver
 from ringlog.kernel.model.outcome import Entry, OutcomeKind
@@ -253,7 +253,13 @@ def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its
         world, {Accept: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
     )
     notes.run(keep(notes.direct))
-    assert [type(effect.write) for effect in written] == [Full, CacheDelta, Full, CacheDelta, Full]
+    assert [type(effect.write) for effect in written] == [
+        FullProjection,
+        CacheDelta,
+        FullProjection,
+        CacheDelta,
+        FullProjection,
+    ]
     assert rests == [True, True, False, True]
 
 
@@ -265,8 +271,8 @@ def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was(wo
     overs: list[Stamp | None] = []
 
     def store(effect: Store) -> WriteOutcome:
-        assert isinstance(effect.write, Full)
-        overs.append(effect.write.over)
+        assert isinstance(effect.write, FullProjection)
+        overs.append(effect.write.replaces)
         return WriteOutcome.LATER_STORED
 
     def rest(_: AwaitNewer) -> None:

@@ -15,7 +15,7 @@ from ringlog.log.port import LogRecord
 from ringlog.node.rows.replica import KEPT, RowReplica
 from ringlog.protocol.coordinator.pruning import SLACK_US, TopicBeginning, judged_by_nodes, next_pruning
 from ringlog.protocol.validator.limits import too_far_ahead
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import Trust
 from ringlog.wire.acks import coded_load, key_of
 from ringlog.wire.records import NodeLoad, encode_mutation, encode_node_load
@@ -96,7 +96,7 @@ def test_a_report_without_a_code_is_no_evidence(altered: ClusterState, monkeypat
 
     def found(*reports: bytes) -> SettleVerdicts | str | None:
         records = [LogRecord(offset, data, APPENDED) for offset, data in enumerate(reports)]
-        heard = load_reports(records, Seldom(get_logger("tests")))
+        heard = load_reports(records, RateLimitedWarnings(get_logger("tests")))
         return next_pruning(altered, BEGINS, judged_by_nodes(one.load for one in heard if one.load is not None))
 
     loads = [

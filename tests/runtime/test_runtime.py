@@ -30,7 +30,7 @@ from ringlog.files import (
     write_private,
 )
 from ringlog.runtime.clock import ManualClock
-from ringlog.runtime.logs import SELDOM_S, Seldom, setup_logs
+from ringlog.runtime.logs import WARNING_INTERVAL_S, RateLimitedWarnings, setup_logs
 from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 
 
@@ -106,11 +106,11 @@ def test_a_variable_that_cannot_be_used_is_named(monkeypatch: pytest.MonkeyPatch
 def test_what_strangers_send_does_not_fill_a_log() -> None:
     out, clock = io.StringIO(), ManualClock()
     setup_logs("json", "info", out)
-    seldom = Seldom(structlog.get_logger("test"), clock.monotonic)
+    seldom = RateLimitedWarnings(structlog.get_logger("test"), clock.monotonic)
     for number in range(1_600):
         seldom.warn("unreadable_ack", offset=number)
     seldom.warn("unreadable_request", offset=7)
-    clock.advance(SELDOM_S)
+    clock.advance(WARNING_INTERVAL_S)
     seldom.warn("unreadable_ack", offset=1_600)
     first, other, again = (json.loads(line) for line in out.getvalue().splitlines())
     assert (first["offset"], first["event"], "so_far" in first) == (0, "unreadable_ack", False)

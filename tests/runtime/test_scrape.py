@@ -9,8 +9,8 @@ from typing import get_args
 import pytest
 from prometheus_client.parser import text_string_to_metric_families as parsed
 
-from ringlog.runtime.monitoring.health import Health, Since
-from ringlog.runtime.monitoring.metrics import FIGURES, Durations, Figure, Kind, Sample
+from ringlog.runtime.monitoring.health import Health, StateSince
+from ringlog.runtime.monitoring.metrics import ALL_METRICS, Durations, Kind, Metric, Sample
 from ringlog.runtime.monitoring.scrape import answer, exposition
 
 
@@ -62,10 +62,10 @@ def test_a_figure_that_the_table_lacks_is_not_served() -> None:
 
 
 def test_the_table_has_each_name_once_and_by_the_conventions() -> None:
-    served = [name for figure in FIGURES.values() for name in figure.served]
+    served = [name for figure in ALL_METRICS.values() for name in figure.served]
     assert len(set(served)) == len(served)
-    for figure in FIGURES.values():
-        assert isinstance(figure, Figure)
+    for figure in ALL_METRICS.values():
+        assert isinstance(figure, Metric)
         assert figure.name.startswith("ringlog_")
         assert not figure.name.endswith(("_total", "_count", "_sum", "_bucket")), "what the client adds by itself"
         assert figure.kind in get_args(Kind)
@@ -105,7 +105,7 @@ def test_other_paths_are_not_there() -> None:
 
 def test_a_state_lasts_since_it_was_first_seen() -> None:
     now = [10]
-    since = Since(lambda: now[0])
+    since = StateSince(lambda: now[0])
     now[0] = 20
     assert since.of("starting") == 10, "that of the start"
     assert since.of("ready") == 20

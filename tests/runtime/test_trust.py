@@ -22,12 +22,12 @@ from ringlog.runtime.trust import (
     Trust,
     TrustFile,
     UnguardedAddress,
+    check_listen_address,
     current,
-    guard,
     is_loopback,
     name_of_node,
     node_of_names,
-    trust_by,
+    use_trust_file,
 )
 from ringlog.wire.acks import key_of
 from tests.certificates import needs_openssl
@@ -70,7 +70,7 @@ def test_without_a_file_all_is_plain(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_openssl
 def test_a_certificate_says_which_node_it_is_of(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(TRUST_VARIABLE, "")
-    trust_by(made / "n1.properties")
+    use_trust_file(made / "n1.properties")
     assert (current().node, current().url("a:1")) == (ONE, "https://a:1")
     assert TrustFile(made / "ops.properties").now().node == ""
     assert current().expires - (made / "n1.pem").stat().st_mtime == pytest.approx(2 * 86_400, abs=600)
@@ -204,13 +204,13 @@ def test_a_certificate_names_one_node() -> None:
 def test_an_address_that_others_reach_needs_certificate_and_token() -> None:
     encrypting, token = Trust(b"ca", b"c", b"k"), Trust(tokens=(TOKEN,))
     for host in ("127.0.0.1", "localhost", "::1", "127.9.9.9", "unix"):
-        guard(host, PLAIN_TRUST, insecure=False)
+        check_listen_address(host, PLAIN_TRUST, insecure=False)
     for host in ("0.0.0.0", "::", "10.1.2.3", "no.such.host.invalid"):
-        guard(host, Trust(b"ca", b"c", b"k", (TOKEN,)), insecure=False)
-        guard(host, PLAIN_TRUST, insecure=True)
+        check_listen_address(host, Trust(b"ca", b"c", b"k", (TOKEN,)), insecure=False)
+        check_listen_address(host, PLAIN_TRUST, insecure=True)
         for trust, lacks in ((PLAIN_TRUST, "tls.key and token.file"), (encrypting, "token.file"), (token, "tls.ca")):
             with pytest.raises(UnguardedAddress, match=lacks):
-                guard(host, trust, insecure=False)
+                check_listen_address(host, trust, insecure=False)
     assert not is_loopback("")
 
 

@@ -48,13 +48,13 @@ def port(process: Process, monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """Where it is shown, once it is: the port is taken at first."""
     taken = iter((True, True, False))
 
-    class Server(watch_server.FiguresServer):
+    class Server(watch_server.MetricsServer):
         def __init__(self, *place: Any) -> None:
             if next(taken):
                 raise OSError(errno.EADDRINUSE, "in use")
             super().__init__(*place)
 
-    monkeypatch.setattr(watch_server, "FiguresServer", Server)
+    monkeypatch.setattr(watch_server, "MetricsServer", Server)
     with stopping(WatchServer(process, HOST, 0, again_s=0.01)) as server:
         server.start()
         until(lambda: server.port != 0, "the server to have its port")

@@ -26,7 +26,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import METADATA, RESULTS, TopicSpec
 from ringlog.runtime.kafka.config import QUIET
-from ringlog.runtime.monitoring.metrics import FIGURES
+from ringlog.runtime.monitoring.metrics import ALL_METRICS
 from ringlog.stack import StackInfo
 from ringlog.wire.entries import decode_entry
 from ringlog.wire.records import Result, decode_result
@@ -56,7 +56,7 @@ run(role)
 
 def figures(exposition: str, labels: dict[str, str]) -> dict[str, float]:
     """Served figures by name and own labels; each is one of the table and has the labels of its process."""
-    known = {name for figure in FIGURES.values() for name in figure.served}
+    known = {name for figure in ALL_METRICS.values() for name in figure.served}
     found = {}
     for sample in (one for family in text_string_to_metric_families(exposition) for one in family.samples):
         assert sample.name in known

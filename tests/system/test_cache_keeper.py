@@ -20,7 +20,7 @@ import pytest
 import redis
 
 from ringlog.cache.port import CacheUnavailable
-from ringlog.cache.reader import CachedReader, CachedView, TryAgain
+from ringlog.cache.reader import CachedReader, CachedView, CacheNotReady
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import digest
@@ -54,7 +54,7 @@ def reader(world: AgentsWorld) -> CachedReader:
 def read(reader: CachedReader) -> CachedView | None:
     try:
         return reader.read()
-    except TryAgain:
+    except CacheNotReady:
         return None
 
 
@@ -124,7 +124,7 @@ def test_a_killed_redis_stops_nothing_else_and_is_filled_again(world: AgentsWorl
     os.kill(pid, signal.SIGKILL)
     until(lambda: read(reader) is None, "the cache to be gone")
     epoch = change(world)
-    with pytest.raises(TryAgain):
+    with pytest.raises(CacheNotReady):
         reader.read()
     assert Stack(world.stack.data_dir).up("quick").redis_url == world.stack.redis_url
     assert await_epoch(reader, epoch).epoch == epoch

@@ -16,9 +16,9 @@ from tests.cache.conformance import CacheConformance
 from tests.cache.states import another_cluster, history
 
 from ringlog.cache import redis_cache
-from ringlog.cache.port import FOREIGN_US, CacheStore, CacheUnavailable, Confirmation, WriteOutcome
-from ringlog.cache.projection import Stamp, delta, full, project, stamp_of
-from ringlog.cache.reader import CachedReader, TryAgain
+from ringlog.cache.port import FOREIGN_ACTIVE_US, CacheStore, CacheUnavailable, Confirmation, WriteOutcome
+from ringlog.cache.projection import Stamp, delta, full_projection, project, stamp_of
+from ringlog.cache.reader import CachedReader, CacheNotReady
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.cli.completion import _ask
 from ringlog.runtime.context import ClusterContext
@@ -37,7 +37,7 @@ DEADLINE_S = 60.0
 class TestRedisCache(CacheConformance):
     """The suite on the real adapter."""
 
-    @pytest.fixture(params=[redis_cache.AT_ONCE_ROWS_MAX, 3])
+    @pytest.fixture(params=[redis_cache.COMMAND_ROWS_MAX, 3])
     def cache(
         self, stack: StackInfo, cluster_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[RedisCache]:
@@ -65,7 +65,7 @@ class TestRedisCache(CacheConformance):
     def test_damage_is_not_read(self, stack: StackInfo, cluster_name: str, cache: RedisCache, damage: str) -> None:
         before, after = history()[-2:]
         reader = CachedReader(cache, lambda: 0)
-        cache.apply(full(before), AT_ONCE)
+        cache.apply(full_projection(before), AT_ONCE)
         part, meta = f"{{{cluster_name}}}:nodes", f"{{{cluster_name}}}:meta"
         with redis.Redis.from_url(stack.redis_url, decode_responses=True) as connection:
             match damage:
@@ -90,11 +90,11 @@ class TestRedisCache(CacheConformance):
                     connection.hset(meta, "epoch", b"\xff")
                 case _:
                     connection.delete(meta)
-        with pytest.raises(TryAgain):
+        with pytest.raises(CacheNotReady):
             reader.read()
         assert cache.apply(delta(before, before), AT_ONCE) is WriteOutcome.BASE_MISSING
         assert cache.apply(delta(before, after), AT_ONCE) is WriteOutcome.BASE_MISSING
-        assert cache.apply(full(before), AT_ONCE) is WriteOutcome.APPLIED
+        assert cache.apply(full_projection(before), AT_ONCE) is WriteOutcome.APPLIED
         assert sorted(reader.read().nodes) == sorted(before.nodes)
         assert cache.apply(delta(before, after), AT_ONCE) is WriteOutcome.APPLIED
         stored = cache.read()
@@ -105,7 +105,7 @@ class TestRedisCache(CacheConformance):
         self, stack: StackInfo, cluster_name: str, cache: RedisCache
     ) -> None:
         state = history()[-1]
-        cache.apply(full(state), AT_ONCE)
+        cache.apply(full_projection(state), AT_ONCE)
         here = ClusterContext("", cluster_name, stack.redis_url, cluster_id=state.cluster_id)
         for kind, names in (("node", {"n1", "n2"}), ("operation", {*state.operations})):
             assert {*_ask(stack.redis_url, here, kind)} == names
@@ -132,7 +132,7 @@ class TestRedisCache(CacheConformance):
         states = history()
         with_keyspace = max(number for number, state in enumerate(states[:-1]) if len(state.keyspaces))
         before, after = states[with_keyspace : with_keyspace + 2]
-        cache.apply(full(before), AT_ONCE)
+        cache.apply(full_projection(before), AT_ONCE)
         with redis.Redis.from_url(url) as connection:
             connection.config_set("maxmemory", "1")
             try:
@@ -149,7 +149,7 @@ class TestRedisCache(CacheConformance):
         self, stack: StackInfo, cluster_name: str, cache: RedisCache, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         before, after = history()[0], history()[-1]
-        cache.apply(full(before), AT_ONCE)
+        cache.apply(full_projection(before), AT_ONCE)
 
         class Forgetful(RedisCache):
             """A Redis that evicts a key as soon as it is there."""
@@ -161,7 +161,7 @@ class TestRedisCache(CacheConformance):
 
         forgetful = Forgetful(stack.redis_url, cluster_name)
         monkeypatch.setattr(redis_cache, "AT_ONCE_ROWS_MAX", 1)
-        for write in (full(after), delta(before, after)):
+        for write in (full_projection(after), delta(before, after)):
             with pytest.raises(CacheUnavailable, match="lost a part"):
                 forgetful.apply(write, AT_ONCE)
         forgetful.close()
@@ -172,12 +172,16 @@ class TestRedisCache(CacheConformance):
     def test_readers_race_switching_writers(self, stack: StackInfo, cluster_name: str, cache: RedisCache) -> None:
         states = history()
         whole = {stamp_of(state): project(state) for state in (*states, another_cluster())}
-        cache.apply(full(states[0]), Confirmation("digest", 7, 0))
+        cache.apply(full_projection(states[0]), Confirmation("digest", 7, 0))
         stop = threading.Event()
 
         # Each confirmation comes so late that the one before is of a keeper that is gone, also of another cluster.
-        clock = itertools.count(FOREIGN_US, FOREIGN_US)
-        writes = [full(another_cluster()), full(states[0]), *itertools.starmap(delta, itertools.pairwise(states))]
+        clock = itertools.count(FOREIGN_ACTIVE_US, FOREIGN_ACTIVE_US)
+        writes = [
+            full_projection(another_cluster()),
+            full_projection(states[0]),
+            *itertools.starmap(delta, itertools.pairwise(states)),
+        ]
 
         def switch() -> None:
             writer = RedisCache(stack.redis_url, cluster_name, timeout_s=DEADLINE_S)
@@ -212,6 +216,6 @@ def test_a_redis_that_is_not_there_is_said_to_be_unavailable() -> None:
     cache = RedisCache("redis://127.0.0.1:1/0", "nobody", timeout_s=0.5)
     with pytest.raises(CacheUnavailable):
         cache.read()
-    with pytest.raises(TryAgain) as unavailable:
+    with pytest.raises(CacheNotReady) as unavailable:
         CachedReader(cache, lambda: 0).read()
     assert unavailable.value.reason == "unavailable"

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from functools import cache
 
 from ringlog.cli.codes import PROGRAM_CODES
-from ringlog.runtime.monitoring.metrics import FIGURES, JOB
+from ringlog.runtime.monitoring.metrics import ALL_METRICS, JOB
 from tests.tidy.files import ROOT, python_files
 
 RAISERS = {"CdcError", "Refused", "StackError", "fail"}
@@ -127,16 +127,16 @@ def shown_names() -> frozenset[str]:
 
 
 def test_what_is_shown_is_in_the_table() -> None:
-    assert shown_names() - FIGURES.keys() == set()
+    assert shown_names() - ALL_METRICS.keys() == set()
 
 
 def test_what_the_table_has_is_shown() -> None:
-    assert {name for name, figure in FIGURES.items() if figure.by != JOB} - shown_names() == set()
+    assert {name for name, figure in ALL_METRICS.items() if figure.by != JOB} - shown_names() == set()
 
 
 def test_the_job_shows_what_the_table_has_of_it() -> None:
     source = next(path for path in python_files("streaming") if path.name == "metrics.py")
     names = re.findall(r'(?:_counter|_gauge)\("([a-z_]+)"\)|\("([a-z_]+_seconds)", [a-z_]+\)', source.read_text())
     assert {f"ringlog_cdc_{one or other}" for one, other in names} == {
-        name for name, figure in FIGURES.items() if figure.by == JOB
+        name for name, figure in ALL_METRICS.items() if figure.by == JOB
     }

@@ -16,14 +16,14 @@ from ringlog.agents.monitoring.health_view import STATES
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.protocol.coordinator.waits import WAITS
 from ringlog.protocol.roles import ROLES
-from ringlog.runtime.monitoring.metrics import FIGURES
+from ringlog.runtime.monitoring.metrics import ALL_METRICS
 from tests.cli.test_docs import anchors
 from tests.tidy.files import ROOT
 
 WATCH = ROOT / "compose" / "watch"
 NAMES = re.compile(r"\bringlog_[a-z_]+")
 SELECTED = re.compile(r"\b(ringlog_[a-z_]+)\{([a-z_]+)(=~?)\"([^\"]*)\"\}")
-SERVED = {name: figure for figure in FIGURES.values() for name in figure.served}
+SERVED = {name: figure for figure in ALL_METRICS.values() for name in figure.served}
 OF_PROCESSES = ("role", "node", "instance", "job")
 VALUES = {
     "state": set(STATES),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import sys
 
-from ringlog.runtime.process import load_undisturbed
+from ringlog.runtime.process import delay_gc
 
 if __name__ == "__main__":
-    load_undisturbed()
+    delay_gc()
     from ringlog.agents.worker import run
     from ringlog.protocol.roles import ROLES
 

@@ -32,7 +32,7 @@ from ringlog.log.errors import (
     TopicMissing,
 )
 from ringlog.log.kafka.adapter import KafkaLog
-from ringlog.log.kafka.diagnosis import why_no_answer
+from ringlog.log.kafka.diagnosis import connection_failure
 from ringlog.log.kafka.topics import (
     AGENTS,
     METADATA,
@@ -49,9 +49,9 @@ from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.kafka.security import BadKafkaConfig
 from ringlog.runtime.logs import get_logger, setup_logs
 from ringlog.runtime.monitoring.health import WHY_CHARS_MAX
-from ringlog.runtime.process import rarely_collect
+from ringlog.runtime.process import reduce_gc
 from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
-from ringlog.runtime.trust import BadTrustConfig, current, guard
+from ringlog.runtime.trust import BadTrustConfig, check_listen_address, current
 from ringlog.wire.records import AgentStatus, encode_agent_status
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ def main(role: str, settings: ProcessSettings) -> int:
     setup_logs(settings.log_format, settings.log_level)
     try:
         if settings.metrics_port is not None:
-            guard(settings.metrics_host, current(), insecure=settings.insecure)
+            check_listen_address(settings.metrics_host, current(), insecure=settings.insecure)
     except BadTrustConfig as error:
         end = End(HALTED, f"not started: {error.code}: {error}")
         say_end(role, end)
@@ -165,7 +165,7 @@ def _run_agent(role: str, settings: ProcessSettings, watch: AgentWatch) -> End:
         if refused is None:
             raise
         return End(CRASHED, f"not started: {refused.code}: {refused}")
-    rarely_collect()
+    reduce_gc()
     return agent.execute()
 
 
@@ -207,7 +207,7 @@ def _await_topics(settings: ProcessSettings, records: ClusterIdentityStore, watc
             if waited >= WAIT_FOR_TOPICS_S:
                 raise
             if waited % 10 == 0:
-                known_why = why_no_answer(settings.bootstrap_servers) if isinstance(error, LogUnavailable) else ""
+                known_why = connection_failure(settings.bootstrap_servers) if isinstance(error, LogUnavailable) else ""
                 watch.waits = " ".join(filter(None, (f"{error.code}: {error}", known_why)))
                 log.info("waiting", cluster=settings.cluster, why=" ".join(filter(None, (str(error), known_why))))
         tick.wait(RETRY_S)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import threading
 
-from ringlog.cache.port import AHEAD_US, FOREIGN_US, Confirmation, StoredEpoch, WriteOutcome
-from ringlog.cache.projection import PARTS, CacheDelta, Fields, Full, Stamp
+from ringlog.cache.port import CLOCK_SKEW_MAX_US, FOREIGN_ACTIVE_US, Confirmation, StoredEpoch, WriteOutcome
+from ringlog.cache.projection import PARTS, CacheDelta, Fields, FullProjection, Stamp
 
 
 class MemoryCache:
@@ -15,25 +15,25 @@ class MemoryCache:
         self._stored: StoredEpoch | None = None
         self._lock = threading.Lock()
 
-    def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
+    def apply(self, write: CacheDelta | FullProjection, confirmation: Confirmation) -> WriteOutcome:
         """Write a delta or a full projection; see ``CacheStore``."""
         with self._lock:
             stored = self._stored
             same = stored is not None and stored.stamp.cluster_id == write.stamp.cluster_id
-            over = write.over if isinstance(write, Full) else None
-            if stored is not None and same and stored.stamp.epoch > write.stamp.epoch and over != stored.stamp:
+            replaces = write.replaces if isinstance(write, FullProjection) else None
+            if stored is not None and same and stored.stamp.epoch > write.stamp.epoch and replaces != stored.stamp:
                 return WriteOutcome.LATER_STORED
             if stored is not None and stored.stamp == write.stamp:
                 before, now = stored.confirmation.confirmed_at, confirmation.confirmed_at
-                latest = before if now < before < now + AHEAD_US else now
+                latest = before if now < before < now + CLOCK_SKEW_MAX_US else now
                 confirmation = Confirmation(confirmation.digest, confirmation.offset, latest)
                 if isinstance(write, CacheDelta):
                     self._stored = StoredEpoch(write.stamp, confirmation, stored.parts)
                     return WriteOutcome.APPLIED
-            if isinstance(write, Full):
+            if isinstance(write, FullProjection):
                 if stored is not None and not same:
                     apart = confirmation.confirmed_at - stored.confirmation.confirmed_at
-                    if abs(apart) < FOREIGN_US:
+                    if abs(apart) < FOREIGN_ACTIVE_US:
                         return WriteOutcome.FOREIGN
                 parts: dict[str, Fields] = {part: {} for part in PARTS}
             elif stored is None or stored.stamp != write.base:

@@ -10,14 +10,14 @@ Invariants:
 
 - A full projection replaces the same epoch, an older one, an empty cache, or the projection of another cluster. It does
   not replace a later epoch of the same cluster, unless the writer knows that the log lacks exactly that epoch
-  (``Full.over``). It does not replace another cluster's projection that was confirmed within ``FOREIGN_US``: two
-  clusters with the same name use one Redis.
+  (``FullProjection.replaces``). It does not replace another cluster's projection that was confirmed within
+  ``FOREIGN_ACTIVE_US``: two clusters with the same name use one Redis.
 
 - A projection that has lost a part is not read and not extended. A delta then reports that its base is missing.
 
 - At ``confirmed_at``, a cache writer knew that no later epoch existed. The time never decreases within one epoch,
-  except if it is ``AHEAD_US`` ahead of the clock of the present writer. Then a clock was wrong, and an unconfirmed
-  projection would seem recent.
+  except if it is ``CLOCK_SKEW_MAX_US`` ahead of the clock of the present writer. Then a clock was wrong, and an
+  unconfirmed projection would seem recent.
 """
 
 from __future__ import annotations
@@ -26,16 +26,16 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Protocol
 
-from ringlog.cache.projection import CacheDelta, Fields, Full, Stamp
+from ringlog.cache.projection import CacheDelta, Fields, FullProjection, Stamp
 from ringlog.kernel.values import Micros
 
-FOREIGN_US: Micros = 10_000_000
+FOREIGN_ACTIVE_US: Micros = 10_000_000
 """The stored cluster counts as active if the confirmations of two clusters are less than this apart.
 
 Cache writers confirm about once per second, by their own clocks.
 """
 
-AHEAD_US: Micros = 10_000_000
+CLOCK_SKEW_MAX_US: Micros = 10_000_000
 """Upper bound of the difference between the clocks of cache writers."""
 
 
@@ -80,7 +80,7 @@ class StoredEpoch:
 class CacheStore(Protocol):
     """The projection of one cluster. Every method raises CacheUnavailable if the store does not respond."""
 
-    def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
+    def apply(self, write: CacheDelta | FullProjection, confirmation: Confirmation) -> WriteOutcome:
         """Write a delta or a full projection, as the invariants above allow."""
         ...
 

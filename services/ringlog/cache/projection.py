@@ -10,7 +10,7 @@ Invariant: no field grows with the cluster, and an operation's stage only writes
 everything that grows with the number of ranges has one field per range, in separate parts: ``placements``
 (``replication/end``), ``streams`` of the generations (``generation/end``), and ``locks`` of the operations
 (``operation/replication/end``). The tablets of a table are stored in chunks, ``tablet_chunks`` (``table/number``).
-``whole`` reassembles them.
+``join_parts`` reassembles them.
 
 ``kernel.sections`` declares the parts, their fields and their split fields.
 """
@@ -57,15 +57,15 @@ class CacheDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class Full:
+class FullProjection:
     """The complete projection of ``stamp`` as (part, field, JSON).
 
-    ``over`` is a later stored epoch that it may replace, because the log lacks that epoch.
+    ``replaces`` is a later stored epoch that it may replace, because the log lacks that epoch.
     """
 
     stamp: Stamp
     put: tuple[tuple[str, str, str], ...]
-    over: Stamp | None = None
+    replaces: Stamp | None = None
 
 
 def stamp_of(state: ClusterState) -> Stamp:
@@ -85,12 +85,12 @@ def project(state: ClusterState) -> dict[str, Fields]:
     }
 
 
-def full(state: ClusterState, over: Stamp | None = None) -> Full:
-    """Return the complete projection, which replaces any stored one except a later epoch that is not ``over``."""
+def full_projection(state: ClusterState, replaces: Stamp | None = None) -> FullProjection:
+    """Return the complete projection, which replaces any stored one except a later epoch that is not ``replaces``."""
     rows = tuple(
         (part, key, value) for part, table in sorted(project(state).items()) for key, value in sorted(table.items())
     )
-    return Full(stamp_of(state), rows, over)
+    return FullProjection(stamp_of(state), rows, replaces)
 
 
 def delta(before: ClusterState, after: ClusterState) -> CacheDelta:
@@ -125,7 +125,7 @@ def _compare(
     remove += [(name, field) for field in sorted(old) if field not in new]
 
 
-def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+def join_parts(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     """Reassemble the decoded parts of a projection.
 
     ``placements`` become lists by replication key, ordered by range end. ``generations`` get their ``ranges`` and
@@ -136,7 +136,7 @@ def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
         owners = found.setdefault(part, {})
         if field:
             owners.update({key: value | {field: []} for key, value in owners.items()})
-        for key, element in _by_end(parts[name]):
+        for key, element in _sorted_by_number(parts[name]):
             if field:
                 owners[key.partition("/")[0]][field].append(element)
             else:
@@ -144,7 +144,7 @@ def whole(parts: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
     return found
 
 
-def _by_end(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
+def _sorted_by_number(table: Mapping[str, Any]) -> list[tuple[str, Any]]:
     """Sort fields by owner, then by the number in their name: a range's end or a chunk's number."""
     return sorted(table.items(), key=lambda item: (item[0].rpartition("/")[0], int(item[0].rpartition("/")[2])))
 

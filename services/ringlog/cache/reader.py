@@ -1,4 +1,4 @@
-"""Reads of the cached state: one consistent epoch and its age, or the error ``TryAgain``.
+"""Reads of the cached state: one consistent epoch and its age, or the error ``CacheNotReady``.
 
 A cache may be empty after FLUSHALL, or contain an older epoch for a moment after a restart.
 
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ringlog.cache.port import CacheStore, CacheUnavailable, Confirmation
-from ringlog.cache.projection import Stamp, whole
+from ringlog.cache.projection import Stamp, join_parts
 from ringlog.cache.redis_cache import TIMEOUT_S, RedisCache
 from ringlog.kernel.values import Micros
 
@@ -26,7 +26,7 @@ Records = dict[str, Any]
 """Record key to decoded JSON."""
 
 
-class TryAgain(Exception):
+class CacheNotReady(Exception):
     """The cache cannot answer now. Read again later, or read the log.
 
     ``reason`` is unavailable, empty, older or another_cluster.
@@ -75,7 +75,7 @@ class CachedReader:
         return cls(RedisCache(url, cluster, timeout_s), lambda: time.time_ns() // 1_000)
 
     def read(self) -> CachedView:
-        """Return an epoch that is not lower than any epoch returned before. Raises TryAgain.
+        """Return an epoch that is not lower than any epoch returned before. Raises CacheNotReady.
 
         Views of the same epoch share their ``parts``, so do not modify them.
         """
@@ -86,24 +86,24 @@ class CachedReader:
                 return replace(last, age_s=self._age_s(confirmed[1]))
             stored = self._store.read()
         except CacheUnavailable as error:
-            raise TryAgain("unavailable", str(error)) from error
+            raise CacheNotReady("unavailable", str(error)) from error
         if stored is None:
-            raise TryAgain("empty", "the cache holds nothing yet")
+            raise CacheNotReady("empty", "the cache holds nothing yet")
         stamp = stored.stamp
         if last is not None and last.cluster_id != stamp.cluster_id:
             what = f"the cache is of cluster {stamp.cluster_id}, this reader has read {last.cluster_id}"
-            raise TryAgain("another_cluster", f"{what}; if that one is no more, make a new reader")
+            raise CacheNotReady("another_cluster", f"{what}; if that one is no more, make a new reader")
         if last is not None and stamp.epoch < last.epoch:
-            raise TryAgain("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {last.epoch}")
+            raise CacheNotReady("older", f"the cache is at epoch {stamp.epoch}, this reader has seen {last.epoch}")
         try:
-            parts = whole(
+            parts = join_parts(
                 {
                     part: {key: json.loads(text) for key, text in sorted(table.items())}
                     for part, table in stored.parts.items()
                 }
             )
         except (ValueError, TypeError, LookupError, RecursionError) as error:
-            raise TryAgain("unavailable", f"the cache holds what no keeper writes: {error}") from error
+            raise CacheNotReady("unavailable", f"the cache holds what no keeper writes: {error}") from error
         digest, age_s = stored.confirmation.digest, self._age_s(stored.confirmation)
         self._last = CachedView(stamp.cluster_id, stamp.epoch, stamp.state_id, digest, age_s, parts)
         return self._last

@@ -30,13 +30,20 @@ from redis.backoff import NoBackoff
 from redis.retry import Retry
 from redis.sentinel import MasterNotFoundError, Sentinel
 
-from ringlog.cache.port import AHEAD_US, FOREIGN_US, CacheUnavailable, Confirmation, StoredEpoch, WriteOutcome
-from ringlog.cache.projection import PARTS, CacheDelta, Full, Stamp
+from ringlog.cache.port import (
+    CLOCK_SKEW_MAX_US,
+    FOREIGN_ACTIVE_US,
+    CacheUnavailable,
+    Confirmation,
+    StoredEpoch,
+    WriteOutcome,
+)
+from ringlog.cache.projection import PARTS, CacheDelta, FullProjection, Stamp
 from ringlog.cache.redis_url import RedisAddress, redis_address
 
 TIMEOUT_S = 2.0
-AT_ONCE_ROWS_MAX = 10_000
-AT_ONCE_BYTES_MAX = 4 * 1024 * 1024
+COMMAND_ROWS_MAX = 10_000
+COMMAND_BYTES_MAX = 4 * 1024 * 1024
 """Maximum rows and bytes of one command. Larger writes are split into pieces."""
 
 STAGED_S = 600
@@ -55,7 +62,7 @@ _Row = tuple[int, str, str]
 # Keys that contain no hashes count as lost. A delta writes the empty ``counts`` before any other change: a Redis
 # without free memory rejects that command, and has then changed nothing.
 _APPLY = (
-    f"local foreign_us, ahead_us = {FOREIGN_US}, {AHEAD_US}"
+    f"local foreign_us, ahead_us = {FOREIGN_ACTIVE_US}, {CLOCK_SKEW_MAX_US}"
     + """
 local parts = tonumber(ARGV[11])
 local is_staged = #KEYS > 1 + parts
@@ -143,7 +150,7 @@ class RedisCache:
     """
 
     def __init__(self, url: str, cluster: str, timeout_s: float = TIMEOUT_S) -> None:
-        self._redis, self._sentinel = _opened(redis_address(url), timeout_s)
+        self._redis, self._sentinel = _client_of(redis_address(url), timeout_s)
         self._staged = f"{{{cluster}}}:staged"
         self._meta = f"{{{cluster}}}:meta"
         self._parts = [f"{{{cluster}}}:{part}" for part in PARTS]
@@ -155,9 +162,9 @@ class RedisCache:
         if self._sentinel is not None:
             self._sentinel.close()
 
-    def apply(self, write: CacheDelta | Full, confirmation: Confirmation) -> WriteOutcome:
+    def apply(self, write: CacheDelta | FullProjection, confirmation: Confirmation) -> WriteOutcome:
         """Write a delta or a full projection; see ``CacheStore``."""
-        base = write.base if isinstance(write, CacheDelta) else write.over or Stamp("", -1, "")
+        base = write.base if isinstance(write, CacheDelta) else write.replaces or Stamp("", -1, "")
         number = {part: index for index, part in enumerate(PARTS, start=1)}
         put = [(number[part], key, value) for part, key, value in write.put]
         remove = [(number[part], key) for part, key in write.remove] if isinstance(write, CacheDelta) else []
@@ -241,7 +248,7 @@ class RedisCache:
             raise CacheUnavailable(f"what Redis holds is no text: {error}") from error
 
 
-def _opened(address: RedisAddress, timeout_s: float) -> tuple[redis.Redis, Sentinel | None]:
+def _client_of(address: RedisAddress, timeout_s: float) -> tuple[redis.Redis, Sentinel | None]:
     """Return a client and, if configured, its Sentinels. Nothing connects yet."""
     common: dict[str, Any] = {
         "socket_timeout": timeout_s,
@@ -264,7 +271,7 @@ def _chunks(rows: Sequence[_Row]) -> Iterator[Sequence[_Row]]:
     begin = size = 0
     for index, (_, field, value) in enumerate(rows):
         more = len(field) + len(value)
-        if index > begin and (index - begin >= AT_ONCE_ROWS_MAX or size + more > AT_ONCE_BYTES_MAX):
+        if index > begin and (index - begin >= COMMAND_ROWS_MAX or size + more > COMMAND_BYTES_MAX):
             yield rows[begin:index]
             begin, size = index, 0
         size += more

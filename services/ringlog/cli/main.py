@@ -28,8 +28,8 @@ from ringlog import __version__
 from ringlog.files import refused_by_files
 from ringlog.runtime.json_errors import print_exception, print_usage, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, use
-from ringlog.runtime.process import end_undisturbed, load_undisturbed
-from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
+from ringlog.runtime.process import delay_gc, skip_gc_at_exit
+from ringlog.runtime.trust import TRUST_VARIABLE, use_trust_file
 
 
 class Subcommand(NamedTuple):
@@ -233,7 +233,9 @@ def _log_in(value: Path | None) -> None:
 def _trust(context: typer.Context, value: Path | None) -> None:
     if value is not None:
         source = context.get_parameter_source("trust_config")
-        trust_by(value, TRUST_VARIABLE if source is not None and source.name == "ENVIRONMENT" else "--trust-config")
+        use_trust_file(
+            value, TRUST_VARIABLE if source is not None and source.name == "ENVIRONMENT" else "--trust-config"
+        )
 
 
 KafkaConfig = Annotated[
@@ -324,13 +326,13 @@ def _complete() -> None:
 
 def main() -> None:
     """Run the command. Expected errors are printed as one line with their code, without a traceback."""
-    load_undisturbed()
+    delay_gc()
     if os.environ.get("_RINGLOG_COMPLETE", "").startswith("complete_"):
         _complete()
     try:
         _main()
     finally:
-        end_undisturbed()
+        skip_gc_at_exit()
 
 
 def _run() -> None:

@@ -41,7 +41,7 @@ from ringlog.protocol.roles import ROLES
 from ringlog.runtime import settings, trust
 from ringlog.runtime.kafka import security as kafka_security
 from ringlog.runtime.kafka.security import BadKafkaConfig
-from ringlog.runtime.monitoring.metrics import FIGURES
+from ringlog.runtime.monitoring.metrics import ALL_METRICS
 from ringlog.runtime.settings import BadProcessSettings, ProcessSettings
 from ringlog.runtime.trust import BadTrustConfig
 from ringlog.wire.avro.avsc import documented
@@ -377,7 +377,7 @@ def _pairs(settings: Mapping[str, str]) -> str:
 def _metrics() -> Iterator[str]:
     yield from ("# Metrics", "", HEAD, "")
     yield _ABOUT_METRICS
-    for by in dict.fromkeys(figure.by for figure in FIGURES.values()):
+    for by in dict.fromkeys(figure.by for figure in ALL_METRICS.values()):
         yield from (f"## Of {by}", "")
         rows = [
             (
@@ -386,7 +386,7 @@ def _metrics() -> Iterator[str]:
                 _labels(figure.labels),
                 figure.meaning,
             )
-            for figure in FIGURES.values()
+            for figure in ALL_METRICS.values()
             if figure.by == by
         ]
         yield from _table(("name", "kind", "labels", "meaning"), rows)

@@ -123,14 +123,14 @@ def _print_summary(found: dict[str, Any]) -> None:
 
 
 def _cached_status(context: ClusterContext) -> None:
-    from ringlog.cache.reader import CachedReader, TryAgain  # The Redis client is slow to load.
+    from ringlog.cache.reader import CachedReader, CacheNotReady  # The Redis client is slow to load.
     from ringlog.cache.redis_cache import RedisCache
 
     if not context.redis:
         fail("no_cache", "no Redis is known; set RINGLOG_REDIS_URL")
     try:
         view = CachedReader(RedisCache(context.redis, context.cluster), SystemClock().now_us).read()
-    except TryAgain as again:
+    except CacheNotReady as again:
         fail("try_again", str(again))
     typer.echo(json.dumps({"epoch": view.epoch, "age_s": view.age_s, "nodes": view.nodes}))
 

@@ -55,7 +55,7 @@ from ringlog.protocol.submission.submission import (
     may_answer,
     parcels,
 )
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Result, decode_result
 
@@ -111,7 +111,7 @@ class Engine:
         self._lock = threading.Lock()
         self._pending: dict[str, _Pending] = {}
         self._outbox = Outbox()
-        self._seldom = Seldom(log)
+        self._seldom = RateLimitedWarnings(log)
         self._stopping = threading.Event()
         self._listener: threading.Thread | None = None
         self._unsubscribe: Callable[[], None] | None = None

@@ -22,7 +22,7 @@ from ringlog.log.kafka.topics import ACKS, LOAD
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
 from ringlog.protocol.balancer.load_book import REJECTED, UNREADABLE, Heard
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import current
 from ringlog.wire.acks import REJECTED_ACK_REMEDY, WRONG_CODE, ReceivedAck, newest_ack, verified_ack, verified_load
 from ringlog.wire.errors import WireError
@@ -38,7 +38,7 @@ class LoadsReader:
 
     def __init__(self, bootstrap_servers: str, cluster: str, look: Callable[[], None] = lambda: None) -> None:
         self._look = look
-        self._seldom = Seldom(log)
+        self._seldom = RateLimitedWarnings(log)
         self._log = KafkaLog(bootstrap_servers, cluster, LOAD)
         self._tail = self._log.tail(self._log.begin_offset())
 
@@ -56,7 +56,7 @@ class LoadsReader:
         self._log.close()
 
 
-def load_reports(records: Iterable[LogRecord], seldom: Seldom) -> tuple[Heard, ...]:
+def load_reports(records: Iterable[LogRecord], seldom: RateLimitedWarnings) -> tuple[Heard, ...]:
     """Decode reports of the topic. ``seldom`` logs reports that are unreadable or rejected."""
     found, masters = [], current().ack_masters
     for record in records:

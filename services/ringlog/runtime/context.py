@@ -22,7 +22,7 @@ from typing import Any
 
 from ringlog.files import FILE_MODE, OWNER_ONLY_MASK, FileUnusable, default_data_dir, private_folder, write_private
 from ringlog.runtime.kafka.config import VARIABLE, current, use
-from ringlog.runtime.trust import TRUST_VARIABLE, trust_by
+from ringlog.runtime.trust import TRUST_VARIABLE, use_trust_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +89,7 @@ def stored_clusters() -> StoredClusters:
     If other users can read the file, this removes their permission.
     """
     try:
-        _close_to_others(_path())
+        _restrict_to_owner(_path())
         found = json.loads(_path().read_text(encoding="utf-8"))
         clusters = tuple(_context(fields) for fields in found["clusters"])
         number = found["current"]
@@ -98,7 +98,7 @@ def stored_clusters() -> StoredClusters:
         return StoredClusters()
 
 
-def _close_to_others(path: Path) -> None:
+def _restrict_to_owner(path: Path) -> None:
     """Restrict the file to its owner: it may contain a password for Redis."""
     found = path.stat()
     if found.st_mode & OWNER_ONLY_MASK and found.st_uid == os.geteuid():
@@ -110,7 +110,7 @@ def kafka_config_of(bootstrap: str) -> str:
     return next((context.kafka_config for context in _at(bootstrap) if context.kafka_config), "")
 
 
-def log_in_at(bootstrap: str, of_stack: str = "") -> None:
+def use_stored_login(bootstrap: str, of_stack: str = "") -> None:
     """Use the client configuration of the broker, if one is stored and none was given. Raises BadKafkaConfig.
 
     Args:
@@ -127,11 +127,11 @@ def trust_of(bootstrap: str, cluster: str) -> str:
     return next((one.trust_config for one in _at(bootstrap) if one.cluster == cluster), "")
 
 
-def trust_in(bootstrap: str, cluster: str) -> None:
+def use_stored_trust(bootstrap: str, cluster: str) -> None:
     """Use the trust file of the cluster's nodes, if one is stored and none was given. Raises BadTrustConfig."""
     file = trust_of(bootstrap, cluster)
     if file and TRUST_VARIABLE not in os.environ:
-        trust_by(Path(file), f"the stored context of the cluster {cluster} (see: ringlog cluster list)")
+        use_trust_file(Path(file), f"the stored context of the cluster {cluster} (see: ringlog cluster list)")
 
 
 def redis_of(bootstrap: str) -> str:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     import structlog
 
 LogFormat = Literal["console", "json"]
-SELDOM_S = 60.0
+WARNING_INTERVAL_S = 60.0
 """Minimum time between two warnings of the same event."""
 
 
@@ -43,11 +43,11 @@ def get_logger(name: str) -> LazyLogger:
     return LazyLogger(name)
 
 
-class Seldom:
+class RateLimitedWarnings:
     """A rate limit for warnings about records.
 
-    It logs the first warning at once, then at most one per ``SELDOM_S`` with the number of suppressed ones (``so_far``:
-    the total). Other clients can send any number of bad records, and the warnings must not fill the disk.
+    It logs the first warning at once, then at most one per ``WARNING_INTERVAL_S`` with the number of suppressed ones
+    (``so_far``: the total). Other clients can send any number of bad records, and the warnings must not fill the disk.
     """
 
     def __init__(self, log: Any, now: Callable[[], float] = time.monotonic) -> None:
@@ -59,7 +59,7 @@ class Seldom:
         """Log or count a warning. Return True if it was logged."""
         count, suppressed_last, at = self._seen.get(event, (0, 0, float("-inf")))
         count, now = count + 1, self._now()
-        if now - at < SELDOM_S:
+        if now - at < WARNING_INTERVAL_S:
             self._seen[event] = count, suppressed_last, at
             return False
         self._seen[event] = count, count, now

@@ -33,11 +33,11 @@ def stop_on_signals(stopping: threading.Event, numbers: tuple[signal.Signals, ..
         signal.signal(number, lambda given, _frame: signals.put(given))
 
 
-YOUNG: Final = 20_000
+GC_THRESHOLD: Final = 20_000
 """Net allocations between two scans of young objects."""
 
 
-def rarely_collect() -> None:
+def reduce_gc() -> None:
     """Collect rarely, and exclude all present objects from later collections.
 
     The present objects live as long as the process. A full collection would scan all of them and block every request
@@ -45,14 +45,14 @@ def rarely_collect() -> None:
     """
     gc.collect()
     gc.freeze()
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(GC_THRESHOLD)
 
 
-def load_undisturbed() -> None:
+def delay_gc() -> None:
     """Collect rarely during imports. For the first lines of a process."""
-    gc.set_threshold(YOUNG)
+    gc.set_threshold(GC_THRESHOLD)
 
 
-def end_undisturbed() -> None:
+def skip_gc_at_exit() -> None:
     """Exclude all objects from the collection at exit. For the last lines of a process."""
     gc.freeze()

@@ -21,7 +21,7 @@ keys of the roles that check them (``wire.acks``). In both, the first line makes
 Invariants:
 
 - A process listens on an address that other machines can reach only with certificate and token, or if the operator
-  allows it explicitly (``guard``).
+  allows it explicitly (``check_listen_address``).
 
 - Files that other users can change are rejected, and so are secrets that all users of the machine can read.
 
@@ -136,7 +136,7 @@ def name_of_node(node: NodeId) -> str:
     return f"{node}{NODE_SUFFIX}"
 
 
-def guard(host: str, trust: Trust, *, insecure: bool) -> None:
+def check_listen_address(host: str, trust: Trust, *, insecure: bool) -> None:
     """Refuse to listen on an address that other machines can reach without authentication. Raises UnguardedAddress."""
     if insecure or (trust.encrypts and trust.tokens) or is_loopback(host):
         return
@@ -175,7 +175,7 @@ def node_of_names(names: tuple[str, ...]) -> NodeId:
     return node
 
 
-def serving(trust: Callable[[], Trust]) -> ssl.SSLContext | None:
+def server_context(trust: Callable[[], Trust]) -> ssl.SSLContext | None:
     """Return a server context that selects the present certificate for each connection. None without TLS."""
     if not trust().encrypts:
         return None
@@ -200,7 +200,7 @@ def current() -> Trust:
     return _file(str(Path(path).absolute())).now() if path else PLAIN_TRUST
 
 
-def trust_by(path: Path, chosen_by: str = TRUST_VARIABLE) -> None:
+def use_trust_file(path: Path, chosen_by: str = TRUST_VARIABLE) -> None:
     """Use the file in this process and its child processes. Raises BadTrustConfig.
 
     ``chosen_by``: the option, variable or context that names the file, for messages.
@@ -252,7 +252,7 @@ class TrustFile:
             self._seen = seen
             try:
                 files, found = read_trust(self._path)
-                _follows(self._current, found)
+                _check_change(self._current, found)
             except BadTrustConfig as bad:
                 if self._current is None:
                     raise
@@ -274,7 +274,7 @@ def _log() -> Any:
     return get_logger(__name__)
 
 
-def _follows(previous: Trust | None, found: Trust) -> None:
+def _check_change(previous: Trust | None, found: Trust) -> None:
     """Reject changes that a running process cannot make. Raises BadTrustConfig."""
     if previous is not None and (previous.encrypts, previous.node) != (found.encrypts, found.node):
         raise BadTrustConfig("they are of another node, or TLS comes or goes: start the process again")
@@ -305,7 +305,7 @@ def read_trust(path: Path) -> tuple[tuple[Path, ...], Trust]:
     if tls and len(tls) < len(TLS):
         raise BadTrustConfig(f"{path}: {', '.join(TLS)} belong together")
     tokens, ack_keys, ack_masters = (_secrets(given.get(name)) for name in (TOKEN, ACK_KEY, ACK_MASTER))
-    found = _encrypting(tokens, *(given[name] for name in TLS)) if tls else Trust(tokens=tokens)
+    found = _tls_trust(tokens, *(given[name] for name in TLS)) if tls else Trust(tokens=tokens)
     return (path, *given.values()), replace(found, ack_keys=ack_keys, ack_masters=ack_masters)
 
 
@@ -332,7 +332,7 @@ def _secrets(path: Path | None) -> tuple[str, ...]:
     return found
 
 
-def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) -> Trust:
+def _tls_trust(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path) -> Trust:
     """Return a trust with TLS contexts. Raises BadTrustConfig, also if the authority has not signed the certificate.
 
     The ``ssl`` module loads certificates from paths only. To detect a replacement during the read, the files are read
@@ -357,7 +357,7 @@ def _encrypting(tokens: tuple[str, ...], ca: Path, certificate: Path, key: Path)
         node = node_of_names(tuple(value for kind, value in shown.get("subjectAltName", ()) if kind == "DNS"))
         expires = min(_end(shown), _authorities_end(ca, certificate, key))
         if node:
-            _shake_hands(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))
+            _handshake(context(ssl.PROTOCOL_TLS_CLIENT, showing=False), server, name_of_node(node))
     except CertificateOfAnotherNode as error:
         raise CertificateOfAnotherNode(f"{certificate}: {error}") from error
     except (OSError, ValueError) as error:  # SSLError is an OSError
@@ -397,7 +397,7 @@ def _authorities_end(ca: Path, certificate: Path, key: Path) -> int:
         server_only.load_verify_locations(cadata=root)
         server_only.verify_mode = ssl.CERT_REQUIRED
         with suppress(ssl.SSLError):
-            _shake_hands(sending, server_only)
+            _handshake(sending, server_only)
             ends.append(_end(shown))
     return min(max(ends, default=_NEVER), *map(_end, chain.get_ca_certs()), _NEVER)
 
@@ -407,10 +407,10 @@ def _shown_certificate(context: Callable[..., ssl.SSLContext]) -> Any:
     server, client = context(ssl.PROTOCOL_TLS_SERVER), context(ssl.PROTOCOL_TLS_CLIENT, trusting=False)
     server.verify_mode = ssl.CERT_REQUIRED
     client.check_hostname, client.verify_mode = False, ssl.CERT_NONE
-    return _shake_hands(client, server)
+    return _handshake(client, server)
 
 
-def _shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, name: str | None = None) -> Any:
+def _handshake(client: ssl.SSLContext, server: ssl.SSLContext, name: str | None = None) -> Any:
     """Perform a TLS handshake in memory and return the certificate that the server sees. Raises ssl.SSLError."""
     to_server, to_client = ssl.MemoryBIO(), ssl.MemoryBIO()
     ends = [

@@ -13,11 +13,11 @@ from typing import Any
 from prometheus_client import CollectorRegistry, Counter, Gauge, generate_latest
 
 from ringlog.kernel.values import SECOND_US
-from ringlog.runtime.monitoring.metrics import FIGURES
+from ringlog.runtime.monitoring.metrics import ALL_METRICS
 from ringlog.runtime.monitoring.scrape import JSON, METRICS, NO_TOKEN, TEXT, HttpAnswer
-from ringlog.runtime.monitoring.server import POLL_S, FiguresServer
+from ringlog.runtime.monitoring.server import POLL_S, MetricsServer
 from ringlog.runtime.settings import ProcessSettings
-from ringlog.runtime.trust import current, guard
+from ringlog.runtime.trust import check_listen_address, current
 
 PREFIX = "ringlog_cdc_"
 """Prefix of all names."""
@@ -36,7 +36,7 @@ class Metrics:
 
     def __init__(self, port: int) -> None:
         settings = ProcessSettings()
-        guard(settings.metrics_host, current(), insecure=settings.insecure)
+        check_listen_address(settings.metrics_host, current(), insecure=settings.insecure)
         self._registry = CollectorRegistry()
         self._mutations = self._counter("mutations")
         self._rows = self._counter("rows")
@@ -50,7 +50,7 @@ class Metrics:
         self._epoch = self._gauge("epoch")
         self._generation = self._gauge("generation_seconds")
         self._start = 0
-        self._server = FiguresServer(settings.metrics_host, port, self._answer)
+        self._server = MetricsServer(settings.metrics_host, port, self._answer)
         self.port: int = self._server.server_address[1]
         self._thread = threading.Thread(target=self._server.serve_forever, args=(POLL_S,), name="figures", daemon=True)
         self._thread.start()
@@ -63,11 +63,11 @@ class Metrics:
         return HttpAnswer(200, TEXT, generate_latest(self._registry))
 
     def _counter(self, name: str) -> Counter:
-        figure = FIGURES[PREFIX + name]
+        figure = ALL_METRICS[PREFIX + name]
         return Counter(figure.name, figure.meaning, figure.labels, registry=self._registry)
 
     def _gauge(self, name: str) -> Gauge:
-        figure = FIGURES[PREFIX + name]
+        figure = ALL_METRICS[PREFIX + name]
         return Gauge(figure.name, figure.meaning, figure.labels, registry=self._registry)
 
     def watch(self, low_watermark: Callable[[], int], horizon: Callable[[], int]) -> None:

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from ringlog.cache.projection import delta, full
+from ringlog.cache.projection import delta, full_projection
 from ringlog.kernel import size_limits
 from ringlog.kernel.changes import ChangeRecord, StreamsChange, diff
 from ringlog.kernel.commands.cdc import generations as cdc
@@ -184,7 +184,7 @@ def test_a_generation_counts_and_digests_what_it_describes(start: ClusterState) 
 
 
 def test_caches_show_each_stream_and_keep_what_did_not_change(start: ClusterState) -> None:
-    rows = [row for row in full(start).put if row[0] == "tablet_streams"]
+    rows = [row for row in full_projection(start).put if row[0] == "tablet_streams"]
     assert len(rows) == 4
     after = coordinated(cut(start), 10_000)
     changed = [row for row in delta(start, after).put if row[0] == "tablet_streams"]

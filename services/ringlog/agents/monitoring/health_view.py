@@ -21,7 +21,7 @@ from typing import Final
 from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.replicas.metrics import LogView, log_samples, process_samples
-from ringlog.runtime.monitoring.health import Health, Since
+from ringlog.runtime.monitoring.health import Health, StateSince
 from ringlog.runtime.monitoring.metrics import Sample
 
 STARTING, STANDS_BY, TAKING_OVER, ACTIVE = "starting", "stands_by", "taking_over", "active"
@@ -112,7 +112,7 @@ class AgentWatch:
         self.waits = "looks for its topics"
         self.look: Callable[[], ProcessView] | None = None
         self._now = now
-        self._since = Since(now)
+        self._since = StateSince(now)
 
     def health(self) -> tuple[Health, Micros]:
         """See ``WatchedProcess``."""

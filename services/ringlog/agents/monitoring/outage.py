@@ -5,8 +5,8 @@ others show nothing new, and are only counted. ``ringlog.log.replicas.topic_watc
 it answers again. Errors about faust's threads on an overloaded machine are reduced in the same way.
 
 If one broker of several is down, the library reports it again and again, while the others answer at once. So at most
-one outage in ``SELDOM_S`` gets lines. Errors of an outage that begins sooner are only counted. If it lasts until that
-time has passed, it gets its lines.
+one outage in ``WARNING_INTERVAL_S`` gets lines. Errors of an outage that begins sooner are only counted. If it lasts
+until that time has passed, it gets its lines.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 
 CLIENT = "aiokafka"
 """The library whose errors are counted. Errors of other libraries go to the log unchanged."""
@@ -42,7 +42,7 @@ class Outage(logging.Handler):
         self._bootstrap = bootstrap_servers
         self._on_trouble = on_trouble
         self._now = now
-        self._seldom = Seldom(log, now)
+        self._seldom = RateLimitedWarnings(log, now)
         self._state = threading.Lock()
         self._since: float | None = None
         self._why = ""

@@ -13,7 +13,7 @@ from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import TOPICS
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.changes import decode_change
 from ringlog.wire.errors import WireError
@@ -34,7 +34,7 @@ class EpochsReader:
         self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, EPOCHS_TOPIC, isolation="read_committed")
         self._tail = self._log.tail(self._log.begin_offset())
         self._last: EpochChange | None = None
-        self._seldom = Seldom(log)
+        self._seldom = RateLimitedWarnings(log)
 
     def newest(self) -> Epoch:
         """Return the last published epoch as far as it was read; 0 if there is none. Does not block."""

@@ -9,7 +9,7 @@ from ringlog.agents.maintenance.truncation import LogEnds
 from ringlog.agents.roles.epochs import EpochsReader
 from ringlog.agents.roles.role import FollowingThread
 from ringlog.cache.port import CacheUnavailable, Confirmation, WriteOutcome
-from ringlog.cache.projection import Full, Stamp
+from ringlog.cache.projection import FullProjection, Stamp
 from ringlog.cache.redis_cache import RedisCache
 from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.model.state import ClusterState
@@ -107,8 +107,8 @@ class KeeperThread(FollowingThread):
             log.info("cache_answers_again", epoch=state.epoch)
         self._answered = True
         if written is WriteOutcome.APPLIED:
-            if isinstance(effect.write, Full) and effect.write.over is not None:
-                log.warning("cache_replaced", epoch=state.epoch, stored=effect.write.over.epoch)
+            if isinstance(effect.write, FullProjection) and effect.write.replaces is not None:
+                log.warning("cache_replaced", epoch=state.epoch, stored=effect.write.replaces.epoch)
             self._written = state.epoch
             self.passed(effect.position)
         elif written is WriteOutcome.LATER_STORED:

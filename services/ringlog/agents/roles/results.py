@@ -16,7 +16,7 @@ from ringlog.log.kafka.topics import RESULTS
 from ringlog.log.reading import read_to_end
 from ringlog.protocol.validator.core import is_floor_mark
 from ringlog.protocol.validator.validator import is_needed
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Result, decode_result
@@ -33,7 +33,7 @@ class ResultsLog:
     def __init__(self, settings: ProcessSettings, look: Callable[[], None]) -> None:
         self._log = KafkaLog(settings.bootstrap_servers, settings.cluster, RESULTS, isolation="read_committed")
         self._look = look
-        self._seldom = Seldom(log)
+        self._seldom = RateLimitedWarnings(log)
 
     def close(self) -> None:
         """Close the connections."""

@@ -62,7 +62,7 @@ from ringlog.log.replicas.state_agreement import EVIDENCE, DigestComparison
 from ringlog.protocol.role import Accept, Acts, CheckSuperseded, superseded, take_role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.monitoring.health import WHY_CHARS_MAX
 from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.runtime.settings import ProcessSettings
@@ -158,7 +158,7 @@ class RoleThread(ABC):
         self._stopping = threading.Event()
         self._status, self._why = "starting", ""
         self._sound = InvariantMonitor(self.role)
-        self.seldom = Seldom(log)
+        self.seldom = RateLimitedWarnings(log)
         self._threads = (
             threading.Thread(target=self._run, name=self.role, daemon=True),
             threading.Thread(target=self._beat, name=f"{self.role}-heartbeat", daemon=True),

@@ -32,7 +32,13 @@ from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.monitoring.open_connections import raise_file_limit
 from ringlog.runtime.monitoring.scrape import ANYWHERE
 from ringlog.runtime.process import stop_on_signals
-from ringlog.runtime.trust import CertificateOfAnotherNode, certificate_source, current, guard, name_of_node
+from ringlog.runtime.trust import (
+    CertificateOfAnotherNode,
+    certificate_source,
+    check_listen_address,
+    current,
+    name_of_node,
+)
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -118,7 +124,7 @@ def _guarded(listen: str, advertise: str, insecure: bool) -> str:
     Raises BadTrustConfig if the process may not listen on the address.
     """
     trust = current()
-    guard(listen, trust, insecure=insecure)
+    check_listen_address(listen, trust, insecure=insecure)
     if trust.encrypts and not trust.node:
         text = f"it names no node: {certificate_source()}; a node needs the dNSName {name_of_node('<node id>')}. "
         raise CertificateOfAnotherNode(f"{text}Pass --trust-config with the file of this node")

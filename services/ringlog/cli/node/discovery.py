@@ -24,7 +24,7 @@ from ringlog.runtime import trust
 from ringlog.runtime.context import ClusterContext
 from ringlog.runtime.kafka.config import VARIABLE
 from ringlog.runtime.logs import get_logger
-from ringlog.runtime.trust import TRUST_VARIABLE, guard
+from ringlog.runtime.trust import TRUST_VARIABLE, check_listen_address
 
 FOLDER = ".discovery"
 """The folder next to those of clusters. No cluster name can begin with a dot."""
@@ -57,7 +57,7 @@ def in_cluster(
             fail("bad_usage", "--seeds needs --meet: where do those ask this node?", 2)
         yield resolve(bootstrap, cluster)
         return
-    guard(meet.rpartition(":")[0], trust.current(), insecure=insecure)
+    check_listen_address(meet.rpartition(":")[0], trust.current(), insecure=insecure)
     from ringlog.client.creation.discovery import Discovery  # Slow to load, and only needed here.
 
     broker = broker_of(bootstrap)

@@ -29,18 +29,18 @@ from rich.text import Text
 
 from ringlog.client.client import Client
 from ringlog.log.errors import TopicMissing
-from ringlog.log.kafka.diagnosis import why_no_answer
+from ringlog.log.kafka.diagnosis import connection_failure
 from ringlog.log.opening import start_point_finder
 from ringlog.log.replicas.replay import ProgressCallback, Replay
 from ringlog.operator.views.words import printable
 from ringlog.runtime.context import (
     ClusterContext,
     current_cluster,
-    log_in_at,
     redis_of,
     stored_clusters,
     stored_id,
-    trust_in,
+    use_stored_login,
+    use_stored_trust,
 )
 from ringlog.runtime.json_errors import print_error, wants_json
 from ringlog.runtime.kafka.config import VARIABLE, brokers_of_file
@@ -162,7 +162,7 @@ def print_broker(code: str) -> None:
     broker = asked()
     if code in ABOUT_BROKERS and broker is not None:
         errors.print(f"the broker asked was {broker.bootstrap}, named by {broker.origin}", markup=False)
-        if code in UNANSWERED and (why := why_no_answer(broker.bootstrap)):
+        if code in UNANSWERED and (why := connection_failure(broker.bootstrap)):
             errors.print(f"why: {why}", markup=False)
             for running in addresses():
                 if running.bootstrap != broker.bootstrap:
@@ -192,7 +192,7 @@ def broker_of(bootstrap: str | None) -> BrokerAddress:
     """
     found = _broker_of(bootstrap)
     found = replace(found, bootstrap=known_spelling(found.bootstrap))
-    log_in_at(found.bootstrap, kafka_config_of_stack(found.bootstrap))
+    use_stored_login(found.bootstrap, kafka_config_of_stack(found.bootstrap))
     given = os.environ.get("RINGLOG_REDIS_URL")
     found = replace(found, redis=given if given is not None else found.redis or cache_of(found.bootstrap))
     if errors.is_terminal and not _asked:
@@ -259,7 +259,7 @@ def resolve(bootstrap: str | None, cluster: str | None) -> ClusterContext:
     if name is None:
         fail("no_cluster", "give --cluster, or found one: ringlog cluster found NAME")
     _named.append(name)
-    trust_in(broker.bootstrap, name)
+    use_stored_trust(broker.bootstrap, name)
     files = {"kafka_config": os.environ.get(VARIABLE, ""), "trust_config": os.environ.get(TRUST_VARIABLE, "")}
     return ClusterContext(broker.bootstrap, name, broker.redis, **files)
 

@@ -25,7 +25,7 @@ _NO_LOG_IN = (
 )
 
 
-def why_no_answer(bootstrap_servers: str) -> str:
+def connection_failure(bootstrap_servers: str) -> str:
     """Return the reason, in the library's words if it reports one; empty if the broker answers.
 
     Raises BadKafkaConfig.
@@ -34,7 +34,7 @@ def why_no_answer(bootstrap_servers: str) -> str:
 
 
 def reject_refused_login(bootstrap_servers: str) -> str:
-    """Return why the broker gives no answer, as ``why_no_answer``. Raises LoginRefused if it refuses the login."""
+    """Return why the broker gives no answer, as ``connection_failure``. Raises LoginRefused if it refuses the login."""
     why, is_refused = diagnose(bootstrap_servers)
     if is_refused:
         file = os.environ.get(VARIABLE)

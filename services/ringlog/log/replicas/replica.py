@@ -61,7 +61,7 @@ from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.log.replicas.subscribers import Follower, Halt, Subscribers, Subscription
 from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 
 POLL_S, WATCH_S, SAVE_S = 0.2, 5.0, 1.0
 """``SAVE_S``: time between two records of the position, which is the most that a power failure loses."""
@@ -116,7 +116,7 @@ class LogReplica:
         self._saved_position, self._is_contradicted, self._save_failed = -1, False, False
         self._save_lock = threading.Lock()
         self._halted: Halt | None = None
-        self._alarm = Seldom(log)
+        self._alarm = RateLimitedWarnings(log)
         self._counts: Counter[OutcomeKind] = Counter()
         self._version = 0
         self._changed = threading.Condition()

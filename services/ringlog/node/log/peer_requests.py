@@ -27,7 +27,7 @@ from ringlog.node.protocol.peers import (
 )
 from ringlog.node.retry import Stopped
 from ringlog.protocol.effects import Draw, Steps
-from ringlog.runtime.logs import Seldom, get_logger
+from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.wire.data import FOREIGN_CLUSTER, WRONG_NODE, EntriesReply, EntriesRequest, pack, unpack
 from ringlog.wire.entries import EncodedEntry, decode_entry
 from ringlog.wire.errors import WireError
@@ -73,7 +73,7 @@ class PeerAsking:
         self._peers = peers
         self._stopping = stopping
         self._claims = PeerLogClaims(self._fold_on)
-        self._seldom = Seldom(log)
+        self._seldom = RateLimitedWarnings(log)
         self.handlers: dict[type, Callable[[Any], Any]] = {
             AwaitBehind: lambda effect: self._await(effect.timeout / 1e6),
             AskLog: lambda effect: self._ask_log(effect.timeout / 1e6),

@@ -20,7 +20,7 @@ from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_side import CELLS, DataSide
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.runtime.clock import Clock
-from ringlog.runtime.monitoring.health import Health, Since
+from ringlog.runtime.monitoring.health import Health, StateSince
 from ringlog.runtime.monitoring.metrics import Sample
 
 FILES = {"rows": f"{ROWS}*", "registers": f"{CELLS}/*", "log_copy": f"{COPY}*"}
@@ -64,7 +64,7 @@ class NodeWatch:
         self._clock = clock
         self._failure = failure
         self._is_stopping = is_stopping
-        self._since = Since(clock.now_us)
+        self._since = StateSince(clock.now_us)
 
     def health(self) -> tuple[Health, Micros]:
         """Return the health and its start time. See ``WatchedProcess``."""

@@ -38,7 +38,7 @@ from ringlog.node.streams.pull import Puller
 from ringlog.node.streams.row_stream import RowPull
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.logs import get_logger
-from ringlog.runtime.process import rarely_collect
+from ringlog.runtime.process import reduce_gc
 from ringlog.wire.data import StatusReply
 
 log = get_logger("ringlog.node")
@@ -125,7 +125,7 @@ class DataSide:
         Args:
             news: Set when there may be more to acknowledge.
         """
-        rarely_collect()
+        reduce_gc()
         self._thread = threading.Thread(target=self._follow, args=(news,), name="registers", daemon=True)
         self._thread.start()
         self._server.start()

@@ -25,7 +25,7 @@ from ringlog.runtime.clock import Clock
 from ringlog.runtime.monitoring.health import WatchedProcess
 from ringlog.runtime.monitoring.open_connections import BoundedListener, OpenConnections
 from ringlog.runtime.monitoring.scrape import CHALLENGE, HEALTH, METRICS, NO_TOKEN, REFUSAL, answer, is_admitted, is_own
-from ringlog.runtime.trust import Trust, current, serving
+from ringlog.runtime.trust import Trust, current, server_context
 from ringlog.wire.records import decode_mutation
 
 Message = MutableMapping[str, Any]
@@ -264,7 +264,7 @@ class HttpServer:
         # acknowledgement.
         listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         config.load()
-        config.ssl = serving(trust)
+        config.ssl = server_context(trust)
         self._listening = listening
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from ringlog.cache.port import WriteOutcome
-from ringlog.cache.projection import CacheDelta, Full, Stamp, delta, full
+from ringlog.cache.projection import CacheDelta, FullProjection, Stamp, delta, full_projection
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Steps, WallClock
@@ -50,7 +50,7 @@ class Store:
     ``state``: the log's state at ``confirmed_at``, before offset ``position``.
     """
 
-    write: CacheDelta | Full
+    write: CacheDelta | FullProjection
     state: ClusterState
     position: int
     confirmed_at: Micros
@@ -93,12 +93,12 @@ def keep(direct: Direct) -> Steps[None]:
         yield CheckSuperseded()
 
 
-def next_write(writer: CacheWriter, state: ClusterState) -> CacheDelta | Full:
+def next_write(writer: CacheWriter, state: ClusterState) -> CacheDelta | FullProjection:
     """Return the write for ``state``. The difference from a state to itself is empty, and only confirms it."""
     if writer.stored is not None:
         return delta(writer.stored, state)
     later = writer.later
-    return full(state, later if later is not None and later.epoch > state.epoch else None)
+    return full_projection(state, later if later is not None and later.epoch > state.epoch else None)
 
 
 def learn(state: ClusterState, written: WriteOutcome | None) -> CacheWriter:

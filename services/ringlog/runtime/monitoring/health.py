@@ -49,7 +49,7 @@ class WatchedProcess(Protocol):
         ...
 
 
-class Since:
+class StateSince:
     """The time since which a process has been in its observed state. The first state counts from the start."""
 
     def __init__(self, now: Callable[[], Micros]) -> None:

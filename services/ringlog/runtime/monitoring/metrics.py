@@ -27,13 +27,13 @@ AGENT: Final = "every agent"
 WORKER: Final = "every agent that has its role"
 VALIDATOR: Final = "the validator that has its role"
 COORDINATOR: Final = "the coordinator that has its role"
-HEARERS: Final = "the coordinator and the rebalancer that have their roles"
+ACK_READERS: Final = "the coordinator and the rebalancer that have their roles"
 NODE: Final = "every node"
 JOB: Final = "the CDC job"
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
+class Metric:
     """A metric. ``by`` names the processes that report it.
 
     ``labels`` are its own labels. Metrics of an agent also have ``role``, and those of a node ``node``.
@@ -86,100 +86,100 @@ class Sample:
 
 
 _ROWS: Final = (
-    Figure("ringlog_release_info", "gauge", EVERY, "1; the release that runs.", ("release",)),
-    Figure("ringlog_clock_seconds", "gauge", EVERY, "The process's own clock; compare it with `timestamp()`."),
-    Figure(
+    Metric("ringlog_release_info", "gauge", EVERY, "1; the release that runs.", ("release",)),
+    Metric("ringlog_clock_seconds", "gauge", EVERY, "The process's own clock; compare it with `timestamp()`."),
+    Metric(
         "ringlog_certificate_expires_seconds",
         "gauge",
         CERTIFIED,
         "When its certificate or its authority expires.",
     ),
-    Figure("ringlog_epoch", "gauge", READER, "The newest epoch that the process has folded."),
-    Figure(
+    Metric("ringlog_epoch", "gauge", READER, "The newest epoch that the process has folded."),
+    Metric(
         "ringlog_log_behind_records",
         "gauge",
         READER,
         "Records of the metadata log that the process has not read, of those that it knows of.",
     ),
-    Figure(
+    Metric(
         "ringlog_log_silent_seconds",
         "gauge",
         READER,
         "Since when the broker has not said where the metadata log ends; asked every five seconds.",
     ),
-    Figure("ringlog_log_halted", "gauge", READER, "1: the process reads the log no further, for good."),
-    Figure("ringlog_log_time_seconds", "gauge", READER, "The log's time: the latest clock of an author so far."),
-    Figure(
+    Metric("ringlog_log_halted", "gauge", READER, "1: the process reads the log no further, for good."),
+    Metric("ringlog_log_time_seconds", "gauge", READER, "The log's time: the latest clock of an author so far."),
+    Metric(
         "ringlog_log_records",
         "counter",
         READER,
         "Records of the metadata log that were read since the start, by what became of them.",
         ("outcome",),
     ),
-    Figure("ringlog_agent_ready", "gauge", AGENT, "1: `/health` says that the agent is ready."),
-    Figure(
+    Metric("ringlog_agent_ready", "gauge", AGENT, "1: `/health` says that the agent is ready."),
+    Metric(
         "ringlog_agent_state", "gauge", AGENT, "1 for the state that the agent is in, 0 for the others.", ("state",)
     ),
-    Figure("ringlog_agent_term", "gauge", WORKER, "The term in which the agent has the role; 0: it has none yet."),
-    Figure("ringlog_agent_handled_epoch", "gauge", WORKER, "The epoch up to which the role's work is done."),
-    Figure(
+    Metric("ringlog_agent_term", "gauge", WORKER, "The term in which the agent has the role; 0: it has none yet."),
+    Metric("ringlog_agent_handled_epoch", "gauge", WORKER, "The epoch up to which the role's work is done."),
+    Metric(
         "ringlog_agent_refused_proposals",
         "gauge",
         WORKER,
         "What the role would do and is refused; `ringlog status` says what and why.",
     ),
-    Figure("ringlog_agent_broken_state", "gauge", WORKER, "1: the folded state breaks an invariant of this release."),
-    Figure("ringlog_validator_waiting_requests", "gauge", VALIDATOR, "Requests that were read and have no answer yet."),
-    Figure(
+    Metric("ringlog_agent_broken_state", "gauge", WORKER, "1: the folded state breaks an invariant of this release."),
+    Metric("ringlog_validator_waiting_requests", "gauge", VALIDATOR, "Requests that were read and have no answer yet."),
+    Metric(
         "ringlog_validator_answers", "counter", VALIDATOR, "Requests that were answered since the start.", ("outcome",)
     ),
-    Figure(
+    Metric(
         "ringlog_validator_answer_seconds",
         "histogram",
         VALIDATOR,
         "From when a record of requests was read to when all of it was answered.",
     ),
-    Figure(
+    Metric(
         "ringlog_validator_commit_seconds",
         "histogram",
         VALIDATOR,
         "From when the first entries of a batch were appended to when the log showed what became of all.",
     ),
-    Figure("ringlog_cluster_nodes", "gauge", COORDINATOR, "Nodes of the directory, by their state.", ("state",)),
-    Figure("ringlog_cluster_nodes_down", "gauge", COORDINATOR, "Nodes that were declared down."),
-    Figure("ringlog_cluster_service_members", "gauge", COORDINATOR, "Members of the metadata service."),
-    Figure("ringlog_cluster_in_recovery", "gauge", COORDINATOR, "1: a recovery goes on."),
-    Figure("ringlog_cluster_pauses", "gauge", COORDINATOR, "Kinds of changes that are paused."),
-    Figure(
+    Metric("ringlog_cluster_nodes", "gauge", COORDINATOR, "Nodes of the directory, by their state.", ("state",)),
+    Metric("ringlog_cluster_nodes_down", "gauge", COORDINATOR, "Nodes that were declared down."),
+    Metric("ringlog_cluster_service_members", "gauge", COORDINATOR, "Members of the metadata service."),
+    Metric("ringlog_cluster_in_recovery", "gauge", COORDINATOR, "1: a recovery goes on."),
+    Metric("ringlog_cluster_pauses", "gauge", COORDINATOR, "Kinds of changes that are paused."),
+    Metric(
         "ringlog_cluster_settled_seconds",
         "gauge",
         COORDINATOR,
         "The settled time, seconds since 1970: one of the far future was left by a clock.",
     ),
-    Figure("ringlog_operations", "gauge", COORDINATOR, "Operations in flight, by what they wait for.", ("waits_for",)),
-    Figure(
+    Metric("ringlog_operations", "gauge", COORDINATOR, "Operations in flight, by what they wait for.", ("waits_for",)),
+    Metric(
         "ringlog_operations_oldest_seconds",
         "gauge",
         COORDINATOR,
         "How long the oldest of them has been in its stage; 0 where there is none.",
         ("waits_for",),
     ),
-    Figure(
+    Metric(
         "ringlog_tablets_on_their_way",
         "gauge",
         COORDINATOR,
         "Tablets in transition, by what they wait for.",
         ("waits_for",),
     ),
-    Figure("ringlog_awaited_nodes", "gauge", COORDINATOR, "Nodes that operations and tablets wait for."),
-    Figure(
+    Metric("ringlog_awaited_nodes", "gauge", COORDINATOR, "Nodes that operations and tablets wait for."),
+    Metric(
         "ringlog_awaited_node",
         "gauge",
         COORDINATOR,
         "How many operations and tablets wait for that node; of many nodes the fifty that most wait for.",
         ("node",),
     ),
-    Figure(
+    Metric(
         "ringlog_node_heard_seconds",
         "gauge",
         COORDINATOR,
@@ -187,104 +187,104 @@ _ROWS: Final = (
         "down are left out, of many nodes the fifty that have been silent for longest are shown.",
         ("node",),
     ),
-    Figure("ringlog_snapshot_epoch", "gauge", COORDINATOR, "Epoch of the newest confirmed snapshot; 0: there is none."),
-    Figure("ringlog_archive_epoch", "gauge", COORDINATOR, "Up to which epoch the archive holds the log; 0: none does."),
-    Figure(
+    Metric("ringlog_snapshot_epoch", "gauge", COORDINATOR, "Epoch of the newest confirmed snapshot; 0: there is none."),
+    Metric("ringlog_archive_epoch", "gauge", COORDINATOR, "Up to which epoch the archive holds the log; 0: none does."),
+    Metric(
         "ringlog_log_begin_epoch", "gauge", COORDINATOR, "The epoch that the log may begin with; 0: it was not cut."
     ),
-    Figure(
+    Metric(
         "ringlog_acks_not_believed",
         "counter",
-        HEARERS,
+        ACK_READERS,
         "Acknowledgements without a code by the key of their node; only counted where there is an `ack.master`.",
     ),
-    Figure("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, live and fenced ones.", ("state",)),
-    Figure(
+    Metric("ringlog_cdc_writers", "gauge", COORDINATOR, "CDC writers, live and fenced ones.", ("state",)),
+    Metric(
         "ringlog_cdc_writers_low_watermark_seconds",
         "gauge",
         COORDINATOR,
         "What the live writer that is farthest behind has made durable, as the log knows it, seconds since 1970.",
     ),
-    Figure("ringlog_node_ready", "gauge", NODE, "1: `/health` says that the node is ready."),
-    Figure("ringlog_node_acknowledged_epoch", "gauge", NODE, "The newest epoch that the node has acknowledged."),
-    Figure("ringlog_node_rows_epoch", "gauge", NODE, "The epoch under which the node keeps rows."),
-    Figure("ringlog_node_known_epoch", "gauge", NODE, "The newest epoch that the log, or a peer, has shown."),
-    Figure("ringlog_node_registers_epoch", "gauge", NODE, "The epoch under which the node answers for registers."),
-    Figure("ringlog_node_rows", "gauge", NODE, "Versions of rows that the node holds."),
-    Figure("ringlog_node_registers", "gauge", NODE, "Registers that the node holds."),
-    Figure("ringlog_node_registers_pending", "gauge", NODE, "Writes of registers that are not on the disk yet."),
-    Figure(
+    Metric("ringlog_node_ready", "gauge", NODE, "1: `/health` says that the node is ready."),
+    Metric("ringlog_node_acknowledged_epoch", "gauge", NODE, "The newest epoch that the node has acknowledged."),
+    Metric("ringlog_node_rows_epoch", "gauge", NODE, "The epoch under which the node keeps rows."),
+    Metric("ringlog_node_known_epoch", "gauge", NODE, "The newest epoch that the log, or a peer, has shown."),
+    Metric("ringlog_node_registers_epoch", "gauge", NODE, "The epoch under which the node answers for registers."),
+    Metric("ringlog_node_rows", "gauge", NODE, "Versions of rows that the node holds."),
+    Metric("ringlog_node_registers", "gauge", NODE, "Registers that the node holds."),
+    Metric("ringlog_node_registers_pending", "gauge", NODE, "Writes of registers that are not on the disk yet."),
+    Metric(
         "ringlog_node_disk_bytes",
         "gauge",
         NODE,
         "Size of the node's files: `rows`, `registers` (journal and image), `log_copy` (of a member).",
         ("of",),
     ),
-    Figure(
+    Metric(
         "ringlog_node_writes",
         "counter",
         NODE,
         "Writes of the mutations topic that were judged since the start: `kept`, `not_mine`, or the code of a refusal.",
         ("verdict",),
     ),
-    Figure(
+    Metric(
         "ringlog_node_mutations_behind_records",
         "gauge",
         NODE,
         "Offsets of the mutations topic that the node has not judged, of those that it knows of.",
     ),
-    Figure(
+    Metric(
         "ringlog_node_streams",
         "gauge",
         NODE,
         "Streams that the node waits for: of `rows`, of `registers`.",
         ("of",),
     ),
-    Figure("ringlog_node_stream_tries", "gauge", NODE, "How often open streams were asked for in vain, in all."),
-    Figure(
+    Metric("ringlog_node_stream_tries", "gauge", NODE, "How often open streams were asked for in vain, in all."),
+    Metric(
         "ringlog_node_streams_given_up",
         "gauge",
         NODE,
         "Streams that were asked for in vain as often as may be; then an operation waits for an operator's decision.",
     ),
-    Figure("ringlog_node_copy_epoch", "gauge", NODE, "Up to which epoch the copy of the log goes that a member keeps."),
-    Figure(
+    Metric("ringlog_node_copy_epoch", "gauge", NODE, "Up to which epoch the copy of the log goes that a member keeps."),
+    Metric(
         "ringlog_node_clock_ahead_seconds",
         "gauge",
         NODE,
         "How far the node's clock is ahead of the broker's: the least of the last eight writes that came while nothing "
         "was behind, their way to the node included.",
     ),
-    Figure("ringlog_cdc_mutations", "counter", JOB, "Mutations that were carried out."),
-    Figure(
+    Metric("ringlog_cdc_mutations", "counter", JOB, "Mutations that were carried out."),
+    Metric(
         "ringlog_cdc_rows", "counter", JOB, "Rows that were written, by the generation they lie in.", ("generation",)
     ),
-    Figure("ringlog_cdc_rejected", "counter", JOB, "Mutations that went to the dead letters, by reason.", ("reason",)),
-    Figure("ringlog_cdc_skipped", "counter", JOB, "Mutations that have no row and need none."),
-    Figure("ringlog_cdc_batches", "counter", JOB, "Batches that were finished."),
-    Figure("ringlog_cdc_held_seconds", "counter", JOB, "Seconds for which batches waited for a horizon."),
-    Figure(
+    Metric("ringlog_cdc_rejected", "counter", JOB, "Mutations that went to the dead letters, by reason.", ("reason",)),
+    Metric("ringlog_cdc_skipped", "counter", JOB, "Mutations that have no row and need none."),
+    Metric("ringlog_cdc_batches", "counter", JOB, "Batches that were finished."),
+    Metric("ringlog_cdc_held_seconds", "counter", JOB, "Seconds for which batches waited for a horizon."),
+    Metric(
         "ringlog_cdc_rows_per_second",
         "gauge",
         JOB,
         "Mutations a second in the last batch, without the time it waited.",
     ),
-    Figure(
+    Metric(
         "ringlog_cdc_behind", "gauge", JOB, "Offsets of one source partition that lie behind the last batch, at most."
     ),
-    Figure("ringlog_cdc_waiting_seconds", "gauge", JOB, "For how long the batch in hand has waited for a horizon."),
-    Figure("ringlog_cdc_epoch", "gauge", JOB, "Epoch of the metadata that the last batch was decided with."),
-    Figure(
+    Metric("ringlog_cdc_waiting_seconds", "gauge", JOB, "For how long the batch in hand has waited for a horizon."),
+    Metric("ringlog_cdc_epoch", "gauge", JOB, "Epoch of the metadata that the last batch was decided with."),
+    Metric(
         "ringlog_cdc_generation_seconds", "gauge", JOB, "Start of the newest generation in use, seconds since 1970."
     ),
-    Figure(
+    Metric(
         "ringlog_cdc_low_watermark_seconds",
         "gauge",
         JOB,
         "Everything below is durable in the log of changes, seconds since 1970.",
     ),
-    Figure("ringlog_cdc_horizon_seconds", "gauge", JOB, "The writer routes only what lies below, seconds since 1970."),
+    Metric("ringlog_cdc_horizon_seconds", "gauge", JOB, "The writer routes only what lies below, seconds since 1970."),
 )
 
-FIGURES: Final = {figure.name: figure for figure in _ROWS}
+ALL_METRICS: Final = {figure.name: figure for figure in _ROWS}
 """Metrics by name, in the order of the reference page."""

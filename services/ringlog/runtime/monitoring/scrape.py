@@ -21,7 +21,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
 from ringlog.runtime.monitoring.health import WatchedProcess, as_json, short_body
-from ringlog.runtime.monitoring.metrics import FIGURES, Durations, Sample
+from ringlog.runtime.monitoring.metrics import ALL_METRICS, Durations, Sample
 
 if TYPE_CHECKING:
     from prometheus_client import Metric
@@ -122,7 +122,7 @@ def _families(samples: Iterable[Sample], labels: Mapping[str, str]) -> Iterator[
     for sample in samples:
         found.setdefault(sample.name, []).append(sample)
     for name, all_of_it in found.items():
-        figure = FIGURES[name]
+        figure = ALL_METRICS[name]
         label_names = (*names, *figure.labels)
         if figure.kind == "histogram":
             histogram = HistogramMetricFamily(name, figure.meaning, labels=label_names)

@@ -23,7 +23,7 @@ from ringlog.runtime.logs import get_logger
 from ringlog.runtime.monitoring.health import WatchedProcess
 from ringlog.runtime.monitoring.open_connections import NO_DESCRIPTORS, OpenConnections
 from ringlog.runtime.monitoring.scrape import CHALLENGE, JSON, REFUSAL, HttpAnswer, answer, is_admitted, is_own
-from ringlog.runtime.trust import Trust, current, serving
+from ringlog.runtime.trust import Trust, current, server_context
 
 AGAIN_S: Final = 5.0
 """Seconds between two attempts to listen on a port in use."""
@@ -80,7 +80,7 @@ class WatchServer:
         shown_token = False
         while not self._stopping.is_set():
             try:
-                server = FiguresServer(self._host, self.port, answers, self._trust)
+                server = MetricsServer(self._host, self.port, answers, self._trust)
             except OSError as error:
                 if not shown_token:
                     log.warning("not_watched", host=self._host, port=self.port, why=str(error), again_s=self._again_s)
@@ -90,14 +90,14 @@ class WatchServer:
             with server:
                 self.port = server.server_address[1]
                 log.info("watched", host=self._host, port=self.port)
-                serving = threading.Thread(target=partial(server.serve_forever, POLL_S), name="watched", daemon=True)
-                serving.start()
+                thread = threading.Thread(target=partial(server.serve_forever, POLL_S), name="watched", daemon=True)
+                thread.start()
                 self._stopping.wait()
                 server.shutdown()
-                serving.join()
+                thread.join()
 
 
-class FiguresServer(ThreadingTCPServer):
+class MetricsServer(ThreadingTCPServer):
     """An HTTP server that responds with ``answers``. Raises OSError if the port is in use.
 
     Run ``serve_forever`` in a thread; then call ``shutdown`` and ``server_close``.
@@ -112,7 +112,7 @@ class FiguresServer(ThreadingTCPServer):
         self.answers = answers
         self.host = host
         self.trust = trust
-        self._tls = serving(trust)
+        self._tls = server_context(trust)
         self._open = OpenConnections(AT_ONCE_MAX, SLOW_S)
         super().__init__((host, port), _Handler)
 
@@ -155,7 +155,7 @@ class _Handler(BaseHTTPRequestHandler):
     """A handler of one GET."""
 
     timeout = SLOW_S
-    server: FiguresServer
+    server: MetricsServer
 
     def do_GET(self) -> None:
         """Respond if the request uses one of the server's names and a valid token."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from ringlog.cache.projection import full
+from ringlog.cache.projection import full_projection
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.model.state import ClusterState
 from ringlog_sim.checks.base import Check
@@ -98,7 +98,7 @@ class CacheIsAState(Check):
 
     def _compare(self, epoch: int) -> None:
         stored = self.sim.cache.read()
-        whole = full(self.sim.log.states[epoch])
+        whole = full_projection(self.sim.log.states[epoch])
         wanted: dict[str, dict[str, str]] = {}
         for part, key, value in whole.put:
             wanted.setdefault(part, {})[key] = value
