@@ -63,8 +63,8 @@ def judged(store: RowStore, values: list[bytes]) -> float:
     begun = time.perf_counter()
     for first in range(0, len(values), TURN):
         for offset, value in enumerate(values[first : first + TURN], start=first):
-            assert row_replica.judge(value, APPENDED) == KEPT
-            row_replica.passed(0, offset + 1)
+            assert row_replica.validate_record(value, APPENDED) == KEPT
+            row_replica.advance_position(0, offset + 1)
         row_replica.commit()
     return len(values) / (time.perf_counter() - begun)
 
@@ -88,14 +88,14 @@ def filled(path: Path, rows: int) -> None:
     known = encode_mutation(write(KEY.decode(), 0))
     row_replica = RowReplica(NODE, store)
     row_replica.adopt(STATE)
-    assert row_replica.judge(known, APPENDED) == KEPT
+    assert row_replica.validate_record(known, APPENDED) == KEPT
     for number in range(1, rows):
         clustering = (number.to_bytes(8, "big"),)
         store.add(RowVersion(TABLE, number * step - 2**63, b"k%d" % number, clustering, number, VALUE))
         if number % 100_000 == 0:
-            row_replica.passed(0, number)
+            row_replica.advance_position(0, number)
             row_replica.commit()
-    row_replica.passed(0, rows)
+    row_replica.advance_position(0, rows)
     row_replica.commit(sync=True)
     store.close()
     size = path.stat().st_size

@@ -54,8 +54,8 @@ def child(folder: Path) -> None:
         processor, clock = time.process_time(), time.perf_counter()
         for first in range(0, RECORDS, TURN):
             for offset, value in enumerate(values[first : first + TURN], start=first):
-                assert row_replica.judge(value, APPENDED) == KEPT
-                row_replica.passed(0, offset + 1)
+                assert row_replica.validate_record(value, APPENDED) == KEPT
+                row_replica.advance_position(0, offset + 1)
             commit()
         taken = time.process_time() - processor, time.perf_counter() - clock
         print(*(round(seconds * 1e6 / RECORDS, 2) for seconds in taken))

@@ -1,9 +1,9 @@
 """Nodes and a CDC job that ship, around a log and a topic in memory, and what a test has them do, one thing after the
 other: whoever acts, acts on what it has folded by then.
 
-The nodes perform ``ringlog.node.protocol.turn`` on rows on disk and in memory, the job ``ringlog_cdc.protocol.batch``
-with its plans, contexts, routing and rows. Nobody waits: a batch that is held, or whose driver ends, is handed out
-again. What a reader says of a record it says for ever, and all say the same.
+The nodes perform ``ringlog.node.protocol.mutation_loop`` on rows on disk and in memory, the job
+``ringlog_cdc.protocol.batch`` with its plans, contexts, routing and rows. Nobody waits: a batch that is held, or whose
+driver ends, is handed out again. What a reader says of a record it says for ever, and all say the same.
 """
 
 from __future__ import annotations
@@ -30,7 +30,14 @@ from ringlog.kernel.generations.statements import shape_of_table
 from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import Generation
 from ringlog.kernel.values import CdcOptions, Column, ColumnRename, Command, Micros
-from ringlog.node.protocol.turn import Acknowledged, MayAcknowledge, Spawn, Tailed, Take, Turns
+from ringlog.node.protocol.mutation_loop import (
+    MayAcknowledge,
+    MutationLoop,
+    ReadAcknowledgedEpoch,
+    ReadMutations,
+    Spawn,
+    TailItem,
+)
 from ringlog.node.rows.disk_rows import DiskRows
 from ringlog.node.rows.memory_rows import MemoryRows
 from ringlog.node.rows.replica import DROPPED, HELD, KEPT, NOT_OWNED, RowReplica
@@ -252,16 +259,16 @@ class Said(RowReplica):
         self._world = world
         self._last = HELD
 
-    def judge(self, value: bytes, append_time_us: int) -> str:
-        self._last = super().judge(value, append_time_us)
+    def validate_record(self, value: bytes, append_time_us: int) -> str:
+        self._last = super().validate_record(value, append_time_us)
         return self._last
 
-    def passed(self, partition: int, position: int) -> None:
+    def advance_position(self, partition: int, position: int) -> None:
         if self._last != HELD:
             code = "" if self._last in (KEPT, NOT_OWNED, DROPPED) else self._last
             self._world.say(f"node {self.node[7]}", (partition, position - 1), code)
         self._last = HELD
-        super().passed(partition, position)
+        super().advance_position(partition, position)
 
 
 class Node:
@@ -290,7 +297,7 @@ class Node:
         begin = dict.fromkeys(range(PARTITIONS), 0)
         self._read = reads_from(begin, self.row_replica.positions)
         ends = {number: len(records) for number, records in enumerate(self.world.topic)}
-        self._steps = Turns(self.row_replica, SeededDraw(bytes(16)), begin, ends).run()
+        self._steps = MutationLoop(self.row_replica, SeededDraw(bytes(16)), begin, ends).run()
         self._asked: list[Steps[None]] = []
         self._outcome: Any = None
         self._to_take()
@@ -309,15 +316,15 @@ class Node:
             first = self._read[number]
             for offset in range(first, min(first + count, len(records))):
                 record = records[offset]
-                self._outcome.append(Tailed(number, offset, record.value, record.appended // MS))
+                self._outcome.append(TailItem(number, offset, record.value, record.appended // MS))
                 self._read[number] = offset + 1
             if self._read[number] == len(records):
-                self._outcome.append(Tailed(number, len(records), None))
+                self._outcome.append(TailItem(number, len(records), None))
         self._to_take()
 
     def _to_take(self) -> None:
         """Perform the steps up to where they want records."""
-        while not isinstance(effect := self._steps.send(self._outcome), Take):
+        while not isinstance(effect := self._steps.send(self._outcome), ReadMutations):
             self._outcome = self._perform(effect)
 
     def _perform(self, effect: Any) -> Any:
@@ -328,7 +335,7 @@ class Node:
                 return self._known
             case WallClock() | Now():
                 return self.world.now
-            case Acknowledged():
+            case ReadAcknowledgedEpoch():
                 return 0
             case Spawn():
                 self._asked.append(effect.steps)

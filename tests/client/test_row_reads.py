@@ -70,8 +70,8 @@ class Replicas:
     def judge(self, node: str, end: int) -> None:
         row_replica = self.holders[node]
         for offset in range(row_replica.positions[0], end):
-            assert row_replica.judge(self.topic[offset], APPENDED) == KEPT
-            row_replica.passed(0, offset + 1)
+            assert row_replica.validate_record(self.topic[offset], APPENDED) == KEPT
+            row_replica.advance_position(0, offset + 1)
 
     def read(self, at: Mapping[int, int] | None = None, level: Level = Level.QUORUM) -> FoundPartition:
         steps: Steps[FoundPartition] = row_reads.read(TABLE, KEY, at or {}, level, "dc1", SECOND)
@@ -178,7 +178,7 @@ def test_what_one_replica_has_is_given_away_once_a_quorum_has_it(replicas: Repli
 
 def test_a_quorum_that_has_the_same_rows_need_not_be_at_one_position(replicas: Replicas) -> None:
     value = replicas.write(1, *NODES)
-    replicas.holders[ONE].passed(0, 9)
+    replicas.holders[ONE].advance_position(0, 9)
     found = replicas.read()
     assert (found.writes, found.repair, found.attempts) == ((value,), None, 1)
 
@@ -230,7 +230,7 @@ def test_a_replica_says_why_it_does_not_answer(replicas: Replicas) -> None:
     row_replica.caught_up = True
     for number in range(5):
         cells = (Cell("note", bytes(PARTITION_BYTES_MAX // 4)),)
-        row_replica.judge(encode_mutation(write("ann", number, cells=cells)), APPENDED)
+        row_replica.validate_record(encode_mutation(write("ann", number, cells=cells)), APPENDED)
     assert answered(row_replica, request).refused == TOO_LARGE
     assert answered(row_replica, replace(request, position=True)).refused == ""
 

@@ -98,7 +98,7 @@ def test_a_node_goes_by_the_same_rules_without_the_values(mutation: Mutation) ->
         found is None or found[0] not in STATE.tables or row_replica.has(found[0], token_of(compose(found[1])), True)
     )
     expected = (refusal(rules_of(STATE), mutation, APPENDED) or KEPT) if is_mine else NOT_OWNED
-    assert row_replica.judge(value, APPENDED) == expected
+    assert row_replica.validate_record(value, APPENDED) == expected
 
 
 def names_each_column_once(mutation: Mutation) -> bool:

@@ -206,8 +206,8 @@ def node(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[RowReplica
 
 def written(node: RowReplica, at: int, number: int = 1, **changes: object) -> bytes:
     value = encode_mutation(write("ann", number, APPENDED + at, **changes))
-    assert node.judge(value, APPENDED + at) == "kept"
-    node.passed(0, node.positions[0] + 1)
+    assert node.validate_record(value, APPENDED + at) == "kept"
+    node.advance_position(0, node.positions[0] + 1)
     return value
 
 

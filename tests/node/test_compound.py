@@ -55,8 +55,8 @@ class World:
             mutation = replace(mutation_of(statements), partition_key=(key,))
             self.offset += 1
             for row_replica in self.holders.values():
-                assert row_replica.judge(encode_mutation(mutation), 0) in ("kept", "not_mine")
-                row_replica.passed(0, self.offset)
+                assert row_replica.validate_record(encode_mutation(mutation), 0) in ("kept", "not_mine")
+                row_replica.advance_position(0, self.offset)
 
     def join(self) -> None:
         tokens = tuple(self.dice.randrange(-(2**63) + 1, 2**63) for _ in range(3))

@@ -339,8 +339,8 @@ def test_rows_are_read_where_they_are_at_a_position_of_their_topic(world: DataWo
         row_replica = world.nodes[number].row_replica
         row_replica.adopt(world.state)
         row_replica.caught_up = True
-        assert row_replica.judge(value, 1_000_000) == KEPT
-        row_replica.passed(0, 1)
+        assert row_replica.validate_record(value, 1_000_000) == KEPT
+        row_replica.advance_position(0, 1)
     found = world.coordinator.read_rows("ks.t", b"key", at={0: 1})
     assert (found.writes, found.positions) == ((value,), {0: 1})
     assert world.coordinator.read_rows("ks.t", b"key").writes == (value,), "two of three are a quorum"

@@ -25,7 +25,7 @@ from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
-from ringlog.node.rows.watermark_requests import next_settled
+from ringlog.node.rows.watermark_requests import next_watermark_request
 from ringlog.node.servers import data_side
 from ringlog.node.servers.data_side import DataSide
 from ringlog.runtime.clock import ManualClock
@@ -140,7 +140,7 @@ def test_all_nodes_together_cost_about_two_entries_for_each_lead(nodes: int, see
             state = folded.state
         if began is not None and now > began + LATENCY + 1:
             assert state.settled.until > now, "no record that comes in time has to wait"
-        wanted = next_settled(state, now, None, True, node)
+        wanted = next_watermark_request(state, now, None, True, node)
         if wanted is not None and asking.get(node, 0) <= now:
             began, asked = began or now, asked + 1
             asking[node] = now + LATENCY
@@ -153,7 +153,7 @@ def test_all_nodes_together_cost_about_two_entries_for_each_lead(nodes: int, see
 def test_what_a_record_needs_is_asked_for_whatever_the_clock_says() -> None:
     state = founded()
     far = START + 10 * setting(state, "verdicts_lead_us")
-    assert next_settled(state, START, far, False, "n") == SettleVerdicts(far + 1)
+    assert next_watermark_request(state, START, far, False, "n") == SettleVerdicts(far + 1)
     later = replace(state, settled=replace(state.settled, until=far + 1))
-    assert next_settled(later, START, far, False, "n") is None
-    assert next_settled(state, START, None, False, "n") is None
+    assert next_watermark_request(later, START, far, False, "n") is None
+    assert next_watermark_request(state, START, None, False, "n") is None

@@ -143,11 +143,11 @@ class GroupNode:
     def read(self, count: int, number: int = 0) -> None:
         """Judge that many more records of a partition of the topic."""
         at = self.row_replica.positions.get(number, 0)
-        self.row_replica.passed(number, min(at + count, self.topic.ends[number]))
+        self.row_replica.advance_position(number, min(at + count, self.topic.ends[number]))
 
     def read_all(self) -> None:
         for number, end in self.topic.ends.items():
-            self.row_replica.passed(number, end)
+            self.row_replica.advance_position(number, end)
         self.speak()
 
     def speak(self) -> None:

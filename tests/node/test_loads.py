@@ -106,7 +106,7 @@ def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
         match effect:
             case AwaitLoads():
                 waits[0] += 1
-                row_replica.passed(waits[0] % 2, 10 * waits[0])
+                row_replica.advance_position(waits[0] % 2, 10 * waits[0])
                 row_replica.caught_up = waits[0] > 2
                 if waits[0] == 8:
                     raise Stopped

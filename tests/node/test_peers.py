@@ -32,9 +32,9 @@ from ringlog.node.log.log_copy import COPY
 from ringlog.node.log.member_copy import opened
 from ringlog.node.log.peer_requests import NamedEpochs, PeerAsking
 from ringlog.node.protocol import peers as protocol
+from ringlog.node.protocol.mutation_loop import Sleep
 from ringlog.node.protocol.peer_log_claims import PeerLogClaims
 from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerAnswered, PeerRefuted, ask_peers, order_of
-from ringlog.node.protocol.turn import Rest
 from ringlog.node.retry import Stopped
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_server import DataServer
@@ -347,7 +347,7 @@ class Driver:
                 self.done.append(request.node)
                 side = self.sides.get(request.node)
                 return None if side is None else side.answered(request)
-            case Rest(time):
+            case Sleep(time):
                 self.done.append(time)
             case PeerAnswered() as answered:
                 self.done.append(answered.code)
@@ -454,7 +454,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
             log.is_away = True
             replica.recent = RecentEntries()
             asking = PeerAsking(ONE, replica, peers, stopping)
-            handlers = {Rest: lambda effect: stopping.wait(effect.time / 1e6), **asking.handlers}
+            handlers = {Sleep: lambda effect: stopping.wait(effect.time / 1e6), **asking.handlers}
             thread = threading.Thread(target=_performed, args=(asking, handlers))
             thread.start()
             asking.named.report_epoch(start.state.epoch + 8)

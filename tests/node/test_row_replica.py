@@ -59,8 +59,8 @@ class Node:
         begin = self.row_replica.positions[partition]
         for offset, mutation in enumerate(topic[partition][begin : begin + count], start=begin):
             value = encode_mutation(mutation)
-            self.row_replica.judge(value, APPENDED)
-            self.row_replica.passed(partition, offset + 1)
+            self.row_replica.validate_record(value, APPENDED)
+            self.row_replica.advance_position(partition, offset + 1)
 
 
 class World:
@@ -247,7 +247,7 @@ def test_a_source_may_know_other_partitions_than_the_receiver() -> None:
     added = max(source.row_replica.positions) + 1
     with pytest.raises(NotReady, match="positions"):
         answer(source, replace(fetch, positions=(*fetch.positions, (added, 0))))
-    source.row_replica.passed(added, 0)
+    source.row_replica.advance_position(added, 0)
     assert answer(source, fetch) == answer(source, replace(fetch, positions=(*fetch.positions, (added, 0))))
 
 
@@ -357,10 +357,10 @@ def test_what_a_record_says_of_itself_decides_where_its_row_lies() -> None:
         value = encode_mutation(mutation)
         for name, node in nodes.items():
             mine = name in replicas(state, f"k{number}")
-            assert node.row_replica.judge(value, APPENDED) == ("kept" if mine else "not_mine")
+            assert node.row_replica.validate_record(value, APPENDED) == ("kept" if mine else "not_mine")
             assert node.row_replica.admit(decode_mutation(value), APPENDED, value) == ("kept" if mine else "not_mine")
     unknown = encode_mutation(write("k", 1, table="none"))
-    assert nodes[name_of(1)].row_replica.judge(unknown, APPENDED) == "unknown_table", "it is not passed over"
+    assert nodes[name_of(1)].row_replica.validate_record(unknown, APPENDED) == "unknown_table", "it is not passed over"
 
 
 def test_deletes_and_refusals() -> None:
@@ -377,8 +377,8 @@ def test_deletes_and_refusals() -> None:
         (write("k", 1, table="none"), "unknown_table"),
         (write("k", 1, cluster_id="00000000-0000-7000-8000-00000000dead"), "foreign_cluster"),
     ):
-        assert row_replica.judge(encode_mutation(mutation), APPENDED) == verdict
-    assert row_replica.judge(b"", APPENDED) == "unreadable"
+        assert row_replica.validate_record(encode_mutation(mutation), APPENDED) == verdict
+    assert row_replica.validate_record(b"", APPENDED) == "unreadable"
     assert len(row_replica.store) == 2
 
 
@@ -389,7 +389,7 @@ def test_cells_are_looked_at_where_the_table_has_a_rule_for_them() -> None:
     row_replica.adopt(applied(cluster((0,), factor=1), table))
     for tags, verdict in ((None, "kept"), (b"no set", "bad_change")):
         mutation = write("k", 1, table="tagged", cells=(Cell("tags", tags),))
-        assert row_replica.judge(encode_mutation(mutation), APPENDED) == verdict
+        assert row_replica.validate_record(encode_mutation(mutation), APPENDED) == verdict
 
 
 def test_cells_stay_with_their_column_whatever_it_is_called() -> None:
@@ -399,7 +399,7 @@ def test_cells_stay_with_their_column_whatever_it_is_called() -> None:
         row_replica.adopt(state)
         named = tuple(Cell(name, value) for name, value in cells.items())
         write_ = write("k", number, APPENDED + at, operation=operation, cells=named)
-        return row_replica.judge(encode_mutation(write_), APPENDED)
+        return row_replica.validate_record(encode_mutation(write_), APPENDED)
 
     def seen() -> dict[int, dict[str, bytes]]:
         row_replica.adopt(state)

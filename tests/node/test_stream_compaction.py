@@ -78,8 +78,8 @@ class Node:
 
     def take(self, topic: list[Mutation], count: int) -> None:
         for mutation in topic[self.rows.positions[0] :][:count]:
-            assert self.rows.judge(encode_mutation(mutation), APPENDED) in (KEPT, NOT_OWNED)
-            self.rows.passed(0, self.rows.positions[0] + 1)
+            assert self.rows.validate_record(encode_mutation(mutation), APPENDED) in (KEPT, NOT_OWNED)
+            self.rows.advance_position(0, self.rows.positions[0] + 1)
 
     def states(self) -> dict[bytes, list[Mutation]]:
         found: dict[bytes, list[Mutation]] = {}

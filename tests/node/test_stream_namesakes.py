@@ -55,8 +55,8 @@ def recreated(state: ClusterState) -> ClusterState:
 def kept(row_replica: RowReplica, count: int) -> None:
     for offset in range(count):
         value = encode_mutation(write(f"c{offset}", 1, APPENDED + offset))
-        assert row_replica.judge(value, APPENDED + offset) == "kept"
-        row_replica.passed(0, offset + 1)
+        assert row_replica.validate_record(value, APPENDED + offset) == "kept"
+        row_replica.advance_position(0, offset + 1)
 
 
 # ---------------------------------------------------------------------------------------------------------- rows

@@ -69,8 +69,8 @@ class Rows:
         for row_replica in self.holders.values():
             self.fetches += [(row_replica, fetch) for fetch in row_replica.adopt(self.state)]
             for offset in range(row_replica.positions[0], len(self.topic)):
-                row_replica.judge(encode_mutation(self.topic[offset]), APPENDED)
-                row_replica.passed(0, offset + 1)
+                row_replica.validate_record(encode_mutation(self.topic[offset]), APPENDED)
+                row_replica.advance_position(0, offset + 1)
 
     def stream(self) -> int:
         """What is waited for comes; how many rows."""

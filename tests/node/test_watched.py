@@ -12,7 +12,7 @@ from confluent_kafka import TopicPartition
 from ringlog.kernel.model.settings import SETTINGS
 from ringlog.log.replicas.metrics import LogView
 from ringlog.log.replicas.subscribers import Halt
-from ringlog.node.protocol.turn import Tailed
+from ringlog.node.protocol.mutation_loop import TailItem
 from ringlog.node.reports.health_view import SAMPLES_KEPT, BrokerClock, NodeView, health_of, samples_of
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.runtime.monitoring.metrics import ALL_METRICS, NODE, Durations
@@ -120,8 +120,8 @@ def test_what_is_not_known_is_not_shown() -> None:
     )
 
 
-def record(time_ms: int) -> Tailed:
-    return Tailed(0, 0, b"x", time_ms)
+def record(time_ms: int) -> TailItem:
+    return TailItem(0, 0, b"x", time_ms)
 
 
 def test_the_broker_s_clock_is_that_of_a_write_which_came_at_once() -> None:
@@ -134,7 +134,7 @@ def test_the_broker_s_clock_is_that_of_a_write_which_came_at_once() -> None:
     clock.took([record(1)], True, 3_000_000)
     assert clock.ahead == 40_000, "nothing had been idle before"
     clock.took([], True, 0)
-    clock.took([Tailed(0, 1, None)], True, 3_000_000)
+    clock.took([TailItem(0, 1, None)], True, 3_000_000)
     clock.took([], True, 0)
     clock.took([record(5_000)], True, 4_000_000)
     assert clock.ahead == -1_000_000, "the least counts: the rest is on the way"

@@ -154,7 +154,7 @@ class Node(Actor):
         begin = self.me.positions[0]
         for offset, mutation in enumerate(self.topic[begin : int(end)], start=begin):
             self.me.admit(mutation, APPENDED, encode_mutation(mutation))
-            self.me.passed(0, offset + 1)
+            self.me.advance_position(0, offset + 1)
 
     @line("I need streams that reach up to my position")
     def _need(self) -> None:

@@ -12,7 +12,7 @@ import pytest
 from ringlog.kernel.commands.cdc.clock import LowerSettledTime, WithdrawCdcGeneration
 from ringlog.kernel.commands.cdc.expiry import ExpireCdcGeneration
 from ringlog.kernel.commands.cdc.writers import AdvanceCdcWriter
-from ringlog.node.rows.watermark_requests import next_settled
+from ringlog.node.rows.watermark_requests import next_watermark_request
 from ringlog.operator.errors import Refused
 from ringlog.operator.rehearsal.rehearsal import Rehearsal
 from ringlog.operator.views import views
@@ -72,7 +72,7 @@ class Story:
     def settled_ahead(self) -> None:
         """A node took writes, and it and the validator had a clock that was a year ahead."""
         state, wrong = self.rehearsal.state, self.now + YEAR_US
-        wanted = next_settled(state, wrong, None, is_active=True, node="n1")
+        wanted = next_watermark_request(state, wrong, None, is_active=True, node="n1")
         assert wanted is not None
         assert too_far_ahead(state, wanted, wrong) is None
         assert self.say(command="SettleVerdicts", until=wanted.until)["outcome"] == "applied"

@@ -1,8 +1,8 @@
 """A reference node as a process: performs ``ringlog.node.protocol`` on Kafka, gRPC and disk.
 
-The main thread runs turns. Separate threads acknowledge epochs, adopt epochs for the registers, report loads, ask peers
-and copy the log. Joining the cluster, each request for a later validation watermark and each stream also have a thread.
-An error in any thread ends the node.
+The main thread runs the mutation loop. Separate threads acknowledge epochs, adopt epochs for the registers, report
+loads, ask peers and copy the log. Joining the cluster, each request for a later validation watermark and each stream
+also have a thread. An error in any thread ends the node.
 
 The node waits for an unavailable broker. It ends if the log or the mutations topic has been replaced. It also ends if
 the mutations topic no longer reaches back to the end of the node's rows, because it would serve less than it
@@ -46,17 +46,17 @@ from ringlog.node.protocol.lifecycle import (
     ServeRegisters,
     run_lifecycle,
 )
-from ringlog.node.protocol.turn import (
-    Acknowledged,
+from ringlog.node.protocol.mutation_loop import (
     BeginStream,
     CaughtUp,
     CountVerdicts,
     MayAcknowledge,
-    Rest,
-    SettlingRefused,
+    ReadAcknowledgedEpoch,
+    ReadMutations,
+    Sleep,
     Spawn,
-    Tailed,
-    Take,
+    TailItem,
+    WatermarkRequestFailed,
 )
 from ringlog.node.reports.acks import Acks
 from ringlog.node.reports.loads import Loads
@@ -243,10 +243,10 @@ class NodeProcess:
             **LogDriver(self._client.replica.log, self._client.replica, self._clock).handlers,
             CatchUp: lambda _: self._caught_up(broker_retry),
             AskFor: self._ask,
-            Rest: lambda effect: self._stopping.wait(effect.time / 1e6),
+            Sleep: lambda effect: self._stopping.wait(effect.time / 1e6),
             After: self._await_epoch,
             Answered: self._report_answer,
-            SettlingRefused: self._report_held_writes,
+            WatermarkRequestFailed: self._report_held_writes,
             DiskFailed: self._disk_failed,
             **self._acks.handlers,
             **self._loads.handlers,
@@ -262,11 +262,11 @@ class NodeProcess:
             CompareDisk: lambda effect: self._compare_disk(effect.state),
             ServeRegisters: lambda _: self._data.start(self._acks.news),
             OpenMutations: lambda _: self._open_mutations(),
-            Take: lambda _: self._take(),
+            ReadMutations: lambda _: self._take(),
             BeginStream: lambda effect: self._begin("stream", partial(self._data.pull_rows, effect.fetch)),
             Spawn: lambda effect: self._begin(effect.name, partial(self._carry_out, effect.steps)),
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
-            Acknowledged: lambda _: self._folder.acknowledged,
+            ReadAcknowledgedEpoch: lambda _: self._folder.acknowledged,
             CaughtUp: lambda _: self._report_caught_up(),
             MayAcknowledge: lambda _: self._acks.news.set(),
         }
@@ -302,7 +302,7 @@ class NodeProcess:
         self._begin("log copy", self._copy.run)
         return OpenedMutations(self._tail.begin, self._tail.ends)
 
-    def _take(self) -> list[Tailed]:
+    def _take(self) -> list[TailItem]:
         if self._stopping.is_set():
             raise Stopped
         if self._server is not None and not self._server.alive():
@@ -361,7 +361,7 @@ class NodeProcess:
         else:
             log.info("join waits", node=self._options.name, answer=describe(answer))
 
-    def _report_held_writes(self, effect: SettlingRefused) -> None:
+    def _report_held_writes(self, effect: WatermarkRequestFailed) -> None:
         log.warning("writes are held", why=describe(effect.answer) if effect.answer else "no answer")
 
     def _report_caught_up(self) -> None:

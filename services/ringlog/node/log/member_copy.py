@@ -35,7 +35,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.log.log_copy import CopyFile, HeldLog, reopened
 from ringlog.node.protocol.acks import RegisterSide
 from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
-from ringlog.node.protocol.turn import MayAcknowledge, Rest
+from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog.node.retry import Stopped
 from ringlog.protocol.effects import carry_out
 from ringlog.runtime.logs import get_logger
@@ -89,7 +89,7 @@ class MemberCopy(CopySide):
             TakeRecords: lambda effect: self._take(effect.timeout / 1e6),
             CloseCopy: lambda _: self._hold(None),
             MayAcknowledge: lambda _: self._news.set(),
-            Rest: lambda effect: self._stopping.wait(effect.time / 1e6),
+            Sleep: lambda effect: self._stopping.wait(effect.time / 1e6),
         }
 
         def perform(effect: Any) -> Any:

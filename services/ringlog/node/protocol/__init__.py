@@ -1,4 +1,4 @@
-"""The protocols of a node: turns, streams, acknowledgements, registration and joining.
+"""The protocols of a node: the mutation loop, streams, acknowledgements, registration and joining.
 
 Protocols are generators that yield effects, as in ``ringlog.protocol``. ``ringlog.node.process`` performs them on
 Kafka, gRPC and disk; ``ringlog_sim.actors.nodes.node`` performs them on virtual time. The protocols order the steps.

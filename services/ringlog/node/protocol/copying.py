@@ -21,7 +21,7 @@ from typing import Final
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId
 from ringlog.node.identity import EPOCH_MAX
-from ringlog.node.protocol.turn import MayAcknowledge, Rest
+from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog.protocol.effects import Steps
 
 POLL_INTERVAL: Final[Micros] = 200_000
@@ -98,6 +98,6 @@ def keep_copy(side: CopySide, own: Callable[[], ClusterState]) -> Steps[None]:
                 if side.holds(epoch):
                     yield MayAcknowledge()
         if side.is_member(own()):
-            yield Rest(POLL_INTERVAL)
+            yield Sleep(POLL_INTERVAL)
         else:
             yield CloseCopy()

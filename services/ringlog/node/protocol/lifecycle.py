@@ -1,4 +1,4 @@
-"""The lifecycle of a node: the steps before its first turn, in order, and its load reports.
+"""The lifecycle of a node: the steps before its mutation loop, in order, and its load reports.
 
 =====================  ===============================================================================================
 Follow the log         From here on, the newest state contains everything that the log had when the process began.
@@ -7,7 +7,7 @@ Compare the disk       The log must contain everything that the disk has acknowl
 Register               The node registers before any other process could know it.
 Serve registers        Registers follow the log independently of the rows.
 Open mutations         The node must catch up to the end that the topic has now.
-Turns                  Concurrently with acknowledgements, load reports, requests to peers
+Read mutations         Concurrently with acknowledgements, load reports, requests to peers
                        (``ringlog.node.protocol.peers``) and, if requested, joining the cluster.
 =====================  ===============================================================================================
 
@@ -24,7 +24,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.node.protocol.joining import join, register
-from ringlog.node.protocol.turn import Spawn, Turns
+from ringlog.node.protocol.mutation_loop import MutationLoop, Spawn
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_reports import Amounts, LoadReportSchedule, Own, load_of
 from ringlog.protocol.effects import Draw, Now, Steps, WallClock
@@ -129,4 +129,4 @@ def run_lifecycle(
     yield Spawn(PEERS, peers)
     if wish is not None:
         yield Spawn("join", join(me.id, wish, draw))
-    yield from Turns(row_replica, draw, opened.begin, opened.ends).run()
+    yield from MutationLoop(row_replica, draw, opened.begin, opened.ends).run()

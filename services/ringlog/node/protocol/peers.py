@@ -26,8 +26,8 @@ from typing import Final
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.service import read_group
 from ringlog.kernel.values import Epoch, Micros, NodeId
+from ringlog.node.protocol.mutation_loop import Sleep
 from ringlog.node.protocol.peer_log_claims import EntryAt, PeerLogClaims
-from ringlog.node.protocol.turn import Rest
 from ringlog.protocol.effects import Draw, Steps
 from ringlog.wire.data import OTHER_HISTORY, EntriesReply, EntriesRequest
 
@@ -100,7 +100,7 @@ def ask_peers(
     while True:
         wanted: Epoch = yield AwaitBehind(next_check)
         if wanted:
-            yield Rest(REST)  # Usually the node's own log delivers the epoch during this pause.
+            yield Sleep(REST)  # Usually the node's own log delivers the epoch during this pause.
             if wanted <= own().epoch:
                 continue
         yield from _compared(claims, own(), entry_at)
@@ -114,7 +114,7 @@ def ask_peers(
         if not wanted or wanted > before:
             yield from _round(node, own, claims, entry_at, draw, wanted)
         rest = REST if claims.newest(own()).epoch > before else min(2 * rest, REST_MAX)
-        yield Rest(rest)
+        yield Sleep(rest)
         next_check = rest
 
 

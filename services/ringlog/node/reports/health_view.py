@@ -26,7 +26,7 @@ from ringlog.kernel.model.settings import setting
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import SECOND_US, Epoch, Micros, NodeId
 from ringlog.log.replicas.metrics import LogView, log_samples, process_samples
-from ringlog.node.protocol.turn import Tailed
+from ringlog.node.protocol.mutation_loop import TailItem
 from ringlog.runtime.monitoring.health import Health
 from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.wire.data import StatusReply
@@ -143,7 +143,7 @@ class BrokerClock:
         """The estimate in microseconds, or None before the first one."""
         return min(tuple(self._found), default=None)
 
-    def took(self, taken: Sequence[Tailed], is_current: bool, now: Micros) -> None:
+    def took(self, taken: Sequence[TailItem], is_current: bool, now: Micros) -> None:
         """Add the items that the mutations topic delivered just now.
 
         Args:

@@ -106,7 +106,7 @@ class RowReplica:
         compacted_after: See ``Compactor``.
 
     Attributes:
-        changed: Notified after each adopted epoch and each turn.
+        changed: Notified after each adopted epoch and each commit.
         caught_up: Set by the process when the node has recovered its earlier state. Before that it answers no reads and
             acknowledges nothing.
         topic_id: The id of the mutations topic.
@@ -230,7 +230,7 @@ class RowReplica:
         owned = self._owned.get(table)
         return owned is not None and not owned.takes(place[1])
 
-    def judge(self, value: bytes, append_time_us: int) -> str:
+    def validate_record(self, value: bytes, append_time_us: int) -> str:
         """Validate one record of the mutations topic. Return a verdict of ``admit``, or ``unreadable``."""
         head = head_of(value)
         place = None
@@ -254,7 +254,7 @@ class RowReplica:
                 return found
         return decode_mutation(value)
 
-    def needed(self, value: bytes, append_time_us: int) -> int:
+    def watermark_needed(self, value: bytes, append_time_us: int) -> int:
         """Return the time that the watermark must exceed before a waiting record can be validated."""
         try:
             return used(self._rules, decode_mutation(value), append_time_us)
@@ -309,7 +309,7 @@ class RowReplica:
             self.store.remove(versions)
             self._is_dirty = True
 
-    def passed(self, partition: int, position: int) -> None:
+    def advance_position(self, partition: int, position: int) -> None:
         """Record that all records of ``partition`` below ``position`` are validated."""
         with self.lock:
             if position > self.positions.get(partition, -1):

@@ -147,7 +147,7 @@ class RowStore(ABC):
 def reads_from(begin: Mapping[int, int], positions: Mapping[int, int]) -> dict[int, int]:
     """Return the offsets at the end of the rows, or at a later begin of the topic: reading continues there.
 
-    A gap between the two may mean lost writes: ``ringlog.node.protocol.turn`` decides that.
+    A gap between the two may mean lost writes: ``ringlog.node.protocol.mutation_loop`` decides that.
     """
     return {partition: max(first, positions.get(partition, 0)) for partition, first in begin.items()}
 

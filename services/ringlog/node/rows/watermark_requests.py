@@ -29,7 +29,7 @@ WAITING_MAX = 20_000
 T = TypeVar("T")
 
 
-class UnsettledRecords(Generic[T]):
+class WaitingRecords(Generic[T]):
     """Waiting records by partition, in order."""
 
     def __init__(self) -> None:
@@ -43,7 +43,7 @@ class UnsettledRecords(Generic[T]):
         for partition, item in items:
             self._queues.setdefault(partition, deque()).append(item)
 
-    def work_off(self, carry_out: Callable[[int, T], bool]) -> list[T]:
+    def process(self, carry_out: Callable[[int, T], bool]) -> list[T]:
         """Process records in order until one has to wait. Return the first waiting record of each partition.
 
         Args:
@@ -59,7 +59,7 @@ class UnsettledRecords(Generic[T]):
         return held
 
 
-def next_settled(
+def next_watermark_request(
     state: ClusterState, now: Micros, needed: Micros | None, is_active: bool, node: NodeId
 ) -> SettleVerdicts | None:
     """Return the watermark request that ``node`` should send now, or None.

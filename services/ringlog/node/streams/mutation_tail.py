@@ -21,7 +21,7 @@ from ringlog.log.errors import LogError, LogUnavailable, TopicMissing
 from ringlog.log.kafka.topic_state import ends_of
 from ringlog.log.kafka.topics import admin_client, describe, topic_name
 from ringlog.node.errors import NodeFailed, RowsForeign
-from ringlog.node.protocol.turn import Tailed
+from ringlog.node.protocol.mutation_loop import TailItem
 from ringlog.node.rows.store import RowsMark, reads_from
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.logs import get_logger
@@ -117,7 +117,7 @@ class MutationsTail:
         """The id of the topic when reading began."""
         return self.ids.get(self._topic, "")
 
-    def take(self) -> list[Tailed]:
+    def take(self) -> list[TailItem]:
         """Return new items after a short wait. Raises NodeFailed if records are lost.
 
         Returns nothing while the broker is unavailable.
@@ -131,13 +131,13 @@ class MutationsTail:
             if partition is None or offset is None or offset < 0:
                 continue
             if error is None:
-                found.append(Tailed(partition, offset, message.value() or b"", message.timestamp()[1]))
+                found.append(TailItem(partition, offset, message.value() or b"", message.timestamp()[1]))
             elif error.code() == KafkaError._PARTITION_EOF:
-                found.append(Tailed(partition, offset, None))
+                found.append(TailItem(partition, offset, None))
         self._update_ends()
         return found
 
-    def _added(self) -> list[Tailed]:
+    def _added(self) -> list[TailItem]:
         """Begin to read partitions that were added since the last check. Return a position for each."""
         if time.monotonic() < self._counted_at + COUNT_S:
             return []
@@ -157,7 +157,7 @@ class MutationsTail:
                 self.begin |= dict.fromkeys(added, 0)
                 self.ends |= dict.fromkeys(added, 0)
                 log.warning("partitions_added", topic=self._topic, partitions=added)
-                return [Tailed(partition, 0, None) for partition in added]
+                return [TailItem(partition, 0, None) for partition in added]
         return []
 
     def ends_now(self) -> dict[int, int] | None:

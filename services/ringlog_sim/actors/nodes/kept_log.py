@@ -17,7 +17,7 @@ from ringlog.log.port import LogRecord
 from ringlog.node.log.log_copy import HeldLog
 from ringlog.node.log.member_copy import goes_on
 from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
-from ringlog.node.protocol.turn import MayAcknowledge, Rest
+from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog_sim.devices.at_once import IDENTITY, TopicAtOnce
 from ringlog_sim.devices.broker import METADATA, SimRecord, SimTail
 from ringlog_sim.devices.world import MS, Chance, Signal, SimHost
@@ -63,7 +63,7 @@ class SimLogCopy(CopySide):
         in_time: Performers = {
             AwaitMember: lambda _: self._await_member(),
             TakeRecords: self._take,
-            Rest: lambda effect: self._rest(effect.time),
+            Sleep: lambda effect: self._rest(effect.time),
         }
         return perform(keep_copy(self, lambda: self._replica.state), at_once, in_time)
 

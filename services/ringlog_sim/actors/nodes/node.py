@@ -40,19 +40,19 @@ from ringlog.node.protocol.lifecycle import (
     ServeRegisters,
     run_lifecycle,
 )
-from ringlog.node.protocol.stream import AskAgain, EndPages, GainedRows, KeepPage, NextPage, stream
-from ringlog.node.protocol.turn import (
-    Acknowledged,
+from ringlog.node.protocol.mutation_loop import (
     BeginStream,
     CaughtUp,
     CountVerdicts,
     MayAcknowledge,
-    Rest,
-    SettlingRefused,
+    ReadAcknowledgedEpoch,
+    ReadMutations,
+    Sleep,
     Spawn,
-    Tailed,
-    Take,
+    TailItem,
+    WatermarkRequestFailed,
 )
+from ringlog.node.protocol.stream import AskAgain, EndPages, GainedRows, KeepPage, NextPage, stream
 from ringlog.node.rows.partial_decode import Head
 from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica
 from ringlog.node.rows.store import RowStore, reads_from
@@ -81,7 +81,7 @@ if TYPE_CHECKING:
 RETRY_US: Micros = 300 * MS
 SUBMIT_US: Micros = 6 * SECOND
 POLL_US: Micros = 2 * SECOND
-LATER = Rest(POLL_US)
+LATER = Sleep(POLL_US)
 FAILURE_REPORT_US: Micros = SECOND
 LOADS_US: Micros = 2 * SECOND
 COUNT_US: Micros = 500 * MS
@@ -94,7 +94,7 @@ COMPACTED_AFTER, NEVER = 2, 2**31
 """Number of writes after which a partition is compacted, in runs with rows on disk and in others."""
 
 
-def _rest(rest: Rest) -> Step:
+def _rest(rest: Sleep) -> Step:
     yield rest.time
 
 
@@ -190,7 +190,7 @@ class SimNode:
         self.row_replica = SimRowReplica(self.sim, self.registration.id, self.rows)
         self._replica = SimReplica(self.sim, self.host, f"{self.name}/{self.starts}", is_independent=self.starts == 2)
         self._client = SimClient(self.sim, self.host, f"{self.name}/{self.starts}", self._replica)
-        self._inbox: list[Tailed] = []
+        self._inbox: list[TailItem] = []
         self._tails = []
         self._counted_at = self.sim.world.now
         self._ack_signal = Signal()
@@ -309,10 +309,10 @@ class SimNode:
             CountVerdicts: lambda effect: sim.did.update(
                 {("write", code): count for code, count in effect.verdicts.items()}
             ),
-            Acknowledged: lambda _: self._acknowledged(),
+            ReadAcknowledgedEpoch: lambda _: self._acknowledged(),
             CaughtUp: lambda _: sim.world.tell(self.name, f"has caught up at epoch {self.row_replica.state.epoch}"),
             MayAcknowledge: lambda _: self._ack_signal.fire(),
-            SettlingRefused: lambda _: None,
+            WatermarkRequestFailed: lambda _: None,
             Answered: lambda _: None,
             MeasureTablets: _sizes,
         }
@@ -321,11 +321,11 @@ class SimNode:
             **peers.in_time,
             FollowLog: self._follow,
             OpenMutations: self._open_mutations,
-            Take: self._take,
+            ReadMutations: self._take,
             News: self._await_news,
             PublishAcknowledgement: self._publish,
             TopicEnds: lambda _: sim.broker.ends(self.host, MUTATIONS),
-            Rest: _rest,
+            Sleep: _rest,
             AskFor: self._ask,
             After: lambda _: _rest(LATER),
             AwaitLoads: self._await_loads,
@@ -338,12 +338,12 @@ class SimNode:
 
     def _taker(self, partition: int) -> Callable[[list[SimRecord]], None]:
         def take(records: list[SimRecord]) -> None:
-            self._inbox += [Tailed(partition, one.offset, one.value, one.time // 1000) for one in records]
+            self._inbox += [TailItem(partition, one.offset, one.value, one.time // 1000) for one in records]
             self._replica.changed.fire()
 
         return take
 
-    def _take(self, _: Take) -> Step:
+    def _take(self, _: ReadMutations) -> Step:
         """Return the received records and the current end of each partition."""
         if not self._inbox and self._replica.state is self.row_replica.state:
             yield self._replica.changed, POLL_US
@@ -353,7 +353,7 @@ class SimNode:
         self._read_added()
         taken, self._inbox = self._inbox, []
         if taken:
-            taken += [Tailed(tail.partition.number, tail.position, None) for tail in self._tails]
+            taken += [TailItem(tail.partition.number, tail.position, None) for tail in self._tails]
         return taken
 
     def _read_added(self) -> None:
@@ -365,7 +365,7 @@ class SimNode:
         if sim.broker.answers(self.host):
             assert not sim.shared["mutations_begin"].get(known), "the topic lets go of what every node has read"
             self._tails.append(sim.broker.tail(self.host, MUTATIONS, known, 0, self._taker(known), self._lag))
-            self._inbox.append(Tailed(known, 0, None))
+            self._inbox.append(TailItem(known, 0, None))
             sim.did["partitions", "found by a node"] += 1
 
     def _acknowledged(self) -> int:

@@ -1,13 +1,13 @@
-"""The turn of a node: read records, read the log, adopt its state, validate records, acknowledge.
+"""The mutation loop of a node: read records, read the log, adopt its state, validate records, acknowledge.
 
-Each turn reads the log with a read barrier after it has read mutations. So the node adopts everything that the log had
-at that time before it keeps rows according to its placements. Records above the validation watermark wait, and the node
-requests a later one (``ringlog.node.rows.watermark_requests``).
+Each iteration reads the log with a read barrier after it has read mutations. So the node adopts everything that the
+log had at that time before it keeps rows according to its placements. Records above the validation watermark wait, and
+the node requests a later one (``ringlog.node.rows.watermark_requests``).
 
 A restarted node continues at the position of its rows (``ringlog.node.rows.store``). A node without rows reads the
 topic from its beginning, under the present placements. The node has *caught up* when it has passed the topic's end as
 of its start and knows the epoch that it acknowledged last. Before that it acknowledges nothing and answers no reads.
-Each turn ends with a commit of the validated records.
+Each iteration ends with a commit of the validated records.
 """
 
 from __future__ import annotations
@@ -24,19 +24,19 @@ from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.errors import NodeFailed
 from ringlog.node.rows.replica import HELD, RowFetch, RowReplica
 from ringlog.node.rows.store import reads_from
-from ringlog.node.rows.watermark_requests import WAITING_MAX, UnsettledRecords, next_settled
+from ringlog.node.rows.watermark_requests import WAITING_MAX, WaitingRecords, next_watermark_request
 from ringlog.protocol.effects import CatchUp, Draw, FaultPoint, Newest, Steps, WallClock
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.protocol.submission.submission import request_for
 
 BACKLOG: Micros = 200_000
-"""The pause, in microseconds, between turns while the limit of waiting records is reached."""
+"""The pause, in microseconds, between iterations while the limit of waiting records is reached."""
 REFUSED: Micros = 1_000_000
 """The pause, in microseconds, after a rejected request for a later watermark."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tailed:
+class TailItem:
     """A record of the mutations topic, or the present end of a partition.
 
     Attributes:
@@ -51,15 +51,15 @@ class Tailed:
 
 
 @dataclass(frozen=True, slots=True)
-class Take:
-    """Read the mutations topic. Outcome: the new items (Tailed), in order within each partition.
+class ReadMutations:
+    """Read the mutations topic. Outcome: the new items (TailItem), in order within each partition.
 
     The driver waits a moment if there is nothing new. It raises if the node is to end.
     """
 
 
 @dataclass(frozen=True, slots=True)
-class Rest:
+class Sleep:
     """Wait for this time."""
 
     time: Micros
@@ -86,13 +86,13 @@ class Spawn:
 
 @dataclass(frozen=True, slots=True)
 class CountVerdicts:
-    """Count the records of this turn by their decision."""
+    """Count the records of this iteration by their decision."""
 
     verdicts: Counter[str]
 
 
 @dataclass(frozen=True, slots=True)
-class SettlingRefused:
+class WatermarkRequestFailed:
     """Report that the request for a later watermark failed, so that writes have to wait.
 
     Attributes:
@@ -103,7 +103,7 @@ class SettlingRefused:
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledged:
+class ReadAcknowledgedEpoch:
     """Outcome: the newest epoch that this node has acknowledged, according to its disk."""
 
 
@@ -117,8 +117,8 @@ class MayAcknowledge:
     """Wake ``ringlog.node.protocol.acks``, because there may be something to acknowledge."""
 
 
-class Turns:
-    """The turns of one node, from its start to its end.
+class MutationLoop:
+    """The mutation loop of one node, from its start to its end.
 
     Args:
         begin: Begin offsets of the mutations topic by partition, at the start of the node.
@@ -129,26 +129,26 @@ class Turns:
         self._row_replica = row_replica
         self._draw = draw
         # The topic may have deleted records that the node has not read. Whether that loses data is decided in
-        # ``_catches_up``.
+        # ``_check_caught_up``.
         kept = row_replica.positions
         self._gaps = {part: offset for part, offset in begin.items() if offset > kept.get(part, 0)}
         self._begin = reads_from(begin, kept)
         self._ends = ends
-        self._waiting: UnsettledRecords[Tailed] = UnsettledRecords()
-        self._judged: Counter[str] = Counter()
-        self._is_asking = False
+        self._waiting: WaitingRecords[TailItem] = WaitingRecords()
+        self._verdicts: Counter[str] = Counter()
+        self._is_requesting = False
         self._active_until: Micros = 0
 
     def run(self) -> Steps[None]:
-        """Run turns without end. Raises NodeFailed if the node's rows have become incomplete."""
+        """Run iterations without end. Raises NodeFailed if the node's rows have become incomplete."""
         row_replica = self._row_replica
         row_replica.positions.update(self._begin)
         while True:
-            taken: Sequence[Tailed] = ()
+            taken: Sequence[TailItem] = ()
             if len(self._waiting) < WAITING_MAX:
-                taken = yield Take()
+                taken = yield ReadMutations()
             else:
-                yield Rest(BACKLOG)
+                yield Sleep(BACKLOG)
             if taken:
                 yield FaultPoint("judging")
             # A read barrier is needed only if there are records to validate.
@@ -156,40 +156,40 @@ class Turns:
             for fetch in row_replica.adopt(state):
                 yield BeginStream(fetch)
             self._waiting.add((item.partition, item) for item in taken)
-            held = self._waiting.work_off(self._apply)
+            held = self._waiting.process(self._apply)
             # With a gap it is not yet known whether the node may continue. A commit would hide the gap from the next
             # start.
             if row_replica.caught_up or not self._gaps:
                 row_replica.commit()
                 row_replica.compact()
-            if self._judged:
-                judged, self._judged = self._judged, Counter()
+            if self._verdicts:
+                judged, self._verdicts = self._verdicts, Counter()
                 yield CountVerdicts(judged)
-            yield from self._settle(state, held, any(item.value is not None for item in taken))
-            if row_replica.caught_up or (yield from self._catches_up()):
+            yield from self._advance_watermark(state, held, any(item.value is not None for item in taken))
+            if row_replica.caught_up or (yield from self._check_caught_up()):
                 yield MayAcknowledge()
 
-    def _apply(self, partition: int, item: Tailed) -> bool:
+    def _apply(self, partition: int, item: TailItem) -> bool:
         """Validate one item. Return False if it has to wait."""
         row_replica = self._row_replica
         if item.value is None:
-            row_replica.passed(partition, item.offset)
+            row_replica.advance_position(partition, item.offset)
             return True
         if row_replica.state.settled.until == 0:
             return False
-        verdict = row_replica.judge(item.value, append_time_us(item.time_ms))
+        verdict = row_replica.validate_record(item.value, append_time_us(item.time_ms))
         if verdict == HELD:
             return False
-        self._judged[verdict] += 1
-        row_replica.passed(partition, item.offset + 1)
+        self._verdicts[verdict] += 1
+        row_replica.advance_position(partition, item.offset + 1)
         return True
 
-    def _catches_up(self) -> Steps[bool]:
+    def _check_caught_up(self) -> Steps[bool]:
         """Return True once the node has its earlier rows and knows its last acknowledged epoch."""
         row_replica = self._row_replica
         if any(row_replica.positions[partition] < end for partition, end in self._ends.items()):
             return False
-        acknowledged: Epoch = yield Acknowledged()
+        acknowledged: Epoch = yield ReadAcknowledgedEpoch()
         if row_replica.state.epoch < max(acknowledged, 1):
             return False
         # The node would serve less than it acknowledged: the writes in the gap are neither in its rows nor in the
@@ -203,27 +203,31 @@ class Turns:
         yield CaughtUp()
         return True
 
-    def _settle(self, state: ClusterState, held: Sequence[Tailed], has_come: bool) -> Steps[None]:
+    def _advance_watermark(self, state: ClusterState, held: Sequence[TailItem], has_come: bool) -> Steps[None]:
         """Request a later watermark if one is needed, or will be soon."""
         now = yield WallClock()
         if has_come:
             self._active_until = now + setting(state, "verdicts_lead_us")
         needs = [
-            self._row_replica.needed(one.value, append_time_us(one.time_ms)) for one in held if one.value is not None
+            self._row_replica.watermark_needed(one.value, append_time_us(one.time_ms))
+            for one in held
+            if one.value is not None
         ]
-        wanted = next_settled(state, now, max(needs, default=None), now < self._active_until, self._row_replica.node)
-        if wanted is not None and not self._is_asking:
-            self._is_asking = True
-            yield Spawn("settle", self._ask(wanted))
+        wanted = next_watermark_request(
+            state, now, max(needs, default=None), now < self._active_until, self._row_replica.node
+        )
+        if wanted is not None and not self._is_requesting:
+            self._is_requesting = True
+            yield Spawn("settle", self._request_watermark(wanted))
 
-    def _ask(self, wanted: SettleVerdicts) -> Steps[None]:
-        """Request a later watermark once. If it is still needed after the answer, the next turn requests it again."""
+    def _request_watermark(self, wanted: SettleVerdicts) -> Steps[None]:
+        """Request a later watermark once. If it is still needed after the answer, the loop requests it again."""
         try:
             answer = yield (yield from request_for(wanted, self._draw))
             refused = answer if isinstance(answer, RejectedResult) and answer.code != "already_settled" else None
             if answer is None or refused is not None:
-                yield SettlingRefused(refused)
+                yield WatermarkRequestFailed(refused)
             if refused is not None:
-                yield Rest(REFUSED)
+                yield Sleep(REFUSED)
         finally:
-            self._is_asking = False
+            self._is_requesting = False
