@@ -9,7 +9,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from ringlog.agents.exits import CRASHED, End
-from ringlog.agents.roles.asking import AskingThread
+from ringlog.agents.roles.controller import ControllerThread
 from ringlog.agents.roles.role import FollowingThread, RoleThread
 from ringlog.agents.status import Reporting, newest, view
 from ringlog.client.creation.creation import found
@@ -107,12 +107,12 @@ def test_a_broker_that_fails_a_role_for_too_long_is_a_sentence(tmp_path: Path) -
     assert [(end.code, end.detail) for end in worker.ends] == [(CRASHED, f"log_unavailable: {failed['why']}")]
 
 
-class Asking(AskingThread):
+class Asking(ControllerThread):
     """Has nothing to do."""
 
     role = "asking"
 
-    def ask(self) -> None:
+    def run_protocol(self) -> None:
         """Nothing."""
 
 

@@ -56,19 +56,19 @@ class BenchWriter(Writer):
 
     def register(self, stopping: threading.Event | None = None) -> int:
         """Register; returns the epoch."""
-        return self.carry_out(self.promises.register(), stopping or threading.Event())
+        return self.run_steps(self.promises.register(), stopping or threading.Event())
 
     def step(self) -> None:
         """Look once at what is needed."""
-        self.driver.carry_out(self.promises.step())
+        self.driver.run_steps(self.promises.step())
 
     def advance(self, horizon: int, low_watermark: int) -> None:
         """Make a promise."""
-        self.driver.carry_out(self.promises.advance(horizon, low_watermark, ()))
+        self.driver.run_steps(self.promises.advance(horizon, low_watermark, ()))
 
     def need(self) -> None:
         """Rows wait."""
-        self.driver.carry_out(self.promises.need(held=True))
+        self.driver.run_steps(self.promises.need(held=True))
 
 
 class Silent:
@@ -117,7 +117,7 @@ class Bench:
             AppendedSince: lambda _: {0: 0},
             FactsOf: lambda _: [PartitionFacts(0, None, look())],
         }
-        entry: PlanEntry = self.runner.driver.carry_out(self.runner.batches.plan(0, 0, {0: end}))
+        entry: PlanEntry = self.runner.driver.run_steps(self.runner.batches.plan(0, 0, {0: end}))
         return entry
 
     def stored(self, batch: int, start: int, end: int, *, used: int = 1, done: bool = True) -> PlanEntry:

@@ -139,14 +139,14 @@ class Job:
         self._left = killed % 23 or -1
         self._meanwhile = (lambda: self.world.alter(meanwhile, meanwhile // 3, 1)) if meanwhile % 3 == 1 else None
         try:
-            self._carry_out(self._batches.run(self._committed))
+            self._run_steps(self._batches.run(self._committed))
         except Ended:
             self.world.met["batch left"] += 1
             return
         self._committed += 1
         self.world.met["batch done"] += 1
 
-    def _carry_out(self, steps: Steps[Any]) -> Any:
+    def _run_steps(self, steps: Steps[Any]) -> Any:
         outcome: Any = None
         while True:
             try:
@@ -177,7 +177,7 @@ class Job:
             case PutContext():
                 return self._chain.put_context(effect.context)
             case Locked():
-                return self._carry_out(effect.steps)
+                return self._run_steps(effect.steps)
             case AppendPlan():
                 self._chain.append(effect.entry)
             case ReportHeld() | AwaitState():

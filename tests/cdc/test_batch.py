@@ -155,7 +155,7 @@ def started(
         CheckCheckpoint: lambda _: False,
         GiveUpClaim: lambda _: give_up_claim(folder),
     }
-    return writer.carry_out(start(writer.promises), threading.Event())
+    return writer.run_steps(start(writer.promises), threading.Event())
 
 
 def other(job_bench: Bench, name: str, source: str) -> BenchWriter:

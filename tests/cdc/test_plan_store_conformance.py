@@ -18,7 +18,7 @@ from ringlog_sim.actors.cdc.job import SimCdcJob
 from ringlog_sim.devices.world import Chance, SimWorld
 from ringlog_sim.simulation import Simulation
 from tests.cdc.test_plan_store import part
-from tests.sim.carrying import carry_out
+from tests.sim.carrying import run_steps
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ def simulated(_: Path) -> Place:
     def opened() -> Checkpoint:
         return Checkpoint(sim, disk, disk, Chance(1, "writes"), lambda _: None)
 
-    return Place(opened, lambda steps: carry_out(world, disk, steps))
+    return Place(opened, lambda steps: run_steps(world, disk, steps))
 
 
 @pytest.fixture(params=[folder, simulated], ids=lambda make: make.__name__)

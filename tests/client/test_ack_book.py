@@ -17,7 +17,7 @@ from ringlog.protocol.coordinator.ack_book import (
     read_acks,
     update_acks,
 )
-from ringlog.protocol.effects import carry_out
+from ringlog.protocol.effects import run_steps
 from ringlog.wire.records import NodeAck
 from tests.kernel.entries import applied, founded, node, uuid
 
@@ -118,8 +118,8 @@ def test_a_book_begins_anew_where_others_are_believed() -> None:
     def perform(effect: object) -> object:
         return list(topic) if isinstance(effect, ReadAcks) else outcomes.pop(0)
 
-    acks = carry_out(read_acks(), perform)
-    assert carry_out(update_acks(acks, Wait.NEWS), perform) is acks
+    acks = run_steps(read_acks(), perform)
+    assert run_steps(update_acks(acks, Wait.NEWS), perform) is acks
     assert acks.newest(FOUNDED)[ME].incarnation == "999@thief"
     topic[:] = [(1, own)]
-    assert carry_out(update_acks(acks, Wait.NEWS), perform).newest(FOUNDED)[ME].incarnation == "1@own"
+    assert run_steps(update_acks(acks, Wait.NEWS), perform).newest(FOUNDED)[ME].incarnation == "1@own"

@@ -12,7 +12,7 @@ from ringlog.client.data.plans import Answer, Level
 from ringlog.client.data.registers import AskReplica, AwaitReplies, FoundCell, ReadNewest, ReceivedReply, RegisterResult
 from ringlog.client.errors import RequestImpossible, RequestTimedOut
 from ringlog.kernel.values import Micros
-from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
+from ringlog.protocol.effects import Newest, Now, Steps, Until, run_steps
 from ringlog.wire.data import BEHIND, RegisterCell, digest_of, key_of
 from tests.client.test_plans import ring
 from tests.node.world import name_of
@@ -39,11 +39,11 @@ class Replicas:
         self._now: Micros = 0
         self._open: list[AskReplica] = []
 
-    def carry_out(self, steps: Steps[RegisterResult]) -> RegisterResult:
-        return carry_out(steps, self._perform)
+    def run_steps(self, steps: Steps[RegisterResult]) -> RegisterResult:
+        return run_steps(steps, self._perform)
 
     def read(self, keyspace: str = "shop") -> RegisterResult:
-        return self.carry_out(protocol.read(key_of(keyspace, b"k"), Level.QUORUM, "dc1", SECOND))
+        return self.run_steps(protocol.read(key_of(keyspace, b"k"), Level.QUORUM, "dc1", SECOND))
 
     def _perform(self, effect: Any) -> Any:
         match effect:

@@ -24,7 +24,7 @@ from ringlog.kernel.values import Column, Micros, Replication
 from ringlog.node.protocol import requests
 from ringlog.node.rows.replica import KEPT, RowReplica
 from ringlog.node.rows.row_reads import answered
-from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
+from ringlog.protocol.effects import Newest, Now, Steps, Until, run_steps
 from ringlog.wire.data import BEHIND, NOT_MEMBER, OTHER_HISTORY, PARTITION_BYTES_MAX, TOO_LARGE
 from ringlog.wire.records import Cell, encode_mutation
 from tests.kernel.entries import applied
@@ -75,7 +75,7 @@ class Replicas:
 
     def read(self, at: Mapping[int, int] | None = None, level: Level = Level.QUORUM) -> FoundPartition:
         steps: Steps[FoundPartition] = row_reads.read(TABLE, KEY, at or {}, level, "dc1", SECOND)
-        return carry_out(steps, self._perform)
+        return run_steps(steps, self._perform)
 
     def _perform(self, effect: Any) -> Any:
         match effect:
@@ -247,7 +247,7 @@ def test_a_request_waits_for_the_turn_that_brings_its_position(replicas: Replica
     assert not held.over()
     replicas.judge(ONE, 1)
     assert held.over()
-    assert carry_out(steps, lambda _: None).refused == ""
+    assert run_steps(steps, lambda _: None).refused == ""
 
 
 # What a write says that its author knew, and the verdict on it that its author works out.

@@ -69,7 +69,7 @@ def settle(
 def _fates_of(metadata: MetadataLog, replica: LogReplica, steps: Steps[tuple[CommitOutcome, ...]]) -> Committed:
     started = time.monotonic()
     try:
-        judged = LogDriver(metadata, replica).carry_out(steps)
+        judged = LogDriver(metadata, replica).run_steps(steps)
     except protocol.Undecided as error:
         raise FateOpen(error.chain, error.judged, time.monotonic() - started) from error
     return Committed(judged, replica.state.epoch)

@@ -13,7 +13,7 @@ import pytest
 from ringlog.kernel.fold import fold
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.protocol.effects import Append, Newest, Now, Until, carry_out
+from ringlog.protocol.effects import Append, Newest, Now, Until, run_steps
 from ringlog.protocol.submission.commit import PAUSES_MAX, Undecided, commit
 from ringlog.protocol.submission.results import CommitOutcome, EntryChain
 from tests.log.conftest import ChainMaker
@@ -57,7 +57,7 @@ def _after(state: ClusterState, chain: EntryChain) -> ClusterState:
 def test_open_entries_are_sent_after_pauses_that_double_to_a_bound(replica: LogReplica, chain_of: ChainMaker) -> None:
     log = ByHand(replica.state)
     with pytest.raises(Undecided, match="3 entries after epoch 1") as caught:
-        carry_out(commit(chain_of(log.state), 3000, RESEND), log.perform)
+        run_steps(commit(chain_of(log.state), 3000, RESEND), log.perform)
     assert log.sent == [(0, 3), (100, 3), (300, 3), (700, 3), (1500, 3), (2300, 3)]
     assert PAUSES_MAX * RESEND == 2300 - 1500
     assert log.now == 3000, "the last pause ends with the patience, not after it"
@@ -67,19 +67,19 @@ def test_open_entries_are_sent_after_pauses_that_double_to_a_bound(replica: LogR
 def test_without_patience_entries_are_sent_once(replica: LogReplica, chain_of: ChainMaker) -> None:
     log = ByHand(replica.state)
     with pytest.raises(Undecided):
-        carry_out(commit(chain_of(log.state), 0, RESEND), log.perform)
+        run_steps(commit(chain_of(log.state), 0, RESEND), log.perform)
     assert (log.sent, log.now) == ([(0, 3)], 0)
 
 
 def test_what_was_handed_over_is_first_waited_for(replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     log = ByHand(replica.state, then=_after(replica.state, chain))
-    assert carry_out(commit(chain, resend=RESEND, handed=3), log.perform) == (CommitOutcome.APPLIED,) * 3
+    assert run_steps(commit(chain, resend=RESEND, handed=3), log.perform) == (CommitOutcome.APPLIED,) * 3
     assert log.sent == [(RESEND, 3)]
 
 
 def test_what_is_final_is_not_sent(replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     log = ByHand(_after(replica.state, chain))
-    assert carry_out(commit(chain, 0, RESEND), log.perform) == (CommitOutcome.APPLIED,) * 3
+    assert run_steps(commit(chain, 0, RESEND), log.perform) == (CommitOutcome.APPLIED,) * 3
     assert log.sent == []

@@ -13,7 +13,7 @@ from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.values import Command
 from ringlog.node.errors import NodeFailed
 from ringlog.node.protocol.joining import Answered, register
-from ringlog.protocol.effects import Newest, Steps, WallClock, carry_out
+from ringlog.protocol.effects import Newest, Steps, WallClock, run_steps
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.protocol.submission.submission import VALIDATOR, AskFor
 from ringlog.runtime.draw import SeededDraw
@@ -35,7 +35,7 @@ class Cluster:
         self.code = ""
 
     def perform(self, steps: Steps[Any]) -> Any:
-        return carry_out(steps, self._performed)
+        return run_steps(steps, self._performed)
 
     def _performed(self, effect: object) -> object:
         match effect:

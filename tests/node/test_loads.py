@@ -27,7 +27,7 @@ from ringlog.node.retry import Stopped
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_book import Heard, measured, take
 from ringlog.protocol.balancer.load_reports import SELDOM_US, load_of, own_tablets
-from ringlog.protocol.effects import Now, WallClock, carry_out
+from ringlog.protocol.effects import Now, WallClock, run_steps
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import Trust
 from ringlog.wire.acks import key_of
@@ -118,7 +118,7 @@ def test_a_node_reports_when_it_has_caught_up_and_then_what_is_due() -> None:
                 published.append((waits[0], effect.load))
 
     with pytest.raises(Stopped):
-        carry_out(report_loads(row_replica), perform)
+        run_steps(report_loads(row_replica), perform)
     assert [wait for wait, _ in published] == [3, 6]
     (table,) = published[0][1].tables
     assert (table.table, set(table.bytes)) == (lives.TABLE, {7})

@@ -314,7 +314,7 @@ def test_a_node_that_stops_asks_for_rows_no_more(source: Source, monkeypatch: py
 
     monkeypatch.setattr(source.peers, "stream", stopped_meanwhile)
     puller = Puller(source.host, source.peers, StreamAttempts(), SystemClock(), stopping)
-    puller.carry_out(source.fetch, source.pull(), lambda: True, lambda: source.state, "n1")
+    puller.run_stream(source.fetch, source.pull(), lambda: True, lambda: source.state, "n1")
     assert stopping.is_set()
 
 

@@ -38,7 +38,7 @@ from ringlog.node.protocol.peers import AskLog, AskPeer, AwaitBehind, PeerAnswer
 from ringlog.node.retry import Stopped
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.servers.data_server import DataServer
-from ringlog.protocol.effects import carry_out
+from ringlog.protocol.effects import run_steps
 from ringlog.runtime.draw import SeededDraw, SystemDraw
 from ringlog.wire.data import (
     BAD_ENTRIES,
@@ -334,7 +334,7 @@ class Driver:
     def run(self, claims: PeerLogClaims, at: Callable[[Epoch], bytes | None]) -> list[Any]:
         steps = ask_peers(ONE, lambda: self.own, claims, at, SeededDraw(b"1"))
         with pytest.raises(IndexError):
-            carry_out(steps, self.perform)
+            run_steps(steps, self.perform)
         return self.done
 
     def perform(self, effect: Any) -> Any:
@@ -480,7 +480,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
 
 def _performed(asking: PeerAsking, handlers: dict[type, Callable[[Any], Any]]) -> None:
     try:
-        carry_out(asking.steps(SystemDraw()), lambda effect: handlers[type(effect)](effect))
+        run_steps(asking.steps(SystemDraw()), lambda effect: handlers[type(effect)](effect))
     except Stopped:
         return
 

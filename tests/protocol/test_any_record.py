@@ -29,7 +29,7 @@ from ringlog.protocol.balancer.load_book import Heard
 from ringlog.protocol.controller import Submit
 from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
 from ringlog.protocol.coordinator.coordinator import PublishedEpoch, UnstoredBytes, coordinate
-from ringlog.protocol.effects import Newest, Steps, Until, WallClock, carry_out
+from ringlog.protocol.effects import Newest, Steps, Until, WallClock, run_steps
 from ringlog.protocol.followers.cache_writer import CacheWriter, next_write
 from ringlog.protocol.followers.publisher import ahead, restoring, starts_from
 from ringlog.protocol.rebalancer.rebalancer import rebalance
@@ -199,7 +199,7 @@ def driven(steps: Steps[None], state: ClusterState, heard: Callable[[], Iterator
         return None
 
     with pytest.raises(Enough):
-        carry_out(steps, perform)
+        run_steps(steps, perform)
 
 
 def seeded(seed: int) -> Iterator[tuple[random.Random, ClusterState, Draws]]:

@@ -19,7 +19,7 @@ from ringlog.protocol.balancer.balancer import PLANS_PER_ROUND, NewLoads, ReadLo
 from ringlog.protocol.balancer.load_book import UNREADABLE, Heard, ignored, measured, take
 from ringlog.protocol.balancer.load_reports import BRIEFLY_US, SELDOM_US, LoadReportSchedule, load_of, own_tablets
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
-from ringlog.protocol.effects import Newest, Until, carry_out
+from ringlog.protocol.effects import Newest, Until, run_steps
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.wire.records import NodeLoad, TableLoad, decode_node_load, encode_node_load
 from tests.kernel.balance.test_advice import PILED
@@ -71,7 +71,7 @@ class Driver:
 
     def run(self) -> None:
         try:
-            carry_out(balance(), self.perform)
+            run_steps(balance(), self.perform)
         except Enough:
             return
 

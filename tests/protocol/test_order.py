@@ -26,7 +26,7 @@ from ringlog.protocol.effects import (
     Steps,
     Until,
     WallClock,
-    carry_out,
+    run_steps,
 )
 from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, Store, StoredStamp, keep
 from ringlog.protocol.followers.publisher import (
@@ -72,7 +72,7 @@ class Notes:
     def run(self, steps: Steps[Any]) -> Any:
         """What the protocol returns; None if it was cut off."""
         try:
-            return carry_out(steps, self._perform)
+            return run_steps(steps, self._perform)
         except Over:
             return None
 
@@ -94,7 +94,7 @@ class Notes:
                 self._now += timeout if found(self.world.state) is None else 0
                 return found(self.world.state)
             case Exclusive(steps, _):
-                return carry_out(steps, self._perform)
+                return run_steps(steps, self._perform)
             case FaultPoint(moment):
                 self.seen[-1] = moment
                 return None

@@ -22,7 +22,7 @@ from ringlog.kernel.zones.resets import has_quorum
 from ringlog.node.protocol.groups import Member
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
-from ringlog.protocol.effects import Newest, Until, WallClock, carry_out
+from ringlog.protocol.effects import Newest, Until, WallClock, run_steps
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
 from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
 from ringlog.protocol.rebalancer.rebalancer import rebalance
@@ -424,7 +424,7 @@ class Driver:
 
     def run(self) -> None:
         try:
-            carry_out(rebalance(), self.perform)
+            run_steps(rebalance(), self.perform)
         except Enough:
             return
 

@@ -9,7 +9,7 @@ from ringlog_sim.devices.world import SECOND, SimHost, SimWorld, Work
 PATIENCE_US = 60 * SECOND
 
 
-def carry_out(world: SimWorld, host: SimHost, steps: Work) -> Any:
+def run_steps(world: SimWorld, host: SimHost, steps: Work) -> Any:
     """Perform ``steps`` on ``host`` to their end; virtual time passes. Gives what they give, raises what they raise."""
     given: list[Any] = []
     raised: list[Exception] = []

@@ -9,7 +9,7 @@ from concurrent.futures import Future
 from ringlog.log.port import LOOKUP_TIMEOUT_S, LogRecord, completed_future
 from ringlog_sim.devices.broker import METADATA, SimBroker, SimRecord
 from ringlog_sim.devices.world import SECOND
-from tests.sim.carrying import carry_out
+from tests.sim.carrying import run_steps
 
 
 class SimulatedTail:
@@ -48,7 +48,7 @@ class SimulatedLog:
     def append(self, records: Sequence[bytes]) -> None:
         with self.lock:
             values = [("", data) for data in records]
-            carry_out(self.broker.world, self.host, self.broker.append(self.host, METADATA, values))
+            run_steps(self.broker.world, self.host, self.broker.append(self.host, METADATA, values))
 
     def append_async(self, records: Sequence[bytes]) -> Future[None]:
         return completed_future(lambda: self.append(records))
@@ -58,7 +58,7 @@ class SimulatedLog:
 
     def end_offset(self, timeout_s: float = LOOKUP_TIMEOUT_S) -> int:
         with self.lock:
-            end: int = carry_out(self.broker.world, self.host, self.broker.end(self.host, METADATA))
+            end: int = run_steps(self.broker.world, self.host, self.broker.end(self.host, METADATA))
         return end
 
     def identity(self) -> str:

@@ -78,7 +78,7 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
         _await_look(user)
     assert _operation(user, joining["id"])["stage"] == "prepared"
     assert "ack_not_believed" in user.logs()
-    assert "n3" in _not_believed(user), "each is named, the log names one a minute"
+    assert "n3" in _rejected_acks(user), "each is named, the log names one a minute"
     waits = _operation(user, joining["id"])
     assert "n3" in waits["waits_for_nodes"], "an operator without a master sees it, too"
     assert any(way.startswith("n3 is not believed: give the node its ack.key") for way in waits["ways_out"])
@@ -87,7 +87,7 @@ def test_a_stolen_credential_acknowledges_for_no_other_node(guarded: Guarded, us
     # Who has the key of a node is that node. Its gate needs n1, too: that one's codes are right.
     thief.acknowledge(third, joining["stage_epoch"], key_of(MASTER, third))
     until(lambda: _operation(user, joining["id"])["stage"] != "prepared" or None, "the gate to pass")
-    until(lambda: _not_believed(user) == {"n2"}, "those to be believed that have spoken since with their code")
+    until(lambda: _rejected_acks(user) == {"n2"}, "those to be believed that have spoken since with their code")
 
 
 def _begin(guarded: Guarded, user: User, cluster: str, agents: Path, node: Path) -> None:
@@ -124,7 +124,7 @@ def _operation(user: User, name: str) -> Any:
     return json.loads(user.run("operation", "show", name, "--json"))
 
 
-def _not_believed(user: User) -> set[str]:
+def _rejected_acks(user: User) -> set[str]:
     """The nodes that the coordinator names."""
     seen = json.loads(user.run("status", "--json"))["agents"]
     refused = [one for agent in seen if agent["role"] == "coordinator" for one in agent.get("refused", ())]

@@ -30,7 +30,7 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 DEADLINE_S = 120.0
 BEFORE, AFTER = (0, 1, 1, 1), (0, 0, 0, 0)
 """After how many steps of its own each process dies that comes next: before each of the four, or right after it."""
-ASKS = "ringlog.agents.roles.asking", "AskingThread", "_submit"
+ASKS = "ringlog.agents.roles.controller", "ControllerThread", "_submit"
 VALIDATOR = """
 import os, signal, sys
 from ringlog.agents.worker import run

@@ -80,7 +80,7 @@ def test_tablets_move_are_cut_and_merged_under_load_and_nothing_is_lost(world: T
     assert set(titles) == {*PANELS, *world.nodes}
 
 
-ASKS = "ringlog.agents.roles.asking", "AskingThread", "_submit"
+ASKS = "ringlog.agents.roles.controller", "ControllerThread", "_submit"
 ZONE, PARTITIONS = "stock", 8
 ROWS, ROWS_FILLED = "store.parts", 40
 

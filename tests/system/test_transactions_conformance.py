@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import pytest
-from tests.sim.carrying import carry_out
+from tests.sim.carrying import run_steps
 
 from ringlog.agents.exits import Superseded
 from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
@@ -61,10 +61,10 @@ class Performed:
         self._steps: TransactionalProducer[tuple[str, Any], Any] = SimTransactions(broker, self._host, name, "t")
 
     def initialise(self) -> None:
-        carry_out(self._world, self._host, self._steps.initialise())
+        run_steps(self._world, self._host, self._steps.initialise())
 
     def commit(self, records: Iterable[tuple[str, Any]]) -> None:
-        carry_out(self._world, self._host, self._steps.commit(records))
+        run_steps(self._world, self._host, self._steps.commit(records))
 
 
 def on_sim_broker() -> tuple[SimBroker, Place]:
@@ -77,7 +77,7 @@ def on_sim_broker() -> tuple[SimBroker, Place]:
         return made[-1]
 
     def committed() -> list[bytes]:
-        records = carry_out(world, reader, broker.read(reader, "t"))
+        records = run_steps(world, reader, broker.read(reader, "t"))
         return [record.value for record in records]
 
     return broker, Place(producer, lambda value: ("", value), committed, lambda _: world.run(world.now + SECOND))

@@ -56,13 +56,13 @@ class DirectAuthor:
         Raises SubmissionTimedOut (outcome unknown), NotFounded, InvalidSubmission, LogError.
         """
         with self.translated():
-            return self.driver.carry_out(self.protocol.submit(command, request_id, since_epoch, micros(timeout_s)))
+            return self.driver.run_steps(self.protocol.submit(command, request_id, since_epoch, micros(timeout_s)))
 
     def instead(self, command: Command, request_id: str, since_epoch: Epoch, *, timeout_s: float) -> Submitted:
         """Decide a request that was sent to the validator and has no answer. Raises as ``submit``."""
         with self.translated():
             steps = change_way(self.protocol, command, request_id, since_epoch, micros(timeout_s))
-            return self.driver.carry_out(steps)
+            return self.driver.run_steps(steps)
 
     def withdraw(
         self, request_id: str, since_epoch: Epoch, *, timeout_s: float = TIMEOUT_S
@@ -72,7 +72,7 @@ class DirectAuthor:
         Returns AppliedResult if the command was applied first. Raises SubmissionTimedOut (still unknown), LogError.
         """
         with self.translated():
-            return self.driver.carry_out(self.protocol.withdraw(request_id, since_epoch, micros(timeout_s)))
+            return self.driver.run_steps(self.protocol.withdraw(request_id, since_epoch, micros(timeout_s)))
 
     def take_over(self, role: str, instance: str, *, timeout_s: float = TIMEOUT_S) -> Term:
         """Become the active instance of ``role``: submit TakeOver with a higher term until it is applied.
@@ -80,7 +80,7 @@ class DirectAuthor:
         Raises TakeOverRefused if a rule other than the term's is broken, SubmissionTimedOut, LogError.
         """
         with self.translated():
-            return self.driver.carry_out(self.protocol.take_over(role, instance, micros(timeout_s)))
+            return self.driver.run_steps(self.protocol.take_over(role, instance, micros(timeout_s)))
 
     @contextmanager
     def translated(self) -> Iterator[None]:

@@ -68,7 +68,7 @@ from ringlog.node.servers.data_side import DataSide
 from ringlog.node.servers.http_server import HttpServer, make_api
 from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.operator.intents.intents import join_with
-from ringlog.protocol.effects import CatchUp, Steps, carry_out
+from ringlog.protocol.effects import CatchUp, Steps, run_steps
 from ringlog.protocol.submission.results import AppliedResult, Submitted, describe
 from ringlog.protocol.submission.submission import AskFor
 from ringlog.runtime.clock import Clock
@@ -182,7 +182,7 @@ class NodeProcess:
             wish = None if join_tokens is None else partial(self._wish, join_tokens)
             me = self._registration(release, features)
             peers = self._data.asking.steps(self._draw)
-            self._carry_out(
+            self._run_steps(
                 run_lifecycle(me, self._row_replica, self._draw, acks, peers, wish), self._lifecycle_handlers()
             )
         except RowsDamaged as damaged:
@@ -236,7 +236,7 @@ class NodeProcess:
 
     # ------------------------------------------------------------------------------------------- effects
 
-    def _carry_out(self, steps: Steps[None], handlers: Handlers | None = None) -> None:
+    def _run_steps(self, steps: Steps[None], handlers: Handlers | None = None) -> None:
         """Perform steps in the calling thread, until they end or the node is to stop."""
         broker_retry = BrokerRetry("the metadata log", self._stopping)
         every: Handlers = {
@@ -254,7 +254,7 @@ class NodeProcess:
             **(handlers or {}),
         }
         with contextlib.suppress(Stopped):
-            carry_out(steps, lambda effect: every[type(effect)](effect))
+            run_steps(steps, lambda effect: every[type(effect)](effect))
 
     def _lifecycle_handlers(self) -> Handlers:
         return {
@@ -264,7 +264,7 @@ class NodeProcess:
             OpenMutations: lambda _: self._open_mutations(),
             ReadMutations: lambda _: self._take(),
             BeginStream: lambda effect: self._begin("stream", partial(self._data.pull_rows, effect.fetch)),
-            Spawn: lambda effect: self._begin(effect.name, partial(self._carry_out, effect.steps)),
+            Spawn: lambda effect: self._begin(effect.name, partial(self._run_steps, effect.steps)),
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
             ReadAcknowledgedEpoch: lambda _: self._folder.acknowledged,
             CaughtUp: lambda _: self._report_caught_up(),

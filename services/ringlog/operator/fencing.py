@@ -12,7 +12,7 @@ from ringlog.log.kafka.permissions import NoAuthorizer, NoListener, NoRights, aw
 from ringlog.log.kafka.topic_state import ends_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.protocol import fencing as steps
-from ringlog.protocol.effects import carry_out
+from ringlog.protocol.effects import run_steps
 from ringlog.protocol.fencing import EndsOfRows, TakeRights
 from ringlog.runtime.context import ClusterContext
 
@@ -37,7 +37,7 @@ def fence(
         return f"rights taken from {', '.join(_take_rights(context, effect.writer, listener, protocol))}"
 
     handlers: dict[type, Callable[[Any], Any]] = {TakeRights: take_rights, EndsOfRows: lambda _: _ends(context)}
-    return carry_out(steps.fence(writer, reason), lambda effect: handlers[type(effect)](effect))
+    return run_steps(steps.fence(writer, reason), lambda effect: handlers[type(effect)](effect))
 
 
 def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | None, protocol: str) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Effects: the requests of a protocol to its driver, as values. Each docstring names the outcome.
 
-An effect is performed completely before the next one is requested. ``carry_out`` is the loop for drivers that may
+An effect is performed completely before the next one is requested. ``run_steps`` is the loop for drivers that may
 block. ``Draw`` is the port for random bits. Its sources are ``ringlog.runtime.draw`` and
 ``ringlog_sim.devices.world``; both pass ``tests/runtime/test_draw_conformance.py``.
 """
@@ -121,7 +121,7 @@ def read_barrier(timeout: Micros) -> Steps[ClusterState]:
     return state
 
 
-def carry_out(steps: Steps[T], perform: Callable[[Any], Any]) -> T:
+def run_steps(steps: Steps[T], perform: Callable[[Any], Any]) -> T:
     """Perform a protocol until it returns, and return its result. An exception of ``perform`` ends the protocol."""
     outcome: Any = None
     try:

@@ -36,7 +36,7 @@ SUBMIT_US: Micros = 5 * SECOND
 AFTER_REFUSAL_US: Micros = 500 * MS
 
 
-class AskingWorker(Worker):
+class ControllerWorker(Worker):
     """One instance of a role that submits commands."""
 
     def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
@@ -63,7 +63,7 @@ class AskingWorker(Worker):
 PUBLICATION_POLL_US: Micros = 100 * MS
 
 
-class AcksWorker(AskingWorker):
+class AcksWorker(ControllerWorker):
     """One instance of a role that reads acknowledgements."""
 
     def __init__(self, sim: Simulation, host: SimHost, committed: int) -> None:
@@ -151,7 +151,7 @@ class CoordinatorWorker(AcksWorker):
                 self._published = change.epoch
 
 
-class BalancerWorker(AskingWorker):
+class BalancerWorker(ControllerWorker):
     """One instance of the balancer."""
 
     role = ROLE

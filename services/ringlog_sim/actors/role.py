@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from ringlog.agents.exits import Superseded
-from ringlog.agents.maintenance.snapshots import looks_after
+from ringlog.agents.maintenance.snapshots import handles_snapshots
 from ringlog.agents.ports import TransactionalProducer
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogUnavailable
@@ -90,7 +90,7 @@ class Worker(ABC):
         self.replica.at_once |= {Acts: self._act, CheckSuperseded: lambda _: self.check_superseded()}
         self.replica.in_time |= {Initialise: lambda _: self.initialise()}
         self._snapshots: SimSnapshots | None = None
-        self._stores_snapshots = sim.log_ends.looked_after and looks_after(self.role)
+        self._stores_snapshots = sim.log_ends.looked_after and handles_snapshots(self.role)
         self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=self._stores_snapshots)
         self.tails: list[SimTail] = []
 

@@ -181,7 +181,7 @@ class BatchRunner:
     def _run(self, frame: DataFrame, batch: int) -> None:
         started = time.monotonic()
         self._frame, self._figures = frame, BatchFigures(batch)
-        self.driver.carry_out(self.batches.run(batch))
+        self.driver.run_steps(self.batches.run(batch))
         self._figures.duration_ms = round((time.monotonic() - started) * 1000)
         self._progress.finished(self._figures)
 

@@ -140,7 +140,7 @@ class CdcJob:
                 CheckCheckpoint: lambda effect: self._check(effect.state, client, offsets),
                 GiveUpClaim: lambda _: give_up_claim(settings.checkpoint),
             }
-            epoch = self.writer.carry_out(start(self.writer.promises), self.stopping)
+            epoch = self.writer.run_steps(start(self.writer.promises), self.stopping)
             self._open(self.writer.stop)
             self._meet_lake(client, offsets)
             self.writer.start()

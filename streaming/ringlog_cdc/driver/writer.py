@@ -73,7 +73,7 @@ class Writer:
             AppendPlan: lambda effect: store.append(effect.entry),
         }
 
-    def carry_out(self, steps: Steps[T], stopping: threading.Event) -> T:
+    def run_steps(self, steps: Steps[T], stopping: threading.Event) -> T:
         """Perform a protocol in the calling thread. Waits end once ``stopping`` is set.
 
         Raises:
@@ -81,7 +81,7 @@ class Writer:
         """
         self._stops = (self._stopping, stopping)
         try:
-            return self.driver.carry_out(steps)
+            return self.driver.run_steps(steps)
         finally:
             self._stops = (self._stopping,)
 
@@ -108,7 +108,7 @@ class Writer:
         """Keep the promises until stopped. Each new epoch wakes the protocol."""
         unsubscribe = self._replica.subscribe(lambda *_: self._wake.set()).close
         try:
-            self.driver.carry_out(self.promises.keep())
+            self.driver.run_steps(self.promises.keep())
         except StopRequested:
             pass
         except BaseException as error:
@@ -149,7 +149,7 @@ class Writer:
 
     def _locked(self, effect: Locked) -> Any:
         with self.lock:
-            return self.driver.carry_out(effect.steps)
+            return self.driver.run_steps(effect.steps)
 
     def _of(self, store: PlanStore, effect: OfChain) -> Any:
         with self.lock:

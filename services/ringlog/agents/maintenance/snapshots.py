@@ -39,7 +39,7 @@ from ringlog.kernel.values import Command, Epoch, Micros
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.replicas.start_point import SnapshotTopic
-from ringlog.protocol.effects import FaultPoint, Newest, Steps, carry_out
+from ringlog.protocol.effects import FaultPoint, Newest, Steps, run_steps
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.records import SnapshotConfirmation, StoredSnapshot
@@ -111,7 +111,7 @@ class SubmitOnce:
     command: Command
 
 
-def looks_after(role: str) -> bool:
+def handles_snapshots(role: str) -> bool:
     """Return whether this role stores or confirms snapshots."""
     return role in STORE | CONFIRM
 
@@ -146,7 +146,7 @@ class SnapshotSteps:
         self._now = now
         self._new_id = new_id
         self._ends = ends if role in STORE else None
-        self._looks = looks_after(role)
+        self._looks = handles_snapshots(role)
         self._lock = threading.Lock()
         self._due: Start | None = None
         self._left: Start | None = None
@@ -374,7 +374,7 @@ class SnapshotThread:
             SubmitOnce: self._submit_once,
         }
         with suppress(_Over):
-            carry_out(self._steps.run(), lambda effect: handlers[type(effect)](effect))
+            run_steps(self._steps.run(), lambda effect: handlers[type(effect)](effect))
 
     def _await_work(self) -> None:
         with self._news:

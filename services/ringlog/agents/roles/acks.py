@@ -14,7 +14,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 from typing import Final, Protocol
 
 from ringlog.agents.ports import Acknowledge, Ended
-from ringlog.agents.roles.asking import REFUSED_MAX, WAITS_S, AskingThread
+from ringlog.agents.roles.controller import REFUSED_MAX, WAITS_S, ControllerThread
 from ringlog.agents.roles.role import Offered
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.log.kafka.adapter import KafkaLog
@@ -44,15 +44,15 @@ class RejectedAcks:
         self.records = 0
         self._since: dict[NodeId, Micros] = {}
 
-    def begin_anew(self) -> None:
+    def clear(self) -> None:
         """Forget the nodes, because all records are read again."""
         self._since = {}
 
-    def believes(self, node: NodeId) -> None:
+    def record_accepted(self, node: NodeId) -> None:
         """Record a valid acknowledgement of a node."""
         self._since.pop(node, None)
 
-    def passes_over(self, node: NodeId, now: Micros, known: Container[NodeId]) -> None:
+    def record_rejected(self, node: NodeId, now: Micros, known: Container[NodeId]) -> None:
         """Record an acknowledgement of ``node`` without a valid MAC. ``known``: the registered nodes."""
         self.records += 1
         if len(self._since) >= NODES_MAX and node not in self._since:
@@ -74,35 +74,35 @@ NODES_SHOWN_MAX: Final = REFUSED_MAX
 """The most nodes with rejected acknowledgements in a status."""
 
 
-class AcksThread(AskingThread):
+class AcksThread(ControllerThread):
     """One instance of a role that reads acknowledgements."""
 
     _masters: tuple[str, ...] = ()
 
     def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
-        self._not_believed = RejectedAcks()
+        self._rejected_acks = RejectedAcks()
         super().__init__(settings, acknowledge, ended)
 
-    def hear(self) -> None:
+    def register_ack_handlers(self) -> None:
         """Register the handlers of the effects about acknowledgements."""
         self.driver.handlers |= {ReadAcks: lambda _: self._all_acks(), NewAcks: self._new_acks}
 
     def figures(self) -> Iterator[Sample]:
         """Yield the number of acknowledgements that were ignored because of their MAC."""
-        yield Sample("ringlog_acks_not_believed", self._not_believed.records)
+        yield Sample("ringlog_acks_not_believed", self._rejected_acks.records)
 
     def refused(self) -> tuple[RefusedProposal, ...]:
         """Return the rejected proposals, and the nodes whose acknowledgements are ignored."""
-        return (*super().refused(), *self._not_believed.shown(self.replica.state.nodes)[:NODES_SHOWN_MAX])
+        return (*super().refused(), *self._rejected_acks.shown(self.replica.state.nodes)[:NODES_SHOWN_MAX])
 
-    def begin_anew(self) -> None:
+    def reset_acks(self) -> None:
         """Forget the collected acknowledgements, and load the keys."""
         self._masters = current().ack_masters
-        self._not_believed.begin_anew()
+        self._rejected_acks.clear()
 
     def _all_acks(self) -> Iterator[ReceivedAck]:
         """Yield all acknowledgements of the topic."""
-        self.begin_anew()
+        self.reset_acks()
         acks = KafkaLog(self.settings.bootstrap_servers, self.settings.cluster, ACKS)
         try:
             yield from self._read((record.offset, record.data) for record in self.read_to_end(acks))
@@ -114,16 +114,16 @@ class AcksThread(AskingThread):
         wait_s = WAITS_S[effect.wait]
         offered = self.rest(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s)
         if current().ack_masters != self._masters:
-            self._answered(offered)  # the topic contains them, and is read again
+            self._acknowledge_all(offered)  # the topic contains them, and is read again
             return None
-        return self._heard(offered)
+        return self._read_new(offered)
 
-    def _heard(self, offered: list[Offered]) -> Iterator[ReceivedAck]:
+    def _read_new(self, offered: list[Offered]) -> Iterator[ReceivedAck]:
         """Yield the acknowledgements of these records, then mark the records as handled."""
         yield from self._read(offered)
-        self._answered(offered)
+        self._acknowledge_all(offered)
 
-    def _answered(self, offered: list[Offered]) -> None:
+    def _acknowledge_all(self, offered: list[Offered]) -> None:
         for offset, _ in offered:
             self.acknowledge(offset)
 
@@ -135,14 +135,14 @@ class AcksThread(AskingThread):
             try:
                 ack = verified_ack(value, self._masters)
             except WireError as error:
-                self._pass_over(offset, error)
+                self._reject(offset, error)
             else:
-                self._not_believed.believes(ack.node)
+                self._rejected_acks.record_accepted(ack.node)
                 yield offset, ack
 
-    def _pass_over(self, offset: int, error: WireError) -> None:
+    def _reject(self, offset: int, error: WireError) -> None:
         if error.code == WRONG_CODE:
-            self._not_believed.passes_over(error.field, self.clock.now_us(), self.replica.state.nodes)
+            self._rejected_acks.record_rejected(error.field, self.clock.now_us(), self.replica.state.nodes)
             self.seldom.warn(
                 "ack_not_believed", offset=offset, node=error.field, why=error.rule, ends=REJECTED_ACK_REMEDY
             )
@@ -158,7 +158,7 @@ class PlainThread(AcksThread):
         self._protocol = row.protocol()
         super().__init__(settings, acknowledge, ended)
 
-    def ask(self) -> None:
-        """Perform the protocol, forever."""
-        self.hear()
-        self.driver.carry_out(self._protocol())
+    def run_protocol(self) -> None:
+        """Run the protocol, forever."""
+        self.register_ack_handlers()
+        self.driver.run_steps(self._protocol())

@@ -5,24 +5,24 @@ Nodes' loads are read by a reader of its own, which has the broker's times; what
 
 from __future__ import annotations
 
-from ringlog.agents.roles.asking import WAITS_S, AskingThread
+from ringlog.agents.roles.controller import WAITS_S, ControllerThread
 from ringlog.client.node_reports import LoadsReader
 from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
 from ringlog.protocol.balancer.load_book import Heard
 from ringlog.protocol.controller import Wait
 
 
-class BalancerThread(AskingThread):
+class BalancerThread(ControllerThread):
     """One instance of the balancer."""
 
     role = ROLE
 
-    def ask(self) -> None:
-        """Perform the protocol, for ever."""
+    def run_protocol(self) -> None:
+        """Run the protocol, forever."""
         self._loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.look)
         self.driver.handlers |= {ReadLoads: lambda _: self._loads.at_end(), NewLoads: self._new_loads}
         try:
-            self.driver.carry_out(balance())
+            self.driver.run_steps(balance())
         finally:
             self._loads.close()
 

@@ -47,10 +47,10 @@ class CoordinatorThread(AcksThread):
         yield from cluster_samples(state, acks, self.clock.now_us(), self._last_heard())
         yield from super().figures()
 
-    def ask(self) -> None:
-        """Perform the protocol, for ever."""
+    def run_protocol(self) -> None:
+        """Run the protocol, forever."""
         epochs = EpochsReader(self.settings, self.look)
-        self.hear()
+        self.register_ack_handlers()
         if self.settings.metrics_port is not None:
             loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.look)
             self._heard_at, self._loads = report_times(loads.at_end()), loads
@@ -64,7 +64,7 @@ class CoordinatorThread(AcksThread):
         )
         pruning.start()
         try:
-            self.driver.carry_out(coordinate())
+            self.driver.run_steps(coordinate())
         finally:
             pruning.stop()
             epochs.close()
@@ -80,9 +80,9 @@ class CoordinatorThread(AcksThread):
                 self._heard_at = report_times(records, self._heard_at)
             return self._heard_at
 
-    def begin_anew(self) -> None:
-        """Nor does what is shown."""
-        super().begin_anew()
+    def reset_acks(self) -> None:
+        """Also forget the acknowledgements of the metrics."""
+        super().reset_acks()
         with self._looking:
             self._shown = AckBook()
 

@@ -75,7 +75,7 @@ class KeeperThread(FollowingThread):
             AwaitNewer: self._rest,
         }
         try:
-            self.driver.carry_out(keep(self.author.protocol))
+            self.driver.run_steps(keep(self.author.protocol))
         finally:
             self._cache.close()
 

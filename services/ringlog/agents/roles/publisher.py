@@ -107,7 +107,7 @@ class PublisherThread(FollowingThread):
             Restore: self._restore,
             Announce: self._announce,
         }
-        self.driver.carry_out(publish(self.author.protocol))
+        self.driver.run_steps(publish(self.author.protocol))
 
     def handled_epoch(self) -> Epoch:
         """Return the last epoch in the change topics."""

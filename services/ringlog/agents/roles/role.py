@@ -28,7 +28,7 @@ from functools import partial
 from pathlib import Path
 
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, Diverged, End, Superseded, records_of
-from ringlog.agents.maintenance.snapshots import SnapshotSteps, SnapshotThread, looks_after
+from ringlog.agents.maintenance.snapshots import SnapshotSteps, SnapshotThread, handles_snapshots
 from ringlog.agents.maintenance.truncation import LogEnds
 from ringlog.agents.monitoring.health_view import ACTIVE, RoleView
 from ringlog.agents.ports import Acknowledge, Ended
@@ -137,7 +137,7 @@ class RoleThread(ABC):
         records = records_of(settings, self.role)
         self.replica = LogReplica(self.log, record=records, beginning=self.beginning)
         self.replica.poll_policy = PollPolicy(is_relaxed=not self.answers_commits)
-        self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=looks_after(self.role))
+        self.replica.recent = RecentEntries(LAST_ALONE, keeps_mark=handles_snapshots(self.role))
         self.author = DirectAuthor(self.log, self.replica, f"{self.role}-{self.instance[:8]}", self.clock, self.draw)
         snapshots = partial(open_snapshots, settings.bootstrap_servers, settings.cluster)
         self._agreement = DigestComparison(self.replica, self._evidence, snapshots)
@@ -285,7 +285,7 @@ class RoleThread(ABC):
             }
             with self.author.translated():
                 steps = take_role(self.author.protocol, self.role, self.instance, micros(TAKE_OVER_TIMEOUT_S))
-                self.driver.carry_out(steps)
+                self.driver.run_steps(steps)
                 self.work()
         except Stopping:
             end = self._last_look()

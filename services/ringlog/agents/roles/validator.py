@@ -59,7 +59,7 @@ class ValidatorThread(RoleThread):
         }
         try:
             folding = self.replica.read_ahead.fold
-            self.driver.carry_out(answer_requests(self.instance, self.term, self.author.protocol, self.draw, folding))
+            self.driver.run_steps(answer_requests(self.instance, self.term, self.author.protocol, self.draw, folding))
         finally:
             results.close()
             if self._reader is not None:

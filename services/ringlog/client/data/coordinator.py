@@ -42,7 +42,7 @@ from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.replicas.driver import micros
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.protocol.effects import Newest, Now, Steps, Until, carry_out
+from ringlog.protocol.effects import Newest, Now, Steps, Until, run_steps
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.data import (
     FOREIGN_CLUSTER,
@@ -203,7 +203,7 @@ class Coordinator:
         with self._lock:
             self._mailboxes.add(mailbox)
         try:
-            return carry_out(steps, lambda effect: handlers[type(effect)](effect))
+            return run_steps(steps, lambda effect: handlers[type(effect)](effect))
         finally:
             with self._lock:
                 self._mailboxes.discard(mailbox)

@@ -28,7 +28,7 @@ from ringlog.protocol.effects import (
     Steps,
     Until,
     WallClock,
-    carry_out,
+    run_steps,
 )
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.logs import get_logger
@@ -97,9 +97,9 @@ class LogDriver:
             FaultPoint: lambda _: None,
         }
 
-    def carry_out(self, steps: Steps[T]) -> T:
+    def run_steps(self, steps: Steps[T]) -> T:
         """Run a protocol to its end. Raises LogError, and the protocol's own errors."""
-        return carry_out(steps, self._perform)
+        return run_steps(steps, self._perform)
 
     def _perform(self, effect: Any) -> Any:
         return self.handlers[type(effect)](effect)
@@ -160,6 +160,6 @@ class LogDriver:
         if not self._replica.decisions.acquire(timeout=effect.timeout / 1e6):
             raise WaitTimedOut("another decision of this process", time.monotonic() - started, "nothing was sent")
         try:
-            return self.carry_out(effect.steps)
+            return self.run_steps(effect.steps)
         finally:
             self._replica.decisions.release()

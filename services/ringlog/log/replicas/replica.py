@@ -60,7 +60,7 @@ from ringlog.log.replicas.poll_policy import PollBudget, PollPolicy
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.log.replicas.subscribers import Follower, Halt, Subscribers, Subscription
-from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, carry_out, read_barrier
+from ringlog.protocol.effects import LogEnd, Now, ReadUpTo, read_barrier, run_steps
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 
 POLL_S, WATCH_S, SAVE_S = 0.2, 5.0, 1.0
@@ -226,7 +226,7 @@ class LogReplica:
 
         The result is as fresh as the partition's leader. Raises LogUnavailable, TopicMissing, and as ``wait_for``.
         """
-        return carry_out(read_barrier(round(timeout_s * 1e6)), self._perform)
+        return run_steps(read_barrier(round(timeout_s * 1e6)), self._perform)
 
     def _perform(self, effect: Any) -> Any:
         match effect:

@@ -28,7 +28,7 @@ from ringlog.node.registers.image import Image
 from ringlog.node.registers.journal import COMPACT_BYTES, Journal
 from ringlog.node.registers.registers import Behind, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.registers.served import ServedRequests
-from ringlog.protocol.effects import Steps, carry_out
+from ringlog.protocol.effects import Steps, run_steps
 from ringlog.wire.data import Cells, JournalRecord, Key, ReadRequest, StatusReply, WriteRequest
 
 T = TypeVar("T")
@@ -51,7 +51,7 @@ def hold(changed: threading.Condition, steps: Steps[T], check: Callable[[], obje
                 return
 
     with changed:
-        return carry_out(steps, wait)
+        return run_steps(steps, wait)
 
 
 class RegisterHost:

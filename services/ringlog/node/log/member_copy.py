@@ -37,7 +37,7 @@ from ringlog.node.protocol.acks import RegisterSide
 from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
 from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog.node.retry import Stopped
-from ringlog.protocol.effects import carry_out
+from ringlog.protocol.effects import run_steps
 from ringlog.runtime.logs import get_logger
 
 POLL_INTERVAL_S: Final = 1.0
@@ -98,7 +98,7 @@ class MemberCopy(CopySide):
             return handlers[type(effect)](effect)
 
         try:
-            carry_out(keep_copy(self, lambda: self._replica.state), perform)
+            run_steps(keep_copy(self, lambda: self._replica.state), perform)
         except OSError as error:
             raise NodeFailed(f"{self._path}: {error.strerror}: the node's copy of the log cannot be kept") from error
         except Stopped:

@@ -173,7 +173,7 @@ class DataSide:
         row_replica, state = self._row_replica, self._row_replica.state
         pull = RowPull(self._peers, self._host.node, state, GainedRows(row_replica, fetch))
         source = state.nodes[fetch.source].name
-        self._puller.carry_out(fetch, pull, lambda: row_replica.wants(fetch), lambda: row_replica.state, source)
+        self._puller.run_stream(fetch, pull, lambda: row_replica.wants(fetch), lambda: row_replica.state, source)
 
     @contextlib.contextmanager
     def _poll_urgently(self) -> Iterator[None]:

@@ -27,7 +27,7 @@ from ringlog.node.registers.registers import RegisterFetch
 from ringlog.node.rows.pages import Body, StreamBroken, received
 from ringlog.node.rows.replica import RowFetch
 from ringlog.node.stream_attempts import StreamAttempts
-from ringlog.protocol.effects import FaultPoint, WallClock, carry_out
+from ringlog.protocol.effects import FaultPoint, WallClock, run_steps
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.data import WRONG_NODE, Cells, Key, StreamPage, StreamRequest, pack, unpack
@@ -97,9 +97,9 @@ class Puller:
         host = self._host
         pull = _CellPull(host, self._peers, fetch)
         with suppress(NodeFailed):  # the node's main loop reports it
-            self.carry_out(fetch, pull, lambda: fetch in host.value.fetching, lambda: host.value.state, fetch.source)
+            self.run_stream(fetch, pull, lambda: fetch in host.value.fetching, lambda: host.value.state, fetch.source)
 
-    def carry_out(
+    def run_stream(
         self,
         fetch: RegisterFetch | RowFetch,
         pull: Pull,
@@ -149,7 +149,7 @@ class Puller:
             Again: again,
         }
         steps = stream(fetch, self._tries, lambda: not stopping.is_set() and wanted(), state)
-        carry_out(steps, lambda effect: handlers[type(effect)](effect))
+        run_steps(steps, lambda effect: handlers[type(effect)](effect))
 
 
 class _CellPull:

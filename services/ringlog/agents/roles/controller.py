@@ -1,4 +1,4 @@
-"""What the threads of roles that ask the validator share: a client on the role's own replica, and what was refused."""
+"""The thread of a controller: a client on the role's own replica, and the rejected proposals for the status."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ REFUSED_MAX, DETAIL_MAX = 20, 500
 log = get_logger(__name__)
 
 
-class AskingThread(RoleThread):
-    """One instance of such a role."""
+class ControllerThread(RoleThread):
+    """One instance of a role that submits commands (``ringlog.protocol.controller``)."""
 
     _refused: tuple[RefusedProposal, ...] = ()
 
     def work(self) -> None:
-        """Look at every change, for ever."""
+        """Run the protocol, forever."""
         self._client = Client(
             self.settings.bootstrap_servers,
             self.settings.cluster,
@@ -40,13 +40,13 @@ class AskingThread(RoleThread):
         )
         self.driver.handlers |= {Accept: lambda _: self._accept(), Submit: self._submit, ReportRejections: self._note}
         try:
-            self.ask()
+            self.run_protocol()
         finally:
             self._client.close()
 
     @abstractmethod
-    def ask(self) -> None:
-        """Perform the role's protocol."""
+    def run_protocol(self) -> None:
+        """Run the role's protocol."""
 
     def _accept(self) -> None:
         self._client.start()

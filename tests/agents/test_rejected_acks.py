@@ -16,7 +16,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.controller import Wait
 from ringlog.protocol.coordinator.ack_book import ReadAcks, read_acks, update_acks
-from ringlog.protocol.effects import carry_out
+from ringlog.protocol.effects import run_steps
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.trust import Trust
@@ -37,27 +37,27 @@ def said(name: str) -> bytes:
 def test_a_node_is_shown_until_it_is_believed_and_strangers_are_not() -> None:
     found = RejectedAcks()
     for who, at in ((TWO, 5), (ONE, 6), (TWO, 7), (uuid(9, space=2), 8)):
-        found.passes_over(who, at, STATE.nodes)
+        found.record_rejected(who, at, STATE.nodes)
     shown = found.shown(STATE.nodes)
     assert [(one.subject, one.command, one.code, one.since) for one in shown] == [
         (STATE.nodes[TWO].name, "NodeAck", "ack_not_believed", 5),
         (STATE.nodes[ONE].name, "NodeAck", "ack_not_believed", 6),
     ]
     assert "give the node its ack.key" in shown[0].detail
-    found.believes(TWO)
+    found.record_accepted(TWO)
     assert [one.subject for one in found.shown(STATE.nodes)] == [STATE.nodes[ONE].name]
-    found.begin_anew()
+    found.clear()
     assert (found.shown(STATE.nodes), found.records) == ((), 4)
 
 
 def test_invented_nodes_push_nobody_out(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shell, "NODES_MAX", 4)
     found = RejectedAcks()
-    found.passes_over(ONE, 1, STATE.nodes)
+    found.record_rejected(ONE, 1, STATE.nodes)
     for number in range(100):
-        found.passes_over(uuid(number, space=9), 2, STATE.nodes)
+        found.record_rejected(uuid(number, space=9), 2, STATE.nodes)
         assert len(found._since) <= 4
-    found.passes_over(TWO, 3, STATE.nodes)
+    found.record_rejected(TWO, 3, STATE.nodes)
     assert [one.since for one in found.shown(STATE.nodes)] == [1, 3]
 
 
@@ -75,17 +75,17 @@ def test_a_master_that_comes_takes_back_what_was_believed(tmp_path: Path, monkey
         return thread._all_acks() if isinstance(effect, ReadAcks) else thread._new_acks(effect)
 
     topic.append([said("999@thief"), coded(said("1@own"), key_of(MASTER, ONE))])
-    acks = carry_out(read_acks(), perform)
+    acks = run_steps(read_acks(), perform)
     assert acks.newest(STATE)[ONE].incarnation == "999@thief"
-    assert carry_out(update_acks(acks, Wait.NOTHING), perform) is acks
+    assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     trust[0] = Trust(ack_masters=(MASTER,))
     thread.offer(1, coded(said("1@own"), key_of(MASTER, ONE)))
-    acks = carry_out(update_acks(acks, Wait.NOTHING), perform)
+    acks = run_steps(update_acks(acks, Wait.NOTHING), perform)
     assert acks.newest(STATE)[ONE].incarnation == "1@own"
     assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]
     assert thread.refused() == (), "its own word came later"
     thread.offer(2, said("1000@thief"))
-    assert carry_out(update_acks(acks, Wait.NOTHING), perform) is acks
+    assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     assert [one.subject for one in thread.refused()] == [STATE.nodes[ONE].name]
 
 
