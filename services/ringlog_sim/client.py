@@ -13,7 +13,16 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Micros
 from ringlog.log.errors import WaitTimedOut
 from ringlog.protocol.submission.results import Submitted
-from ringlog.protocol.submission.submission import Asked, Fresh, Hear, Send, ask, may_answer, parcels, question
+from ringlog.protocol.submission.submission import (
+    AwaitAnswer,
+    RequestKey,
+    Send,
+    TryBarrier,
+    encoded_request,
+    may_answer,
+    request_records,
+    submit_request,
+)
 from ringlog.wire.commands import encode_command
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import ENTROPY_BYTES, new_request_id
@@ -75,68 +84,68 @@ class SimClient:
     ) -> Step:
         """Return the answer to a command. Raise NoAnswer, or WireError if the command cannot be encoded."""
         since = self.replica.state.epoch if since is None else since
-        asked_for = question(command, request_id or self.new_request_id(), since, self.name)
-        asked = asked_for.asked
+        request = encoded_request(command, request_id or self.new_request_id(), since, self.name)
+        key = request.key
         for check in self.sim.on_asked:
-            check.asked(self.name, asked, asked_for.kind)
-        self._signals.setdefault(asked.request_id, Signal())
-        self._received.setdefault(asked.request_id, [])
+            check.asked(self.name, key, request.kind)
+        self._signals.setdefault(key.request_id, Signal())
+        self._received.setdefault(key.request_id, [])
         in_time: Performers = {
             **self.replica.in_time,
             Send: self._send,
-            Hear: self._hear,
-            Fresh: self._fresh,
+            AwaitAnswer: self._await_answer,
+            TryBarrier: self._try_barrier,
         }
         try:
-            answer = yield from perform(ask(asked_for, timeout), self.replica.at_once, in_time)
+            answer = yield from perform(submit_request(request, timeout), self.replica.at_once, in_time)
         finally:
-            self._signals.pop(asked.request_id, None)
-            self._received.pop(asked.request_id, None)
-            self._noted.discard(asked.request_id)
-        self._announce(asked, answer)
+            self._signals.pop(key.request_id, None)
+            self._received.pop(key.request_id, None)
+            self._noted.discard(key.request_id)
+        self._announce(key, answer)
         return answer
 
     def withdraw(self, command: Command, request_id: str, since: int) -> Step:
         """Withdraw a request to the validator, and report its outcome to the checks."""
-        asked = Asked(request_id, since, command_digest(*encode_command(command)))
+        key = RequestKey(request_id, since, command_digest(*encode_command(command)))
         ended = yield from self.direct.withdraw(request_id, since)
         for check in self.sim.on_withdrawn:
-            check.withdrawn(self.name, asked, ended)
+            check.withdrawn(self.name, key, ended)
 
     def _send(self, effect: Send) -> Step:
         """Add a request to the waiting ones. The first caller with a free producer sends all of them."""
-        self._waiting[effect.question.asked.request_id] = effect
+        self._waiting[effect.request.key.request_id] = effect
         if self._busy:
             return
         self._busy = True
         try:
             yield self._chance.below(BUSY_US)
             while self._waiting:
-                made, self._waiting = parcels(tuple(self._waiting.values())), {}
-                self.sim.did["requests", "together"] += sum(len(parcel.sent) > 1 for parcel in made)
-                yield from self.sim.broker.try_append(self.host, REQUESTS, [("", parcel.data) for parcel in made])
+                made, self._waiting = request_records(tuple(self._waiting.values())), {}
+                self.sim.did["requests", "together"] += sum(len(record.sent) > 1 for record in made)
+                yield from self.sim.broker.try_append(self.host, REQUESTS, [("", record.data) for record in made])
         finally:
             self._busy = False
 
-    def _hear(self, effect: Hear) -> Step:
-        request = effect.asked.request_id
-        if not self._received[request] and request not in self._noted:
-            yield self._signals[request], max(1, effect.until - self.sim.world.now)
-        self._noted.discard(request)
-        received, self._received[request] = self._received[request], []
+    def _await_answer(self, effect: AwaitAnswer) -> Step:
+        request_id = effect.key.request_id
+        if not self._received[request_id] and request_id not in self._noted:
+            yield self._signals[request_id], max(1, effect.until - self.sim.world.now)
+        self._noted.discard(request_id)
+        received, self._received[request_id] = self._received[request_id], []
         return received
 
-    def _fresh(self, effect: Fresh) -> Step:
+    def _try_barrier(self, effect: TryBarrier) -> Step:
         try:
             return (yield from self.replica.barrier(effect.timeout))
         except WaitTimedOut:
             return None
 
-    def _announce(self, asked: Asked, answer: Submitted) -> None:
+    def _announce(self, key: RequestKey, answer: Submitted) -> None:
         if self.sim.world.tracing:
             self.sim.world.tell(self.name, f"is answered {answer}")
         for check in self.sim.on_answered:
-            check.answered(self.name, asked, answer)
+            check.answered(self.name, key, answer)
 
     def _follow(
         self, _: ClusterState, __: ClusterState, item: Entry | UnreadableEntry, outcome: Outcome, ___: int

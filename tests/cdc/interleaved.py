@@ -44,7 +44,7 @@ from ringlog.node.rows.replica import DROPPED, HELD, KEPT, NOT_OWNED, RowReplica
 from ringlog.node.rows.store import RowStore, reads_from
 from ringlog.node.servers.http_server import shown
 from ringlog.protocol.effects import CatchUp, Newest, Now, Steps, WallClock
-from ringlog.protocol.submission.submission import AskFor
+from ringlog.protocol.submission.submission import SubmitCommand
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.records import Cell, decode_mutation, encode_mutation
 from ringlog_audit.copies import LoggedPartition, answered, deviations
@@ -341,7 +341,7 @@ class Node:
                 self._asked.append(effect.steps)
             case MayAcknowledge():
                 self.row_replica.commit(sync=True)
-            case AskFor():
+            case SubmitCommand():
                 return object() if self.world.submit(effect.command) else None
         return None
 

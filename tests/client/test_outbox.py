@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 
 from ringlog.client.outbox import GROUP, HOLD, Outbox
 from ringlog.client.together import ResultBatch
-from ringlog.protocol.submission.submission import Asked, Question, Send
+from ringlog.protocol.submission.submission import EncodedRequest, RequestKey, Send
 
 
 def send(number: int) -> Send:
-    return Send(Question(Asked(f"r{number}", 0, "d"), "Noop", b"x"), alone=False)
+    return Send(EncodedRequest(RequestKey(f"r{number}", 0, "d"), "Noop", b"x"), alone=False)
 
 
 def ids(sent: list[Send]) -> list[str]:
-    return [one.question.asked.request_id for one in sent]
+    return [one.request.key.request_id for one in sent]
 
 
 def test_the_first_and_the_second_go_at_once_and_the_third_waits_for_an_answer() -> None:

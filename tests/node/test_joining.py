@@ -15,7 +15,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.protocol.joining import Answered, register
 from ringlog.protocol.effects import Newest, Steps, WallClock, run_steps
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
-from ringlog.protocol.submission.submission import VALIDATOR, AskFor
+from ringlog.protocol.submission.submission import VALIDATOR, SubmitCommand
 from ringlog.runtime.draw import SeededDraw
 from tests.kernel.entries import applied, uuid
 
@@ -39,7 +39,7 @@ class Cluster:
 
     def _performed(self, effect: object) -> object:
         match effect:
-            case AskFor():
+            case SubmitCommand():
                 return self._answer(effect)
             case Newest():
                 return self.state
@@ -49,7 +49,7 @@ class Cluster:
                 assert isinstance(other, Answered)
         return None
 
-    def _answer(self, effect: AskFor) -> Submitted:
+    def _answer(self, effect: SubmitCommand) -> Submitted:
         self.asked.append(effect.command)
         if self.code:
             return RejectedResult(effect.request_id, self.code, "", self.state.epoch)

@@ -13,16 +13,16 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.protocol.effects import Newest, Now, Steps
 from ringlog.protocol.submission.results import RejectedResult
 from ringlog.protocol.submission.submission import (
-    JUDGE_AGAIN,
+    BARRIER_RETRY,
     RESEND,
     TOGETHER_BYTES_MAX,
-    Fresh,
-    Hear,
+    AwaitAnswer,
     NoAnswer,
     Send,
-    ask,
-    parcels,
-    question,
+    TryBarrier,
+    encoded_request,
+    request_records,
+    submit_request,
 )
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
@@ -38,8 +38,8 @@ from ringlog.wire.records import (
 )
 from tests.protocol.submission_model import Model, Rule
 
-QUESTION = question(Noop(), "01890000-0000-7000-8000-000000000001", 0, "tester")
-ASKED = QUESTION.asked
+REQUEST = encoded_request(Noop(), "01890000-0000-7000-8000-000000000001", 0, "tester")
+KEY = REQUEST.key
 PATIENCE = 20 * RESEND
 
 
@@ -47,15 +47,15 @@ def state_of_term(term: int) -> ClusterState:
     return replace(EMPTY_STATE, terms=EMPTY_STATE.terms.set("validator", Term("validator", "v", term, 1)))
 
 
-def rejection(term: int, digest: str = ASKED.digest, outcome: str = REJECTED) -> Result:
-    return Result(ASKED.request_id, digest, outcome, 1, "code", "", term, "v", 0)
+def rejection(term: int, digest: str = KEY.digest, outcome: str = REJECTED) -> Result:
+    return Result(KEY.request_id, digest, outcome, 1, "code", "", term, "v", 0)
 
 
 class Asking:
     """Performs what needs no wait; ``now`` goes on as the test says."""
 
     def __init__(self) -> None:
-        self.steps: Steps[object] = ask(QUESTION, PATIENCE)
+        self.steps: Steps[object] = submit_request(REQUEST, PATIENCE)
         self.now = 0
 
     def go(self, outcome: object = None) -> object:
@@ -70,8 +70,8 @@ def test_a_question_goes_out_again_until_the_deadline() -> None:
     asking = Asking()
     effect = asking.go()
     for turn, until in enumerate((1, 3, 7, 15, 20)):
-        assert effect == Send(QUESTION, alone=turn > 0), "what is sent again travels alone"
-        assert asking.go() == Hear(ASKED, until * RESEND), "the pauses double"
+        assert effect == Send(REQUEST, alone=turn > 0), "what is sent again travels alone"
+        assert asking.go() == AwaitAnswer(KEY, until * RESEND), "the pauses double"
         asking.now = until * RESEND
         if asking.now < PATIENCE:
             effect = asking.go([])
@@ -90,7 +90,7 @@ def test_a_validator_that_is_slow_is_not_buried_in_copies() -> None:
 
     def go(client: int, now: int, outcome: object) -> None:
         effect = steps[client].send(outcome)
-        while not isinstance(effect, Hear):
+        while not isinstance(effect, AwaitAnswer):
             if isinstance(effect, Send):
                 queue.append((client, asked[client]))
             known = {Now: now, Newest: EMPTY_STATE}.get(type(effect))
@@ -99,7 +99,7 @@ def test_a_validator_that_is_slow_is_not_buried_in_copies() -> None:
 
     def begin(client: int, now: int) -> None:
         asked[client] += 1
-        steps[client] = ask(QUESTION, 30 * RESEND)
+        steps[client] = submit_request(REQUEST, 30 * RESEND)
         answered[client] = now
         go(client, now, None)
 
@@ -119,25 +119,25 @@ def test_a_validator_that_is_slow_is_not_buried_in_copies() -> None:
 
 def test_a_rejection_is_believed_behind_a_barrier_and_in_its_term_only() -> None:
     asking = Asking()
-    assert asking.go() == Send(QUESTION, alone=False)
-    assert isinstance(asking.go(), Hear)
-    assert isinstance(asking.go([rejection(1)]), Fresh)
-    assert isinstance(asking.go(state_of_term(2)), Hear), "another validator acts by now"
-    assert isinstance(asking.go([rejection(2, "of another command"), rejection(2, outcome=APPLIED)]), Fresh)
-    assert isinstance(asking.go(state_of_term(2)), Hear)
-    assert isinstance(asking.go([rejection(1), rejection(2)]), Fresh)
+    assert asking.go() == Send(REQUEST, alone=False)
+    assert isinstance(asking.go(), AwaitAnswer)
+    assert isinstance(asking.go([rejection(1)]), TryBarrier)
+    assert isinstance(asking.go(state_of_term(2)), AwaitAnswer), "another validator acts by now"
+    assert isinstance(asking.go([rejection(2, "of another command"), rejection(2, outcome=APPLIED)]), TryBarrier)
+    assert isinstance(asking.go(state_of_term(2)), AwaitAnswer)
+    assert isinstance(asking.go([rejection(1), rejection(2)]), TryBarrier)
     with pytest.raises(StopIteration) as done:
         asking.go(state_of_term(2))
-    assert done.value.value == RejectedResult(ASKED.request_id, "code", "", 1)
+    assert done.value.value == RejectedResult(KEY.request_id, "code", "", 1)
 
 
 def test_what_could_not_be_judged_is_judged_later() -> None:
     asking = Asking()
     asking.go()
     asking.go()
-    assert isinstance(asking.go([rejection(1)]), Fresh)
-    assert asking.go(None) == Hear(ASKED, JUDGE_AGAIN), "the end of the log was not learned"
-    assert isinstance(asking.go([]), Fresh)
+    assert isinstance(asking.go([rejection(1)]), TryBarrier)
+    assert asking.go(None) == AwaitAnswer(KEY, BARRIER_RETRY), "the end of the log was not learned"
+    assert isinstance(asking.go([]), TryBarrier)
     with pytest.raises(StopIteration):
         asking.go(state_of_term(1))
 
@@ -145,31 +145,31 @@ def test_what_could_not_be_judged_is_judged_later() -> None:
 def sends(count: int, alone: bool = False, size: int = 0) -> list[Send]:
     command = ChangeSettings((("x" * size, 1),)) if size else Noop()
     ids = [f"01890000-0000-7000-8000-{number:012d}" for number in range(count)]
-    return [Send(question(command, one, 0, "tester"), alone) for one in ids]
+    return [Send(encoded_request(command, one, 0, "tester"), alone) for one in ids]
 
 
 def test_what_waits_travels_together_in_its_order() -> None:
     waiting = sends(TOGETHER_MAX + 2)
-    made = parcels(waiting)
-    assert [len(parcel.sent) for parcel in made] == [TOGETHER_MAX, 2]
-    found = [request for parcel in made for request in decode_requests(parcel.data)]
-    assert found == [decode_request(send.question.data) for send in waiting]
+    made = request_records(waiting)
+    assert [len(record.sent) for record in made] == [TOGETHER_MAX, 2]
+    found = [request for record in made for request in decode_requests(record.data)]
+    assert found == [decode_request(send.request.data) for send in waiting]
 
 
 def test_one_request_travels_as_it_always_did() -> None:
-    assert [parcel.data for parcel in parcels(sends(1))] == [sends(1)[0].question.data]
-    assert parcels([]) == ()
+    assert [record.data for record in request_records(sends(1))] == [sends(1)[0].request.data]
+    assert request_records([]) == ()
 
 
 def test_what_is_sent_again_or_is_large_travels_alone() -> None:
     again, large = sends(1, alone=True), sends(3, size=TOGETHER_BYTES_MAX // 2)
-    made = parcels([*sends(2), *again, *sends(2), *again, *again, *large])
-    assert [len(parcel.sent) for parcel in made] == [2, 1, 2, 1, 1, 1, 1, 1]
-    assert len({parcel.sent[0].question.asked.request_id for parcel in made[-3:]}) == 3
+    made = request_records([*sends(2), *again, *sends(2), *again, *again, *large])
+    assert [len(record.sent) for record in made] == [2, 1, 2, 1, 1, 1, 1, 1]
+    assert len({record.sent[0].request.key.request_id for record in made[-3:]}) == 3
 
 
 def test_a_part_that_is_no_request_spoils_no_other() -> None:
-    good = sends(1)[0].question.data
+    good = sends(1)[0].request.data
     found = decode_requests(encode_request_batch([b"junk", good, b""]))
     assert [isinstance(request, CommandRequest) for request in found] == [False, True, False]
     assert decode_requests(good) == found[1:2]

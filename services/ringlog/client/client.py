@@ -35,7 +35,7 @@ from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.protocol.effects import Draw
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.protocol.submission.submission import Question, question
+from ringlog.protocol.submission.submission import EncodedRequest, encoded_request
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.wire.errors import WireError
@@ -235,7 +235,7 @@ class Client:
         since_epoch: Epoch | None = None,
     ) -> Future[Submitted]:
         """Submit without waiting. Callbacks of the future run in threads of the client and must not block."""
-        return self._engine.submit(self._question(command, request_id, since_epoch), timeout_s)
+        return self._engine.submit(self._encoded_request(command, request_id, since_epoch), timeout_s)
 
     def submit_many(self, commands: Sequence[Command], *, timeout_s: float = TIMEOUT_S) -> tuple[Submitted, ...]:
         """Submit independent commands together and return their answers in order.
@@ -243,11 +243,11 @@ class Client:
         A command that cannot be sent does not delay the others. Raises as ``submit``, for the first command without an
         answer.
         """
-        return self._engine.submit_together(map(self._asked, commands), timeout_s)
+        return self._engine.submit_together(map(self._request_or_refusal, commands), timeout_s)
 
-    def _asked(self, command: Command) -> Question | RefusedHere:
+    def _request_or_refusal(self, command: Command) -> EncodedRequest | RefusedHere:
         try:
-            return self._question(command, None, None)
+            return self._encoded_request(command, None, None)
         except (InvalidSubmission, WireError) as refused:
             return refused
 
@@ -257,7 +257,7 @@ class Client:
         """End a request with an unknown outcome. Return AppliedResult if it was applied after all."""
         return self.direct.withdraw(request_id, since_epoch, timeout_s=timeout_s)
 
-    def _question(self, command: Command, request_id: str | None, since_epoch: Epoch | None) -> Question:
+    def _encoded_request(self, command: Command, request_id: str | None, since_epoch: Epoch | None) -> EncodedRequest:
         if (request_id is None) != (since_epoch is None):
             raise InvalidSubmission(
                 "request_id and since_epoch belong together", "give both of the earlier try, or none"
@@ -266,7 +266,7 @@ class Client:
         if since > self.replica.state.epoch and since > self.read_barrier().epoch:
             raise InvalidSubmission(f"since_epoch {since} is above the epoch", "use an epoch that was seen")
         asked_id = request_id if request_id is not None else self._author.new_request_id()
-        made = question(command, asked_id, since, self._author.submitter)
+        made = encoded_request(command, asked_id, since, self._author.submitter)
         if len(made.data) > RECORD_BYTES_MAX - ENVELOPE_BYTES_MAX:
             raise InvalidSubmission(
                 f"{made.kind}: {len(made.data)} bytes are too many for one record", "send it in parts"

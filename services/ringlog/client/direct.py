@@ -17,7 +17,7 @@ from ringlog.protocol.effects import Draw
 from ringlog.protocol.submission.commit import Undecided
 from ringlog.protocol.submission.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
-from ringlog.protocol.submission.submission import change_way
+from ringlog.protocol.submission.submission import fall_back_to_direct
 from ringlog.runtime.clock import Clock, SystemClock
 from ringlog.runtime.draw import SystemDraw
 
@@ -61,7 +61,7 @@ class DirectAuthor:
     def instead(self, command: Command, request_id: str, since_epoch: Epoch, *, timeout_s: float) -> Submitted:
         """Decide a request that was sent to the validator and has no answer. Raises as ``submit``."""
         with self.translated():
-            steps = change_way(self.protocol, command, request_id, since_epoch, micros(timeout_s))
+            steps = fall_back_to_direct(self.protocol, command, request_id, since_epoch, micros(timeout_s))
             return self.driver.run_steps(steps)
 
     def withdraw(

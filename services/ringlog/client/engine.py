@@ -44,16 +44,16 @@ from ringlog.protocol.effects import Newest, Now
 from ringlog.protocol.submission.results import Submitted
 from ringlog.protocol.submission.submission import (
     RESEND,
-    Asked,
-    Fresh,
-    Hear,
+    AwaitAnswer,
+    EncodedRequest,
     NoAnswer,
-    Parcel,
-    Question,
+    RequestKey,
+    RequestRecord,
     Send,
-    ask,
+    TryBarrier,
     may_answer,
-    parcels,
+    request_records,
+    submit_request,
 )
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.wire.errors import WireError
@@ -81,17 +81,17 @@ class _Pending:
     future or slot that gets the answer.
     """
 
-    __slots__ = ("noted", "place", "question", "results_seen", "started", "steps", "until", "waits")
+    __slots__ = ("noted", "place", "request", "results_seen", "started", "steps", "until", "waits")
 
     def __init__(
-        self, question: Question, timeout: Micros, resend: Micros, place: Future[Submitted] | ResultSlot[Submitted]
+        self, request: EncodedRequest, timeout: Micros, resend: Micros, place: Future[Submitted] | ResultSlot[Submitted]
     ) -> None:
-        self.question = question
-        self.steps = ask(question, timeout, resend)
+        self.request = request
+        self.steps = submit_request(request, timeout, resend)
         self.place = place
         self.results_seen: list[Result] = []
         self.noted = False
-        self.waits: Hear | Fresh | None = None
+        self.waits: AwaitAnswer | TryBarrier | None = None
         self.until: Micros = 0
         self.started = _now()
 
@@ -137,40 +137,42 @@ class Engine:
         for pending in self._all():
             self._fail(pending, _timed_out(pending, "an answer, until the client was closed"))
 
-    def submit(self, question: Question, timeout_s: float) -> Future[Submitted]:
+    def submit(self, request: EncodedRequest, timeout_s: float) -> Future[Submitted]:
         """Send a request. The future returns the answer or raises SubmissionTimedOut, ReplicaHalted.
 
         A second submission of the same pending request returns the same future. Raises InvalidSubmission if the id is
         in use by another command, ClientBroken if a thread of the client failed.
         """
-        asked = question.asked
+        key = request.key
         with self._lock:
-            busy = self._pending.get(asked.request_id)
+            busy = self._pending.get(key.request_id)
             if busy is not None and self._broken is None:
-                if busy.question.asked != asked or isinstance(busy.place, ResultSlot):
-                    raise InvalidSubmission(f"request id {asked.request_id} is in use", "take another one")
+                if busy.request.key != key or isinstance(busy.place, ResultSlot):
+                    raise InvalidSubmission(f"request id {key.request_id} is in use", "take another one")
                 return busy.place
             future: Future[Submitted] = Future()
             future.set_running_or_notify_cancel()
-            settle = self._begin(question, micros(timeout_s), future)
+            settle = self._begin(request, micros(timeout_s), future)
         self._end(settle)
         return future
 
-    def submit_together(self, questions: Iterable[Question | RefusedHere], timeout_s: float) -> tuple[Submitted, ...]:
+    def submit_together(
+        self, requests: Iterable[EncodedRequest | RefusedHere], timeout_s: float
+    ) -> tuple[Submitted, ...]:
         """Send requests with new ids and wait for all answers. Raises as ``submit`` and its future.
 
-        A refused command in ``questions`` is raised after the others have their answers. Requests are created in groups
+        A refused command in ``requests`` is raised after the others have their answers. Requests are created in groups
         that double in size, so that the validator starts on the first while the last are still created.
         """
         together: ResultBatch[Submitted] = ResultBatch()
-        timeout, coming, size = micros(timeout_s), iter(questions), GROUP
+        timeout, coming, size = micros(timeout_s), iter(requests), GROUP
         with self._lock:
             self._outbox.more_follow()
         try:
             while group := list(islice(coming, size)):
                 size = min(2 * size, GROUP_MAX)
                 with self._lock:
-                    settles = [self._begin_in_slot(question, timeout, together.slot()) for question in group]
+                    settles = [self._begin_in_slot(request, timeout, together.slot()) for request in group]
                 for settle in settles:
                     settle()
                 if self._outbox.is_ready():
@@ -183,22 +185,22 @@ class Engine:
         return together.results()
 
     def _begin_in_slot(
-        self, question: Question | RefusedHere, timeout: Micros, slot: ResultSlot[Submitted]
+        self, request: EncodedRequest | RefusedHere, timeout: Micros, slot: ResultSlot[Submitted]
     ) -> Callable[[], None]:
         """Begin a request, or return a callback that sets the refusal as its answer."""
-        if isinstance(question, Question):
-            return self._begin(question, timeout, slot)
-        return partial(slot.set_exception, question)
+        if isinstance(request, EncodedRequest):
+            return self._begin(request, timeout, slot)
+        return partial(slot.set_exception, request)
 
     def _begin(
-        self, question: Question, timeout: Micros, place: Future[Submitted] | ResultSlot[Submitted]
+        self, request: EncodedRequest, timeout: Micros, place: Future[Submitted] | ResultSlot[Submitted]
     ) -> Callable[[], None]:
         """Add a request and advance it to its first wait. The caller holds the lock; see ``_advance``. Raises
         ClientBroken.
         """
         if self._broken is not None:
             raise self._broken
-        pending = _Pending(question, timeout, self._resend, place)
+        pending = _Pending(request, timeout, self._resend, place)
         # The listener has stopped, so no deadline would end this request.
         if self._stopping.is_set():
             error = _timed_out(pending, "an answer, of a client that is closed")
@@ -206,10 +208,10 @@ class Engine:
         if not self._pending:
             # A pending request needs the replica to poll without delay.
             self._replica.poll_policy.begin_urgent()
-        self._pending[question.asked.request_id] = pending
+        self._pending[request.key.request_id] = pending
         return self._advance(pending, None)
 
-    # -------------------------------------------------------------------------------------- one question
+    # --------------------------------------------------------------------------------------- one request
 
     def _advance(self, pending: _Pending, outcome: Any) -> Callable[[], None]:
         """Run the protocol to its next wait or its end. The caller holds the lock.
@@ -230,11 +232,11 @@ class Engine:
                         outcome = None
                         self._outbox.put(effect, _now())
                     # An event arrived before this wait began, so the wait ends at once.
-                    case Hear() if pending.results_seen or pending.noted:
+                    case AwaitAnswer() if pending.results_seen or pending.noted:
                         outcome = self._is_taken(pending)
                     case _:
                         pending.waits = effect
-                        pending.until = effect.until if isinstance(effect, Hear) else _now() + effect.timeout
+                        pending.until = effect.until if isinstance(effect, AwaitAnswer) else _now() + effect.timeout
                         return _nothing
         except StopIteration as done:
             answer: Submitted = done.value
@@ -247,7 +249,7 @@ class Engine:
 
     def _forget(self, pending: _Pending) -> None:
         """Remove a request that has ended."""
-        request_id = pending.question.asked.request_id
+        request_id = pending.request.key.request_id
         del self._pending[request_id]
         if not self._pending:
             self._replica.poll_policy.end_urgent()
@@ -263,7 +265,7 @@ class Engine:
         with self._lock:
             if pending.waits is None:
                 return
-            awaits_result = isinstance(pending.waits, Hear)
+            awaits_result = isinstance(pending.waits, AwaitAnswer)
             settle = self._advance(pending, self._is_taken(pending) if awaits_result else None)
         self._end(settle)
 
@@ -275,7 +277,7 @@ class Engine:
 
     def _fail(self, pending: _Pending, error: LogError) -> None:
         with self._lock:
-            if self._pending.get(pending.question.asked.request_id) is not pending:
+            if self._pending.get(pending.request.key.request_id) is not pending:
                 return
             self._forget(pending)
             pending.waits = None
@@ -318,39 +320,39 @@ class Engine:
             is_time = self._outbox.is_ready() or self._outbox.is_overdue(_now())
             waiting = self._outbox.take() if is_time and not self._stopping.is_set() else []
             if waiting:
-                made = parcels(waiting)
-                sent = self._requests.append_async([parcel.data for parcel in made])
+                made = request_records(waiting)
+                sent = self._requests.append_async([record.data for record in made])
         if waiting:
             sent.add_done_callback(lambda answer: self._guard(self._sent, made, answer))
 
-    def _sent(self, made: Sequence[Parcel], answer: Future[None]) -> None:
+    def _sent(self, made: Sequence[RequestRecord], answer: Future[None]) -> None:
         """Handle the acknowledgement or the error of a send."""
         error = answer.exception()
         if isinstance(error, RecordTooLarge):
-            self._split([parcel for parcel in made if len(parcel.data) >= error.size], error)
+            self._split([record for record in made if len(record.data) >= error.size], error)
         # No request fails here: its protocol sends it again, and its deadline ends the attempts.
         elif isinstance(error, LogUnavailable):
-            count = sum(len(parcel.sent) for parcel in made)
+            count = sum(len(record.sent) for record in made)
             self._seldom.warn("requests_unanswered", requests=count, error=error.message)
         elif error is not None:
             raise error
 
-    def _split(self, refused: Sequence[Parcel], error: RecordTooLarge) -> None:
+    def _split(self, refused: Sequence[RequestRecord], error: RecordTooLarge) -> None:
         """Send the requests of a record that was too large one by one. Fail a request that is too large alone."""
-        for parcel in refused:
-            if len(parcel.sent) > 1:
+        for record in refused:
+            if len(record.sent) > 1:
                 with self._lock:
-                    for send in parcel.sent:
+                    for send in record.sent:
                         self._outbox.put(replace(send, alone=True), _now())
                 continue
-            pending = self._pending.get(parcel.sent[0].question.asked.request_id)
+            pending = self._pending.get(record.sent[0].request.key.request_id)
             if pending is not None:
                 self._fail(pending, error)
 
     def _listen(self, tail: LogTail) -> None:
         while not self._stopping.is_set():
             try:
-                self._hear(tail.poll(LISTEN_S))
+                self._add_results(tail.poll(LISTEN_S))
                 self._send_overdue()
                 self._judge()
                 self._check_deadlines()
@@ -375,7 +377,7 @@ class Engine:
         tail.close()
         return fresh
 
-    def _hear(self, records: Sequence[LogRecord]) -> None:
+    def _add_results(self, records: Sequence[LogRecord]) -> None:
         for record in records:
             try:
                 result = decode_result(record.data)
@@ -387,14 +389,16 @@ class Engine:
                 with self._lock:
                     pending.results_seen.append(result)
                     settle = (
-                        self._advance(pending, self._is_taken(pending)) if isinstance(pending.waits, Hear) else _nothing
+                        self._advance(pending, self._is_taken(pending))
+                        if isinstance(pending.waits, AwaitAnswer)
+                        else _nothing
                     )
                 self._end(settle)
 
     def _judge(self) -> None:
         """Run one read barrier for all requests that wait for a fresh state."""
         with self._lock:
-            asking = [pending for pending in self._pending.values() if isinstance(pending.waits, Fresh)]
+            asking = [pending for pending in self._pending.values() if isinstance(pending.waits, TryBarrier)]
             nearest = min((pending.until for pending in self._pending.values()), default=0)
         if not asking:
             return
@@ -407,7 +411,7 @@ class Engine:
         for pending in asking:
             with self._lock:
                 # The request may have advanced or ended during the barrier.
-                settle = self._advance(pending, state) if isinstance(pending.waits, Fresh) else _nothing
+                settle = self._advance(pending, state) if isinstance(pending.waits, TryBarrier) else _nothing
             self._end(settle)
 
     def _barrier(self, wait_s: float) -> ClusterState:
@@ -451,6 +455,6 @@ def _nothing() -> None:
 
 
 def _timed_out(pending: _Pending, waited_for: str) -> SubmissionTimedOut:
-    asked: Asked = pending.question.asked
+    key: RequestKey = pending.request.key
     waited_s = (_now() - pending.started) / 1e6
-    return SubmissionTimedOut(asked.request_id, asked.since_epoch, waited_s, waited_for)
+    return SubmissionTimedOut(key.request_id, key.since_epoch, waited_s, waited_for)

@@ -42,7 +42,7 @@ class Outbox:
         """Add a request, or replace it if it is sent again."""
         if not self._waiting:
             self._since, self._is_whole = now, False
-        self._waiting[send.question.asked.request_id] = send
+        self._waiting[send.request.key.request_id] = send
 
     def ended(self, request_id: str) -> None:
         """Remove a request that was answered or given up."""
@@ -72,5 +72,5 @@ class Outbox:
     def take(self) -> list[Send]:
         """Remove and return all waiting requests in order; they are now under way."""
         waiting, self._waiting, self._is_whole = list(self._waiting.values()), {}, False
-        self._under_way.update(send.question.asked.request_id for send in waiting)
+        self._under_way.update(send.request.key.request_id for send in waiting)
         return waiting

@@ -70,7 +70,7 @@ from ringlog.node.streams.mutation_tail import MutationsTail
 from ringlog.operator.intents.intents import join_with
 from ringlog.protocol.effects import CatchUp, Steps, run_steps
 from ringlog.protocol.submission.results import AppliedResult, Submitted, describe
-from ringlog.protocol.submission.submission import AskFor
+from ringlog.protocol.submission.submission import SubmitCommand
 from ringlog.runtime.clock import Clock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.logs import get_logger
@@ -242,7 +242,7 @@ class NodeProcess:
         every: Handlers = {
             **LogDriver(self._client.replica.log, self._client.replica, self._clock).handlers,
             CatchUp: lambda _: self._caught_up(broker_retry),
-            AskFor: self._ask,
+            SubmitCommand: self._submit_command,
             Sleep: lambda effect: self._stopping.wait(effect.time / 1e6),
             After: self._await_epoch,
             Answered: self._report_answer,
@@ -322,7 +322,7 @@ class NodeProcess:
             raise Stopped
         return found
 
-    def _ask(self, effect: AskFor) -> Submitted | None:
+    def _submit_command(self, effect: SubmitCommand) -> Submitted | None:
         if self._stopping.is_set():
             raise Stopped
         try:

@@ -19,7 +19,7 @@ from ringlog.node.protocol.peers import PeerAnswered
 from ringlog.node.registers.registers import Reply, Taken
 from ringlog.node.rows.replica import RowFetch
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
-from ringlog.protocol.submission.submission import Asked
+from ringlog.protocol.submission.submission import RequestKey
 from ringlog.wire.data import EntriesReply, EntriesRequest, Key, RowVersion
 from ringlog.wire.records import Mutation, NodeAck
 from ringlog_sim.devices.broker import Partition, SimRecord
@@ -60,13 +60,13 @@ class RunListener:
     def folded(self, replica: FoldingReplica, before: ClusterState, after: ClusterState) -> None:
         """A replica has reached another state."""
 
-    def asked(self, client: str, asked: Asked, kind: str) -> None:
+    def asked(self, client: str, key: RequestKey, kind: str) -> None:
         """A client sends a request."""
 
-    def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
+    def answered(self, client: str, key: RequestKey, answer: Submitted) -> None:
         """A client has received an answer."""
 
-    def withdrawn(self, client: str, asked: Asked, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
+    def withdrawn(self, client: str, key: RequestKey, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
         """A client has withdrawn its request. ``ended``: the outcome that it learned."""
 
     def results(self, partition: Partition) -> None:

@@ -11,7 +11,7 @@ from ringlog.log.replicas.driver import LogDriver, micros
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.protocol.effects import Steps
 from ringlog.protocol.submission.results import AppliedResult, Submitted
-from ringlog.protocol.submission.submission import AskFor
+from ringlog.protocol.submission.submission import SubmitCommand
 from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.logs import get_logger
 from ringlog_cdc.errors import StopRequested
@@ -57,7 +57,7 @@ class Writer:
         self._thread = threading.Thread(target=self._run, name=f"cdc-writer-{name}", daemon=True)
         self.driver = LogDriver(replica.log, replica, look=self._look, look_s=LOOK_S)
         self.driver.handlers |= {
-            AskFor: self._ask,
+            SubmitCommand: self._submit_command,
             Woken: self._woken,
             Wake: lambda _: self._wake.set(),
             Locked: self._locked,
@@ -124,7 +124,7 @@ class Writer:
         if any(stop.is_set() for stop in self._stops):
             raise StopRequested
 
-    def _ask(self, effect: AskFor) -> Submitted | None:
+    def _submit_command(self, effect: SubmitCommand) -> Submitted | None:
         """Submit a promise once. Return None if its outcome is open: the protocol then repeats it with the same id."""
         self._look()
         kind = type(effect.command).__name__

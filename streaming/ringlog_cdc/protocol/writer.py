@@ -26,7 +26,7 @@ from ringlog.kernel.model.state import CdcWriter, ClusterState
 from ringlog.kernel.values import Epoch, Micros, Position
 from ringlog.protocol.effects import FOREVER, Barrier, Draw, FaultPoint, Newest, Now, Steps, Until, WallClock
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
-from ringlog.protocol.submission.submission import insist
+from ringlog.protocol.submission.submission import submit_until_answered
 from ringlog_cdc.errors import CdcError, WriterReplaced, source_in_use
 from ringlog_cdc.plan.chain import PlanChain
 from ringlog_cdc.plan.leases import (
@@ -143,7 +143,9 @@ class Promises:
         """
         while True:
             self.tried.append(self.incarnation)
-            answer = yield from insist(RegisterCdcWriter(self.name, self.incarnation, self.source), self._draw)
+            answer = yield from submit_until_answered(
+                RegisterCdcWriter(self.name, self.incarnation, self.source), self._draw
+            )
             if isinstance(answer, RejectedResult) and answer.code == "source_in_use":
                 raise source_in_use(answer.detail)
             if isinstance(answer, RejectedResult):
@@ -206,7 +208,7 @@ class Promises:
         horizon = self.mine(state).horizon
         if state.settled.until or not horizon:
             return
-        answer = yield from insist(SettleVerdicts(horizon), self._draw)
+        answer = yield from submit_until_answered(SettleVerdicts(horizon), self._draw)
         if isinstance(answer, AppliedResult):
             yield from _folded(answer.epoch)
 
@@ -251,7 +253,7 @@ class Promises:
     def advance(self, horizon: Micros, low_watermark: Micros, positions: tuple[Position, ...]) -> Steps[None]:
         """Make one promise and wait until its outcome is final and folded. A lowering applies until then."""
         decided = places((yield OfChain(PlanChain.durable_positions)))
-        answer = yield from insist(
+        answer = yield from submit_until_answered(
             AdvanceCdcWriter(self.name, self.incarnation, horizon, low_watermark, positions, decided), self._draw
         )
         if isinstance(answer, AppliedResult):

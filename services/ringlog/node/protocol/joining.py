@@ -18,7 +18,7 @@ from ringlog.kernel.values import Command, Epoch, NodeId
 from ringlog.node.errors import NodeFailed
 from ringlog.protocol.effects import CatchUp, Draw, Newest, Steps
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted, describe
-from ringlog.protocol.submission.submission import insist
+from ringlog.protocol.submission.submission import submit_until_answered
 from ringlog.protocol.validator.values import FORGOTTEN
 
 JOIN_RETRIED = (
@@ -107,7 +107,7 @@ def join(node: NodeId, wish: Callable[[ClusterState], Steps[Command]], draw: Dra
 
 
 def _answered(command: Command, draw: Draw) -> Steps[Submitted]:
-    answer: Submitted = yield from insist(command, draw)
+    answer: Submitted = yield from submit_until_answered(command, draw)
     yield Answered(command, answer)
     return answer
 

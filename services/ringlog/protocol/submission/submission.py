@@ -42,13 +42,13 @@ VALIDATOR = "validator"
 RESEND: Micros = 1_000_000
 TOGETHER_BYTES_MAX = 256 * 1024
 """The most bytes of requests in one record. A larger request has a separate record."""
-JUDGE_AGAIN: Micros = 100_000
+BARRIER_RETRY: Micros = 100_000
 """How long results wait for the next try after the end of the log could not be read."""
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """A request as it was sent, kept over all retries. ``digest``: of its command."""
+class RequestKey:
+    """The identity of a request, equal in all retries. ``digest``: of its command."""
 
     request_id: str
     since_epoch: Epoch
@@ -56,28 +56,28 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
-    """A request, the kind of its command, and its bytes."""
+class EncodedRequest:
+    """A request as bytes, with its identity and the kind of its command."""
 
-    asked: Asked
+    key: RequestKey
     kind: str
     data: bytes
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Append the request to the topic, once, when the producer is free (``parcels``).
+    """Append the request to the topic, once, when the producer is free (``request_records``).
 
     No outcome: the answer shows its arrival. ``alone``: in a separate record. Repeated requests are sent this way. An
     unreadable record, or one that the topic rejects as too large, delays each of its requests by one retry.
     """
 
-    question: Question
+    request: EncodedRequest
     alone: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Parcel:
+class RequestRecord:
     """One record of the requests topic, and the requests in it, in order."""
 
     sent: tuple[Send, ...]
@@ -85,26 +85,26 @@ class Parcel:
 
 
 @dataclass(frozen=True, slots=True)
-class Hear:
+class AwaitAnswer:
     """Wait for possible answers, at most until ``until``. Outcome: the results since the last call that ``may_answer``.
 
     The wait ends at once for such a result, or for an applied entry of this request, since the last call.
     """
 
-    asked: Asked
+    key: RequestKey
     until: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class Fresh:
+class TryBarrier:
     """As ``Barrier``. Outcome None: the log's end could not be read in time, or another result arrived."""
 
-    asked: Asked
+    key: RequestKey
     timeout: Micros
 
 
 @dataclass(frozen=True, slots=True)
-class AskFor:
+class SubmitCommand:
     """Request a command under this request id. Outcome: the final answer, or None after the driver's timeout.
 
     The driver raises if the process must stop.
@@ -115,61 +115,61 @@ class AskFor:
     since_epoch: Epoch
 
 
-_new_asked, _new_question, _new_request = maker_of(Asked), maker_of(Question), maker_of(CommandRequest)
-_new_send, _new_hear = maker_of(Send), maker_of(Hear)
+_new_key, _new_encoded, _new_request = maker_of(RequestKey), maker_of(EncodedRequest), maker_of(CommandRequest)
+_new_send, _new_await = maker_of(Send), maker_of(AwaitAnswer)
 
 
 class NoAnswer(Exception):
     """The deadline passed without an answer. The request may still be applied."""
 
-    def __init__(self, asked: Asked) -> None:
-        super().__init__(f"no answer to request {asked.request_id}")
-        self.asked = asked
+    def __init__(self, key: RequestKey) -> None:
+        super().__init__(f"no answer to request {key.request_id}")
+        self.key = key
 
 
-def question(command: Command, request_id: str, since_epoch: Epoch, submitter: str) -> Question:
-    """Return the command as a question. Raises WireError (a value that does not fit its field)."""
+def encoded_request(command: Command, request_id: str, since_epoch: Epoch, submitter: str) -> EncodedRequest:
+    """Return the encoded request for a command. Raises WireError (a value that does not fit its field)."""
     kind, version, payload = encode_command(command)
     data = encode_request(_new_request(request_id, since_epoch, submitter, kind, version, payload))
     digest = digest_of(kind, version, payload)
-    return _new_question(_new_asked(request_id, since_epoch, digest), kind, data)
+    return _new_encoded(_new_key(request_id, since_epoch, digest), kind, data)
 
 
-def ask(question: Question, timeout: Micros, resend: Micros = RESEND) -> Steps[Submitted]:
+def submit_request(request: EncodedRequest, timeout: Micros, resend: Micros = RESEND) -> Steps[Submitted]:
     """Return the final answer. Raises NoAnswer."""
-    asked = question.asked
+    key = request.key
     again = yield Now()
     deadline = again + timeout
     is_sent, pause = False, resend
     results: tuple[Result, ...] = ()
     while True:
-        answer = answer_of_log((yield Newest()), asked)
+        answer = answer_of_log((yield Newest()), key)
         if answer is None and results:
             # A later validator may have decided otherwise, so results are judged only on a state that is newer than
             # they are.
-            state = yield Fresh(asked, max(deadline - (yield Now()), 0))
+            state = yield TryBarrier(key, max(deadline - (yield Now()), 0))
             if state is not None:
-                answer, results = answer_of_results(state, asked, results), ()
+                answer, results = answer_of_results(state, key, results), ()
         if answer is not None:
             return answer
         now = yield Now()
         if now >= deadline:
-            raise NoAnswer(asked)
+            raise NoAnswer(key)
         if now >= again:
             again = now + pause
-            yield _new_send(question, is_sent)
+            yield _new_send(request, is_sent)
             is_sent, pause = True, min(2 * pause, PAUSES_MAX * resend)
         until = min(again, deadline)
-        results += tuple((yield _new_hear(asked, min(until, now + JUDGE_AGAIN) if results else until)))
+        results += tuple((yield _new_await(key, min(until, now + BARRIER_RETRY) if results else until)))
 
 
-def request_for(command: Command, draw: Draw) -> Steps[AskFor]:
+def request_for(command: Command, draw: Draw) -> Steps[SubmitCommand]:
     """Return the request for a command, with a new request id and the newest epoch."""
     request_id = new_request_id((yield WallClock()), draw.take(ENTROPY_BYTES))
-    return AskFor(command, request_id, (yield Newest()).epoch)
+    return SubmitCommand(command, request_id, (yield Newest()).epoch)
 
 
-def insist(command: Command, draw: Draw) -> Steps[Submitted]:
+def submit_until_answered(command: Command, draw: Draw) -> Steps[Submitted]:
     """Return the final answer, after any number of retries under the same id. The command is applied at most once."""
     request = yield from request_for(command, draw)
     answer: Submitted | None = None
@@ -178,27 +178,27 @@ def insist(command: Command, draw: Draw) -> Steps[Submitted]:
     return answer
 
 
-def parcels(waiting: Sequence[Send]) -> tuple[Parcel, ...]:
+def request_records(waiting: Sequence[Send]) -> tuple[RequestRecord, ...]:
     """Return the waiting requests as records, in order. Requests share a record if allowed and not too large."""
-    found: list[Parcel] = []
+    found: list[RequestRecord] = []
     group: list[Send] = []
     size = 0
     for send in waiting:
-        bytes_of = len(send.question.data)
+        bytes_of = len(send.request.data)
         if group and (send.alone or len(group) >= TOGETHER_MAX or size + bytes_of > TOGETHER_BYTES_MAX):
-            found.append(_parcel(group))
+            found.append(_request_record(group))
             group, size = [], 0
         group.append(send)
         size += TOGETHER_BYTES_MAX if send.alone else bytes_of
-    return (*found, _parcel(group)) if group else tuple(found)
+    return (*found, _request_record(group)) if group else tuple(found)
 
 
-def _parcel(group: Sequence[Send]) -> Parcel:
-    parts = [send.question.data for send in group]
-    return Parcel(tuple(group), parts[0] if len(parts) == 1 else encode_request_batch(parts))
+def _request_record(group: Sequence[Send]) -> RequestRecord:
+    parts = [send.request.data for send in group]
+    return RequestRecord(tuple(group), parts[0] if len(parts) == 1 else encode_request_batch(parts))
 
 
-def change_way(
+def fall_back_to_direct(
     direct: Direct, command: Command, request_id: str, since_epoch: Epoch, timeout: Micros
 ) -> Steps[Submitted]:
     """Decide a request that the validator did not answer. A rejection counts only after the request is withdrawn.
@@ -219,22 +219,22 @@ def may_answer(result: Result) -> bool:
     return result.outcome != APPLIED
 
 
-def answer_of_log(state: ClusterState, asked: Asked) -> Submitted | None:
+def answer_of_log(state: ClusterState, key: RequestKey) -> Submitted | None:
     """Return the answer that the log gives at ``state``, or None if it gives none.
 
     Args:
         state: a state at or after ``asked.since_epoch``.
     """
-    found = find_request(state, asked.request_id)
+    found = find_request(state, key.request_id)
     if found is not None:
-        if found.digest == asked.digest:
-            return AppliedResult(asked.request_id, found.epoch)
+        if found.digest == key.digest:
+            return AppliedResult(key.request_id, found.epoch)
         detail = f"epoch {found.epoch} has another command under this request id"
-        return RejectedResult(asked.request_id, "request_id_reused", detail, state.epoch)
-    return ExpiredResult(asked.request_id, asked.since_epoch) if is_expired(state, asked.since_epoch) else None
+        return RejectedResult(key.request_id, "request_id_reused", detail, state.epoch)
+    return ExpiredResult(key.request_id, key.since_epoch) if is_expired(state, key.since_epoch) else None
 
 
-def answer_of_results(state: ClusterState, asked: Asked, results: Sequence[Result]) -> Submitted | None:
+def answer_of_results(state: ClusterState, key: RequestKey, results: Sequence[Result]) -> Submitted | None:
     """Return the answer from the first usable result, or None.
 
     A result is not usable if it answers another command, comes from a replaced validator, or is only a hint.
@@ -242,14 +242,14 @@ def answer_of_results(state: ClusterState, asked: Asked, results: Sequence[Resul
     Args:
         state: a state from a read barrier that began after the results were read.
     """
-    assert all(result.request_id == asked.request_id for result in results)
-    answer = answer_of_log(state, asked)
+    assert all(result.request_id == key.request_id for result in results)
+    answer = answer_of_log(state, key)
     if answer is not None:
         return answer
     for result in results:
-        if result.outcome != REJECTED or result.digest != asked.digest:
+        if result.outcome != REJECTED or result.digest != key.digest:
             continue
         term = state.terms.get(VALIDATOR)
         if term is not None and term.term == result.term:
-            return RejectedResult(asked.request_id, result.code, result.detail, result.epoch)
+            return RejectedResult(key.request_id, result.code, result.detail, result.epoch)
     return None

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 from ringlog.kernel.values import Micros
-from ringlog.protocol.submission.submission import AskFor, NoAnswer
+from ringlog.protocol.submission.submission import NoAnswer, SubmitCommand
 from ringlog_cdc.errors import CdcError
 from ringlog_cdc.plan.plan import PlanEntry
 from ringlog_cdc.protocol.effects import AppendPlan, EndsOf, FirstSince, Locked, OfChain, Wake, Woken
@@ -48,7 +48,7 @@ class SimWriter:
         self._unlocked = Signal()
         self._replica.at_once |= {Wake: self._wake_up, OfChain: lambda effect: effect.read(self.store)}
         self._replica.in_time |= {
-            AskFor: self._ask,
+            SubmitCommand: self._submit_command,
             Woken: self._wait,
             Locked: self._lock,
             AppendPlan: lambda effect: self.store.append(effect.entry),
@@ -85,7 +85,7 @@ class SimWriter:
             self._locked = False
             self._unlocked.fire()
 
-    def _ask(self, effect: AskFor) -> Step:
+    def _submit_command(self, effect: SubmitCommand) -> Step:
         try:
             return (yield from self._client.submit(effect.command, SUBMIT_US, effect.request_id, effect.since_epoch))
         except NoAnswer:

@@ -60,7 +60,7 @@ from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.balancer.load_reports import Amounts
 from ringlog.protocol.effects import Steps
 from ringlog.protocol.submission.results import RejectedResult
-from ringlog.protocol.submission.submission import AskFor, NoAnswer, insist
+from ringlog.protocol.submission.submission import NoAnswer, SubmitCommand, submit_until_answered
 from ringlog.wire.acks import incarnation
 from ringlog.wire.data import Rows, RowVersion
 from ringlog.wire.records import Mutation, encode_node_ack, encode_node_load
@@ -326,7 +326,7 @@ class SimNode:
             PublishAcknowledgement: self._publish,
             TopicEnds: lambda _: sim.broker.ends(self.host, MUTATIONS),
             Sleep: _rest,
-            AskFor: self._ask,
+            SubmitCommand: self._submit_command,
             After: lambda _: _rest(LATER),
             AwaitLoads: self._await_loads,
             PublishLoad: self._publish_load,
@@ -383,7 +383,7 @@ class SimNode:
             self.sim.world.tell(self.name, f"stays out: {failed}")
         self._replica.changed.fire()
 
-    def _ask(self, effect: AskFor) -> Step:
+    def _submit_command(self, effect: SubmitCommand) -> Step:
         try:
             answer = yield from self._client.submit(effect.command, SUBMIT_US, effect.request_id, effect.since_epoch)
         except NoAnswer:
@@ -424,7 +424,7 @@ class SimNode:
         if other is None or found is None or found.state != "normal":
             return Join(me, self.tokens, self._client.draw.take(16))
         if other.is_lost and not found.down:
-            yield from insist(DeclareDown(found.id, "its disk is gone"), self._client.draw)
+            yield from submit_until_answered(DeclareDown(found.id, "its disk is gone"), self._client.draw)
         return Replace(me, found.id)
 
     # ----------------------------------------------------------------------------------------- streaming

@@ -27,7 +27,7 @@ from ringlog.kernel.tablets.groups import group_of, is_dead
 from ringlog.kernel.values import Epoch
 from ringlog.node.registers.registers import PLACED_BY, Behind, Reply, Taken
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
-from ringlog.protocol.submission.submission import Asked
+from ringlog.protocol.submission.submission import RequestKey
 from ringlog.wire.data import NOT_READY, Key
 from ringlog.wire.records import NodeAck
 from ringlog_sim.actors.cdc.producer import REUSED
@@ -75,14 +75,14 @@ class Histories(Check):
         super().__init__(sim)
         self._begun: dict[tuple[str, str, str], Event] = {}
 
-    def asked(self, client: str, asked: Asked, kind: str) -> None:
+    def asked(self, client: str, key: RequestKey, kind: str) -> None:
         """Record that a commit, or another attempt at it, begins. The earlier attempt stays open."""
-        name = _name(asked.request_id, asked.digest)
-        self._begun[client, asked.request_id, asked.digest] = self.sim.recording.invoke(client, Op.COMMIT, LOG, name)
+        name = _name(key.request_id, key.digest)
+        self._begun[client, key.request_id, key.digest] = self.sim.recording.invoke(client, Op.COMMIT, LOG, name)
 
-    def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
+    def answered(self, client: str, key: RequestKey, answer: Submitted) -> None:
         """Record the outcome of a commit, unless it is permanently unknown."""
-        begun = self._begun.pop((client, asked.request_id, asked.digest))
+        begun = self._begun.pop((client, key.request_id, key.digest))
         if isinstance(answer, AppliedResult):
             self.sim.recording.ok(begun, answer.epoch)
         elif isinstance(answer, RejectedResult):

@@ -20,7 +20,7 @@ from ringlog.kernel.model.outcome import (
 )
 from ringlog.kernel.model.state import ClusterState
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, RejectedResult, Submitted, WithdrawnResult
-from ringlog.protocol.submission.submission import Asked
+from ringlog.protocol.submission.submission import RequestKey
 from ringlog.protocol.validator.core import is_floor_mark
 from ringlog.wire.commands import decode_command, encode_command
 from ringlog.wire.records import APPLIED, REJECTED, CommandRequest, Result
@@ -127,43 +127,43 @@ class Answers(Check):
         self._requests_read = partition.visible
         return self._requests.get((request_id, digest))
 
-    def withdrawn(self, client: str, asked: Asked, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
+    def withdrawn(self, client: str, key: RequestKey, ended: WithdrawnResult | AppliedResult | ExpiredResult) -> None:
         """Check that a withdrawn request is never applied, or that the client learned of its earlier application."""
-        epoch, digest = self._applied.get(asked.request_id, (0, ""))
+        epoch, digest = self._applied.get(key.request_id, (0, ""))
         if not isinstance(ended, ExpiredResult) and (ended.epoch, isinstance(ended, WithdrawnResult)) != (
             epoch,
             digest == NOOP_DIGEST,
         ):
-            self.sim.broken("answers", f"{client} withdrew {asked.request_id} and heard of {ended}: it is {epoch}")
-        if isinstance(ended, ExpiredResult) or digest != asked.digest:
-            self._ended[asked.request_id, asked.digest] = "withdrawn"
+            self.sim.broken("answers", f"{client} withdrew {key.request_id} and heard of {ended}: it is {epoch}")
+        if isinstance(ended, ExpiredResult) or digest != key.digest:
+            self._ended[key.request_id, key.digest] = "withdrawn"
 
-    def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
+    def answered(self, client: str, key: RequestKey, answer: Submitted) -> None:
         """Check an answer that a client received."""
-        applied = self._applied.get(asked.request_id)
+        applied = self._applied.get(key.request_id)
         if isinstance(answer, AppliedResult):
-            if applied != (answer.epoch, asked.digest):
+            if applied != (answer.epoch, key.digest):
                 self.sim.broken(
-                    "answers", f"{client} got the answer that {asked.request_id} made {answer.epoch}: it is {applied}"
+                    "answers", f"{client} got the answer that {key.request_id} made {answer.epoch}: it is {applied}"
                 )
         elif isinstance(answer, RejectedResult):
-            if applied is not None and applied[1] == asked.digest:
+            if applied is not None and applied[1] == key.digest:
                 self.sim.broken(
                     "answers", f"{client} got the answer {answer.code}, but its command made epoch {applied[0]}"
                 )
-            self._ended[asked.request_id, asked.digest] = answer.code
+            self._ended[key.request_id, key.digest] = answer.code
         elif isinstance(answer, ExpiredResult):
-            if asked.since_epoch > self.sim.log.state.epoch - self._history_min + 1:
+            if key.since_epoch > self.sim.log.state.epoch - self._history_min + 1:
                 self.sim.broken(
-                    "answers", f"{client} got the answer that a request of epoch {asked.since_epoch} has expired"
+                    "answers", f"{client} got the answer that a request of epoch {key.since_epoch} has expired"
                 )
-            self._ended[asked.request_id, asked.digest] = "expired"
+            self._ended[key.request_id, key.digest] = "expired"
 
 
 class Defects(Check):
     """No answer reports a broken rule."""
 
-    def answered(self, client: str, asked: Asked, answer: Submitted) -> None:
+    def answered(self, client: str, key: RequestKey, answer: Submitted) -> None:
         """Check that an answer to a client reports no defect."""
         if isinstance(answer, RejectedResult) and answer.code == DEFECT:
-            self.sim.broken("defect", f"{client} got this answer to {asked.request_id}: {answer.detail}")
+            self.sim.broken("defect", f"{client} got this answer to {key.request_id}: {answer.detail}")
