@@ -12,17 +12,17 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX
 from ringlog.protocol.submission.results import CommitOutcome
-from ringlog.protocol.validator.core import arrive, begin, extend, remember, settle, take_in
+from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, remember, settle
 from ringlog.protocol.validator.values import (
     BATCH_ENTRIES_MAX,
     PART_ENTRIES,
     Ack,
     CommitChain,
-    Freshen,
-    HandOver,
+    DecideAfterBarrier,
     NextStep,
+    NoteApplied,
     Publish,
-    Shown,
+    SendEntries,
     StopInstance,
     Validator,
 )
@@ -53,7 +53,7 @@ def published(step: NextStep) -> list[Result]:
 
 
 def shown(step: NextStep) -> list[Result]:
-    return [result for effect in step.effects if isinstance(effect, Shown) for result in effect.results]
+    return [result for effect in step.effects if isinstance(effect, NoteApplied) for result in effect.results]
 
 
 def acked(step: NextStep) -> list[int]:
@@ -278,13 +278,13 @@ def test_the_first_entries_of_a_batch_are_handed_over_while_the_others_are_decid
     requests = [world.request(Noop()) for _ in range(5 * PART_ENTRIES)]
     core = arrive(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
     step, sizes = begin(core, world.state, NOW, world.draw), []
-    while isinstance(step.effects[0], HandOver):
+    while isinstance(step.effects[0], SendEntries):
         (effect,) = step.effects
         sizes.append(len(effect.entries))
         step = extend(step.validator, NOW, world.draw)
     whole = committed(step)
     assert sizes == [PART_ENTRIES, PART_ENTRIES, 2 * PART_ENTRIES]
-    assert (whole.handed, len(whole.chain.entries)) == (4 * PART_ENTRIES, 5 * PART_ENTRIES)
+    assert (whole.already_sent, len(whole.chain.entries)) == (4 * PART_ENTRIES, 5 * PART_ENTRIES)
     done = settle(step.validator, world.land_all(whole.chain))
     assert [result.request_id for result in shown(done)] == [request.request_id for request in requests]
 
@@ -296,11 +296,11 @@ def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_
     core = arrive(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
     step = extend(begin(core, world.state, NOW, world.draw, is_fresh=False).validator, NOW, world.draw)
     whole = committed(step)
-    assert (whole.handed, len(whole.chain.entries)) == (PART_ENTRIES, PART_ENTRIES)
+    assert (whole.already_sent, len(whole.chain.entries)) == (PART_ENTRIES, PART_ENTRIES)
     assert [item.request for item in step.validator.waiting] == requests[PART_ENTRIES:]
     done = settle(step.validator, world.land_all(whole.chain))
     assert [result.request_id for result in shown(done)] == [request.request_id for request in good]
-    assert begin(done.validator, world.state, NOW, world.draw, is_fresh=False).effects == (Freshen(),)
+    assert begin(done.validator, world.state, NOW, world.draw, is_fresh=False).effects == (DecideAfterBarrier(),)
     fresh = begin(done.validator, world.state, NOW, world.draw)
     assert [result.code for result in published(settle(fresh.validator, world.land_all(committed(fresh).chain)))] == [
         "unknown_command"
@@ -310,10 +310,12 @@ def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_
 def test_what_comes_in_while_a_batch_is_under_way_joins_it(world: World) -> None:
     first, second = world.request(Noop()), world.request(Noop(), since_epoch=world.state.epoch + 1)
     step = offered(world, validator(world), first)
-    assert committed(step).is_open
-    joined = take_in(step.validator, [(1, (second, first))], NOW, world.draw)
+    assert committed(step).accepts_more
+    joined = join_batch(step.validator, [(1, (second, first))], NOW, world.draw)
     whole = committed(joined)
-    assert (whole.handed, len(whole.chain.entries), whole.is_open) == (1, 2, True), "who has seen the first asks on it"
+    assert (whole.already_sent, len(whole.chain.entries), whole.accepts_more) == (1, 2, True), (
+        "who has seen the first asks on it"
+    )
     done = settle(joined.validator, world.land_all(whole.chain))
     assert [result.request_id for result in shown(done)] == [one.request_id for one in (first, second, first)]
     assert acked(done) == [1]
@@ -322,11 +324,11 @@ def test_what_comes_in_while_a_batch_is_under_way_joins_it(world: World) -> None
 def test_a_rejection_rests_on_no_entry_that_was_sent_before_its_request_came_in(world: World) -> None:
     step = offered(world, validator(world), world.request(Noop()))
     bad, good = world.request(BAD), world.request(Noop())
-    alone = take_in(step.validator, [(1, (bad,))], NOW, world.draw)
+    alone = join_batch(step.validator, [(1, (bad,))], NOW, world.draw)
     assert [item.request for item in alone.validator.waiting] == [bad]
-    assert not committed(alone).is_open, "the next batch begins with it, behind a barrier"
-    behind = take_in(step.validator, [(1, (good, bad))], NOW, world.draw)
-    assert not committed(behind).is_open, "who is refused does not wait for what else may come"
+    assert not committed(alone).accepts_more, "the next batch begins with it, behind a barrier"
+    behind = join_batch(step.validator, [(1, (good, bad))], NOW, world.draw)
+    assert not committed(behind).accepts_more, "who is refused does not wait for what else may come"
     done = settle(behind.validator, world.land_all(committed(behind).chain))
     assert [result.request_id for result in published(done)] == [bad.request_id]
 

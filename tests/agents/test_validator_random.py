@@ -20,14 +20,14 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Command
 from ringlog.protocol.submission.results import CommitOutcome, EntryChain, all_final, commit_outcomes
-from ringlog.protocol.validator.core import arrive, begin, extend, remember, settle, take_in
+from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, remember, settle
 from ringlog.protocol.validator.values import (
     Ack,
     Arrived,
     CommitChain,
-    HandOver,
+    NoteApplied,
     Publish,
-    Shown,
+    SendEntries,
     StopInstance,
     Validator,
 )
@@ -101,24 +101,24 @@ class Run:
                 return
             effect = effects.pop(0)
             match effect:
-                case HandOver(entries):
+                case SendEntries(entries):
                     self._hand_over(entries, disturbed)
                     step = extend(self.core, NOW, self.world.draw)
                     self.core = step.validator
                     effects = [*step.effects, *effects]
-                case CommitChain(is_open=True) if self.random.random() < 0.5:
+                case CommitChain(accepts_more=True) if self.random.random() < 0.5:
                     first = max(self.acked, self.core.arrived) + 1
                     self.ask()
                     last = len(self.requests)
                     records = [self._record(offset) for offset in range(first, last)]
-                    step = take_in(self.core, records, NOW, self.world.draw, part=self.random.choice((1, 2, 16)))
+                    step = join_batch(self.core, records, NOW, self.world.draw, part=self.random.choice((1, 2, 16)))
                     self.core = step.validator
                     effects = [*step.effects, *effects]
                 case CommitChain(chain):
                     step = settle(self.core, self._commit(chain, disturbed))
                     self.core = step.validator
                     effects = [*step.effects, *effects]
-                case Publish(results) | Shown(results):
+                case Publish(results) | NoteApplied(results):
                     self.results += results
                 case Ack(offset):
                     self._check_answered(offset)

@@ -18,7 +18,7 @@ from ringlog.client.creation.discovery import FILE, MEET, Discovery, waits_for
 from ringlog.client.errors import DiscoveryImpossible
 from ringlog.log.memory import MemoryLog
 from ringlog.log.replicas.replica import LogReplica
-from ringlog.protocol.discovery import beginning, founds
+from ringlog.protocol.discovery import initial_view, must_create
 from ringlog.runtime.draw import SeededDraw
 from ringlog.runtime.trust import PLAIN_TRUST, Trust
 from ringlog.wire.data import DiscoveryView, pack, unpack
@@ -103,7 +103,7 @@ def test_who_decided_and_crashed_founds_when_it_is_back_and_nobody_else_meanwhil
     waiting = group.settling(other)
     with grpc.insecure_channel(group.address("b")) as channel:
         said = unpack(DiscoveryView, channel.unary_unary(MEET)(pack(one.view), timeout=LONG_S))
-    assert (said.founder, founds(said)) == (one.view.id, False)
+    assert (said.founder, must_create(said)) == (one.view.id, False)
     one.__exit__()
     assert not waiting.done()
     again = group.open("a", "")
@@ -137,7 +137,7 @@ def test_who_looks_for_another_cluster_is_refused_an_answer(group: Group) -> Non
     with grpc.insecure_channel(group.address("a")) as channel:
         meet = channel.unary_unary(MEET)
         for data, code in (
-            (pack(beginning("other", "x", "1", [group.address("a")])), grpc.StatusCode.FAILED_PRECONDITION),
+            (pack(initial_view("other", "x", "1", [group.address("a")])), grpc.StatusCode.FAILED_PRECONDITION),
             (b"no view", grpc.StatusCode.INVALID_ARGUMENT),
         ):
             with pytest.raises(grpc.RpcError) as refused:
@@ -146,9 +146,9 @@ def test_who_looks_for_another_cluster_is_refused_an_answer(group: Group) -> Non
 
 
 def test_what_it_waits_for_is_said(group: Group) -> None:
-    unnamed = beginning("", "a", "1", ["b"])
+    unnamed = initial_view("", "a", "1", ["b"])
     assert "--cluster" in waits_for(unnamed)
-    many = beginning("c", "a", "1", map(str, range(12)))
+    many = initial_view("c", "a", "1", map(str, range(12)))
     assert "and 2 more" in waits_for(many)
     waiting = group.settling(group.open("b", "a"))
     while not group.reported:

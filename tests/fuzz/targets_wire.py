@@ -31,7 +31,7 @@ from ringlog.node.rows.partial_decode import plain
 from ringlog.operator.history.log_lines import line_json
 from ringlog.protocol.submission.results import CommitOutcome
 from ringlog.protocol.validator.core import arrive, begin, settle
-from ringlog.protocol.validator.values import CommitChain, Publish, Shown, Validator
+from ringlog.protocol.validator.values import CommitChain, NoteApplied, Publish, Validator
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire import records
 from ringlog.wire.avro.codec import decode, encode
@@ -103,7 +103,7 @@ def request(data: bytes) -> None:
     while True:
         chains = [effect.chain for effect in step.effects if isinstance(effect, CommitChain)]
         for effect in step.effects:
-            if isinstance(effect, Publish | Shown):
+            if isinstance(effect, Publish | NoteApplied):
                 for result in effect.results:
                     assert result.code in {"", *CODES} - {DEFECT}, result
                     assert records.decode_result(records.encode_result(result)) == result

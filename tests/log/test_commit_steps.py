@@ -74,7 +74,7 @@ def test_without_patience_entries_are_sent_once(replica: LogReplica, chain_of: C
 def test_what_was_handed_over_is_first_waited_for(replica: LogReplica, chain_of: ChainMaker) -> None:
     chain = chain_of(replica.state)
     log = ByHand(replica.state, then=_after(replica.state, chain))
-    assert run_steps(commit(chain, resend=RESEND, handed=3), log.perform) == (CommitOutcome.APPLIED,) * 3
+    assert run_steps(commit(chain, resend=RESEND, already_sent=3), log.perform) == (CommitOutcome.APPLIED,) * 3
     assert log.sent == [(RESEND, 3)]
 
 

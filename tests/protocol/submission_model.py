@@ -30,14 +30,14 @@ from ringlog.kernel.model.outcome import Outcome, OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.protocol.submission.results import all_final, commit_outcomes, is_over, open_entries
-from ringlog.protocol.validator.core import arrive, begin, extend, settle, take_in
+from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, settle
 from ringlog.protocol.validator.values import (
     CommitChain,
-    Freshen,
-    HandOver,
+    DecideAfterBarrier,
     NextStep,
+    NoteApplied,
     Publish,
-    Shown,
+    SendEntries,
     StopInstance,
     Validator,
 )
@@ -67,8 +67,8 @@ class Rule:
 class Now:
     """One moment. ``log``: all records; ``asked``, ``late``: length of the log when the client asked, and when it did
     so once more, 0: not yet; ``folded``: how many records the validator has read; ``flying``: entries on their way;
-    ``others``: what may still come from others; ``is_open``: what comes in may join the batch; ``is_read``: nothing
-    that came in waits to be read.
+    ``others``: what may still come from others; ``accepts_more``: what comes in may join the batch; ``is_read``:
+    nothing that came in waits to be read.
     """
 
     log: tuple[bytes, ...]
@@ -81,7 +81,7 @@ class Now:
     created: bool = False
     resends: int = 1
     grows: bool = False
-    is_open: bool = False
+    accepts_more: bool = False
     is_read: bool = True
 
     def key(self) -> Any:
@@ -89,7 +89,7 @@ class Now:
         core = self.core
         batch = None if core.batch is None else tuple(entry.data for entry in core.batch.chain.entries)
         waiting = tuple(item.request.request_id for item in core.waiting)
-        under_way = (waiting, batch, core.acked, self.flying, self.resends, self.grows, self.is_open, self.is_read)
+        under_way = (waiting, batch, core.acked, self.flying, self.resends, self.grows, self.accepts_more, self.is_read)
         return (self.log, self.asked, self.late, self.folded, under_way, self.others)
 
 
@@ -183,7 +183,7 @@ class Model:
         if now.grows:
             step = extend(now.core, NOW, SeededDraw(b"v2"))
             yield "the validator decides what else waits", self._performed(replace(now, grows=False), step)
-        elif now.is_open and not now.is_read and not is_over(batch.chain, read):
+        elif now.accepts_more and not now.is_read and not is_over(batch.chain, read):
             yield "what came in joins the batch", self._performed(replace(now, is_read=True), self._joined(now))
         elif all_final(judged):
             yield "the batch is settled", self._performed(now, settle(now.core, judged))
@@ -200,12 +200,12 @@ class Model:
         draw, records = SeededDraw(b"v3"), [(1, self.second)]
         if self.rule.trusts:
             return extend(arrive(now.core, records).validator, NOW, draw)
-        return take_in(now.core, records, NOW, draw, part=self.part)
+        return join_batch(now.core, records, NOW, draw, part=self.part)
 
     def _decided(self, now: Now) -> Now | str:
         states = self.states_of(now.log)
         step = self._begin(now, states[now.folded], is_fresh=self.rule.never)
-        if self.rule.always or step.effects == (Freshen(),):
+        if self.rule.always or step.effects == (DecideAfterBarrier(),):
             # The barrier: everything that is in the log by now is read, perhaps after more has come.
             place = now.folded if self.rule.stays else len(now.log)
             step = self._begin(now, states[place], is_fresh=True)
@@ -216,20 +216,20 @@ class Model:
         return begin(now.core, state, NOW, SeededDraw(b"v"), is_fresh=is_fresh, part=self.part)
 
     def _performed(self, now: Now, step: NextStep) -> Now | str:
-        now = replace(now, core=step.validator, is_open=False)
+        now = replace(now, core=step.validator, accepts_more=False)
         for effect in step.effects:
             match effect:
-                case HandOver(entries):
+                case SendEntries(entries):
                     now = replace(now, flying=tuple(entry.data for entry in entries), grows=True)
-                case CommitChain(chain, handed, is_open):
-                    flying = now.flying + tuple(entry.data for entry in chain.entries[handed:])
-                    now = replace(now, flying=flying, is_open=is_open)
+                case CommitChain(chain, already_sent, accepts_more):
+                    flying = now.flying + tuple(entry.data for entry in chain.entries[already_sent:])
+                    now = replace(now, flying=flying, accepts_more=accepts_more)
                     if self.rule.early:
                         assert step.validator.batch is not None
                         for pending in step.validator.batch.answers:
                             if broken := self._broken(now, pending.result):
                                 return broken
-                case Publish(results) | Shown(results):
+                case Publish(results) | NoteApplied(results):
                     for result in results:
                         if broken := self._broken(now, result):
                             return broken

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from ringlog.protocol.discovery import (
     ADDRESSES_MAX,
-    beginning,
-    continued,
-    decided,
-    founds,
-    hears,
-    others,
-    settled,
-    unmet,
+    initial_view,
+    merge_view,
+    missing_views,
+    must_create,
+    other_addresses,
+    restored_view,
+    with_cluster,
+    with_founder,
 )
 from ringlog.wire.data import DiscoveryView, MetPeer, pack, unpack
 
@@ -37,10 +37,10 @@ LETTERS = "abcdef"
 
 
 def begun(seeds: Seeds) -> State:
-    return tuple((beginning("c", own, own, known),) for own, known in zip(LETTERS, seeds, strict=False))
+    return tuple((initial_view("c", own, own, known),) for own, known in zip(LETTERS, seeds, strict=False))
 
 
-def arrivals(state: State, hearing: Hears = hears) -> Iterator[State]:
+def arrivals(state: State, hearing: Hears = merge_view) -> Iterator[State]:
     """Every state that one message more makes: a question, or an answer by one that knows the asker, or not."""
     for at, (*_, mine) in enumerate(state):
         for other in {view for history in state if history is not state[at] for view in history}:
@@ -63,10 +63,12 @@ def crashes(state: State) -> Iterator[State]:
 
 def founders(state: State) -> set[str]:
     """Who has ever decided."""
-    return {view.id for history in state for view in history if founds(view)}
+    return {view.id for history in state for view in history if must_create(view)}
 
 
-def two_found(seeds: Seeds, hearing: Hears = hears, more: Callable[[State], Iterable[State]] = lambda _: ()) -> bool:
+def two_found(
+    seeds: Seeds, hearing: Hears = merge_view, more: Callable[[State], Iterable[State]] = lambda _: ()
+) -> bool:
     """Whether there is a reachable state in which two have decided to found; all are walked until one is met."""
     start = begun(seeds)
     known, waiting = set[object](), [start]
@@ -107,15 +109,15 @@ def test_two_found_only_where_their_seeds_lead_nowhere_in_common() -> None:
 
 
 def without_a_word_of_founders(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
-    return hears(mine, replace(other, founder=""), asked_at)
+    return merge_view(mine, replace(other, founder=""), asked_at)
 
 
 def without_whom_it_knows(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
-    return hears(mine, replace(other, known=(other.address, mine.address)), asked_at)
+    return merge_view(mine, replace(other, known=(other.address, mine.address)), asked_at)
 
 
 def of_one_that_never_heard_of_me(mine: DiscoveryView, other: DiscoveryView, asked_at: str) -> DiscoveryView | None:
-    return hears(mine, replace(other, known=(*other.known, mine.address)), asked_at)
+    return merge_view(mine, replace(other, known=(*other.known, mine.address)), asked_at)
 
 
 @pytest.mark.parametrize(
@@ -124,7 +126,7 @@ def of_one_that_never_heard_of_me(mine: DiscoveryView, other: DiscoveryView, ask
         (("b", ""), without_a_word_of_founders, None),
         (("c", "c", "b"), without_whom_it_knows, None),
         (("c", "c", "b"), of_one_that_never_heard_of_me, None),
-        (("c", "c", "b"), hears, crashes),
+        (("c", "c", "b"), merge_view, crashes),
     ],
 )
 def test_without_rules_two_found(seeds: Seeds, hearing: Hears, more: Callable[[State], Iterable[State]] | None) -> None:
@@ -143,7 +145,7 @@ def groups(draw: st.DrawFn) -> tuple[State, Seeds]:
     seeds = tuple("".join(draw(st.sets(st.sampled_from(letters)))) for _ in letters)
     names = [draw(st.sampled_from(["c", ""])) for _ in letters]
     state: State = tuple(
-        (beginning(name, own, own, known),) for name, own, known in zip(names, letters, seeds, strict=True)
+        (initial_view(name, own, own, known),) for name, own, known in zip(names, letters, seeds, strict=True)
     )
     for _ in range(draw(st.integers(0, 40))):
         following = list(arrivals(state))
@@ -157,11 +159,11 @@ def answered(views: dict[str, DiscoveryView]) -> bool:
     """A round of questions that are all answered; whether it told anybody anything."""
     before = dict(views)
     for own in views:
-        for address in others(views[own]):
-            heard = hears(views[address], views[own])
+        for address in other_addresses(views[own]):
+            heard = merge_view(views[address], views[own])
             assert heard is not None
             views[address] = heard
-            answer = hears(views[own], heard, address)
+            answer = merge_view(views[own], heard, address)
             assert answer is not None
             views[own] = answer
     return views != before
@@ -180,9 +182,9 @@ def test_once_messages_arrive_one_founds_and_all_know_whom(group: tuple[State, S
         assert len(set(found.values())) == 1
         assert {view.cluster for view in views.values()} == ({"c"} if named else {""})
         assert all(found.values()) is named
-        assert sum(founds(view) for view in views.values()) == named
+        assert sum(must_create(view) for view in views.values()) == named
     for own, view in views.items():
-        assert not unmet(view)
+        assert not missing_views(view)
         assert reach(seeds, own) <= set(view.known)
 
 
@@ -190,31 +192,31 @@ def test_once_messages_arrive_one_founds_and_all_know_whom(group: tuple[State, S
 
 
 def test_whoever_hears_of_a_cluster_founds_none() -> None:
-    there = settled(beginning("c", "b", "2", ""), "the cluster")
-    mine = beginning("", "a", "1", "b")
-    heard = hears(mine, there, "b")
+    there = with_cluster(initial_view("c", "b", "2", ""), "the cluster")
+    mine = initial_view("", "a", "1", "b")
+    heard = merge_view(mine, there, "b")
     assert heard is None, "it has not heard of this one"
-    asked = hears(there, mine)
+    asked = merge_view(there, mine)
     assert asked is not None
-    heard = hears(mine, asked, "b")
+    heard = merge_view(mine, asked, "b")
     assert heard is not None
-    assert (heard.cluster, heard.cluster_id, founds(heard)) == ("c", "the cluster", False)
+    assert (heard.cluster, heard.cluster_id, must_create(heard)) == ("c", "the cluster", False)
 
 
 def test_a_process_is_met_under_another_name_of_its_own() -> None:
-    mine = beginning("c", "10.0.0.1:7", "1", ["localhost:7"])
-    assert unmet(mine) == ("localhost:7",)
-    heard = hears(mine, mine, "localhost:7")
+    mine = initial_view("c", "10.0.0.1:7", "1", ["localhost:7"])
+    assert missing_views(mine) == ("localhost:7",)
+    heard = merge_view(mine, mine, "localhost:7")
     assert heard is not None
-    assert founds(heard)
+    assert must_create(heard)
 
 
 def test_it_goes_on_with_new_seeds_where_it_stopped() -> None:
-    kept = unpack(DiscoveryView, pack(beginning("", "a", "1", "b")))
-    again = continued(kept, "c", "d")
+    kept = unpack(DiscoveryView, pack(initial_view("", "a", "1", "b")))
+    again = restored_view(kept, "c", "d")
     assert (again.cluster, again.known, again.id) == ("c", ("a", "b", "d"), "1")
-    assert continued(again, "other", "").cluster == "c"
-    assert founds(continued(beginning("", "a", "1", ""), "c", ""))
+    assert restored_view(again, "other", "").cluster == "c"
+    assert must_create(restored_view(initial_view("", "a", "1", ""), "c", ""))
 
 
 @pytest.mark.parametrize(
@@ -228,12 +230,12 @@ def test_it_goes_on_with_new_seeds_where_it_stopped() -> None:
     ],
 )
 def test_who_is_not_listened_to_is_not_met(other: DiscoveryView) -> None:
-    assert hears(beginning("c", "a", "1", "b"), other) is None
+    assert merge_view(initial_view("c", "a", "1", "b"), other) is None
 
 
 def test_the_lowest_id_of_those_that_were_met_founds() -> None:
     met = (MetPeer("b", "2"), MetPeer("d", "3"))
     view = DiscoveryView("c", "a", "1", ("a", "b", "d"), met)
-    assert founds(decided(view))
-    assert not founds(decided(replace(view, id="4")))
-    assert not founds(decided(replace(view, cluster="")))
+    assert must_create(with_founder(view))
+    assert not must_create(with_founder(replace(view, id="4")))
+    assert not must_create(with_founder(replace(view, cluster="")))

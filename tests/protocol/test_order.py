@@ -43,8 +43,8 @@ from ringlog.protocol.role import Accept, Acts, CheckSuperseded, Initialise, sup
 from ringlog.protocol.submission.commit import Undecided, commit
 from ringlog.protocol.submission.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.submission.results import AppliedResult, CommitOutcome, EntryChain, RejectedResult
-from ringlog.protocol.validator.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
-from ringlog.protocol.validator.values import Ack, Publish, Shown
+from ringlog.protocol.validator.validator import ReadResults, Requests, RequestsDuringCommit, Trim, answer_requests
+from ringlog.protocol.validator.values import Ack, NoteApplied, Publish
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.entries import EncodedEntry, decode_entry
@@ -170,7 +170,7 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results(wo
         Accept: nothing,
         Requests: once(requests, alone),
         Publish: nothing,
-        Shown: nothing,
+        NoteApplied: nothing,
         Ack: nothing,
     }
     notes = Notes(world, known)
@@ -178,7 +178,18 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results(wo
     recovered = ["Exclusive", "Append", "Until"]
     prepared = ["CatchUp", "CheckSuperseded", "Initialise", *recovered, "CheckSuperseded", "ReadResults", "Trim"]
     assert notes.seen[: len(prepared)] == prepared
-    batch = ["Accept", "Requests", "Exclusive", "decided", "Append", "Until", "publishing", "Publish", "Shown", "Ack"]
+    batch = [
+        "Accept",
+        "Requests",
+        "Exclusive",
+        "decided",
+        "Append",
+        "Until",
+        "publishing",
+        "Publish",
+        "NoteApplied",
+        "Ack",
+    ]
     refused = ["Requests", "Exclusive", "Barrier", "publishing", "Publish", "Ack", "Requests"]
     assert notes.seen[len(prepared) :] == [*batch, *refused], "what the chain does not show is decided behind a barrier"
 
@@ -191,8 +202,8 @@ def test_a_validator_reads_no_more_while_much_waits(bound: str, monkeypatch: pyt
     monkeypatch.setattr("ringlog.protocol.validator.core.BATCH_ENTRIES_MAX", 2)
     world = World()
     requests = [(0, tuple(world.request() for _ in range(6)))]
-    outcomes = dict.fromkeys((Initialise, CheckSuperseded, Trim, Accept, Publish, Shown, Ack), nothing)
-    nothing_came: dict[type, Callable[[Any], Any]] = {ReadResults: lambda _: (), Meanwhile: lambda _: ()}
+    outcomes = dict.fromkeys((Initialise, CheckSuperseded, Trim, Accept, Publish, NoteApplied, Ack), nothing)
+    nothing_came: dict[type, Callable[[Any], Any]] = {ReadResults: lambda _: (), RequestsDuringCommit: lambda _: ()}
     notes = Notes(world, {**outcomes, **nothing_came, Requests: once(requests, (), ())})
     notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
     turns = [name for name in notes.seen[notes.seen.index("Accept") :] if name in ("Requests", "decided")]

@@ -53,23 +53,23 @@ ADDRESSES_MAX: Final = 1_000
 TEXT_MAX: Final = 255
 
 
-def beginning(cluster: str, address: str, own_id: str, seeds: Iterable[str]) -> DiscoveryView:
+def initial_view(cluster: str, address: str, own_id: str, seeds: Iterable[str]) -> DiscoveryView:
     """Return the view of a process that has not received any view.
 
     Args:
         cluster: the name of the cluster; empty: the process learns it from others, and does not decide before.
         address: the address of the process, as others reach it.
     """
-    return decided(DiscoveryView(cluster, address, own_id, tuple(sorted({address, *seeds}))))
+    return with_founder(DiscoveryView(cluster, address, own_id, tuple(sorted({address, *seeds}))))
 
 
-def continued(kept: DiscoveryView, cluster: str, seeds: Iterable[str]) -> DiscoveryView:
+def restored_view(kept: DiscoveryView, cluster: str, seeds: Iterable[str]) -> DiscoveryView:
     """Return the view of a restarted process: its stored view, with the arguments of this start."""
     addresses = tuple(sorted({*kept.known, *seeds}))
-    return decided(replace(kept, cluster=kept.cluster or cluster, known=addresses))
+    return with_founder(replace(kept, cluster=kept.cluster or cluster, known=addresses))
 
 
-def hears(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
+def merge_view(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
     """Return the view after a question or an answer from another process; None: ignore the message and do not answer.
 
     Args:
@@ -78,7 +78,7 @@ def hears(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> Disc
     addresses = {*view.known, *other.known, other.address, *filter(None, [asked_at])}
     texts = (*addresses, other.id, other.cluster, other.founder, other.cluster_id)
     if (
-        differ(view, other)
+        names_differ(view, other)
         or (asked_at and view.address not in other.known)
         or not (other.address and other.id)
         or len(addresses) > ADDRESSES_MAX
@@ -94,41 +94,41 @@ def hears(view: DiscoveryView, other: DiscoveryView, asked_at: str = "") -> Disc
         founder=view.founder or other.founder,
         cluster_id=view.cluster_id or other.cluster_id,
     )
-    return decided(merged)
+    return with_founder(merged)
 
 
-def differ(view: DiscoveryView, other: DiscoveryView) -> bool:
+def names_differ(view: DiscoveryView, other: DiscoveryView) -> bool:
     """Return whether two views are for clusters of different names."""
     return bool(view.cluster and other.cluster and view.cluster != other.cluster)
 
 
-def decided(view: DiscoveryView) -> DiscoveryView:
+def with_founder(view: DiscoveryView) -> DiscoveryView:
     """Return the view, with this process as the founder if the last but one row of the module's table says so.
 
     A process that does not know the name of the cluster never becomes the founder.
     """
-    if view.founder or view.cluster_id or not view.cluster or unmet(view):
+    if view.founder or view.cluster_id or not view.cluster or missing_views(view):
         return view
     is_lowest = all(view.id <= one.id for one in view.met)
     return replace(view, founder=view.id) if is_lowest else view
 
 
-def settled(view: DiscoveryView, cluster_id: str) -> DiscoveryView:
+def with_cluster(view: DiscoveryView, cluster_id: str) -> DiscoveryView:
     """Return the view after the metadata log has shown the cluster."""
     return replace(view, cluster_id=cluster_id)
 
 
-def founds(view: DiscoveryView) -> bool:
+def must_create(view: DiscoveryView) -> bool:
     """Return whether this process must create the cluster."""
     return view.founder == view.id and not view.cluster_id
 
 
-def others(view: DiscoveryView) -> tuple[str, ...]:
+def other_addresses(view: DiscoveryView) -> tuple[str, ...]:
     """Return the addresses that the process asks, repeatedly, until a cluster exists."""
     return tuple(one for one in view.known if one != view.address)
 
 
-def unmet(view: DiscoveryView) -> tuple[str, ...]:
+def missing_views(view: DiscoveryView) -> tuple[str, ...]:
     """Return the known addresses whose views were not received."""
     met = {one.address for one in view.met}
-    return tuple(one for one in others(view) if one not in met)
+    return tuple(one for one in other_addresses(view) if one not in met)

@@ -7,8 +7,8 @@ from ringlog.kernel.model.outcome import Entry, Folded
 from ringlog.kernel.model.state import ClusterState
 from ringlog.protocol.effects import Append
 from ringlog.protocol.role import Accept
-from ringlog.protocol.validator.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
-from ringlog.protocol.validator.values import Ack, Publish, Shown, StopInstance, folded
+from ringlog.protocol.validator.validator import ReadResults, Requests, RequestsDuringCommit, Trim, answer_requests
+from ringlog.protocol.validator.values import Ack, NoteApplied, Publish, StopInstance, folded
 from ringlog.wire.entries import EncodedEntry
 from ringlog.wire.records import CommandRequest, encode_result
 from ringlog_sim.actors.role import NEWS_US, Worker
@@ -37,14 +37,14 @@ class ValidatorWorker(Worker):
         self.replica.at_once |= {
             Accept: self._accept,
             Trim: lambda _: None,
-            Shown: self._shown,
+            NoteApplied: self._note_applied,
             Ack: lambda effect: self._ack(effect),
             StopInstance: self._stop,
         }
         self.replica.in_time |= {
             ReadResults: self._results,
             Requests: self._requests,
-            Meanwhile: self._meanwhile,
+            RequestsDuringCommit: self._requests_during_commit,
             Append: lambda effect: append(self._in_order(effect)),
             Publish: lambda effect: self.transact(self._values(effect)),
         }
@@ -67,7 +67,7 @@ class ValidatorWorker(Worker):
             yield self.replica.changed, NEWS_US
         return self._taken()
 
-    def _meanwhile(self, effect: Meanwhile) -> Step:
+    def _requests_during_commit(self, effect: RequestsDuringCommit) -> Step:
         until = self.sim.world.now + effect.timeout
         while not (self._inbox or effect.is_over(self.replica.state)) and self.sim.world.now < until:
             yield self.replica.changed, until - self.sim.world.now
@@ -113,7 +113,7 @@ class ValidatorWorker(Worker):
                     self.sim.broken("answers", f"offset {offset} is acknowledged, {request} in it has no answer")
         self.acknowledge(effect.offset)
 
-    def _shown(self, effect: Shown) -> None:
+    def _note_applied(self, effect: NoteApplied) -> None:
         """Check against the log the requests that the validator considers applied. It publishes no result for them."""
         self._answered.update(result.request_id for result in effect.results)
         for result in effect.results:

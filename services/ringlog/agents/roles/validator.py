@@ -18,8 +18,8 @@ from ringlog.log.port import LogRecord
 from ringlog.protocol.effects import Append
 from ringlog.protocol.role import Initialise
 from ringlog.protocol.validator.core import is_floor_mark
-from ringlog.protocol.validator.validator import Meanwhile, ReadResults, Requests, Trim, answer_requests
-from ringlog.protocol.validator.values import ROLE, Ack, Arrived, Publish, Shown, StopInstance
+from ringlog.protocol.validator.validator import ReadResults, Requests, RequestsDuringCommit, Trim, answer_requests
+from ringlog.protocol.validator.values import ROLE, Ack, Arrived, NoteApplied, Publish, StopInstance
 from ringlog.runtime.monitoring.metrics import Sample
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.wire.errors import WireError
@@ -51,9 +51,9 @@ class ValidatorThread(RoleThread):
             ReadResults: lambda _: results.published(),
             Trim: lambda effect: results.trim(effect.oldest),
             Requests: self._requests,
-            Meanwhile: self._meanwhile,
+            RequestsDuringCommit: self._requests_during_commit,
             Publish: lambda effect: self._publish(effect, fenced),
-            Shown: self._shown,
+            NoteApplied: self._note_applied,
             Ack: self._acknowledge,
             StopInstance: self._stop,
         }
@@ -106,7 +106,7 @@ class ValidatorThread(RoleThread):
             offered += [(record.offset, record.data) for record in read]
         return self._arrived(offered)
 
-    def _meanwhile(self, effect: Meanwhile) -> Sequence[Arrived]:
+    def _requests_during_commit(self, effect: RequestsDuringCommit) -> Sequence[Arrived]:
         """Return requests at once. The end of the batch is seen up to ``GLANCE_S`` later."""
         until = time.monotonic() + effect.timeout / 1e6
         while self._reader is not None and not effect.is_over(self.replica.state) and time.monotonic() < until:
@@ -146,7 +146,7 @@ class ValidatorThread(RoleThread):
             if not is_floor_mark(result):
                 self._times.settled(result.outcome)
 
-    def _shown(self, effect: Shown) -> None:
+    def _note_applied(self, effect: NoteApplied) -> None:
         self._times.committed(time.monotonic())
         for result in effect.results:
             self._times.settled(result.outcome)

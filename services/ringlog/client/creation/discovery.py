@@ -27,7 +27,15 @@ import grpc
 from ringlog.client.data.peers import OPTIONS, channel_to, listening, shown_node
 from ringlog.client.errors import DiscoveryImpossible
 from ringlog.files import private_folder, replace_durably
-from ringlog.protocol.discovery import beginning, continued, founds, hears, others, settled, unmet
+from ringlog.protocol.discovery import (
+    initial_view,
+    merge_view,
+    missing_views,
+    must_create,
+    other_addresses,
+    restored_view,
+    with_cluster,
+)
 from ringlog.protocol.effects import Draw
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.runtime.monitoring.open_connections import grpc_options
@@ -75,7 +83,7 @@ class Discovery:
         self._lock = threading.Lock()
         self._news = threading.Event()
         kept = self._kept(cluster, address)
-        self._view = continued(kept, cluster, seeds) if kept else _fresh(cluster, address, seeds, draw)
+        self._view = restored_view(kept, cluster, seeds) if kept else _fresh(cluster, address, seeds, draw)
         self._save(self._view)
         self._server = grpc.server(
             ThreadPoolExecutor(WORKERS, thread_name_prefix="discovery"),
@@ -124,11 +132,11 @@ class Discovery:
                 self._news.clear()
                 if (name := self._view.cluster) and (cluster_id := existing(name)):
                     with self._lock:
-                        self._save(settled(self._view, cluster_id))
+                        self._save(with_cluster(self._view, cluster_id))
                     # Push the result to the others, so that they need not ask for it.
                     self._ask(channels)
                     return name, cluster_id
-                if founds(self._view):
+                if must_create(self._view):
                     found(name)
                     continue
                 self._ask(channels)
@@ -144,7 +152,7 @@ class Discovery:
     def _ask(self, channels: dict[str, grpc.Channel]) -> None:
         """Exchange views with all known processes in parallel."""
         asked = []
-        for address in others(self._view):
+        for address in other_addresses(self._view):
             if address not in channels:
                 channels[address] = channel_to(address, ANY_NODE, self._trust(), OPTIONS)
             asked.append((address, channels[address].unary_unary(MEET).future(pack(self._view), timeout=ANSWER_S)))
@@ -168,7 +176,7 @@ class Discovery:
 
     def _merge(self, other: DiscoveryView, asked_at: str = "") -> DiscoveryView | None:
         with self._lock:
-            answered = hears(self._view, other, asked_at)
+            answered = merge_view(self._view, other, asked_at)
             if answered is not None and answered != self._view:
                 self._save(answered)
             return answered
@@ -193,7 +201,7 @@ class Discovery:
 
 
 def _fresh(cluster: str, address: str, seeds: Iterable[str], draw: Draw | None) -> DiscoveryView:
-    return beginning(cluster, address, draw_uuid(draw or SystemDraw()), seeds)
+    return initial_view(cluster, address, draw_uuid(draw or SystemDraw()), seeds)
 
 
 def waits_for(view: DiscoveryView) -> str:
@@ -205,7 +213,7 @@ def waits_for(view: DiscoveryView) -> str:
             f"cluster {view.cluster} exists, as {view.cluster_id}, and this broker has no log of it: name the broker "
             "of the others, or bring a lost log back (ringlog recover)"
         )
-    silent = unmet(view)
+    silent = missing_views(view)
     shown = ", ".join(silent[:SHOWN_MAX]) + (f" and {len(silent) - SHOWN_MAX} more" if silent[SHOWN_MAX:] else "")
     waits = f"nothing was heard from {shown}" if silent else f"{view.founder or 'the lowest id'} has not founded it"
     return f"{waits}: start it, or found the cluster yourself (ringlog cluster found {view.cluster})"

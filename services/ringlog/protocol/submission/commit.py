@@ -33,7 +33,7 @@ class Undecided(Exception):
 
 
 def commit(
-    chain: EntryChain, timeout: Micros = FOREVER, resend: Micros = RESEND, handed: int = 0
+    chain: EntryChain, timeout: Micros = FOREVER, resend: Micros = RESEND, already_sent: int = 0
 ) -> Steps[tuple[CommitOutcome, ...]]:
     """Append the chain until its outcomes are final, and return them.
 
@@ -52,11 +52,11 @@ def commit(
 
     pause = resend
     while not all_final(judged):
-        unsent = open_entries(chain, judged, handed)
+        unsent = open_entries(chain, judged, already_sent)
         if unsent:
             yield Append(tuple(encoded.data for encoded in unsent))
         # The handed entries may be lost, too. Later rounds send them again.
-        handed = 0
+        already_sent = 0
         left = deadline - (yield Now())
         seen = yield Until(final, min(pause, left), "the fates of entries")
         judged = commit_outcomes((yield Newest()), chain) if seen is None else seen

@@ -91,7 +91,7 @@ class BatchPlan:
         else:
             self._decide_command(item)
 
-    def take_back(self) -> None:
+    def remove_last(self) -> None:
         """Remove the last answer, which has no entry. Its request waits again."""
         pending = self.answers.pop()
         request_id = pending.item.request.request_id

@@ -2,7 +2,7 @@
 
 Group commit: the validator decides all waiting requests on the newest folded state, with the fold itself. Each is
 decided on the state that the ones before it produce, and all of them become one batch of chained entries. The first
-entries are sent while later ones are decided. Requests that arrive meanwhile join the batch (``take_in``). The next
+entries are sent while later ones are decided. Requests that arrive meanwhile join the batch (``join_batch``). The next
 batch begins when the outcomes of this one are final.
 
 Invariants (each has a counterexample without it):
@@ -13,8 +13,8 @@ Invariants (each has a counterexample without it):
   arrived. The same holds for each decision behind it in the batch. *Applied* by an earlier entry and *expired* remain
   true. These answers need no read barrier.
 - A rejection before the first entry of a batch has no such evidence. It needs a state from behind a read barrier
-  (``Freshen``), in the next batch if entries of this one are sent already. The same holds for a request that arrived
-  during the batch, if no entry was sent since.
+  (``DecideAfterBarrier``), in the next batch if entries of this one are sent already. The same holds for a request that
+  arrived during the batch, if no entry was sent since.
 - A batch with an answer other than *applied* takes in no further requests. So the answer does not wait for them.
 - The outcomes of a batch's entries come from the log alone (``ringlog.protocol.submission.results``), in chain order.
 - A request id is answered once. A rejected request is never decided again. It gets the same answer under this
@@ -52,14 +52,14 @@ from ringlog.protocol.validator.values import (
     Arrived,
     Batch,
     CommitChain,
+    DecideAfterBarrier,
     Effect,
     Folding,
-    Freshen,
-    HandOver,
     NextStep,
+    NoteApplied,
     PendingAnswer,
     Publish,
-    Shown,
+    SendEntries,
     StopInstance,
     Validator,
     WaitingRequest,
@@ -129,7 +129,9 @@ def begin(
     if term is not None and term.term > validator.term:
         return NextStep(validator, (StopInstance(f"term {term.term} was taken by instance {term.instance}"),))
     begun = Batch(EntryChain(state.epoch, ()), (), state, is_fresh)
-    return _decide(_prune(validator, state), begun, now, draw, folding, part) or NextStep(validator, (Freshen(),))
+    return _decide(_prune(validator, state), begun, now, draw, folding, part) or NextStep(
+        validator, (DecideAfterBarrier(),)
+    )
 
 
 def extend(validator: Validator, now: Micros, draw: Draw, folding: Folding = folded, part: int = 0) -> NextStep:
@@ -145,7 +147,7 @@ def extend(validator: Validator, now: Micros, draw: Draw, folding: Folding = fol
     return step
 
 
-def take_in(
+def join_batch(
     validator: Validator,
     records: Sequence[Arrived],
     now: Micros,
@@ -171,18 +173,18 @@ def _decide(
     """Decide up to ``part`` more entries of a batch. Return None if its first decision needs a read barrier."""
     bound = min(BATCH_ENTRIES_MAX, setting(batch.state, "history_entries") // 4)
     plan = BatchPlan(validator, batch, now, draw, folding)
-    handed = len(plan.sent)
+    already_sent = len(plan.sent)
     taken, is_full = 0, False
     for item in validator.waiting:
         is_full = len(plan.sent) >= bound or plan.bytes >= BATCH_BYTES_MAX
-        if is_full or len(plan.sent) >= handed + part:
+        if is_full or len(plan.sent) >= already_sent + part:
             break
         plan.decide(item)
         # With entries sent already, the batch must be settled first. The request stays first in line for the next one.
         if not batch.is_fresh and is_unproven(plan.answers[-1], batch.before):
-            if not handed:
+            if not already_sent:
                 return None
-            plan.take_back()
+            plan.remove_last()
             is_full = True
             break
         taken += 1
@@ -194,10 +196,10 @@ def _decide(
     batch = Batch(chain, tuple(plan.answers), plan.state, batch.is_fresh, forgets, refuses, batch.before)
     validator = replaced(validator, waiting=waiting, batch=batch)
     if is_part:
-        return NextStep(validator, (HandOver(batch.chain.entries[handed:]),))
+        return NextStep(validator, (SendEntries(batch.chain.entries[already_sent:]),))
     if batch.chain.entries:
-        is_open = not (is_full or forgets or refuses)
-        return NextStep(validator, (CommitChain(batch.chain, handed, is_open),))
+        accepts_more = not (is_full or forgets or refuses)
+        return NextStep(validator, (CommitChain(batch.chain, already_sent, accepts_more),))
     return _release(validator, batch, 0)
 
 
@@ -242,7 +244,7 @@ def _release(validator: Validator, batch: Batch, applied: int) -> NextStep:
     if results:
         effects += (Publish(results),)
     if shown:
-        effects += (Shown(shown),)
+        effects += (NoteApplied(shown),)
     return NextStep(step.validator, effects + step.effects)
 
 

@@ -10,7 +10,7 @@ contradict a later one:
 Then it accepts requests. Results that are no longer needed are deleted at that point, and whenever the history
 advances.
 
-The effects ``Publish``, ``Shown``, ``Ack`` and ``StopInstance`` of the core go to the driver unchanged.
+The effects ``Publish``, ``NoteApplied``, ``Ack`` and ``StopInstance`` of the core go to the driver unchanged.
 """
 
 from __future__ import annotations
@@ -39,17 +39,17 @@ from ringlog.protocol.effects import (
 from ringlog.protocol.submission.commit import commit
 from ringlog.protocol.submission.direct import Direct
 from ringlog.protocol.submission.results import AppliedResult, is_over
-from ringlog.protocol.validator.core import arrive, begin, extend, remember, settle, take_in
+from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, remember, settle
 from ringlog.protocol.validator.values import (
     ANSWERS_MAX,
     PART_ENTRIES,
     Arrived,
     CommitChain,
+    DecideAfterBarrier,
     Folding,
-    Freshen,
-    HandOver,
     NextStep,
     Publish,
+    SendEntries,
     Validator,
     WaitingRequest,
     folded,
@@ -80,7 +80,7 @@ class Requests:
 
 
 @dataclass(frozen=True, slots=True)
-class Meanwhile:
+class RequestsDuringCommit:
     """Outcome: the first records that arrive while a batch is in progress; none once ``is_over``, or after ``timeout``.
 
     The driver raises as for ``CheckSuperseded``.
@@ -164,7 +164,7 @@ class _Decision:
         """Decide one batch, from its first request to the last of its answers."""
         state, now = (yield Newest()), (yield WallClock())
         step = begin(validator, state, now, self.draw, self.folding, is_fresh=False, part=self.part)
-        if step.effects == (Freshen(),):
+        if step.effects == (DecideAfterBarrier(),):
             state = yield Barrier(self.direct.timeout)
             step = begin(validator, state, (yield WallClock()), self.draw, self.folding, part=self.part)
         return (yield from self.perform(step))
@@ -175,9 +175,9 @@ class _Decision:
         closes = (yield Now()) + OPEN
         while effects:
             effect = effects.popleft()
-            if isinstance(effect, HandOver | CommitChain):
+            if isinstance(effect, SendEntries | CommitChain):
                 yield FaultPoint("decided")
-                if isinstance(effect, HandOver):
+                if isinstance(effect, SendEntries):
                     yield Append(tuple(encoded.data for encoded in effect.entries))
                     step = extend(validator, (yield WallClock()), self.draw, self.folding)
                 else:
@@ -193,12 +193,12 @@ class _Decision:
 
     def _committed(self, validator: Validator, effect: CommitChain, closes: Micros) -> Steps[NextStep]:
         """Settle the batch; or, while it is open, decide requests that arrived meanwhile."""
-        chain, handed = effect.chain, effect.handed
-        if effect.is_open and (yield Now()) < closes:
-            if handed < len(chain.entries):
-                yield Append(tuple(encoded.data for encoded in chain.entries[handed:]))
-            handed = len(chain.entries)
-            records: Sequence[Arrived] = yield Meanwhile(partial(is_over, chain), closes - (yield Now()))
+        chain, already_sent = effect.chain, effect.already_sent
+        if effect.accepts_more and (yield Now()) < closes:
+            if already_sent < len(chain.entries):
+                yield Append(tuple(encoded.data for encoded in chain.entries[already_sent:]))
+            already_sent = len(chain.entries)
+            records: Sequence[Arrived] = yield RequestsDuringCommit(partial(is_over, chain), closes - (yield Now()))
             if records:
-                return take_in(validator, records, (yield WallClock()), self.draw, self.folding, self.part)
-        return settle(validator, (yield from commit(chain, self.direct.timeout, handed=handed)))
+                return join_batch(validator, records, (yield WallClock()), self.draw, self.folding, self.part)
+        return settle(validator, (yield from commit(chain, self.direct.timeout, already_sent=already_sent)))

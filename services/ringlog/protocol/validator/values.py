@@ -71,12 +71,12 @@ class Batch:
 
 
 @dataclass(frozen=True, slots=True)
-class Freshen:
+class DecideAfterBarrier:
     """Decide again on a state from a read barrier that begins now. Nothing was decided yet."""
 
 
 @dataclass(frozen=True, slots=True)
-class HandOver:
+class SendEntries:
     """Send these entries, the newest of the batch, once. Then ``extend`` it, because more requests wait."""
 
     entries: tuple[EncodedEntry, ...]
@@ -86,13 +86,13 @@ class HandOver:
 class CommitChain:
     """Send the chain until the outcome of each entry is final. Then ``settle``.
 
-    ``handed``: the number of its first entries that were sent already. ``is_open``: requests that arrive meanwhile may
-    join it (``take_in``).
+    ``already_sent``: the number of its first entries that were sent already. ``accepts_more``: requests that arrive
+    meanwhile may join it (``join_batch``).
     """
 
     chain: EntryChain
-    handed: int = 0
-    is_open: bool = False
+    already_sent: int = 0
+    accepts_more: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Publish:
 
 
 @dataclass(frozen=True, slots=True)
-class Shown:
+class NoteApplied:
     """Note that these requests are applied. Nothing is written: their clients learn it from the log."""
 
     results: tuple[Result, ...]
@@ -123,7 +123,7 @@ class StopInstance:
     detail: str
 
 
-Effect = Freshen | HandOver | CommitChain | Publish | Shown | Ack | StopInstance
+Effect = DecideAfterBarrier | SendEntries | CommitChain | Publish | NoteApplied | Ack | StopInstance
 
 
 @dataclass(frozen=True, slots=True)
