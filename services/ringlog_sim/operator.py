@@ -18,7 +18,7 @@ from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
 from ringlog.kernel.values import Command, Micros, NodeId, OperationId, Position
 from ringlog.operator.errors import Refused
 from ringlog.operator.views.clocks import lowest_horizon, settled_lowering
-from ringlog.protocol.fencing import EndsOfRows, TakeRights, fence
+from ringlog.protocol.fencing import EndsOfRows, RevokeWriteAccess, fence
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.protocol.submission.submission import NoAnswer
 from ringlog.wire.errors import WireError
@@ -172,14 +172,14 @@ class SimOperator:
             self.sim.world.spawn(self.host, "operator.fence", self._fence(take_rights, again, closes), self._ended)
 
     def _fence(self, take_rights: Callable[[], None], again: Callable[[], None], closes: bool) -> Step:
-        def rights_taken(_: TakeRights) -> str:
+        def revoke_write_access(_: RevokeWriteAccess) -> str:
             take_rights()
             return "rights taken"
 
         # A process that registers from here on is another incarnation, for which the log rejects the fence.
         state = yield from self._client.replica.barrier()
         for _, writer in in_order(state.writers):
-            at_once: dict[type, Callable[[Any], Any]] = {TakeRights: rights_taken}
+            at_once: dict[type, Callable[[Any], Any]] = {RevokeWriteAccess: revoke_write_access}
             steps = fence(writer, "gone for good")
             command: Command = yield from perform(steps, at_once, {EndsOfRows: lambda _: self._ends_of_rows()})
             outcome = yield from self._outcome(command)

@@ -9,7 +9,7 @@ from structlog.testing import capture_logs
 
 from ringlog.agents.exits import CRASHED, HALTED, SUPERSEDED, End
 from ringlog.agents.monitoring.health_view import STATES, AgentWatch, ProcessView, RoleView, health_of, samples_of
-from ringlog.agents.monitoring.metrics import AnswerTimes
+from ringlog.agents.monitoring.metrics import LatencyMetrics
 from ringlog.agents.roles.role import BEATS, EPOCHS, InvariantMonitor
 from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
@@ -75,7 +75,7 @@ def declared(*by: str) -> set[str]:
 def test_who_stands_by_shows_less_than_who_acts() -> None:
     assert names(ProcessView()) == declared(EVERY, AGENT)
     assert names(ACTS) == declared(EVERY, AGENT, READER, WORKER)
-    validator = ProcessView(worker=replace(ROLE, more=tuple(AnswerTimes().samples())))
+    validator = ProcessView(worker=replace(ROLE, more=tuple(LatencyMetrics().samples())))
     assert names(validator) == declared(EVERY, AGENT, READER, WORKER, VALIDATOR)
     exposition(samples_of(validator, 0), {"role": "validator"})
 
@@ -95,7 +95,7 @@ def test_before_there_is_an_app_the_agent_says_what_it_waits_for() -> None:
     assert Sample("ringlog_agent_term", 4) in set(watch.samples())
 
 
-def values(times: AnswerTimes) -> dict[tuple[str, ...], float | Durations]:
+def values(times: LatencyMetrics) -> dict[tuple[str, ...], float | Durations]:
     return {(one.name, *one.labels): one.value for one in times.samples()}
 
 
@@ -105,7 +105,7 @@ def count(found: float | Durations) -> tuple[float, float]:
 
 
 def test_requests_wait_until_their_record_is_acknowledged() -> None:
-    times = AnswerTimes()
+    times = LatencyMetrics()
     times.arrived(4, 3, 10.0)
     times.arrived(5, 0, 10.0)
     times.arrived(7, 1, 10.5)
@@ -135,13 +135,13 @@ def _later(state: ClusterState, epochs: int) -> ClusterState:
 
 def _rested(sound: InvariantMonitor, state: ClusterState) -> None:
     for _ in range(BEATS):
-        sound.look(state)
+        sound.check(state)
 
 
 def test_a_sound_state_is_nothing_to_tell() -> None:
     sound = InvariantMonitor("keeper")
     with capture_logs() as logs:
-        sound.look(_later(founded(), 3))
+        sound.check(_later(founded(), 3))
     assert (sound.alarm, logs) == ("", [])
 
 
@@ -150,7 +150,7 @@ def test_what_is_broken_is_told_until_it_is_mended() -> None:
     state = applied(founded(), node(1))
     broken = replace(state, nodes=state.nodes.set(NODES[0], replace(state.nodes[NODES[0]], tokens=(5,))))
     with capture_logs() as logs:
-        sound.look(broken)
+        sound.check(broken)
     assert sound.alarm == "invariant_broken: nodes at epoch 2: n1 is none and has 1 tokens"
     assert [one["invariant"] for one in logs] == ["nodes", "tokens"]
     assert logs[0]["event"] == "invariant_broken"
@@ -158,9 +158,9 @@ def test_what_is_broken_is_told_until_it_is_mended() -> None:
     again = _later(broken, EPOCHS)
     _rested(sound, _later(broken, EPOCHS - 1))
     assert "epoch 2" in sound.alarm
-    sound.look(again)
+    sound.check(again)
     assert f"epoch {again.epoch}" in sound.alarm
-    sound.look(_later(state, 2 * EPOCHS))
+    sound.check(_later(state, 2 * EPOCHS))
     assert sound.alarm, "many epochs, but no time has passed"
     _rested(sound, _later(state, 2 * EPOCHS))
     assert sound.alarm == ""

@@ -25,7 +25,7 @@ from ringlog.node.registers.served import ServedRequests
 from ringlog.node.reports.loads import Loads, sizes_of
 from ringlog.node.retry import Stopped
 from ringlog.node.rows.replica import RowReplica
-from ringlog.protocol.balancer.load_book import Heard, measured, take
+from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
 from ringlog.protocol.balancer.load_reports import SELDOM_US, load_of, own_tablets
 from ringlog.protocol.effects import Now, WallClock, run_steps
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
@@ -88,7 +88,7 @@ def test_what_is_read_much_moves_if_reads_have_a_weight() -> None:
             for _ in range(600):
                 served.count_request(READS, state, lives.TABLE, tablets.ends[number])
         sizes = {lives.TABLE: dict.fromkeys(own[lives.TABLE], 2**30)}
-        heard.append(Heard(load_of(state, node, own, sizes, 0, served.rates(state, SELDOM_US)), 1))
+        heard.append(ReceivedLoad(load_of(state, node, own, sizes, 0, served.rates(state, SELDOM_US)), 1))
     reports = take(reports, heard, state)
     assert not advise(state, measured(reports, state)).moves
     state = applied(state, ChangeSettings((("balance_load_reads_percent", 33),)))

@@ -22,7 +22,7 @@ from ringlog.operator.rehearsal import balance_chart as balance_picture
 from ringlog.operator.rehearsal import balance_history as balance_film
 from ringlog.operator.rehearsal.balance_chart import EPOCHS, HIGH, LEFT, SECONDS, WIDE, draw_chart
 from ringlog.operator.rehearsal.balance_history import BalanceHistory, HistoryNode, history_of
-from ringlog.protocol.balancer.load_book import Heard
+from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.wire.records import NodeLoad, TableLoad
 from tests.kernel.entries import applied
 from tests.kernel.tablets import lives
@@ -46,13 +46,13 @@ def table_load(state: ClusterState, table: str, own: tuple[int, ...], sizes: tup
     return TableLoad(table, own, sizes, id=state.tables[table].id, count=state.tablets[TABLE].count)
 
 
-def said(state: ClusterState, appended: int) -> list[Heard]:
+def said(state: ClusterState, appended: int) -> list[ReceivedLoad]:
     """Every node reports: tablet i has i + 1 MiB."""
     found = []
     for node in sorted(state.nodes):
         own = [one.index for one in state.tablets[TABLE] if node in dict(lives.places(one))]
         sizes = tuple([(index + 1) * SIZE for index in own])
-        found.append(Heard(NodeLoad(node, 0, 1 << 40, (table_load(state, TABLE, tuple(own), sizes),)), appended))
+        found.append(ReceivedLoad(NodeLoad(node, 0, 1 << 40, (table_load(state, TABLE, tuple(own), sizes),)), appended))
     return found
 
 
@@ -106,8 +106,8 @@ def test_what_changes_nothing_is_no_moment() -> None:
 
 def test_a_report_counts_from_when_the_broker_took_it_and_only_if_it_is_believed() -> None:
     later = START.time + 1_000
-    wrong = Heard(NodeLoad(min(START.nodes), 0, 1, (table_load(START, TABLE, (0,), (-1,)),)), later)
-    balance_history = history_of([START], [*said(START, later), wrong, Heard(None, later)])
+    wrong = ReceivedLoad(NodeLoad(min(START.nodes), 0, 1, (table_load(START, TABLE, (0,), (-1,)),)), later)
+    balance_history = history_of([START], [*said(START, later), wrong, ReceivedLoad(None, later)])
     assert not balance_history.moments[0].sizes.any()
     assert in_film(balance_history, "bytes") == counted(START, balance_history)[1]
     assert balance_history.moments[-1].at == later
@@ -131,7 +131,7 @@ def test_tables_that_share_tablets_count_once_with_the_bytes_of_all() -> None:
     state = applied(START, lives.create_table("u", TabletOptions(base="t"), 2))
     more = table_load(state, "ks.u", (0, 1), (7, 7))
     beside = [
-        Heard(NodeLoad(one.load.node, 0, 1, (*one.load.tables, more)), one.appended)
+        ReceivedLoad(NodeLoad(one.load.node, 0, 1, (*one.load.tables, more)), one.appended)
         for one in said(state, state.time)
         if one.load is not None
     ]

@@ -14,7 +14,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.summary import LONG_US, OK, WARN, summary
 from ringlog.operator.views.words import OPERATION_COLUMNS, operation_rows
-from ringlog.protocol.balancer.load_book import SILENT_US, LastHeard
+from ringlog.protocol.balancer.load_book import SILENT_US, LastReports
 from ringlog.protocol.roles import ROLES
 from tests.kernel import entries
 from tests.kernel.operations.drive import applied, driven
@@ -26,7 +26,7 @@ AT_WORK = tuple(AgentView(role, "i", 1, 10, "active", 0, 1.0) for role in ROLES)
 
 
 def looked(state: ClusterState, silent: str = "", now: int = 0, acked: bool = True) -> dict[str, Any]:
-    heard = LastHeard({node.id: -SILENT_US if node.name == silent else 0 for node in state.nodes.values()}, 0)
+    heard = LastReports({node.id: -SILENT_US if node.name == silent else 0 for node in state.nodes.values()}, 0)
     acks = acknowledgements(state, 0) if acked else {}
     return _view_of(state, acks, heard, AT_WORK, now) | {
         "clocks": ["clock_skew: an hour", "  a way out"],

@@ -25,7 +25,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.tablets.stages import session
 from ringlog.protocol.balancer.balancer import NewLoads, ReadLoads, balance
-from ringlog.protocol.balancer.load_book import Heard
+from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.protocol.controller import Submit
 from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
 from ringlog.protocol.coordinator.coordinator import PublishedEpoch, UnstoredBytes, coordinate
@@ -155,7 +155,7 @@ def acks_of(state: ClusterState, rng: random.Random, draws: Draws) -> Iterator[N
         )
 
 
-def loads_of(state: ClusterState, rng: random.Random, draws: Draws) -> Iterator[Heard]:
+def loads_of(state: ClusterState, rng: random.Random, draws: Draws) -> Iterator[ReceivedLoad]:
     """Most of them as if a present node had said it of tables that exist, with amounts that a report may have."""
     for one in draws.through(NodeLoad, encode_node_load, decode_node_load, 8):
         found = one
@@ -163,7 +163,7 @@ def loads_of(state: ClusterState, rng: random.Random, draws: Draws) -> Iterator[
             tables = tuple(_table_load(state, rng, name) for name in sorted(state.tablets) if rng.random() < 0.7)
             capacity = rng.choice((None, 0, 1, 1 << 40, CAPACITY_MAX, one.capacity))
             found = replace(one, node=rng.choice(sorted(state.nodes)), at=0, capacity=capacity, tables=tables)
-        yield Heard(found if rng.random() < 0.9 else None, rng.choice((0, NOW, 1 << 62)))
+        yield ReceivedLoad(found if rng.random() < 0.9 else None, rng.choice((0, NOW, 1 << 62)))
 
 
 def _table_load(state: ClusterState, rng: random.Random, name: str) -> TableLoad:

@@ -16,7 +16,7 @@ from ringlog.kernel.columns.fast_dataclass import replaced
 from ringlog.kernel.model.state import ClusterState
 from ringlog.protocol.balancer import balancer
 from ringlog.protocol.balancer.balancer import PLANS_PER_ROUND, NewLoads, ReadLoads, balance, complaints
-from ringlog.protocol.balancer.load_book import UNREADABLE, Heard, ignored, measured, take
+from ringlog.protocol.balancer.load_book import UNREADABLE, ReceivedLoad, ignored, measured, take
 from ringlog.protocol.balancer.load_reports import BRIEFLY_US, SELDOM_US, LoadReportSchedule, load_of, own_tablets
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.effects import Newest, Until, run_steps
@@ -43,8 +43,8 @@ class Driver:
     def __init__(self, state: ClusterState, answer: Callable[[Submit], Any]) -> None:
         self.state = state
         self.answer = answer
-        self.loads: tuple[Heard, ...] = ()
-        self.heard: list[tuple[Heard, ...]] = []
+        self.loads: tuple[ReceivedLoad, ...] = ()
+        self.heard: list[tuple[ReceivedLoad, ...]] = []
         self.asked: list[Submit] = []
         self.noted: list[ReportRejections] = []
         self.waits: list[Wait] = []
@@ -105,13 +105,13 @@ def test_a_refusal_is_told_and_followed_by_a_pause() -> None:
 
 
 def test_the_newest_report_of_each_node_counts_and_old_ones_do_not() -> None:
-    heard = [Heard(load(N1, {0: 5}), 1), Heard(load(N1, {0: 7}), 2), Heard(load(N2, {1: 3}), 3)]
+    heard = [ReceivedLoad(load(N1, {0: 5}), 1), ReceivedLoad(load(N1, {0: 7}), 2), ReceivedLoad(load(N2, {1: 3}), 3)]
     reports = take(Reports(), heard, PILED)
     assert {node: one.loads["bytes"]["ks.t"] for node, one in measured(reports, PILED).items()} == {
         N1: {0: 7},
         N2: {1: 3},
     }
-    later = take(reports, [Heard(load(N2, {1: 3}), 3 + WINDOW_US)], PILED)
+    later = take(reports, [ReceivedLoad(load(N2, {1: 3}), 3 + WINDOW_US)], PILED)
     assert measured(later, PILED).keys() == {N2}
 
 
@@ -127,7 +127,7 @@ def test_the_newest_report_of_each_node_counts_and_old_ones_do_not() -> None:
     ],
 )
 def test_nonsense_is_ignored(bad: NodeLoad | None, code: str) -> None:
-    reports = take(Reports(), [Heard(load(N2, {}), 1), Heard(bad, 1)], PILED)
+    reports = take(Reports(), [ReceivedLoad(load(N2, {}), 1), ReceivedLoad(bad, 1)], PILED)
     assert [found for _, found in ignored(reports, PILED)] == [code]
     assert measured(reports, PILED).keys() == {N2}
 
@@ -135,19 +135,19 @@ def test_nonsense_is_ignored(bad: NodeLoad | None, code: str) -> None:
 def test_complaints_end_with_their_cause() -> None:
     """A node that reports nothing good is named, and no longer after its next good report."""
 
-    def told(*heard: Heard) -> list[tuple[str, str]]:
+    def told(*heard: ReceivedLoad) -> list[tuple[str, str]]:
         reports = take(Reports(), heard, PILED)
         advice = advise(PILED, measured(reports, PILED))
         return [(one.code, one.detail) for one in complaints(PILED, advice, reports)]
 
-    bad = Heard(load(N1, {}, capacity=0), 1)
+    bad = ReceivedLoad(load(N1, {}, capacity=0), 1)
     names = PILED.nodes[N1].name
-    good = [Heard(load(node, {}), 1) for node in PILED.nodes if node != N1]
+    good = [ReceivedLoad(load(node, {}), 1) for node in PILED.nodes if node != N1]
     assert told(bad, *good) == [
         ("no_capacity", f"the last report of {names} is ignored"),
         ("statistics_missing", f"{names}: it has not reported"),
     ]
-    assert told(bad, *good, Heard(load(N1, dict.fromkeys(range(8), 1)), 2)) == []
+    assert told(bad, *good, ReceivedLoad(load(N1, dict.fromkeys(range(8), 1)), 2)) == []
 
 
 def test_what_a_node_reports_and_when() -> None:
@@ -172,13 +172,13 @@ def test_tablets_that_have_come_are_reported_soon() -> None:
 
 def test_a_report_without_capacity_is_ignored_and_does_not_stop_the_balancer() -> None:
     driver = Driver(PILED, lambda effect: AppliedResult(effect.proposal.request_id, driver.state.epoch))
-    driver.loads = (Heard(decode_node_load(encode_node_load(load(N1, {}, capacity=0))), 1),)
+    driver.loads = (ReceivedLoad(decode_node_load(encode_node_load(load(N1, {}, capacity=0))), 1),)
     driver.run()
     assert driver.asked, "it plans by counts"
     assert [(one.subject, one.code) for one in driver.noted[0].found] == [("load", "no_capacity")]
 
 
-def plans(monkeypatch: pytest.MonkeyPatch, state: ClusterState, *rounds: tuple[Heard, ...]) -> list[int]:
+def plans(monkeypatch: pytest.MonkeyPatch, state: ClusterState, *rounds: tuple[ReceivedLoad, ...]) -> list[int]:
     """Return after which of these rounds of reports the balancer planned."""
     planned: list[int] = []
     at_rest = Advice(collect_input(state, [], {}), BalancePlan(()))
@@ -190,10 +190,10 @@ def plans(monkeypatch: pytest.MonkeyPatch, state: ClusterState, *rounds: tuple[H
 
 
 def test_a_report_that_says_the_same_causes_no_plan(monkeypatch: pytest.MonkeyPatch) -> None:
-    first, again = Heard(load(N1, {0: 5}), 1), Heard(load(N1, {0: 5}, at=2), 2)
+    first, again = ReceivedLoad(load(N1, {0: 5}), 1), ReceivedLoad(load(N1, {0: 5}, at=2), 2)
     (table,) = first.load.tables if first.load else ()
-    busy = Heard(NodeLoad(N1, 3, 1 << 40, (replace(table, reads=(7,)),)), 3)
-    assert plans(monkeypatch, PILED, (first,), (again,), (busy,), (Heard(load(N1, {0: 6}), 4),)) == [0, 3]
+    busy = ReceivedLoad(NodeLoad(N1, 3, 1 << 40, (replace(table, reads=(7,)),)), 3)
+    assert plans(monkeypatch, PILED, (first,), (again,), (busy,), (ReceivedLoad(load(N1, {0: 6}), 4),)) == [0, 3]
     rates = replaced(PILED, settings=PILED.settings.set("balance_load_reads_percent", 10))
     assert plans(monkeypatch, rates, (first,), (again,), (busy,)) == [0, 2]
 
@@ -202,6 +202,6 @@ def test_plans_for_reports_do_not_grow_with_the_number_of_nodes(monkeypatch: pyt
     """Each of 64 nodes reports another size, one after the other, twice."""
     names = [f"m{number}" for number in range(64)]
     state = replaced(PILED, nodes=PILED.nodes.update({name: node(name) for name in names}))
-    full = tuple(Heard(load(name, {}), 1) for name in names)
-    later = [(Heard(load(name, {}, capacity=(1 << 30) + time), time),) for time in (2, 3) for name in names]
+    full = tuple(ReceivedLoad(load(name, {}), 1) for name in names)
+    later = [(ReceivedLoad(load(name, {}, capacity=(1 << 30) + time), time),) for time in (2, 3) for name in names]
     assert len(plans(monkeypatch, state, full, *later)) == 1 + 2 * PLANS_PER_ROUND

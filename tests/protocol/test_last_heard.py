@@ -16,7 +16,7 @@ from ringlog.operator.views import views
 from ringlog.operator.views.tablets import explained, explanation
 from ringlog.operator.views.words import described, format_last_heard, format_node_state, span, wait_lines
 from ringlog.operator.views.zones import full_view
-from ringlog.protocol.balancer.load_book import SILENT_US, Heard, LastHeard, report_times
+from ringlog.protocol.balancer.load_book import SILENT_US, LastReports, ReceivedLoad, report_times
 from ringlog.protocol.balancer.load_reports import SELDOM_US
 from ringlog.protocol.roles import ROLES
 from ringlog.wire.records import NodeLoad
@@ -31,23 +31,23 @@ from tests.operator.test_waiting import asked
 NOW = 1_000_000_000
 
 
-def report(node: str, appended: int, own_clock: int = 0) -> Heard:
-    return Heard(NodeLoad(node, own_clock, 1, ()), appended)
+def report(node: str, appended: int, own_clock: int = 0) -> ReceivedLoad:
+    return ReceivedLoad(NodeLoad(node, own_clock, 1, ()), appended)
 
 
-def last(state: ClusterState, *silent: str, age: int = SILENT_US) -> LastHeard:
+def last(state: ClusterState, *silent: str, age: int = SILENT_US) -> LastReports:
     """All nodes reported just now, but for the ``silent`` ones (names)."""
-    return LastHeard({node.id: NOW - age if node.name in silent else NOW for node in state.nodes.values()}, NOW)
+    return LastReports({node.id: NOW - age if node.name in silent else NOW for node in state.nodes.values()}, NOW)
 
 
 def test_only_the_brokers_clock_counts() -> None:
-    found = report_times([report("a", 50, own_clock=10**15), Heard(None, 900), report("a", 40), report("b", 60)])
+    found = report_times([report("a", 50, own_clock=10**15), ReceivedLoad(None, 900), report("a", 40), report("b", 60)])
     assert found == {"a": 50, "b": 60}
     assert report_times([report("b", 80)], found) == {"a": 50, "b": 80}, "a reader goes on where it was"
 
 
 def test_a_node_is_silent_when_a_report_is_overdue() -> None:
-    found = LastHeard({"a": NOW - SILENT_US + 1, "b": NOW - SILENT_US}, NOW)
+    found = LastReports({"a": NOW - SILENT_US + 1, "b": NOW - SILENT_US}, NOW)
     assert (found.is_silent("a"), found.is_silent("b")) == (False, True)
     assert SELDOM_US < SILENT_US < 2 * SELDOM_US
     assert found.age("c") is None
@@ -55,7 +55,7 @@ def test_a_node_is_silent_when_a_report_is_overdue() -> None:
 
 
 def test_a_reader_whose_clock_is_behind_counts_from_the_newest_report() -> None:
-    found = LastHeard({"a": NOW, "b": NOW - SILENT_US}, NOW - 10**9)
+    found = LastReports({"a": NOW, "b": NOW - SILENT_US}, NOW - 10**9)
     assert (found.age("a"), found.age("b")) == (0, SILENT_US)
 
 
@@ -67,7 +67,7 @@ def test_a_dead_node_is_shown_as_silent_in_every_view() -> None:
     assert [name for name, row in rows.items() if row["silent"]] == ["n2"]
     assert format_node_state(rows["n2"]) == ("normal, silent", "4 min ago")
     assert rows["n2"]["heard_age_s"] == 240.0
-    assert format_last_heard(views.nodes(state, LastHeard())[0]) == "never"
+    assert format_last_heard(views.nodes(state, LastReports())[0]) == "never"
     view = views.operation(state, state.operations[operation], {}, last_reports=heard)
     line = "n2 is silent: last heard 4 min ago"
     assert line in wait_lines(view)

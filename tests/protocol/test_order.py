@@ -39,7 +39,7 @@ from ringlog.protocol.followers.publisher import (
     Restore,
     publish,
 )
-from ringlog.protocol.role import Accept, Acts, CheckSuperseded, Initialise, superseded, take_role
+from ringlog.protocol.role import BecomeActive, CheckSuperseded, Initialise, StartServing, superseded, take_role
 from ringlog.protocol.submission.commit import Undecided, commit
 from ringlog.protocol.submission.direct import AheadOfLog, Direct, NoCluster, RoleRefused
 from ringlog.protocol.submission.results import AppliedResult, CommitOutcome, EntryChain, RejectedResult
@@ -134,10 +134,10 @@ def world() -> World:
 
 
 def test_a_role_reads_the_log_before_it_takes_over() -> None:
-    notes = Notes(World(), {Acts: nothing, CheckSuperseded: nothing})
+    notes = Notes(World(), {BecomeActive: nothing, CheckSuperseded: nothing})
     assert notes.run(take_role(notes.direct, "keeper", "me")) == 1
     assert notes.seen[:2] == ["Until", "CatchUp"]
-    assert notes.seen[-3:] == ["Acts", "CheckSuperseded", "took over keeper"]
+    assert notes.seen[-3:] == ["BecomeActive", "CheckSuperseded", "took over keeper"]
     term = notes.world.state.terms["keeper"]
     assert (term.instance, superseded(notes.world.state, "keeper", 1)) == ("me", None)
     notes.world.direct(TakeOver("keeper", "other", 2))
@@ -167,7 +167,7 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results(wo
         CheckSuperseded: nothing,
         ReadResults: lambda _: (),
         Trim: nothing,
-        Accept: nothing,
+        StartServing: nothing,
         Requests: once(requests, alone),
         Publish: nothing,
         NoteApplied: nothing,
@@ -179,7 +179,7 @@ def test_a_validator_fences_then_makes_all_fates_final_then_reads_the_results(wo
     prepared = ["CatchUp", "CheckSuperseded", "Initialise", *recovered, "CheckSuperseded", "ReadResults", "Trim"]
     assert notes.seen[: len(prepared)] == prepared
     batch = [
-        "Accept",
+        "StartServing",
         "Requests",
         "Exclusive",
         "decided",
@@ -202,11 +202,11 @@ def test_a_validator_reads_no_more_while_much_waits(bound: str, monkeypatch: pyt
     monkeypatch.setattr("ringlog.protocol.validator.core.BATCH_ENTRIES_MAX", 2)
     world = World()
     requests = [(0, tuple(world.request() for _ in range(6)))]
-    outcomes = dict.fromkeys((Initialise, CheckSuperseded, Trim, Accept, Publish, NoteApplied, Ack), nothing)
+    outcomes = dict.fromkeys((Initialise, CheckSuperseded, Trim, StartServing, Publish, NoteApplied, Ack), nothing)
     nothing_came: dict[type, Callable[[Any], Any]] = {ReadResults: lambda _: (), RequestsDuringCommit: lambda _: ()}
     notes = Notes(world, {**outcomes, **nothing_came, Requests: once(requests, (), ())})
     notes.run(answer_requests("me", 1, notes.direct, SeededDraw(b"draw")))
-    turns = [name for name in notes.seen[notes.seen.index("Accept") :] if name in ("Requests", "decided")]
+    turns = [name for name in notes.seen[notes.seen.index("StartServing") :] if name in ("Requests", "decided")]
     assert turns == ["Requests", "decided", "decided", "Requests", "decided", "Requests", "Requests"], "6, 4, 2, 0 wait"
 
 
@@ -261,7 +261,8 @@ def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its
             raise Over
 
     notes = Notes(
-        world, {Accept: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
+        world,
+        {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest},
     )
     notes.run(keep(notes.direct))
     assert [type(effect.write) for effect in written] == [
@@ -291,7 +292,7 @@ def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was(wo
         if not stored:
             raise Over
 
-    known = {Accept: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
+    known = {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
     notes = Notes(world, {**known, StoredStamp: lambda _: stored.pop(0)})
     notes.run(keep(notes.direct))
     assert overs == [None, None, never, None]
@@ -316,14 +317,14 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published(world: Worl
         Follow: lambda _: EMPTY_STATE,
         NextStates: once(pairs),
         Restore: nothing,
-        Accept: nothing,
+        StartServing: nothing,
         Announce: nothing,
     }
     notes = Notes(world, known)
     notes.run(publish(notes.direct))
     assert notes.seen[:3] == ["CatchUp", "CheckSuperseded", "Initialise"]
     start = ["LastPublished", "Barrier", "CheckSuperseded", "Follow", "NextStates"]
-    rest = [*start, "CheckSuperseded", "Restore", "Accept"]
+    rest = [*start, "CheckSuperseded", "Restore", "StartServing"]
     assert notes.seen[3:] == [*rest, "CheckSuperseded", "announcing", "Announce", "NextStates"]
 
 
@@ -345,7 +346,7 @@ def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: in
         LastPublished: nothing,
         Follow: lambda _: EMPTY_STATE,
         NextStates: more,
-        Accept: nothing,
+        StartServing: nothing,
         Announce: found.append,
     }
     notes = Notes(World(), known)

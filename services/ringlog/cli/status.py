@@ -33,7 +33,7 @@ from ringlog.operator.views.words import (
     printable,
 )
 from ringlog.operator.views.zones import standing_view, timers_view
-from ringlog.protocol.balancer.load_book import LastHeard
+from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.context import ClusterContext
@@ -101,7 +101,7 @@ def status(
 
 
 def _view_of(
-    state: ClusterState, acks: Mapping[str, NodeAck], reports: LastHeard, agents: Sequence[AgentView], now: Micros
+    state: ClusterState, acks: Mapping[str, NodeAck], reports: LastReports, agents: Sequence[AgentView], now: Micros
 ) -> dict[str, Any]:
     """Return the state and the reports of nodes and agents as JSON."""
     doubted = [one.subject for a in agents for one in a.refused if one.code == ACK_REJECTED]

@@ -21,7 +21,7 @@ from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.kafka.topics import ACKS, LOAD
 from ringlog.log.port import LogRecord
 from ringlog.log.reading import read_to_end
-from ringlog.protocol.balancer.load_book import REJECTED, UNREADABLE, Heard
+from ringlog.protocol.balancer.load_book import REJECTED, UNREADABLE, ReceivedLoad
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import current
 from ringlog.wire.acks import REJECTED_ACK_REMEDY, WRONG_CODE, ReceivedAck, newest_ack, verified_ack, verified_load
@@ -42,11 +42,11 @@ class LoadsReader:
         self._log = KafkaLog(bootstrap_servers, cluster, LOAD)
         self._tail = self._log.tail(self._log.begin_offset())
 
-    def at_end(self) -> tuple[Heard, ...]:
+    def at_end(self) -> tuple[ReceivedLoad, ...]:
         """Return the unread reports up to the end that the topic has when this is called. Raises LogUnavailable."""
         return load_reports(read_to_end(self._log, self._tail, look=self._look), self._seldom)
 
-    def new(self) -> tuple[Heard, ...]:
+    def new(self) -> tuple[ReceivedLoad, ...]:
         """Return the reports that have arrived. Does not wait."""
         return load_reports(self._tail.poll(0.0), self._seldom)
 
@@ -56,19 +56,19 @@ class LoadsReader:
         self._log.close()
 
 
-def load_reports(records: Iterable[LogRecord], seldom: RateLimitedWarnings) -> tuple[Heard, ...]:
+def load_reports(records: Iterable[LogRecord], seldom: RateLimitedWarnings) -> tuple[ReceivedLoad, ...]:
     """Decode reports of the topic. ``seldom`` logs reports that are unreadable or rejected."""
     found, masters = [], current().ack_masters
     for record in records:
         if not record.data:
             continue
         try:
-            found.append(Heard(verified_load(record.data, masters), record.at))
+            found.append(ReceivedLoad(verified_load(record.data, masters), record.at))
         except WireError as error:
             is_forged = error.code == WRONG_CODE
             event, ends = (REJECTED, {"ends": REJECTED_ACK_REMEDY}) if is_forged else ("unreadable_load", {})
             seldom.warn(event, offset=record.offset, why=str(error), **ends)
-            found.append(Heard(None, record.at, REJECTED if is_forged else UNREADABLE))
+            found.append(ReceivedLoad(None, record.at, REJECTED if is_forged else UNREADABLE))
     return tuple(found)
 
 

@@ -12,7 +12,7 @@ from ringlog.kernel.balance.reports import Reports
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros, NodeId
 from ringlog.log.errors import LogError
-from ringlog.protocol.balancer.load_book import Heard, LastHeard, measured, report_times, take
+from ringlog.protocol.balancer.load_book import LastReports, ReceivedLoad, measured, report_times, take
 from ringlog.runtime.clock import SystemClock
 from ringlog.wire.records import NodeAck
 
@@ -29,19 +29,19 @@ class BalancerSnapshot:
     reports: Reports
     advice: Advice
     acks: Mapping[str, NodeAck]
-    last_reports: LastHeard
+    last_reports: LastReports
 
 
 def view_balancer(bootstrap_servers: str, cluster: str, state: ClusterState) -> BalancerSnapshot:
     """Read the reports and compute the balancer's plan. Raises TopicMissing, LogUnavailable."""
     records = read_load_reports(bootstrap_servers, cluster)
-    reports, last = take(Reports(), records, state), LastHeard(report_times(records), SystemClock().now_us())
+    reports, last = take(Reports(), records, state), LastReports(report_times(records), SystemClock().now_us())
     return BalancerSnapshot(
         state, reports, advise(state, measured(reports, state)), read_acks(bootstrap_servers, cluster), last
     )
 
 
-def read_load_reports(bootstrap_servers: str, cluster: str) -> tuple[Heard, ...]:
+def read_load_reports(bootstrap_servers: str, cluster: str) -> tuple[ReceivedLoad, ...]:
     """Return all records of the load topic. Raises TopicMissing, LogUnavailable."""
     with closing(LoadsReader(bootstrap_servers, cluster)) as loads:
         return loads.at_end()
@@ -59,12 +59,12 @@ class LastHeardReader:
         self._loads: LoadsReader | None = None
         self._at: dict[NodeId, Micros] = {}
 
-    def refresh(self) -> LastHeard:
+    def refresh(self) -> LastReports:
         """Read to the current end of the topic and return the times."""
         with suppress(LogError):
             self._loads = self._loads or LoadsReader(*self._place)
             self._at = report_times(self._loads.at_end(), self._at)
-        return LastHeard(self._at, SystemClock().now_us())
+        return LastReports(self._at, SystemClock().now_us())
 
     def close(self) -> None:
         """Close the consumer of the topic."""
@@ -72,7 +72,7 @@ class LastHeardReader:
             self._loads.close()
 
 
-def last_heard(bootstrap_servers: str, cluster: str) -> LastHeard:
+def last_heard(bootstrap_servers: str, cluster: str) -> LastReports:
     """Return the time of each node's last report, from one read of the topic."""
     with closing(LastHeardReader(bootstrap_servers, cluster)) as reader:
         return reader.refresh()

@@ -13,7 +13,7 @@ from ringlog.log.kafka.topic_state import ends_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.protocol import fencing as steps
 from ringlog.protocol.effects import run_steps
-from ringlog.protocol.fencing import EndsOfRows, TakeRights
+from ringlog.protocol.fencing import EndsOfRows, RevokeWriteAccess
 from ringlog.runtime.context import ClusterContext
 
 
@@ -31,12 +31,15 @@ def fence(
     LogError.
     """
 
-    def take_rights(effect: TakeRights) -> str:
+    def revoke_write_access(effect: RevokeWriteAccess) -> str:
         if i_made_sure is not None:
             return f"without the broker: {i_made_sure}"
         return f"rights taken from {', '.join(_take_rights(context, effect.writer, listener, protocol))}"
 
-    handlers: dict[type, Callable[[Any], Any]] = {TakeRights: take_rights, EndsOfRows: lambda _: _ends(context)}
+    handlers: dict[type, Callable[[Any], Any]] = {
+        RevokeWriteAccess: revoke_write_access,
+        EndsOfRows: lambda _: _ends(context),
+    }
     return run_steps(steps.fence(writer, reason), lambda effect: handlers[type(effect)](effect))
 
 

@@ -26,7 +26,7 @@ from ringlog.kernel.model.outcome import Accepted, Decision, EntryContext
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, Epoch
 from ringlog.protocol.effects import FOREVER, FaultPoint, Steps, Until
-from ringlog.protocol.role import Accept, CheckSuperseded
+from ringlog.protocol.role import CheckSuperseded, StartServing
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.wire.commands import encode_command
 from ringlog.wire.ids import derived_request_id
@@ -127,7 +127,7 @@ class Controller(ABC):
 def control(controller: Controller) -> Steps[None]:
     """Serve one term. Only an exception of the driver ends it."""
     yield from controller.start()
-    yield Accept()
+    yield StartServing()
     wait = Wait.NOTHING
     while True:
         yield from controller.update(wait)

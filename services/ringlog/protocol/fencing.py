@@ -22,7 +22,7 @@ from ringlog.protocol.effects import Steps
 
 
 @dataclass(frozen=True, slots=True)
-class TakeRights:
+class RevokeWriteAccess:
     """Make every leader reject the records of this writer's processes, permanently. Outcome: a text that says how."""
 
     writer: CdcWriter
@@ -35,6 +35,6 @@ class EndsOfRows:
 
 def fence(writer: CdcWriter, reason: str) -> Steps[FenceCdcWriter]:
     """Perform steps 1 to 3, and return the command for step 4."""
-    how: str = yield TakeRights(writer)
+    how: str = yield RevokeWriteAccess(writer)
     ends: tuple[Position, ...] = yield EndsOfRows()
     return FenceCdcWriter(writer.name, writer.incarnation, ends, f"{reason}; {how}")

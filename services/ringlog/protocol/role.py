@@ -15,8 +15,8 @@ from ringlog.protocol.submission.direct import Direct
 
 
 @dataclass(frozen=True, slots=True)
-class Acts:
-    """From here on this instance acts, in ``term``."""
+class BecomeActive:
+    """Start to be the active instance of the role, in ``term``."""
 
     term: int
 
@@ -34,8 +34,8 @@ class Initialise:
 
 
 @dataclass(frozen=True, slots=True)
-class Accept:
-    """Preparations are over: what comes in is worked on from here on."""
+class StartServing:
+    """Start to handle requests and records: the preparations are over."""
 
 
 def superseded(state: ClusterState, role: str, term: int) -> str | None:
@@ -51,7 +51,7 @@ def take_role(direct: Direct, role: str, instance: str, timeout: Micros | None =
     yield Until(lambda state: state.epoch > 0 or None, FOREVER, "the cluster to be founded")
     yield CatchUp()
     taken = yield from direct.take_over(role, instance, timeout)
-    yield Acts(taken.term)
+    yield BecomeActive(taken.term)
     yield CheckSuperseded()
     yield FaultPoint(f"took over {role}")
     return taken.term

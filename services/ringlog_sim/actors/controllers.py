@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.values import Micros
 from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
-from ringlog.protocol.balancer.load_book import Heard
+from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
-from ringlog.protocol.coordinator.coordinator import Forget, PublishedEpoch, UnstoredBytes, coordinate
-from ringlog.protocol.role import Accept
+from ringlog.protocol.coordinator.coordinator import DeleteAcks, PublishedEpoch, UnstoredBytes, coordinate
+from ringlog.protocol.role import StartServing
 from ringlog.protocol.roles import Role
 from ringlog.protocol.submission.submission import NoAnswer
 from ringlog.wire.errors import WireError
@@ -70,13 +70,13 @@ class AcksWorker(ControllerWorker):
         super().__init__(sim, host, committed)
         self._inbox: list[SimRecord] = []
         self._read = 0
-        self.replica.in_time |= {ReadAcks: self._all_acks, Accept: self._accept, NewAcks: self._new_acks}
+        self.replica.in_time |= {ReadAcks: self._all_acks, StartServing: self._start_serving, NewAcks: self._new_acks}
 
     def listen(self) -> list[SimTail]:
         """Start to read new records."""
         return [self.sim.broker.tail(self.host, ACKS, 0, self._read, self._take_acks)]
 
-    def _accept(self, _: Accept) -> Step:
+    def _start_serving(self, _: StartServing) -> Step:
         self.tails += self.listen()
         yield from self.client.start()
 
@@ -133,7 +133,7 @@ class CoordinatorWorker(AcksWorker):
     def work(self) -> Step:
         """Perform the coordinator's protocol on every change. It does not end."""
         self.replica.at_once |= {
-            Forget: lambda _: None,
+            DeleteAcks: lambda _: None,
             PublishedEpoch: lambda _: self._published,
             UnstoredBytes: lambda _: self.replica.recent.since_mark,
         }
@@ -160,7 +160,11 @@ class BalancerWorker(ControllerWorker):
         """Perform the balancer's protocol on every change. It does not end."""
         self._inbox: list[SimRecord] = []
         self._read = 0
-        self.replica.in_time |= {ReadLoads: self._all_loads, Accept: self._accept, NewLoads: self._new_loads}
+        self.replica.in_time |= {
+            ReadLoads: self._all_loads,
+            StartServing: self._start_serving,
+            NewLoads: self._new_loads,
+        }
         return self.replica.perform(balance())
 
     def _all_loads(self, _: ReadLoads) -> Step:
@@ -168,7 +172,7 @@ class BalancerWorker(ControllerWorker):
         self._read = records[-1].offset + 1 if records else 0
         return decoded_loads(records)
 
-    def _accept(self, _: Accept) -> Step:
+    def _start_serving(self, _: StartServing) -> Step:
         self.tails.append(self.sim.broker.tail(self.host, LOAD, 0, self._read, self._take))
         yield from self.client.start()
 
@@ -185,6 +189,6 @@ class BalancerWorker(ControllerWorker):
         self.replica.changed.fire()
 
 
-def decoded_loads(records: list[SimRecord]) -> list[Heard]:
+def decoded_loads(records: list[SimRecord]) -> list[ReceivedLoad]:
     """Return the records in the balancer's form."""
-    return [Heard(cached_load(record.value), record.time) for record in records]
+    return [ReceivedLoad(cached_load(record.value), record.time) for record in records]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ringlog.cache.port import Confirmation, WriteOutcome
 from ringlog.kernel.values import Micros
 from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, Store, StoredStamp, keep
-from ringlog.protocol.role import Accept
+from ringlog.protocol.role import StartServing
 from ringlog_sim.actors.role import Worker
 from ringlog_sim.devices.broker import ANSWER_US, Answer
 from ringlog_sim.devices.world import MS, SECOND, Unanswered
@@ -24,7 +24,7 @@ class CacheWriterWorker(Worker):
 
     def work(self) -> Step:
         """Update the cache to the newest epoch. It does not end."""
-        self.replica.at_once |= {Accept: lambda _: None, NextOffset: lambda _: self.replica.position}
+        self.replica.at_once |= {StartServing: lambda _: None, NextOffset: lambda _: self.replica.position}
         self.replica.in_time |= {Store: self._store, StoredStamp: self._stored_stamp, AwaitNewer: self._rest}
         return self.replica.perform(keep(self.direct.steps))
 

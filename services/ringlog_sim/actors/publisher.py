@@ -16,7 +16,7 @@ from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.folding import follow
 from ringlog.protocol.followers.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
-from ringlog.protocol.role import Accept
+from ringlog.protocol.role import StartServing
 from ringlog_sim.actors.role import Worker
 from ringlog_sim.devices.broker import CHANGES, METADATA, SimRecord
 from ringlog_sim.devices.memo import cached_change
@@ -35,7 +35,7 @@ class PublisherWorker(Worker):
         self._inbox: list[SimRecord] = []
         self._news = Signal()
         handlers: dict[type, Callable[[Any], Any]] = {
-            Accept: lambda _: None,
+            StartServing: lambda _: None,
             Restore: lambda _: None,
             Diverge: self._diverge,
             Follow: self._follow,

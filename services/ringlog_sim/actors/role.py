@@ -18,7 +18,7 @@ from ringlog.agents.ports import TransactionalProducer
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
-from ringlog.protocol.role import Acts, CheckSuperseded, Initialise, superseded, take_role
+from ringlog.protocol.role import BecomeActive, CheckSuperseded, Initialise, superseded, take_role
 from ringlog.protocol.submission.direct import RoleRefused
 from ringlog_sim.actors.snapshots import SimSnapshots
 from ringlog_sim.devices.broker import Fenced, NotOwner, SimBroker, SimTail
@@ -87,7 +87,7 @@ class Worker(ABC):
         self.draw = draw_of(sim, self.instance)
         self.replica = SimReplica(sim, host, self.name, is_independent=number == 1 and self.role == "validator")
         self.direct = SimAuthor(self.replica, self.instance, self.draw)
-        self.replica.at_once |= {Acts: self._act, CheckSuperseded: lambda _: self.check_superseded()}
+        self.replica.at_once |= {BecomeActive: self._become_active, CheckSuperseded: lambda _: self.check_superseded()}
         self.replica.in_time |= {Initialise: lambda _: self.initialise()}
         self._snapshots: SimSnapshots | None = None
         self._stores_snapshots = sim.log_ends.looked_after and handles_snapshots(self.role)
@@ -122,7 +122,7 @@ class Worker(ABC):
         if why is not None:
             raise Ended(why)
 
-    def _act(self, acts: Acts) -> None:
+    def _become_active(self, acts: BecomeActive) -> None:
         self.term = acts.term
         self.sim.world.tell(self.name, f"acts in term {self.term}")
         if self._stores_snapshots:

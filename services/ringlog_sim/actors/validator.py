@@ -6,7 +6,7 @@ from ringlog.kernel.history import find_request
 from ringlog.kernel.model.outcome import Entry, Folded
 from ringlog.kernel.model.state import ClusterState
 from ringlog.protocol.effects import Append
-from ringlog.protocol.role import Accept
+from ringlog.protocol.role import StartServing
 from ringlog.protocol.validator.validator import ReadResults, Requests, RequestsDuringCommit, Trim, answer_requests
 from ringlog.protocol.validator.values import Ack, NoteApplied, Publish, StopInstance, folded
 from ringlog.wire.entries import EncodedEntry
@@ -35,7 +35,7 @@ class ValidatorWorker(Worker):
         self._answered: set[str] = set()
         append = self.replica.in_time[Append]
         self.replica.at_once |= {
-            Accept: self._accept,
+            StartServing: self._start_serving,
             Trim: lambda _: None,
             NoteApplied: self._note_applied,
             Ack: lambda effect: self._ack(effect),
@@ -55,7 +55,7 @@ class ValidatorWorker(Worker):
     def _folding(self, state: ClusterState, encoded: EncodedEntry) -> Folded:
         return folded(state, encoded) if self.replica.is_independent else self.sim.folding(state, encoded.data)
 
-    def _accept(self, _: Accept) -> None:
+    def _start_serving(self, _: StartServing) -> None:
         self.tails.append(self.sim.broker.tail(self.host, REQUESTS, 0, self.committed, self._take))
 
     def _take(self, records: list[SimRecord]) -> None:

@@ -22,7 +22,7 @@ from ringlog.kernel.operations.gates import stopped_by
 from ringlog.kernel.operations.stages import in_flight
 from ringlog.kernel.values import Micros
 from ringlog.operator.rehearsal.balance_history import BalanceHistory, history_of
-from ringlog.protocol.balancer.load_book import Heard, measured, take
+from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
 from ringlog.protocol.coordinator.ack_book import AckBook
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
 from ringlog.protocol.rebalancer.data_nodes import Timers, followed
@@ -279,7 +279,7 @@ class Run:
         return summed.hexdigest()
 
 
-def _loads(run: Run) -> list[Heard]:
+def _loads(run: Run) -> list[ReceivedLoad]:
     return decoded_loads(run.sim.broker.partition(LOAD).records)
 
 

@@ -28,7 +28,7 @@ from ringlog.kernel.values import DatacenterReplication, Replication, TabletOpti
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.operator.views.tablets import explained, explanation, resizes_view, resizing
 from ringlog.protocol.balancer.balancer import REPORTED_MAX, complaints
-from ringlog.protocol.balancer.load_book import Heard, measured, take
+from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
 from ringlog.protocol.balancer.load_reports import load_of, own_tablets
 from ringlog.protocol.coordinator.core import CoordinatorView, rejections
 from tests.kernel.balance.test_at_rest import arrived, finished, loads
@@ -332,7 +332,7 @@ def test_reports_from_before_a_merge_count_for_no_other_table() -> None:
     for node in sorted(state.nodes):
         own = own_tablets(state, node)
         sizes = {table: dict.fromkeys(numbers, bytes_of[table] // 8) for table, numbers in own.items()}
-        heard.append(Heard(load_of(state, node, own, sizes, 0), 1))
+        heard.append(ReceivedLoad(load_of(state, node, own, sizes, 0), 1))
     reports = take(Reports(), heard, state)
     state = finished(decided := applied(state, DecideResize("ks.a", "merge", 1)), decided.tablets["ks.a"])
     inputs = input_of(state, measured(reports, state))

@@ -63,7 +63,7 @@ class AwaitSnapshotWork:
 
 
 @dataclass(frozen=True, slots=True)
-class Unarchived:
+class PendingArchive:
     """The archive must be extended to ``epoch``. ``wanted`` returns the digest of the state there.
 
     ``tries``: failed ones so far. ``since``: the time of the first failure. ``why``, ``hint``: of the last one.
@@ -78,13 +78,15 @@ class Unarchived:
     why: str = ""
     hint: str = ""
 
-    def in_vain(self, why: str, now: Micros, hint: str = "") -> Unarchived:
+    def after_failure(self, why: str, now: Micros, hint: str = "") -> PendingArchive:
         """Return the value after one more failed try.
 
         It keeps only the digest, because ``wanted`` may hold a whole state.
         """
         rests = min(2**self.tries, RESTS_MAX)
-        return Unarchived(self.epoch, partial(str, self.wanted()), self.tries + 1, rests, self.since or now, why, hint)
+        return PendingArchive(
+            self.epoch, partial(str, self.wanted()), self.tries + 1, rests, self.since or now, why, hint
+        )
 
     @property
     def words(self) -> str:
@@ -150,7 +152,7 @@ class SnapshotSteps:
         self._lock = threading.Lock()
         self._due: Start | None = None
         self._left: Start | None = None
-        self._behind: Unarchived | None = None
+        self._behind: PendingArchive | None = None
         self._ordered: ClusterState | None = None
 
     @property
@@ -180,7 +182,7 @@ class SnapshotSteps:
         is_ordered = self._ends is not None and allowed_begin(state) > 0
         self._left = mark if is_left else None
         known = None if self._ends is None else self._ends.behind(state)
-        self._behind = None if known is None else Unarchived(known.epoch, partial(str, known.digest))
+        self._behind = None if known is None else PendingArchive(known.epoch, partial(str, known.digest))
         self._add(self._left, state if is_ordered else None)
         return is_left or is_ordered or self._behind is not None
 
@@ -228,7 +230,7 @@ class SnapshotSteps:
         except LogError as error:
             self.give_up(error, 0 if start is None else start.state.epoch)
             if self._behind is not None and not self._behind.tries:
-                self._behind = self._behind.in_vain(error.message, self._now(), error.hint)
+                self._behind = self._behind.after_failure(error.message, self._now(), error.hint)
         return topic
 
     def give_up(self, error: LogError, epoch: Epoch = 0) -> None:
@@ -256,7 +258,7 @@ class SnapshotSteps:
             self._say("stored", head.epoch, bytes=size, chunks=len(head.chunks), digest=head.digest)
             yield FaultPoint("snapshots")
         if self._ends is not None:
-            earlier = self._behind or Unarchived(0, str)
+            earlier = self._behind or PendingArchive(0, str)
             wanted = partial(digest, start.state)
             self._behind = replace(earlier, epoch=start.state.epoch, wanted=wanted, rests=0)
 
@@ -280,8 +282,8 @@ class SnapshotSteps:
                 return
         self._behind = None
 
-    def _waits_on(self, behind: Unarchived, why: LogError) -> None:
-        self._behind = behind.in_vain(f"{why.code}: {why.message}", self._now(), why.hint)
+    def _waits_on(self, behind: PendingArchive, why: LogError) -> None:
+        self._behind = behind.after_failure(f"{why.code}: {why.message}", self._now(), why.hint)
         self._say("unarchived", behind.epoch, why=why, rests=self._behind.rests)
 
     def _is_stored(self, topic: SnapshotTopic, start: Start) -> bool:

@@ -95,7 +95,7 @@ def _writers(state: ClusterState) -> Iterator[Sample]:
         yield Sample("ringlog_cdc_writers_low_watermark_seconds", lowest / SECOND_US)
 
 
-class AnswerTimes:
+class LatencyMetrics:
     """The validator's queue and latencies. All times are in seconds of one monotonic clock."""
 
     def __init__(self) -> None:

@@ -112,7 +112,7 @@ class AcksThread(ControllerThread):
     def _new_acks(self, effect: NewAcks) -> Iterator[ReceivedAck] | None:
         """Return the acknowledgements since the last call; None if the keys have changed: all must be read again."""
         wait_s = WAITS_S[effect.wait]
-        offered = self.rest(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s)
+        offered = self.news_after_pause(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s)
         if current().ack_masters != self._masters:
             self._acknowledge_all(offered)  # the topic contains them, and is read again
             return None

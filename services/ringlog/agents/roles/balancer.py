@@ -8,7 +8,7 @@ from __future__ import annotations
 from ringlog.agents.roles.controller import WAITS_S, ControllerThread
 from ringlog.client.node_reports import LoadsReader
 from ringlog.protocol.balancer.balancer import ROLE, NewLoads, ReadLoads, balance
-from ringlog.protocol.balancer.load_book import Heard
+from ringlog.protocol.balancer.load_book import ReceivedLoad
 from ringlog.protocol.controller import Wait
 
 
@@ -26,8 +26,8 @@ class BalancerThread(ControllerThread):
         finally:
             self._loads.close()
 
-    def _new_loads(self, effect: NewLoads) -> tuple[Heard, ...]:
+    def _new_loads(self, effect: NewLoads) -> tuple[ReceivedLoad, ...]:
         wait_s = WAITS_S[effect.wait]
-        for offset, _ in self.rest(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s):
+        for offset, _ in self.news_after_pause(wait_s) if effect.wait is Wait.PAUSE else self.news(wait_s):
             self.acknowledge(offset)
         return self._loads.new()

@@ -11,7 +11,7 @@ from ringlog.client.errors import SubmissionTimedOut
 from ringlog.kernel.model.state import ClusterState, changes_nothing
 from ringlog.kernel.values import Epoch
 from ringlog.protocol.controller import ReportRejections, Submit, Wait
-from ringlog.protocol.role import Accept
+from ringlog.protocol.role import StartServing
 from ringlog.protocol.submission.results import AppliedResult, Submitted
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.records import RefusedProposal
@@ -38,7 +38,11 @@ class ControllerThread(RoleThread):
             clock=self.clock,
             replica=self.replica,
         )
-        self.driver.handlers |= {Accept: lambda _: self._accept(), Submit: self._submit, ReportRejections: self._note}
+        self.driver.handlers |= {
+            StartServing: lambda _: self._start_serving(),
+            Submit: self._submit,
+            ReportRejections: self._note,
+        }
         try:
             self.run_protocol()
         finally:
@@ -48,24 +52,24 @@ class ControllerThread(RoleThread):
     def run_protocol(self) -> None:
         """Run the role's protocol."""
 
-    def _accept(self) -> None:
+    def _start_serving(self) -> None:
         self._client.start()
-        self.accepting()
+        self.mark_active()
 
     def is_news(self, before: ClusterState, after: ClusterState) -> bool:
-        """Of an epoch that changes nothing nothing follows; how many there were is asked when it looks anyway."""
+        """Return False for an epoch without a change: the plan stays the same."""
         return not changes_nothing(before, after)
 
     def handled_epoch(self) -> Epoch:
-        """It looks at the newest epoch that it has folded."""
+        """Return the newest folded epoch, which each plan uses."""
         return self.replica.state.epoch
 
     def refused(self) -> tuple[RefusedProposal, ...]:
-        """What cannot go on, since when: nodes' mistakes, and proposals that the validator refuses."""
+        """Return the rejected proposals and the mistakes of nodes, each with its start."""
         return self._refused
 
     def _note(self, effect: ReportRejections) -> None:
-        """Keep for all to see what is refused, with the time at which it first was; each is logged once."""
+        """Keep the rejections for the status, each with the time of its first occurrence. Each is logged once."""
         since = {(one.subject, one.command, one.code, one.detail): one.since for one in self._refused}
         now = self.clock.now_us()
         keys = list(dict.fromkeys((one.subject, one.kind, one.code, one.detail[:DETAIL_MAX]) for one in effect.found))

@@ -17,7 +17,7 @@ from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka.topics import ACKS, topic_name
 from ringlog.protocol.balancer.load_book import report_times
 from ringlog.protocol.coordinator.ack_book import AckBook
-from ringlog.protocol.coordinator.coordinator import Forget, PublishedEpoch, UnstoredBytes, coordinate
+from ringlog.protocol.coordinator.coordinator import DeleteAcks, PublishedEpoch, UnstoredBytes, coordinate
 from ringlog.protocol.coordinator.core import ROLE
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.monitoring.metrics import Sample
@@ -34,17 +34,17 @@ class CoordinatorThread(AcksThread):
 
     def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
         super().__init__(settings, acknowledge, ended)
-        self._shown = AckBook()
-        self._looking = threading.Lock()
+        self._metrics_acks = AckBook()
+        self._metrics_lock = threading.Lock()
         self._loads: LoadsReader | None = None
-        self._heard_at: dict[NodeId, Micros] = {}
+        self._reported_at: dict[NodeId, Micros] = {}
 
     def figures(self) -> Iterator[Sample]:
-        """What the state says of the cluster."""
+        """Yield the metrics of the cluster's state, and of ignored acknowledgements."""
         state = self.replica.state
-        with self._looking:
-            acks = self._shown.newest(state)
-        yield from cluster_samples(state, acks, self.clock.now_us(), self._last_heard())
+        with self._metrics_lock:
+            acks = self._metrics_acks.newest(state)
+        yield from cluster_samples(state, acks, self.clock.now_us(), self._report_times())
         yield from super().figures()
 
     def run_protocol(self) -> None:
@@ -53,9 +53,9 @@ class CoordinatorThread(AcksThread):
         self.register_ack_handlers()
         if self.settings.metrics_port is not None:
             loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.look)
-            self._heard_at, self._loads = report_times(loads.at_end()), loads
+            self._reported_at, self._loads = report_times(loads.at_end()), loads
         self.driver.handlers |= {
-            Forget: self._forget,
+            DeleteAcks: self._delete_acks,
             PublishedEpoch: lambda _: epochs.newest(),
             UnstoredBytes: lambda _: self.replica.recent.since_mark,
         }
@@ -68,34 +68,34 @@ class CoordinatorThread(AcksThread):
         finally:
             pruning.stop()
             epochs.close()
-            with self._looking:
+            with self._metrics_lock:
                 if self._loads is not None:
                     self._loads.close()
                 self._loads = None
 
-    def _last_heard(self) -> dict[NodeId, Micros]:
-        """Read on at each look: the coordinator itself may be waiting for the validator."""
-        with self._looking:
+    def _report_times(self) -> dict[NodeId, Micros]:
+        """Return the time of each node's last load report. Reads here, because the main thread may wait for long."""
+        with self._metrics_lock:
             while self._loads is not None and (records := self._loads.new()):
-                self._heard_at = report_times(records, self._heard_at)
-            return self._heard_at
+                self._reported_at = report_times(records, self._reported_at)
+            return self._reported_at
 
     def reset_acks(self) -> None:
         """Also forget the acknowledgements of the metrics."""
         super().reset_acks()
-        with self._looking:
-            self._shown = AckBook()
+        with self._metrics_lock:
+            self._metrics_acks = AckBook()
 
     def _read(self, records: Iterable[Offered]) -> Iterator[tuple[int, NodeAck]]:
-        """Who watches has acknowledgements of its own: a look changes what is remembered of them."""
+        """Also add the acknowledgements to the book of the metrics. ``AckBook.newest`` changes its book."""
         for offset, ack in super()._read(records):
             if self.settings.metrics_port is not None:
-                with self._looking:
-                    self._shown.take(offset, ack)
+                with self._metrics_lock:
+                    self._metrics_acks.take(offset, ack)
             yield offset, ack
 
-    def _forget(self, effect: Forget) -> None:
-        """A process that goes on speaking for such a node is not argued with: its last word goes at the next start."""
+    def _delete_acks(self, effect: DeleteAcks) -> None:
+        """Delete the acknowledgements of nodes that have left. A later one is deleted at the next start."""
         try:
             for node in effect.nodes:
                 self.producer.send(topic_name(self.settings.cluster, ACKS.suffix), None, key=node.encode())

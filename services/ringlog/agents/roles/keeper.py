@@ -52,7 +52,7 @@ class KeeperThread(FollowingThread):
             lambda offset: delete_entries(*place, offset),
             archive,
             self._published,
-            self.goes_on,
+            self.may_continue,
         )
 
     def _published(self) -> Epoch:
@@ -72,7 +72,7 @@ class KeeperThread(FollowingThread):
             NextOffset: lambda _: self.replica.position,
             Store: self._store,
             StoredStamp: lambda _: self._stored_stamp(),
-            AwaitNewer: self._rest,
+            AwaitNewer: self._await_newer,
         }
         try:
             self.driver.run_steps(keep(self.author.protocol))
@@ -127,10 +127,10 @@ class KeeperThread(FollowingThread):
             return None
         return None if found is None else found[0]
 
-    def _rest(self, effect: AwaitNewer) -> None:
+    def _await_newer(self, effect: AwaitNewer) -> None:
         if not effect.answered:
-            self.rest(RETRY_S)
+            self.news_after_pause(RETRY_S)
         elif pause := self._writes.pause_after(time.monotonic_ns() // 1_000):
-            self.rest(pause / 1e6)
+            self.news_after_pause(pause / 1e6)
         else:
             self.news(BEAT_S)

@@ -59,7 +59,7 @@ from ringlog.log.replicas.poll_policy import PollPolicy
 from ringlog.log.replicas.recent import LAST_ALONE, RecentEntries
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.state_agreement import EVIDENCE, DigestComparison
-from ringlog.protocol.role import Accept, Acts, CheckSuperseded, superseded, take_role
+from ringlog.protocol.role import BecomeActive, CheckSuperseded, StartServing, superseded, take_role
 from ringlog.runtime.clock import SystemClock
 from ringlog.runtime.draw import SystemDraw
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
@@ -84,7 +84,7 @@ class InvariantMonitor:
         self._looked_at = -EPOCHS
         self._beats = BEATS
 
-    def look(self, state: ClusterState) -> None:
+    def check(self, state: ClusterState) -> None:
         """Count one beat, and check the state if enough epochs and beats have passed.
 
         After a broken invariant, the next check covers the whole state again.
@@ -157,7 +157,7 @@ class RoleThread(ABC):
         self._folded = False
         self._stopping = threading.Event()
         self._status, self._why = "starting", ""
-        self._sound = InvariantMonitor(self.role)
+        self._invariants = InvariantMonitor(self.role)
         self.seldom = RateLimitedWarnings(log)
         self._threads = (
             threading.Thread(target=self._run, name=self.role, daemon=True),
@@ -182,7 +182,7 @@ class RoleThread(ABC):
         """Return a view of the role with its metrics."""
         is_active, refused = self._status == ACTIVE, len(self.refused())
         handled, more = self.handled_epoch(), tuple(self.figures())
-        alarm, waits = self._sound.alarm, self._snapshots.waits
+        alarm, waits = self._invariants.alarm, self._snapshots.waits
         return RoleView(log_view(self.replica), self.term, is_active, handled, refused, alarm, more, waits)
 
     def stop(self) -> None:
@@ -223,11 +223,11 @@ class RoleThread(ABC):
         """Return whether a newer state must wake the role. Called in the replica's thread."""
         return True
 
-    def accepting(self) -> None:
+    def mark_active(self) -> None:
         """Mark the role as active: its preparations are over."""
         self._status = ACTIVE
         log.info("active", role=self.role, instance=self.instance, term=self.term, epoch=self.replica.state.epoch)
-        self._tell()
+        self._publish_status()
 
     def look(self) -> None:
         """Raise Superseded or Stopping if this instance must not continue."""
@@ -235,7 +235,7 @@ class RoleThread(ABC):
         if self._stopping.is_set():
             raise Stopping
 
-    def goes_on(self) -> bool:
+    def may_continue(self) -> bool:
         """Return False if ``look`` would raise."""
         return not self._stopping.is_set() and superseded(self.replica.state, self.role, self.term) is None
 
@@ -256,8 +256,8 @@ class RoleThread(ABC):
         self.raise_if_halted()
         return records
 
-    def rest(self, pause_s: float) -> list[Offered]:
-        """As ``news``, but after a full pause: the last try failed, and news would not help."""
+    def news_after_pause(self, pause_s: float) -> list[Offered]:
+        """Pause, then return the records as ``news`` does: the last try failed, and a record would not help earlier."""
         self._stopping.wait(pause_s)
         return self.news(0)
 
@@ -279,16 +279,16 @@ class RoleThread(ABC):
             self.replica.start()
             self.driver = LogDriver(self.replica.log, self.replica, self.clock, self.look, WAIT_S)
             self.driver.handlers |= {
-                Acts: self._act,
+                BecomeActive: self._become_active,
                 CheckSuperseded: lambda _: self.look(),
-                Accept: lambda _: self.accepting(),
+                StartServing: lambda _: self.mark_active(),
             }
             with self.author.translated():
                 steps = take_role(self.author.protocol, self.role, self.instance, micros(TAKE_OVER_TIMEOUT_S))
                 self.driver.run_steps(steps)
                 self.work()
         except Stopping:
-            end = self._last_look()
+            end = self._end_after_stop()
         except Superseded as error:
             end = End(SUPERSEDED, str(error))
         except (ReplicaHalted, LogDamaged, TopicMisconfigured, Diverged) as error:
@@ -311,12 +311,12 @@ class RoleThread(ABC):
             self._snapshots.stop()
             self.replica.stop()
             self.log.close()
-            self._say_goodbye(end)
+            self._publish_last_status(end)
         if end is not None:
             log.warning("ended", role=self.role, instance=self.instance, term=self.term, code=end.code, why=end.detail)
             self._ended(end)
 
-    def _last_look(self) -> End | None:
+    def _end_after_stop(self) -> End | None:
         """Return the end of an instance that was stopped: superseded if the log has a higher term.
 
         An instance that slept through its replacement first loses its partition, before it has folded the new term.
@@ -330,7 +330,7 @@ class RoleThread(ABC):
             return None
         return None
 
-    def _act(self, acts: Acts) -> None:
+    def _become_active(self, acts: BecomeActive) -> None:
         """Become the active instance: subscribe to folded entries, and continue the maintenance work that was left."""
         self.term = acts.term
         self.replica.subscribe(self._on_folded, self.replica.halt_on_defect)
@@ -366,29 +366,29 @@ class RoleThread(ABC):
         """Check invariants and report the status at each beat, until the worker stops."""
         reporting = Reporting()
         while not self._stopping.wait(LOOK_S):
-            self._sound.look(self.replica.state)
-            if reporting.is_due(self.handled_epoch(), (self._status, self.refused(), self._wrong()), LOOK_S):
-                self._tell()
+            self._invariants.check(self.replica.state)
+            if reporting.is_due(self.handled_epoch(), (self._status, self.refused(), self._problem()), LOOK_S):
+                self._publish_status()
 
-    def _wrong(self) -> str:
+    def _problem(self) -> str:
         """Return the defect or wait of a role that continues its work; empty if there is none."""
-        return self._sound.alarm or self._snapshots.waits
+        return self._invariants.alarm or self._snapshots.waits
 
-    def _say_goodbye(self, end: End | None) -> None:
+    def _publish_last_status(self, end: End | None) -> None:
         """Publish the last status, in the thread of the work, which may have used the producer until now.
 
         A superseded instance publishes none, because the status belongs to the active instance.
         """
         if end is None or end.code != SUPERSEDED:
-            self._tell()
+            self._publish_status()
         self.producer.close()
 
-    def _tell(self) -> None:
+    def _publish_status(self) -> None:
         """Publish the status. If it is lost, the next one follows."""
         if superseded(self.replica.state, self.role, self.term) is not None:
             return
         epoch, now = self.handled_epoch(), self.clock.now_us()
-        why = (self._why or self._wrong())[:WHY_CHARS_MAX]
+        why = (self._why or self._problem())[:WHY_CHARS_MAX]
         status = AgentStatus(self.role, self.instance, self.term, epoch, self._status, now, self.refused(), why)
         topic = topic_name(self.settings.cluster, AGENTS.suffix)
         try:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 
 from ringlog.agents.exits import Superseded
 from ringlog.agents.fenced_producer import FencedProducer, TransactionRecord
-from ringlog.agents.monitoring.metrics import AnswerTimes
+from ringlog.agents.monitoring.metrics import LatencyMetrics
 from ringlog.agents.ports import Acknowledge, Ended
 from ringlog.agents.roles.results import ResultsLog
 from ringlog.agents.roles.role import LOOK_S, Offered, RoleThread
@@ -39,7 +39,7 @@ class ValidatorThread(RoleThread):
 
     def __init__(self, settings: ProcessSettings, acknowledge: Acknowledge, ended: Ended) -> None:
         super().__init__(settings, acknowledge, ended)
-        self._times = AnswerTimes()
+        self._latencies = LatencyMetrics()
 
     def work(self) -> None:
         """Answer requests, forever."""
@@ -67,18 +67,18 @@ class ValidatorThread(RoleThread):
 
     def figures(self) -> Iterator[Sample]:
         """Return the metrics of waiting requests and latencies."""
-        return self._times.samples()
+        return self._latencies.samples()
 
-    def accepting(self) -> None:
+    def mark_active(self) -> None:
         """Mark the role as active, and measure commits from now on: earlier entries were not for requests."""
         append = self.driver.handlers[Append]
 
         def noted(effect: Append) -> None:
-            self._times.sent(time.monotonic())
+            self._latencies.sent(time.monotonic())
             append(effect)
 
         self.driver.handlers[Append] = noted
-        super().accepting()
+        super().mark_active()
 
     def handled_epoch(self) -> int:
         """The validator decides on the newest epoch that it has folded."""
@@ -119,7 +119,7 @@ class ValidatorThread(RoleThread):
         arrived = [self._request(record) for record in offered]
         now = time.monotonic()
         for offset, requests in arrived:
-            self._times.arrived(offset, len(requests), now)
+            self._latencies.arrived(offset, len(requests), now)
         return arrived
 
     def _read_on(self, reader: KafkaTail, wait_s: float) -> Sequence[LogRecord]:
@@ -140,19 +140,19 @@ class ValidatorThread(RoleThread):
         self._reader = requests.tail(position)
 
     def _publish(self, effect: Publish, fenced: FencedProducer) -> None:
-        self._times.committed(time.monotonic())
+        self._latencies.committed(time.monotonic())
         fenced.commit(self._written(effect))
         for result in effect.results:
             if not is_floor_mark(result):
-                self._times.settled(result.outcome)
+                self._latencies.settled(result.outcome)
 
     def _note_applied(self, effect: NoteApplied) -> None:
-        self._times.committed(time.monotonic())
+        self._latencies.committed(time.monotonic())
         for result in effect.results:
-            self._times.settled(result.outcome)
+            self._latencies.settled(result.outcome)
 
     def _acknowledge(self, effect: Ack) -> None:
-        self._times.acknowledged(effect.offset, time.monotonic())
+        self._latencies.acknowledged(effect.offset, time.monotonic())
         self.acknowledge(effect.offset)
 
     def _written(self, effect: Publish) -> list[TransactionRecord]:

@@ -25,7 +25,7 @@ from ringlog.kernel.balance.reports import Reports, measured_of
 from ringlog.kernel.model.state import EMPTY_STATE, OWNING, ClusterState, in_order
 from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.values import NodeId
-from ringlog.protocol.balancer.load_book import Heard, take
+from ringlog.protocol.balancer.load_book import ReceivedLoad, take
 
 Ints = NDArray[np.int64]
 
@@ -151,7 +151,7 @@ class BalanceHistory:
             self.moments = [replace(one, moving=max(one.moving, gone.moving)) for gone, one in pairs]
 
 
-def history_of(states: Iterable[ClusterState], reports_in: Iterable[Heard]) -> BalanceHistory:
+def history_of(states: Iterable[ClusterState], reports_in: Iterable[ReceivedLoad]) -> BalanceHistory:
     """Return the history of a log. Each state is recorded by its time, after the reports that the broker appended by
     then.
     """

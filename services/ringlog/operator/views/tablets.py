@@ -21,7 +21,7 @@ from ringlog.kernel.values import NodeId
 from ringlog.operator.views.views import NO_REPORTS, name_of, pauses, silent_nodes
 from ringlog.operator.views.waiting import COORDINATOR, tablet_waiting
 from ringlog.operator.views.words import picked, silent_lines, with_names
-from ringlog.protocol.balancer.load_book import LastHeard, ignored
+from ringlog.protocol.balancer.load_book import LastReports, ignored
 from ringlog.protocol.controller import decided_now
 from ringlog.protocol.coordinator.core import resizes
 from ringlog.protocol.coordinator.witnesses import session_tries
@@ -237,7 +237,7 @@ def explanation(
     tablets: TabletMap,
     number: int,
     acks: Mapping[str, NodeAck],
-    load_reports: LastHeard = NO_REPORTS,
+    load_reports: LastReports = NO_REPORTS,
 ) -> Json:
     """Return why a tablet moves and the condition it waits for, or why it stays."""
     name = f"{tablets.table}/{number}"

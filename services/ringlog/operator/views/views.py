@@ -24,11 +24,11 @@ from ringlog.log.kafka.retention import FOR_EVER, Retention
 from ringlog.operator.intents.replication import replication_json
 from ringlog.operator.views.waiting import tries, waiting
 from ringlog.operator.views.words import picked
-from ringlog.protocol.balancer.load_book import LastHeard
+from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.wire.records import NodeAck
 
 Json = dict[str, Any]
-NO_REPORTS: Final = LastHeard()
+NO_REPORTS: Final = LastReports()
 """The value for callers without the times of reports."""
 
 
@@ -53,7 +53,7 @@ def placements(state: ClusterState, keyspace: str) -> Json | None:
     return {"read": rows(lambda g: g.read), "write": rows(lambda g: g.write)}
 
 
-def nodes(state: ClusterState, last_reports: LastHeard | None = None) -> list[Json]:
+def nodes(state: ClusterState, last_reports: LastReports | None = None) -> list[Json]:
     """Return the directory, sorted by name. States are those of ``kernel.operations.node_states``.
 
     ``num_tokens`` is present while a node requests another number of tokens than it owns. With ``last_reports``, each
@@ -76,13 +76,13 @@ def nodes(state: ClusterState, last_reports: LastHeard | None = None) -> list[Js
     ]
 
 
-def last_heard_fields(last_reports: LastHeard, node: NodeId) -> Json:
+def last_heard_fields(last_reports: LastReports, node: NodeId) -> Json:
     """Return the time of a node's last report (``heard_at``, microseconds, null: never) and ``heard_age_s``."""
     age = last_reports.age(node)
     return {"heard_at": last_reports.at.get(node), "heard_age_s": None if age is None else age / SECOND_US}
 
 
-def silent_nodes(state: ClusterState, last_reports: LastHeard, nodes: Iterable[NodeId]) -> list[Json]:
+def silent_nodes(state: ClusterState, last_reports: LastReports, nodes: Iterable[NodeId]) -> list[Json]:
     """Return those of ``nodes`` whose report is overdue, sorted by name."""
     return [
         {"node": name_of(state, node)} | last_heard_fields(last_reports, node)
@@ -153,7 +153,7 @@ def operation(
     acks: Mapping[str, NodeAck] | None = None,
     now: Micros | None = None,
     doubted: Collection[str] = (),
-    last_reports: LastHeard = NO_REPORTS,
+    last_reports: LastReports = NO_REPORTS,
     *,
     advises: bool = True,
 ) -> Json:
@@ -228,7 +228,7 @@ def operations(
     acks: Mapping[str, NodeAck] | None = None,
     now: Micros | None = None,
     doubted: Collection[str] = (),
-    last_reports: LastHeard = NO_REPORTS,
+    last_reports: LastReports = NO_REPORTS,
 ) -> list[Json]:
     """Return operations and cluster-wide requests, oldest first, in flight and recently ended."""
     found = [operation(state, op, acks, now, doubted, last_reports) for op in state.operations.values()]

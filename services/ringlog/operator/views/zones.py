@@ -20,7 +20,7 @@ from ringlog.kernel.zones.resets import has_quorum, members
 from ringlog.kernel.zones.salvage import having
 from ringlog.operator.views.views import NO_REPORTS, name_of, silent_nodes
 from ringlog.operator.views.zone_explanations import explain, names, timer_line
-from ringlog.protocol.balancer.load_book import LastHeard
+from ringlog.protocol.balancer.load_book import LastReports
 from ringlog.protocol.rebalancer.data_nodes import SCALE_DOWN, RunningTimer, Timers, followed, matching, running, unfit
 from ringlog.protocol.rebalancer.zone_groups import FAILED, HAS, SessionReports, coming, session
 from ringlog.protocol.rebalancer.zone_waits import waits_of
@@ -95,7 +95,7 @@ def settings_view(state: ClusterState, zone: Zone, timers: Sequence[RunningTimer
 
 
 def full_view(
-    state: ClusterState, zone: Zone, replica_reports: SessionReports, reports: LastHeard = NO_REPORTS
+    state: ClusterState, zone: Zone, replica_reports: SessionReports, reports: LastReports = NO_REPORTS
 ) -> Json:
     """Return a zone's settings, and each partition with its roles, last decision and wait.
 

@@ -27,7 +27,7 @@ from ringlog.kernel.commands.placement.resizes import DecideResize
 from ringlog.kernel.commands.placement.tablets import BALANCER, MigrateTablets
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, NodeId
-from ringlog.protocol.balancer.load_book import Heard, ignored, measured, take
+from ringlog.protocol.balancer.load_book import ReceivedLoad, ignored, measured, take
 from ringlog.protocol.controller import TABLETS, Controller, Proposal, Rejection, RoundPlan, Wait, control, proposal_of
 from ringlog.protocol.effects import Newest, Steps
 
@@ -42,7 +42,7 @@ REPORTED_MAX: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class ReadLoads:
-    """Outcome: each record of the topic ``load``, from its beginning, as ``load_book.Heard``."""
+    """Outcome: each record of the topic ``load``, from its beginning, as ``load_book.ReceivedLoad``."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +70,12 @@ class BalancerController(Controller):
 
     def start(self) -> Steps[None]:
         """Read all load reports."""
-        records: Sequence[Heard] = yield ReadLoads()
+        records: Sequence[ReceivedLoad] = yield ReadLoads()
         self._reports = take(self._reports, records, (yield Newest()))
 
     def update(self, wait: Wait) -> Steps[None]:
         """Read new load reports."""
-        self._came: Sequence[Heard] = yield NewLoads(wait)
+        self._came: Sequence[ReceivedLoad] = yield NewLoads(wait)
 
     def plan(self) -> Steps[RoundPlan | None]:
         """Return the next decisions and migrations."""

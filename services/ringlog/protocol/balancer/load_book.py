@@ -37,7 +37,7 @@ REJECTED: Final = "load_not_believed"
 
 
 @dataclass(frozen=True, slots=True)
-class Heard:
+class ReceivedLoad:
     """A load report, and when the broker appended it. ``load`` None: the record was rejected with ``code``."""
 
     load: NodeLoad | None
@@ -45,7 +45,7 @@ class Heard:
     code: str = UNREADABLE
 
 
-def take(reports: Reports, records: Iterable[Heard], state: ClusterState) -> Reports:
+def take(reports: Reports, records: Iterable[ReceivedLoad], state: ClusterState) -> Reports:
     """Return the reports after these records, checked against the state."""
     registered = report_basis(state)
     for one in records:
@@ -86,7 +86,9 @@ SILENT_US: Final[Micros] = SELDOM_US + SELDOM_US // 2
 """A node without a report for this long is shown as silent: one report is overdue by half an interval."""
 
 
-def report_times(records: Iterable[Heard], earlier: Mapping[NodeId, Micros] | None = None) -> dict[NodeId, Micros]:
+def report_times(
+    records: Iterable[ReceivedLoad], earlier: Mapping[NodeId, Micros] | None = None
+) -> dict[NodeId, Micros]:
     """Return the broker's time of each node's last report. ``earlier``: the result for earlier records."""
     found = dict(earlier or {})
     for one in records:
@@ -96,7 +98,7 @@ def report_times(records: Iterable[Heard], earlier: Mapping[NodeId, Micros] | No
 
 
 @dataclass(frozen=True, slots=True)
-class LastHeard:
+class LastReports:
     """The broker's time of each node's last report, and the reader's clock ``now``. All times in microseconds."""
 
     at: Mapping[NodeId, Micros] = field(default_factory=dict)

@@ -17,7 +17,7 @@ from ringlog.protocol.effects import Newest, Steps, WallClock
 
 
 @dataclass(frozen=True, slots=True)
-class Forget:
+class DeleteAcks:
     """Delete the acknowledgements of nodes that have left. Node ids are never used again."""
 
     nodes: tuple[NodeId, ...]
@@ -45,7 +45,7 @@ class CoordinatorController(Controller):
     def start(self) -> Steps[None]:
         """Read all acknowledgements, and delete those of nodes that have left."""
         self._acks = yield from read_acks()
-        yield Forget(_left(self._acks, (yield Newest())))
+        yield DeleteAcks(_left(self._acks, (yield Newest())))
 
     def update(self, wait: Wait) -> Steps[None]:
         """Read new acknowledgements."""

@@ -20,7 +20,7 @@ from ringlog.cache.projection import CacheDelta, FullProjection, Stamp, delta, f
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.protocol.effects import Barrier, FaultPoint, Newest, Steps, WallClock
-from ringlog.protocol.role import Accept, CheckSuperseded
+from ringlog.protocol.role import CheckSuperseded, StartServing
 from ringlog.protocol.submission.direct import Direct
 
 ROLE = "keeper"
@@ -75,7 +75,7 @@ class AwaitNewer:
 def keep(direct: Direct) -> Steps[None]:
     """Serve one term of the cache writer. Only an exception of the driver ends it."""
     writer = CacheWriter()
-    yield Accept()
+    yield StartServing()
     while True:
         confirmed_at = yield WallClock()
         yield Barrier(direct.timeout)

@@ -23,7 +23,7 @@ from ringlog.kernel.changes import EPOCHS, PUBLICATIONS, ChangeRecord, EpochChan
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import Epoch
 from ringlog.protocol.effects import Barrier, FaultPoint, Steps
-from ringlog.protocol.role import Accept, CheckSuperseded, take_id
+from ringlog.protocol.role import CheckSuperseded, StartServing, take_id
 from ringlog.protocol.submission.direct import Direct
 from ringlog.wire.changes import content_of, encode_change
 
@@ -94,7 +94,7 @@ def publish(direct: Direct, difference: Difference = diff) -> Steps[None]:
     start: ClusterState = yield Follow(last)
     is_resumed = last is None
     if last is None:
-        yield Accept()
+        yield StartServing()
     else:
         is_resumed = yield from _resume(last, start)
     while True:
@@ -128,7 +128,7 @@ def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
     except ValueError as error:
         yield Diverge(str(error))
     yield Restore(state)
-    yield Accept()
+    yield StartServing()
     return True
 
 

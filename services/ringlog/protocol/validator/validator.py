@@ -132,7 +132,7 @@ def answer_requests(
     )
     yield Trim(oldest)
     trimmed = (validator.pruned, validator.floor)
-    yield role.Accept()
+    yield role.StartServing()
     while True:
         records: Sequence[Arrived] = ()
         # Requests above the limit stay in the topic, so a burst of them does not grow this process.
