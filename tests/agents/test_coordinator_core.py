@@ -24,7 +24,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode
 from ringlog.kernel.commands.topology.operations import AdvanceOperation
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication
-from ringlog.protocol.coordinator.ack_book import is_vouched_for
+from ringlog.protocol.coordinator.ack_book import matches_log
 from ringlog.protocol.coordinator.core import (
     HORIZON_WAIT_US,
     UNWATCHED_MARGIN_US,
@@ -347,6 +347,6 @@ def test_an_acknowledgement_counts_once_its_epoch_is_folded() -> None:
     state = joining(World(), 1)
     (ack,) = acks_of(state).values()
     ahead = replace(ack, applied=state.epoch + 1, state_id=state.state_id)
-    assert not is_vouched_for(ahead, state)
-    assert is_vouched_for(replace(ahead, applied=state.epoch), state)
-    assert not is_vouched_for(replace(ahead, applied=state.epoch, cluster_id=ack.node), state)
+    assert not matches_log(ahead, state)
+    assert matches_log(replace(ahead, applied=state.epoch), state)
+    assert not matches_log(replace(ahead, applied=state.epoch, cluster_id=ack.node), state)

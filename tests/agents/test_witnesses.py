@@ -102,7 +102,7 @@ def test_ignored_last_words_are_told(streaming: tuple[ClusterState, str], wrong:
     for number, ack in enumerate(all_acks(state).values()):
         book.take(number, ack)
     book.take(100, replace(all_acks(state)["n1"], **wrong))  # type: ignore[arg-type]
-    (refusal,) = rejections(CoordinatorView(state, book.newest(state), state.epoch, 0, said=book.said()))
+    (refusal,) = rejections(CoordinatorView(state, book.newest(state), state.epoch, 0, latest_acks=book.latest()))
     assert (refusal.subject, refusal.code) == (name, "bad_field")
     assert refusal.detail.startswith(told)
 

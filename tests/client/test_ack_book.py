@@ -9,11 +9,11 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.model.state import ClusterState
 from ringlog.protocol.controller import Wait
 from ringlog.protocol.coordinator.ack_book import (
-    STRANGERS_MAX,
+    UNCOUNTED_MAX,
     WAITING_MAX,
     AckBook,
     ReadAcks,
-    is_vouched_for,
+    matches_log,
     read_acks,
     update_acks,
 )
@@ -36,13 +36,13 @@ def ack_of(state: ClusterState) -> NodeAck:
 def test_an_acknowledgement_counts_in_its_own_log_from_its_epoch_on() -> None:
     early, late = grown(FOUNDED, 1), grown(FOUNDED, 5)
     ack = ack_of(early)
-    assert is_vouched_for(ack, early)
-    assert is_vouched_for(ack, late)
-    assert not is_vouched_for(ack_of(late), early)
-    assert not is_vouched_for(replace(ack, state_id=uuid(77)), late)
-    assert not is_vouched_for(replace(ack, cluster_id=uuid(78)), late)
-    assert not is_vouched_for(replace(ack, node=uuid(9, space=2)), late)
-    assert not is_vouched_for(replace(ack, state_id=""), late)
+    assert matches_log(ack, early)
+    assert matches_log(ack, late)
+    assert not matches_log(ack_of(late), early)
+    assert not matches_log(replace(ack, state_id=uuid(77)), late)
+    assert not matches_log(replace(ack, cluster_id=uuid(78)), late)
+    assert not matches_log(replace(ack, node=uuid(9, space=2)), late)
+    assert not matches_log(replace(ack, state_id=""), late)
 
 
 def test_one_that_is_ahead_leaves_the_one_before_in_force() -> None:
@@ -83,12 +83,12 @@ def test_invented_nodes_neither_fill_the_book_nor_push_a_node_out() -> None:
     ack = ack_of(FOUNDED)
     book.take(0, ack)
     assert set(book.newest(FOUNDED)) == {ME}
-    invented = [uuid(number, space=9) for number in range(STRANGERS_MAX + 5)]
+    invented = [uuid(number, space=9) for number in range(UNCOUNTED_MAX + 5)]
     for offset, other in enumerate(invented, start=1):
         book.take(offset, replace(ack, node=other))
     assert set(book.nodes()) == {ME, *invented[5:]}
-    book.take(STRANGERS_MAX + 10, replace(ack, node=invented[5]))
-    book.take(STRANGERS_MAX + 11, replace(ack, node=invented[0]))
+    book.take(UNCOUNTED_MAX + 10, replace(ack, node=invented[5]))
+    book.take(UNCOUNTED_MAX + 11, replace(ack, node=invented[0]))
     assert set(book.nodes()) == {ME, *invented[7:], invented[5], invented[0]}
     assert set(book.newest(FOUNDED)) == {ME}
 

@@ -47,7 +47,7 @@ def at_rest(state: ClusterState) -> ClusterState:
     for _ in range(200):
         timers = followed(timers, state)
         known = look(state, rest, timers)
-        rest = known.rest
+        rest = known.idle
         asked = propose(known)
         if not asked:
             return state
@@ -128,7 +128,7 @@ def test_a_cancel_holds_whichever_instance_looks() -> None:
     first = look(state, NO_IDLE_ZONES, followed(Timers(), state))
     assert propose(first) == ()
     state = joined(state, "F")
-    for rest in (first.rest, NO_IDLE_ZONES):
+    for rest in (first.idle, NO_IDLE_ZONES):
         assert propose(look(state, rest, followed(Timers(), state))) == ()
     (row,) = full_view(state, state.zones["z"], said(state))["partitions"]
     assert row["stuck"]
@@ -136,7 +136,7 @@ def test_a_cancel_holds_whichever_instance_looks() -> None:
     assert row["waits"].endswith("; ringlog zone rebalance z 0")
     assert belongs(at_rest(done(state, TriggerRebalance("z", state.epoch))))
     changed = done(state, *down("A"))
-    assert propose(look(changed, first.rest, followed(Timers(), changed))), "a data node has changed"
+    assert propose(look(changed, first.idle, followed(Timers(), changed))), "a data node has changed"
 
 
 def test_another_capacity_and_another_mode_are_changes_of_a_zone() -> None:
@@ -196,8 +196,8 @@ class Changes(RuleBasedStateMachine):
             known = look(self.state, self.rest, self.timers)
             heard = {node for place, node in enumerate(ids(LETTERS)) if words >> place & 1}
             some = {key: {n: one for n, one in found.items() if n in heard} for key, found in known.reports.items()}
-            self.rest = known.rest
-            self.leads(RebalancerView(self.state, some, known.data_nodes, known.rest))
+            self.rest = known.idle
+            self.leads(RebalancerView(self.state, some, known.data_nodes, known.idle))
 
     @rule(replicas=st.integers(1, 5))
     def replicas(self, replicas: int) -> None:
@@ -235,7 +235,7 @@ class Changes(RuleBasedStateMachine):
         for _ in range(200):
             self.timers = followed(self.timers, self.state)
             known = look(self.state, self.rest, self.timers)
-            self.rest = known.rest
+            self.rest = known.idle
             if not self.leads(known):
                 break
         else:

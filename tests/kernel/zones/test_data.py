@@ -459,10 +459,10 @@ def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) ->
             ]
         else:
             whole = RebalancerView(state, said(state))
-            rest = idle_zones(replace(whole, rest=rest))
-            asked = propose(replace(whole, rest=rest))
+            rest = idle_zones(replace(whole, idle=rest))
+            asked = propose(replace(whole, idle=rest))
             assert asked == propose(whole), "nothing is asked of zones that rest"
-            assert list(rejections(replace(whole, rest=rest))) == list(rejections(whole)), "nor is one of them stuck"
+            assert list(rejections(replace(whole, idle=rest))) == list(rejections(whole)), "nor is one of them stuck"
             wanted = [*of_coordinator(state), *(one.command for one in asked)]
             random.shuffle(wanted)
         for command in wanted[: random.choice([1, 2, 9])]:

@@ -29,7 +29,7 @@ from ringlog.kernel.zones.resets import can_go_on, members
 from ringlog.node.protocol.followers import Step, step_of
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
 from ringlog.protocol.rebalancer.zone_groups import COPY, FAILED, HAS, RETURNED, before, coming, session
-from ringlog.protocol.rebalancer.zone_waits import hopeless
+from ringlog.protocol.rebalancer.zone_waits import blocking_dead_nodes
 
 REPORTS_MAX: Final = 5_000
 """The limit of reports in one acknowledgement, so that it fits into one record."""
@@ -118,4 +118,4 @@ class Member:
 
 def _waits_for_dead_nodes(state: ClusterState, one: ZonePartition) -> bool:
     """Return True if the pending step of a partition waits for nodes that are dead."""
-    return bool(one.pending) and one.cancel is None and bool(hopeless(state, one))
+    return bool(one.pending) and one.cancel is None and bool(blocking_dead_nodes(state, one))

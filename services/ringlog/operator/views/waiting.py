@@ -38,7 +38,7 @@ from ringlog.kernel.zones.data import zone_of
 from ringlog.operator.views import ways_out as advice
 from ringlog.operator.views.clocks import left_ahead, ways_of
 from ringlog.operator.views.words import when
-from ringlog.protocol.coordinator.ack_book import is_vouched_for
+from ringlog.protocol.coordinator.ack_book import matches_log
 from ringlog.protocol.coordinator.waits import (
     ACKNOWLEDGEMENTS,
     DECISION,
@@ -147,7 +147,7 @@ def _wrong_reports(wrong: tuple[tuple[NodeId, str], ...], nodes: tuple[NodeId, .
 def tries(state: ClusterState, found: Operation, acks: Mapping[str, NodeAck]) -> tuple[tuple[NodeId, FailedTries], ...]:
     """Return (node, failed stream attempts) of an operation's present stage, sorted."""
     since = counts_from(found)
-    told = [(node, one) for node, ack in acks.items() if is_vouched_for(ack, state) for one in ack.tries]
+    told = [(node, one) for node, ack in acks.items() if matches_log(ack, state) for one in ack.tries]
     return tuple((node, one) for node, one in sorted(told, key=repr) if (one.operation, one.since) == (found.id, since))
 
 

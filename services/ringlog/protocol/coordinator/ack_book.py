@@ -31,7 +31,7 @@ WAITING_MAX = 64
 
 Above it the middle one is dropped: the oldest one may count now, and the newest ones will count later.
 """
-STRANGERS_MAX = 10_000
+UNCOUNTED_MAX = 10_000
 """The most nodes kept without an acknowledgement that ever counted.
 
 Above it the node that was silent for longest is dropped until its next acknowledgement. Any client can invent nodes, so
@@ -53,7 +53,7 @@ class NewAcks:
     wait: Wait
 
 
-def is_vouched_for(ack: NodeAck, state: ClusterState) -> bool:
+def matches_log(ack: NodeAck, state: ClusterState) -> bool:
     """Return whether the acknowledgement belongs to this log, as ``state`` knows it.
 
     It must name the log's state at its epoch. If the history no longer remembers that epoch, it must name no state.
@@ -71,39 +71,39 @@ class AckBook:
 
     def __init__(self) -> None:
         self._read: dict[NodeId, list[ReceivedAck]] = {}
-        self._said: dict[NodeId, ReceivedAck] = {}
-        self._strangers: dict[NodeId, None] = {}
+        self._latest: dict[NodeId, ReceivedAck] = {}
+        self._uncounted: dict[NodeId, None] = {}
         """The nodes without an acknowledgement that ever counted, in the order of their last acknowledgement."""
 
     def take(self, offset: int, ack: NodeAck) -> None:
         """Add the acknowledgement that the topic has at ``offset``."""
-        if ack.node in self._strangers or ack.node not in self._read:
-            self._strangers.pop(ack.node, None)
-            self._strangers[ack.node] = None
+        if ack.node in self._uncounted or ack.node not in self._read:
+            self._uncounted.pop(ack.node, None)
+            self._uncounted[ack.node] = None
         read = self._read.setdefault(ack.node, [])
         known, heard = (order_of(read[0][1].incarnation) if read else (0, "")), order_of(ack.incarnation)
         # Only the greatest incarnation counts: an older process of the node may still serve under an epoch that this
         # one left.
         if heard > known:
             read.clear()
-        if heard > known or (heard == known and offset >= self._said.get(ack.node, (offset, ack))[0]):
-            self._said[ack.node] = offset, ack
+        if heard > known or (heard == known and offset >= self._latest.get(ack.node, (offset, ack))[0]):
+            self._latest[ack.node] = offset, ack
         if heard >= known and all(offset != other for other, _ in read):
             insort(read, (offset, ack), key=place_of)
         if len(read) > WAITING_MAX:
             del read[WAITING_MAX // 2]
-        if len(self._strangers) > STRANGERS_MAX:
-            silent = next(iter(self._strangers))
-            del self._strangers[silent], self._read[silent]
-            self._said.pop(silent, None)
+        if len(self._uncounted) > UNCOUNTED_MAX:
+            silent = next(iter(self._uncounted))
+            del self._uncounted[silent], self._read[silent]
+            self._latest.pop(silent, None)
 
     def nodes(self) -> tuple[NodeId, ...]:
         """Return the nodes with an acknowledgement, sorted."""
         return tuple(sorted(self._read))
 
-    def said(self) -> dict[NodeId, NodeAck]:
+    def latest(self) -> dict[NodeId, NodeAck]:
         """Return the last acknowledgement of each node, even if it does not count. It shows the node's mistake."""
-        return {node: ack for node, (_, ack) in self._said.items()}
+        return {node: ack for node, (_, ack) in self._latest.items()}
 
     def newest(self, state: ClusterState) -> dict[NodeId, NodeAck]:
         """Return the last acknowledgement of each node that counts in ``state``. Drops the ones before it.
@@ -113,11 +113,11 @@ class AckBook:
         """
         found = {}
         for node, read in self._read.items():
-            last = max((at for at, (_, ack) in enumerate(read) if is_vouched_for(ack, state)), default=None)
+            last = max((at for at, (_, ack) in enumerate(read) if matches_log(ack, state)), default=None)
             if last is not None:
                 del read[:last]
                 found[node] = read[0][1]
-                self._strangers.pop(node, None)
+                self._uncounted.pop(node, None)
         return found
 
 

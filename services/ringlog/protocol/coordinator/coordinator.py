@@ -61,7 +61,7 @@ class CoordinatorController(Controller):
         if generation != self._complete[0]:
             self._complete = (generation, now)
         acks = self._acks
-        view = CoordinatorView(state, acks.newest(state), published, now, self._complete[1], acks.said(), unstored)
+        view = CoordinatorView(state, acks.newest(state), published, now, self._complete[1], acks.latest(), unstored)
         return RoundPlan(propose(view), rejections(view))
 
     def forget_inputs(self) -> None:

@@ -40,7 +40,7 @@ from ringlog.kernel.service import GATED, next_step
 from ringlog.kernel.tablets.groups import is_dead
 from ringlog.kernel.values import Command, Epoch, GenerationId, Micros
 from ringlog.protocol.controller import TABLETS, Proposal, Rejection, decided_now, is_accepted, proposal_of
-from ringlog.protocol.coordinator.ack_book import is_vouched_for
+from ringlog.protocol.coordinator.ack_book import matches_log
 from ringlog.protocol.coordinator.tablet_steps import resize_steps, tablet_steps
 from ringlog.protocol.coordinator.witnesses import complaints, reports_of, session_tries, valid_reports, witnesses_of
 from ringlog.wire.records import NodeAck
@@ -62,8 +62,8 @@ class CoordinatorView:
 
     ``acks``: the acknowledgements that count, by node id. ``published``: the last epoch in the change topics.
     ``complete_since``: when this instance first saw all data of the prepared generation; 0: long ago, so it does not
-    wait for writers. ``said``: the last acknowledgement of each node, even if it does not count. ``unstored``: bytes of
-    the entries since the newest mark of a snapshot.
+    wait for writers. ``latest_acks``: the last acknowledgement of each node, even if it does not count. ``unstored``:
+    bytes of the entries since the newest mark of a snapshot.
     """
 
     state: ClusterState
@@ -71,7 +71,7 @@ class CoordinatorView:
     published: Epoch
     now: Micros
     complete_since: Micros = 0
-    said: Mapping[str, NodeAck] | None = None
+    latest_acks: Mapping[str, NodeAck] | None = None
     unstored: int = 0
 
 
@@ -105,7 +105,7 @@ def rejections(view: CoordinatorView) -> tuple[Rejection, ...]:
     """
     found = []
     for operation in in_flight(view.state):
-        for _, text in complaints(view.state, view.acks, operation, view.said):
+        for _, text in complaints(view.state, view.acks, operation, view.latest_acks):
             found.append(Rejection(operation.id, AdvanceOperation.__name__, "bad_field", text))
         decision = decided_now(view.state, _next_step(view, operation, next_stage(operation) or ""))
         if isinstance(decision, Rejected) and decision.code not in WAITING_CODES:
@@ -122,8 +122,8 @@ def resizes(state: ClusterState, acks: Mapping[str, NodeAck]) -> tuple[FinishRes
     """Return the commands that would finish the decided resizes, with the nodes' acknowledgements and reports."""
     if all(tablets.resize is None for tablets in state.tablets.values()):
         return ()
-    said = [report for node, ack in sorted(acks.items()) for report in valid_reports(state, node, ack)]
-    return tuple(resize_steps(state, witnesses_of(state, acks), said))
+    reports = [report for node, ack in sorted(acks.items()) for report in valid_reports(state, node, ack)]
+    return tuple(resize_steps(state, witnesses_of(state, acks), reports))
 
 
 def prepared_in_full(state: ClusterState) -> GenerationId | None:
@@ -165,7 +165,7 @@ def _failures(view: CoordinatorView, operation: Operation) -> Steps:
     most, since = setting(state, "stream_tries_max"), counts_from(operation)
     for node, ack in sorted(view.acks.items()):
         tries = [one for one in ack.tries if (one.operation, one.since) == (operation.id, since) and one.count >= most]
-        if tries and is_vouched_for(ack, state):
+        if tries and matches_log(ack, state):
             last = max(tries, key=lambda one: one.count)
             source = state.nodes[last.source].name if last.source in state.nodes else last.source
             reason = f"rows from {source}: {last.reason}"[:REASON_LENGTH_MAX]
@@ -177,8 +177,8 @@ def _failures(view: CoordinatorView, operation: Operation) -> Steps:
 def _tablet_steps(view: CoordinatorView) -> Steps:
     state = view.state
     if any(tablets.transitions or tablets.resize is not None for tablets in state.tablets.values()):
-        said = [report for node, ack in sorted(view.acks.items()) for report in valid_reports(state, node, ack)]
-        for command in tablet_steps(state, witnesses_of(state, view.acks), said, _exhausted_sessions(view)):
+        reports = [report for node, ack in sorted(view.acks.items()) for report in valid_reports(state, node, ack)]
+        for command in tablet_steps(state, witnesses_of(state, view.acks), reports, _exhausted_sessions(view)):
             if is_accepted(state, command):
                 yield TABLETS, command
 

@@ -15,7 +15,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState, Operation
 from ringlog.kernel.operations.gates import REPORTED_STAGES, broken_epochs, broken_report, gaining_nodes
 from ringlog.kernel.values import NodeId, StreamReport, Witness
-from ringlog.protocol.coordinator.ack_book import is_vouched_for
+from ringlog.protocol.coordinator.ack_book import matches_log
 from ringlog.wire.records import FailedTries, NodeAck
 
 Acks = Mapping[str, NodeAck]
@@ -77,7 +77,7 @@ def _counted(state: ClusterState, acks: Acks) -> list[tuple[NodeId, NodeAck]]:
 
 def _counts(state: ClusterState, node: NodeId, ack: NodeAck) -> bool:
     """Return whether an acknowledgement is the node's own, of this log, and of a node that has not left."""
-    return node == ack.node and is_vouched_for(ack, state) and state.nodes[node].state != "left"
+    return node == ack.node and matches_log(ack, state) and state.nodes[node].state != "left"
 
 
 def _own(state: ClusterState, node: NodeId, ack: NodeAck) -> tuple[StreamReport, ...]:
@@ -106,7 +106,7 @@ def _of_another_history(state: ClusterState, ack: NodeAck) -> bool:
 
     An epoch that the history does not remember cannot be compared, so it causes no complaint.
     """
-    return state_id_at(state, ack.applied) != "" and not is_vouched_for(ack, state)
+    return state_id_at(state, ack.applied) != "" and not matches_log(ack, state)
 
 
 def _of_acks(state: ClusterState, acks: Acks) -> Iterator[tuple[NodeId, str]]:

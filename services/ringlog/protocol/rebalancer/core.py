@@ -67,7 +67,14 @@ from ringlog.protocol.rebalancer.zone_groups import (
     session,
 )
 from ringlog.protocol.rebalancer.zone_tablets import SUBJECT, migrations
-from ringlog.protocol.rebalancer.zone_waits import gone, hopeless, off_target, unfillable, waits_of, without_copy
+from ringlog.protocol.rebalancer.zone_waits import (
+    blocking_dead_nodes,
+    left_nodes,
+    off_target,
+    unfillable,
+    waits_of,
+    without_copy,
+)
 
 ROLE: Final = "rebalancer"
 ROUND_MAX: Final = 256
@@ -76,18 +83,18 @@ ROUND_MAX: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class RebalancerView:
-    """The input of one round. ``data_nodes``: commands of expired timers. ``rest``: idle zones of the last round."""
+    """The input of one round. ``data_nodes``: commands of expired timers. ``idle``: idle zones of the last round."""
 
     state: ClusterState
     reports: SessionReports
     data_nodes: tuple[SetDataNodes, ...] = ()
-    rest: IdleZones = NO_IDLE_ZONES
+    idle: IdleZones = NO_IDLE_ZONES
 
 
 def idle_zones(view: RebalancerView) -> IdleZones:
     """Return the zones that need no look until they change."""
     state = view.state
-    return next_idle_zones(view.rest, state, lambda zone: bool(_lost(view, zone) or _triggered(state, zone)))
+    return next_idle_zones(view.idle, state, lambda zone: bool(_automatic_reset(view, zone) or _trigger(state, zone)))
 
 
 def propose(view: RebalancerView) -> tuple[Proposal, ...]:
@@ -106,27 +113,27 @@ def _steps(view: RebalancerView) -> Iterator[tuple[str, Command]]:
     state = view.state
     yield from ((command.zone, command) for command in view.data_nodes)
     changing = {command.zone for command in view.data_nodes}
-    for name, zone in _awake(view):
-        lost = _lost(view, zone)
+    for name, zone in _active_zones(view):
+        lost = _automatic_reset(view, zone)
         if lost is not None:
             yield name, lost
         for partition in partitions_of(state, zone) if zone.moving else ():
             if partition.pending and (lost is None or partition.number not in lost.partitions):
-                for command in _on_its_way(view, partition):
+                for command in _next_command(view, partition):
                     yield partition_key(name, partition.number), command
-        triggered = _triggered(state, zone)
+        triggered = _trigger(state, zone)
         if triggered is not None and name not in changing:
             yield name, triggered
-    if (moves := migrations(state, view.rest.zones)) is not None:
+    if (moves := migrations(state, view.idle.zones)) is not None:
         yield SUBJECT, moves
 
 
-def _awake(view: RebalancerView) -> Iterator[tuple[str, Zone]]:
+def _active_zones(view: RebalancerView) -> Iterator[tuple[str, Zone]]:
     """Yield the zones that are not idle, by name."""
-    return ((name, view.state.zones[name]) for name in sorted(view.state.zones) if name not in view.rest.zones)
+    return ((name, view.state.zones[name]) for name in sorted(view.state.zones) if name not in view.idle.zones)
 
 
-def _on_its_way(view: RebalancerView, partition: ZonePartition) -> Iterator[Command]:
+def _next_command(view: RebalancerView, partition: ZonePartition) -> Iterator[Command]:
     """Yield the next command about a partition with pending steps, if there is one."""
     name, number, revision = partition.zone, partition.number, partition.revisions.pending
     applied = not awaited(partition, view.reports)
@@ -145,21 +152,21 @@ def _on_its_way(view: RebalancerView, partition: ZonePartition) -> Iterator[Comm
     elif gone_for_good := [node for node in coming(partition) if view.state.nodes[node].state == "left"]:
         why = f"{', '.join(_names(view.state, gone_for_good))} cannot follow: left for good"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
-    elif partition.planned is not None and (dead := _helpless(view.state, partition)):
+    elif partition.planned is not None and (dead := _blocking_node_names(view.state, partition)):
         why = f"{', '.join(dead)} cannot follow, and another target is planned"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
 
 
-def _helpless(state: ClusterState, partition: ZonePartition) -> list[str]:
+def _blocking_node_names(state: ClusterState, partition: ZonePartition) -> list[str]:
     """Return the names of the nodes that the pending step waits for although they cannot answer."""
-    return _names(state, {*hopeless(state, partition), *unfillable(state, partition)})
+    return _names(state, {*blocking_dead_nodes(state, partition), *unfillable(state, partition)})
 
 
 def _names(state: ClusterState, nodes: Iterable[NodeId]) -> list[str]:
     return sorted(state.nodes[node].name for node in nodes)
 
 
-def _lost(view: RebalancerView, zone: Zone) -> ResetPartitions | None:
+def _automatic_reset(view: RebalancerView, zone: Zone) -> ResetPartitions | None:
     """Return the reset of the partitions without a majority, if the zone resets partitions automatically."""
     state, numbers, copies = view.state, [], list[ZoneCopy]()
     if not mode_of(zone).resets_itself:
@@ -179,7 +186,7 @@ def _lost(view: RebalancerView, zone: Zone) -> ResetPartitions | None:
     return ResetPartitions(zone.name, tuple(numbers), AUTOMATIC, state.epoch, tuple(copies)) if numbers else None
 
 
-def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
+def _trigger(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     """Return the trigger for partitions that have not acted on the last change of the zone or of its nodes."""
     if not zone.nodes:
         return None
@@ -187,7 +194,7 @@ def _triggered(state: ClusterState, zone: Zone) -> TriggerRebalance | None:
     numbers = _placeable(state, zone, [one for one in partitions if one.change < zone.changed])
     if numbers:
         return TriggerRebalance(zone.name, zone.changed, () if len(numbers) == zone.partitions else tuple(numbers))
-    left = [one for one in partitions if not one.pending and gone(state, one)]
+    left = [one for one in partitions if not one.pending and left_nodes(state, one)]
     followed = partitions if mode_of(zone).asks_the_living else []
     for cause, found in ((zone.liveness, followed), (state.changed.get("nodes", 0), left)):
         older = [one for one in found if one.change < cause and can_go_on(state, zone, one)]
@@ -219,7 +226,7 @@ def rejections(view: RebalancerView) -> Iterator[Rejection]:
     for command in view.data_nodes:
         if isinstance(refused := decided_now(state, command), Rejected):
             yield Rejection(command.zone, type(command).__name__, refused.code, refused.detail)
-    for _, zone in _awake(view):
+    for _, zone in _active_zones(view):
         misplaced = frozenset(off_target(state, zone, [one for one in partitions_of(state, zone) if not one.pending]))
         for partition in partitions_of(state, zone):
             rests = not partition.pending and (partition.change >= zone.changed or _has_nodes(zone))

@@ -57,7 +57,7 @@ class RebalancerController(Controller):
         if (inputs := _inputs(view)) == self._seen:
             return None
         self._seen, self._idle = inputs, idle_zones(view)
-        view = replace(view, rest=self._idle)
+        view = replace(view, idle=self._idle)
         return RoundPlan(tuple(propose(view)), tuple(rejections(view)))
 
     def forget_inputs(self) -> None:

@@ -40,16 +40,16 @@ Ends = tuple[TabletReplica | None, NodeId | None]
 """The replica to remove, and the node to get a replica. Either may be None."""
 
 
-def migrations(state: ClusterState, rest: Container[str] = ()) -> MigrateTablets | None:
-    """Return the migrations that may start now, except for idle zones (``rest``); None if there are none."""
-    begun, _ = admissible(state, wanted(state, rest))
+def migrations(state: ClusterState, idle: Container[str] = ()) -> MigrateTablets | None:
+    """Return the migrations that may start now, except for idle zones (``idle``); None if there are none."""
+    begun, _ = admissible(state, wanted(state, idle))
     return MigrateTablets(begun) if begun else None
 
 
-def wanted(state: ClusterState, rest: Container[str] = ()) -> Iterator[TabletMigration]:
+def wanted(state: ClusterState, idle: Container[str] = ()) -> Iterator[TabletMigration]:
     """Yield the next move of each settled tablet that is not where its partition needs it, even if it must wait."""
     maps = [tablets for name, tablets in in_order(state.tablets) if in_zone(state, name)]
-    maps = [tablets for tablets in maps if zone_of(state, tablets.table) not in rest]
+    maps = [tablets for tablets in maps if zone_of(state, tablets.table) not in idle]
     ready, shards = takers(state) if maps else frozenset[NodeId](), _Shards(state)
     for tablets in maps:
         zone = zone_of(state, tablets.table)

@@ -89,7 +89,7 @@ def waits_of(
 
 
 def _waits(state: ClusterState, one: ZonePartition, reports: SessionReports, has_tables: bool) -> Iterator[ZoneWait]:
-    zone, goes_on = state.zones[one.zone], True
+    zone, can_proceed = state.zones[one.zone], True
     if one.reached is not None and not can_go_on(state, zone, one) and not restarts_from_survivor(state, one):
         group = members(one) if has_quorum(state, zone, one) else one.reached.peers
         lost = tuple(node for node in group if not is_alive(state, node))
@@ -97,21 +97,21 @@ def _waits(state: ClusterState, one: ZonePartition, reports: SessionReports, has
         yield ZoneWait(VOTERS, lost, is_stuck=not resets)
         if resets and (unsaid := without_copy(state, one, reports)):
             yield ZoneWait(COPIES, unsaid)
-        if resets and (held := _held_up(state)) and any(True for _ in maps_in(state, one.zone)):
-            yield _waits_for(held)
-        goes_on = False
-    silent = silent_of(one, reports)
+        if resets and (held := _blocking_operations(state)) and any(True for _ in maps_in(state, one.zone)):
+            yield _operation_wait(held)
+        can_proceed = False
+    silent = awaited_nodes(one, reports)
     if silent:
-        yield ZoneWait(ANSWERS, silent, is_stuck=_cut_off(state, one))
+        yield ZoneWait(ANSWERS, silent, is_stuck=_lacks_reporters(state, one))
     data = tuple(_data(state, one)) if has_tables else ()
     yield from data
-    if one.pending and goes_on and not silent and not data:
+    if one.pending and can_proceed and not silent and not data:
         yield ZoneWait(STEP)
     elif not one.pending and one.change < zone.changed:
         yield ZoneWait(TRIGGER) if _has_place(state, one) else ZoneWait(PLACE, zone.nodes, is_stuck=True)
-    elif not one.pending and (left := gone(state, one)):
+    elif not one.pending and (left := left_nodes(state, one)):
         yield ZoneWait(GONE, left, is_stuck=True)
-    elif not one.pending and goes_on and off_target(state, zone, [one]):
+    elif not one.pending and can_proceed and off_target(state, zone, [one]):
         is_due = mode_of(zone).asks_the_living and one.change < zone.liveness
         yield ZoneWait(TRIGGER) if is_due else ZoneWait(MISPLACED, is_stuck=True)
 
@@ -145,44 +145,44 @@ def _has_place(state: ClusterState, one: ZonePartition) -> bool:
     return targets(state, zone, [one.stable], [one.number])[0] is not None
 
 
-def silent_of(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
+def awaited_nodes(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
     """Return the nodes whose reports a partition waits for, by id."""
     if not partition.pending:
         return ()
     return (awaited if partition.cancel is None else not_returned)(partition, reports)
 
 
-def hopeless(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
+def blocking_dead_nodes(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
     """Return the dead nodes that block the pending step, by id: coming ones, and voters if too few are alive."""
     dead = {node for node in coming(partition) if not is_alive(state, node)}
-    return tuple(sorted(dead.union(_lost(state, partition.pending[0].peers))))
+    return tuple(sorted(dead.union(_lost_majority(state, partition.pending[0].peers))))
 
 
-def _cut_off(state: ClusterState, partition: ZonePartition) -> bool:
+def _lacks_reporters(state: ClusterState, partition: ZonePartition) -> bool:
     """Return whether too few of the nodes whose reports a partition waits for are alive."""
-    old = before(partition) and partition.reached is not None and _lost(state, partition.reached.peers)
-    return bool(old or (partition.cancel is None and hopeless(state, partition)))
+    old = before(partition) and partition.reached is not None and _lost_majority(state, partition.reached.peers)
+    return bool(old or (partition.cancel is None and blocking_dead_nodes(state, partition)))
 
 
-def _lost(state: ClusterState, peers: Iterable[NodeId]) -> tuple[NodeId, ...]:
+def _lost_majority(state: ClusterState, peers: Iterable[NodeId]) -> tuple[NodeId, ...]:
     """Return the dead of a group if they are half of it or more; otherwise none."""
     group = tuple(peers)
     dead = tuple(node for node in group if not is_alive(state, node))
     return dead if dead and 2 * len(dead) >= len(group) else ()
 
 
-def gone(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
+def left_nodes(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
     """Return the nodes of the stable configuration that have left, by id."""
     nodes = () if partition.stable is None else partition.stable.nodes
     return tuple(node for node in nodes if state.nodes[node].state == "left")
 
 
-def _held_up(state: ClusterState) -> list[Operation]:
+def _blocking_operations(state: ClusterState) -> list[Operation]:
     """Return the operations that block the moves of tablets."""
     return [other for other in in_flight(state) if not is_draining(state, other)]
 
 
-def _waits_for(held: Sequence[Operation]) -> ZoneWait:
+def _operation_wait(held: Sequence[Operation]) -> ZoneWait:
     return ZoneWait(OPERATION, what=tuple(other.id for other in held), is_stuck=any(map(stopped_by, held)))
 
 
@@ -218,7 +218,7 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
             unknown.update(lost)
         elif tablet.transition is not None:
             moving.append(name)
-            dead.update(_never(state, tablets, tablet))
+            dead.update(_blocking_dead(state, tablets, tablet))
         elif (ends := next_ends(state, tablet, goal, able)) is not None:
             away = _needed_dead(state, tablets, tablet, ends)
             unknown.update(away)
@@ -227,9 +227,9 @@ def _data(state: ClusterState, one: ZonePartition) -> Iterator[ZoneWait]:
         yield ZoneWait(ROWS, tuple(sorted(unknown)), is_stuck=True)
     if full := _unfillable(state, one, [tablet for _, tablet in found]):
         yield ZoneWait(ROOM, full, is_stuck=not all(is_alive(state, node) for node in full))
-    held = _held_up(state) if begin else []
+    held = _blocking_operations(state) if begin else []
     if held:
-        yield _waits_for(held)
+        yield _operation_wait(held)
     if moving:
         yield ZoneWait(TABLETS, tuple(sorted(dead)), tuple(moving), is_stuck=bool(dead))
     if begin and not held:
@@ -251,7 +251,7 @@ def _needed_dead(state: ClusterState, tablets: TabletMap, tablet: Tablet, ends: 
     return unknown or blocked_by(state, tablets, moved)
 
 
-def _never(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> set[NodeId]:
+def _blocking_dead(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> set[NodeId]:
     """Return the dead nodes that the present stage of a tablet needs; none if the tablet reverts."""
     assert tablet.transition is not None, "it is on its way"
     if revert_reason(state, tablets.table, tablet):
