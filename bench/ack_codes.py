@@ -11,7 +11,7 @@ import time
 import uuid
 from collections.abc import Callable
 
-from ringlog.wire.acks import coded, key_of, verified_ack
+from ringlog.wire.acks import key_of, verified_ack, with_mac
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 ROUNDS = 5
@@ -36,9 +36,9 @@ def main() -> None:
     acks = [NodeAck(state, node, f"3@{node}", 12_345, 12_345, (), 1_000, 0, (), state) for node in nodes]
     plain = [encode_node_ack(ack) for ack in acks]
     keys = [key_of(MASTER, node) for node in nodes]
-    made = [coded(data, key) for data, key in zip(plain, keys, strict=True)]
+    made = [with_mac(data, key) for data, key in zip(plain, keys, strict=True)]
     write = micros_each(count, lambda: [encode_node_ack(ack) for ack in acks])
-    code = micros_each(count, lambda: [coded(data, key) for data, key in zip(plain, keys, strict=True)])
+    code = micros_each(count, lambda: [with_mac(data, key) for data, key in zip(plain, keys, strict=True)])
     read = micros_each(count, lambda: [verified_ack(data, ()) for data in plain])
     check = micros_each(count, lambda: [verified_ack(data, (MASTER,)) for data in made])
     print(f"to write one: {write:.1f} us; its code: {code:.1f} us more, {len(made[0]) - len(plain[0])} bytes more")

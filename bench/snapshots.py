@@ -31,7 +31,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.values import CdcOptions, Column
 from ringlog.log.folding import Start, follow
 from ringlog.log.port import LogRecord
-from ringlog.log.snapshots import cut, restored
+from ringlog.log.snapshots import decode_snapshot, encode_snapshot
 
 GOAL_S = 3.0
 KEPT = 3
@@ -70,10 +70,10 @@ def main() -> None:
     if is_expired:
         taken = Start(replace(taken.state, generations=taken.state.generations[-KEPT:]), taken.position)
     begin = time.process_time()
-    head, chunks = cut(taken, "bench", "keeper", 0, "bench")
+    head, chunks = encode_snapshot(taken, "bench", "keeper", 0, "bench")
     cutting = time.process_time() - begin
     begin = time.process_time()
-    state = restored(head, chunks)
+    state = decode_snapshot(head, chunks)
     restoring = time.process_time() - begin
     from_snapshot = folded(log[head.position :], state)
     starting = time.process_time() - begin

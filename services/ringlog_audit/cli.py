@@ -14,7 +14,7 @@ from rich.text import Text
 from ringlog.cli.metadata.log import InArchive
 from ringlog.cli.shared.connection import Bootstrap, Cluster, Json, fail, out, resolve
 from ringlog.log.archive.archive import Archive
-from ringlog.log.archive.locations import place_of
+from ringlog.log.archive.locations import open_location
 from ringlog_audit.report import AuditReport
 
 POLL_S = 1.0
@@ -52,8 +52,8 @@ def audit(
 
     context = resolve(bootstrap, cluster)
     say: Callable[[str], None] = (lambda _: None) if as_json else (lambda text: out.print(f"  {text}"))
-    held = None if archive is None else Archive(place_of(archive))
-    archived = () if held is None else tuple(record.data for record in held.records(held.present()))
+    held = None if archive is None else Archive(open_location(archive))
+    archived = () if held is None else tuple(record.data for record in held.records(held.existing_segments()))
     expected = Expected(written, rejected, generations, base=base, archived=archived)
     topics, deadline = KafkaTopics(context.bootstrap, context.cluster), time.monotonic() + wait
     try:

@@ -20,7 +20,7 @@ from ringlog.protocol.effects import run_steps
 from ringlog.protocol.roles import ROLES
 from ringlog.runtime.settings import ProcessSettings
 from ringlog.runtime.trust import Trust
-from ringlog.wire.acks import coded, key_of
+from ringlog.wire.acks import key_of, with_mac
 from ringlog.wire.records import NodeAck, encode_node_ack
 from tests.kernel.entries import applied, founded, node, uuid
 
@@ -74,12 +74,12 @@ def test_a_master_that_comes_takes_back_what_was_believed(tmp_path: Path, monkey
     def perform(effect: Any) -> Any:
         return thread._all_acks() if isinstance(effect, ReadAcks) else thread._new_acks(effect)
 
-    topic.append([said("999@thief"), coded(said("1@own"), key_of(MASTER, ONE))])
+    topic.append([said("999@thief"), with_mac(said("1@own"), key_of(MASTER, ONE))])
     acks = run_steps(read_acks(), perform)
     assert acks.newest(STATE)[ONE].incarnation == "999@thief"
     assert run_steps(update_acks(acks, Wait.NOTHING), perform) is acks
     trust[0] = Trust(ack_masters=(MASTER,))
-    thread.offer(1, coded(said("1@own"), key_of(MASTER, ONE)))
+    thread.offer(1, with_mac(said("1@own"), key_of(MASTER, ONE)))
     acks = run_steps(update_acks(acks, Wait.NOTHING), perform)
     assert acks.newest(STATE)[ONE].incarnation == "1@own"
     assert [(one.name, one.value) for one in thread.figures()] == [("ringlog_acks_not_believed", 1)]

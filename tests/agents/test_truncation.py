@@ -20,7 +20,7 @@ from ringlog.kernel.history import confirmed_snapshots
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.log.archive.archive import Archive
-from ringlog.log.archive.locations import ArchivePlace, place_of
+from ringlog.log.archive.locations import ArchiveLocation, open_location
 from ringlog.log.errors import ArchiveForged, ArchiveGap, LogError, LogUnavailable, SnapshotIncomplete
 from ringlog.log.memory import MemoryKeyed
 from ringlog.log.replicas.replay import catch_up
@@ -40,7 +40,7 @@ class World:
         self.cluster = Cluster()
         self.cluster.live(random.Random(4), 30)
         self.folder = folder
-        self.store: ArchivePlace | None = None
+        self.store: ArchiveLocation | None = None
         self.published = 10_000
         self.acts = True
         self.head = self.stored()
@@ -116,7 +116,7 @@ def test_the_archive_grows_behind_a_log_that_was_truncated(world: World) -> None
 
 
 def test_an_archive_in_a_store_lets_go_of_the_log_as_one_in_a_folder_does(world: World) -> None:
-    world.store = place_of("memory://truncated")
+    world.store = open_location("memory://truncated")
     world.archived()
     world.cluster.apply(TruncateLog(world.head.epoch))
     (segment,) = Archive(world.store).segments()

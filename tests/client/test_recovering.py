@@ -23,7 +23,7 @@ from ringlog.kernel.encoding.encoder import encoded_parts
 from ringlog.kernel.history import ARCHIVED, allowed_begin, confirmed_snapshots
 from ringlog.kernel.model.modes import SCOPES
 from ringlog.kernel.service import in_recovery
-from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.archive import Archive, all_records, extend_archive
 from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
 from ringlog.log.errors import ArchiveForged, CopyMissing, LogForked, ReplicaHalted
 from ringlog.log.folding import BEGINNING
@@ -56,7 +56,7 @@ def cluster() -> Cluster:
 def archive(tmp_path: Path, cluster: Cluster) -> Archive:
     """Of all that the log had when this was called; the log knows of it."""
     made = Archive(tmp_path / "archive")
-    extended(made, whole(cluster.log, None), BEGINNING, cluster.log.identity())
+    extend_archive(made, all_records(cluster.log, None), BEGINNING, cluster.log.identity())
     last = made.segments()[-1]
     cluster.apply(RecordArchive(last.last, last.next, last.digest))
     return made
@@ -104,7 +104,7 @@ def test_from_a_member_with_all_that_it_held_at_its_offsets(cluster: Cluster, co
 def test_from_an_archive_which_the_log_then_gives_up(cluster: Cluster, archive: Archive) -> None:
     at_first = planned(copy_of_archive(archive), "ann", "lost")
     assert at_first.commands == ("EnterRecovery",)
-    extended(archive, whole(cluster.log, None), BEGINNING, cluster.log.identity())
+    extend_archive(archive, all_records(cluster.log, None), BEGINNING, cluster.log.identity())
     plan = planned(copy_of_archive(archive), "ann", "lost")
     assert plan.commands == ("EnterRecovery", "RecordArchive")
     assert ARCHIVED not in plan.after.log_bounds

@@ -21,7 +21,7 @@ from ringlog.kernel.fold import fold
 from ringlog.kernel.history import ARCHIVED, allowed_begin
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.values import Command
-from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.archive import Archive, all_records, extend_archive
 from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
 from ringlog.log.errors import (
     ArchiveForged,
@@ -64,7 +64,7 @@ def copied(folder: Path, cluster: Cluster) -> LogCopy:
 def archived(folder: Path, cluster: Cluster, segments: int = 1) -> Archive:
     archive = Archive(folder)
     for until in range(4, 4 + segments):
-        extended(archive, whole(cluster.log, None), BEGINNING, cluster.log.identity(), until)
+        extend_archive(archive, all_records(cluster.log, None), BEGINNING, cluster.log.identity(), until)
     return archive
 
 
@@ -141,7 +141,7 @@ def an_archive_is_whole_and_of_one_log(folder: Path) -> None:
         archive.segments()
     path.write_bytes(data)
     with pytest.raises(ArchiveOfAnotherLog, match="of the topic"):
-        extended(archive, whole(cluster.log, None), BEGINNING, MemoryLog().identity())
+        extend_archive(archive, all_records(cluster.log, None), BEGINNING, MemoryLog().identity())
 
 
 # ------------------------------------------------------------------------------------------------ the recovery
@@ -207,7 +207,7 @@ def a_new_topic_has_no_archive(folder: Path) -> None:
     head = archived(folder, cluster).segments()[-1]
     cluster.apply(RecordArchive(head.last, head.next, head.digest))
     archive = Archive(folder)
-    extended(archive, whole(cluster.log, None), BEGINNING, cluster.log.identity())
+    extend_archive(archive, all_records(cluster.log, None), BEGINNING, cluster.log.identity())
     assert ARCHIVED not in plan_of(copy_of_archive(archive)).after.log_bounds
 
 
@@ -315,14 +315,14 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
     ),
     (
         an_archive_is_whole_and_of_one_log,
-        f"{ARCHIVE}:_follows",
+        f"{ARCHIVE}:_check_chain",
         "head.first != before.last + 1 or head.begin != before.next",
         "head.first < before.last",
         "a segment may be missing",
     ),
     (
         an_archive_is_whole_and_of_one_log,
-        f"{ARCHIVE}:_Growth.__init__",
+        f"{ARCHIVE}:_SegmentWriter.__init__",
         "self._last is not None and self._last.topic_id != topic_id",
         "self._last is not None and not topic_id",
         "an archive goes on with another topic",
@@ -383,7 +383,7 @@ BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
         "",
         "what was written is not looked at",
     ),
-    (an_entry_that_is_missing_is_seen, f"{COPIED}:end_of", "watch.saw(made)", "pass", "a gap in a copy goes unsaid"),
+    (an_entry_that_is_missing_is_seen, f"{COPIED}:end_of", "watch.check(made)", "pass", "a gap in a copy goes unsaid"),
     (
         what_is_begun_is_begun_again_and_nothing_else,
         f"{RECOVERING}:rebuild",

@@ -10,7 +10,7 @@ from pathlib import Path
 from random import Random
 
 from ringlog.kernel.encoding.decoder import StateUndecodable, decode_part
-from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.archive import Archive, all_records, extend_archive
 from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import LogError
 from ringlog.log.folding import BEGINNING
@@ -29,7 +29,7 @@ def _segment() -> tuple[str, bytes]:
     cluster = Cluster()
     cluster.live(Random(3), 10)
     with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
-        extended(Archive(Path(folder)), whole(cluster.log, None, 0), BEGINNING, cluster.log.identity())
+        extend_archive(Archive(Path(folder)), all_records(cluster.log, None, 0), BEGINNING, cluster.log.identity())
         (path,) = Path(folder).glob("*.segment")
         return path.name, path.read_bytes()
 

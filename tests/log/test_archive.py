@@ -14,8 +14,8 @@ from ringlog import files
 from ringlog.kernel.commands.cluster.cluster import InitializeCluster, Noop
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.log.archive import archive as archives
-from ringlog.log.archive.archive import Archive, SegmentHead, extended, whole
-from ringlog.log.archive.locations import FolderPlace, place_of
+from ringlog.log.archive.archive import Archive, SegmentHead, all_records, extend_archive
+from ringlog.log.archive.locations import FolderLocation, open_location
 from ringlog.log.errors import ArchiveRefused, ArchiveUnavailable, LogError, LogTruncated
 from ringlog.log.folding import BEGINNING, Start, follow
 from tests.log.test_snapshots import Cluster
@@ -46,16 +46,16 @@ def archive(tmp_path: Path, cluster: Cluster) -> Archive:
 
 
 def folder_in(archive: Archive) -> Path:
-    assert isinstance(archive.place, FolderPlace)
+    assert isinstance(archive.place, FolderLocation)
     return archive.place.folder
 
 
 def archived(cluster: Cluster, archive: Archive, start: Start = BEGINNING) -> Start:
-    return extended(archive, whole(cluster.log, None, start.position), start, cluster.log.identity())
+    return extend_archive(archive, all_records(cluster.log, None, start.position), start, cluster.log.identity())
 
 
 def folded(cluster: Cluster, archive: Archive | None) -> str:
-    *_, last = follow(whole(cluster.log, archive))
+    *_, last = follow(all_records(cluster.log, archive))
     return digest(last.after)
 
 
@@ -64,7 +64,7 @@ def test_archive_and_log_are_the_log(cluster: Cluster, archive: Archive) -> None
     assert [head.first for head in heads] == [1, *(head.last + 1 for head in heads[:-1])]
     held = list(archive.records(heads))
     assert held == cluster.log.read(0, 0, len(held))[0]
-    assert list(whole(cluster.log, archive)) == cluster.log.read(0, 0, 100_000)[0]
+    assert list(all_records(cluster.log, archive)) == cluster.log.read(0, 0, 100_000)[0]
     assert folded(cluster, archive) == digest(cluster.state)
     cluster.log.delete_before(heads[-1].next)
     assert folded(cluster, archive) == digest(cluster.state)
@@ -107,7 +107,7 @@ def test_segments_are_bounded(cluster: Cluster, tmp_path: Path, monkeypatch: pyt
 
 def test_it_ends_where_it_is_asked_to(cluster: Cluster, tmp_path: Path) -> None:
     made = Archive(tmp_path / "part")
-    end = extended(made, whole(cluster.log, None), BEGINNING, cluster.log.identity(), until=5)
+    end = extend_archive(made, all_records(cluster.log, None), BEGINNING, cluster.log.identity(), until=5)
     assert (end.state.epoch, made.segments()[-1].last) == (5, 5)
 
 
@@ -173,7 +173,7 @@ def test_what_is_not_right_is_refused(cluster: Cluster, archive: Archive, name: 
     code, act = BROKEN[name]
     act(folder_in(archive), list(archive.segments()))
     with pytest.raises(ArchiveRefused) as caught:
-        list(whole(cluster.log, archive))
+        list(all_records(cluster.log, archive))
     assert caught.value.code == code
 
 
@@ -187,16 +187,16 @@ def test_a_draft_is_nobodys(cluster: Cluster, archive: Archive) -> None:
 def test_of_another_topic_or_another_history_nothing_is_added(cluster: Cluster, archive: Archive) -> None:
     held = len(archive.segments())
     with pytest.raises(ArchiveRefused, match="the archive is of the topic"):
-        extended(archive, whole(cluster.log, None), BEGINNING, "another")
+        extend_archive(archive, all_records(cluster.log, None), BEGINNING, "another")
     other = Cluster()
     other.apply(InitializeCluster("other"))
     other.live(random.Random(9), 200)
     with pytest.raises(ArchiveRefused, match=r"the log has .* there"):
-        extended(archive, whole(other.log, None), BEGINNING, archive.segments()[0].topic_id)
+        extend_archive(archive, all_records(other.log, None), BEGINNING, archive.segments()[0].topic_id)
     with pytest.raises(ArchiveRefused, match="goes further than the log"):
-        extended(archive, cluster.log.read(0, 0, 30)[0], BEGINNING, archive.segments()[0].topic_id)
+        extend_archive(archive, cluster.log.read(0, 0, 30)[0], BEGINNING, archive.segments()[0].topic_id)
     with pytest.raises(ArchiveRefused, match="the archive ends before offset"):
-        extended(archive, [], Start(cluster.state, cluster.log.end_offset()), archive.segments()[0].topic_id)
+        extend_archive(archive, [], Start(cluster.state, cluster.log.end_offset()), archive.segments()[0].topic_id)
     assert len(archive.segments()) == held
 
 
@@ -222,8 +222,8 @@ def test_a_full_disk_leaves_no_segment(cluster: Cluster, archive: Archive, monke
 def test_a_folder_is_named_by_its_path_or_its_url() -> None:
     named = {"/a/b": "/a/b", "file:///a/b": "/a/b", "a%20b": "a%20b", "file:///a%20b": "/a b"}
     for place, folder in named.items():
-        found = place_of(place)
-        assert isinstance(found, FolderPlace)
+        found = open_location(place)
+        assert isinstance(found, FolderLocation)
         assert found.folder == Path(folder)
 
 

@@ -18,9 +18,9 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 
 from ringlog.kernel.encoding.encoder import digest
-from ringlog.log.archive.archive import Archive, extended, whole
+from ringlog.log.archive.archive import Archive, all_records, extend_archive
 from ringlog.log.archive.copies import copy_of_archive, end_of
-from ringlog.log.archive.locations import StorePlace, place_of
+from ringlog.log.archive.locations import StoreLocation, open_location
 from ringlog.log.errors import ArchivePlaceUnknown, ArchiveRefused, ArchiveUnavailable, CopyMissing
 from ringlog.log.folding import BEGINNING
 from tests.log.test_archive import folded
@@ -49,7 +49,7 @@ def cluster() -> Cluster:
 def archive(store: MemoryFileSystem, cluster: Cluster) -> Archive:
     """Of three segments."""
     assert store.ls("/") == []
-    made = Archive(place_of(PLACE))
+    made = Archive(open_location(PLACE))
     for seed in (1, 2, 3):
         archived(cluster, made)
         cluster.live(random.Random(seed), 10)
@@ -57,7 +57,7 @@ def archive(store: MemoryFileSystem, cluster: Cluster) -> Archive:
 
 
 def archived(cluster: Cluster, archive: Archive) -> None:
-    extended(archive, whole(cluster.log, None, 0), BEGINNING, cluster.log.identity())
+    extend_archive(archive, all_records(cluster.log, None, 0), BEGINNING, cluster.log.identity())
 
 
 def names(store: MemoryFileSystem) -> list[str]:
@@ -68,13 +68,13 @@ def test_archive_and_log_are_the_log(store: MemoryFileSystem, cluster: Cluster, 
     assert len(archive.segments()) == 3
     assert names(store) == [head.name for head in archive.segments()], "no draft is left"
     cluster.log.delete_before(archive.segments()[-1].next)
-    assert folded(cluster, Archive(place_of(PLACE))) == digest(cluster.state)
+    assert folded(cluster, Archive(open_location(PLACE))) == digest(cluster.state)
     copy = copy_of_archive(archive)
     assert (copy.place, end_of(copy).at.state.epoch) == (PLACE, archive.segments()[-1].last)
 
 
 def test_a_place_that_is_not_there_yet_is_empty(store: MemoryFileSystem) -> None:
-    archive = Archive(place_of("memory://elsewhere/a/b"))
+    archive = Archive(open_location("memory://elsewhere/a/b"))
     assert archive.segments() == ()
     with pytest.raises(CopyMissing, match="memory://elsewhere/a/b"):
         copy_of_archive(archive)
@@ -109,7 +109,7 @@ def test_damage_is_refused(store: MemoryFileSystem, cluster: Cluster, archive: A
         }
         store.pipe_file(paths[1], broken[damage])
     with pytest.raises(ArchiveRefused) as refused:
-        list(whole(cluster.log, Archive(place_of(PLACE))))
+        list(all_records(cluster.log, Archive(open_location(PLACE))))
     assert refused.value.code == code
 
 
@@ -142,7 +142,7 @@ def test_a_write_is_all_or_nothing(store: MemoryFileSystem, cluster: Cluster, ar
     held = names(store)
     failing = Failing()
     failing.step = step
-    place = StorePlace(failing, "/bucket/shop", "memory://me:a-secret@bucket/shop")
+    place = StoreLocation(failing, "/bucket/shop", "memory://me:a-secret@bucket/shop")
     with pytest.raises(ArchiveUnavailable) as failed:
         archived(cluster, Archive(place))
     assert "a-secret" not in str(failed.value)
@@ -157,7 +157,7 @@ def test_a_write_is_all_or_nothing(store: MemoryFileSystem, cluster: Cluster, ar
 
 def test_a_store_that_renames_serves_as_well(cluster: Cluster, tmp_path: Path) -> None:
     """fsspec's local files, which no place of a user's names: a folder is named by its path."""
-    place = StorePlace(DirFileSystem(str(tmp_path), LocalFileSystem()), "/log", "dir://log")
+    place = StoreLocation(DirFileSystem(str(tmp_path), LocalFileSystem()), "/log", "dir://log")
     archive = Archive(place)
     assert archive.segments() == ()
     archived(cluster, archive)
@@ -181,7 +181,7 @@ def test_a_store_that_renames_serves_as_well(cluster: Cluster, tmp_path: Path) -
 )
 def test_what_is_no_place_is_refused(place: str, rule: str) -> None:
     with pytest.raises(ArchivePlaceUnknown) as refused:
-        place_of(place)
+        open_location(place)
     assert rule in str(refused.value)
     assert "a-secret" not in str(refused.value)
 
@@ -189,7 +189,7 @@ def test_what_is_no_place_is_refused(place: str, rule: str) -> None:
 def test_a_store_that_is_asked_at_once_and_is_away_is_no_unknown_place() -> None:
     """fsspec's FTP logs in before anything else."""
     with pytest.raises(ArchiveUnavailable) as away:
-        place_of("ftp://me:a-secret@127.0.0.1:1/log")
+        open_location("ftp://me:a-secret@127.0.0.1:1/log")
     assert "a-secret" not in str(away.value)
 
 
@@ -197,7 +197,7 @@ def test_a_store_without_its_library_names_what_to_install(monkeypatch: pytest.M
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "s3fs", None)
         with pytest.raises(ArchivePlaceUnknown, match="s3fs"):
-            place_of("s3://bucket/log")
+            open_location("s3://bucket/log")
     monkeypatch.setitem(sys.modules, "fsspec.core", None)
     with pytest.raises(ArchivePlaceUnknown, match=r"ringlog\[archive\]"):
-        place_of(PLACE)
+        open_location(PLACE)

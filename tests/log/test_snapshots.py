@@ -38,7 +38,7 @@ from ringlog.log.memory import MemoryKeyed, MemoryLog
 from ringlog.log.replicas.identity import FileIdentityStore, IdentityRecord, KnownEpoch, Topic
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
-from ringlog.log.snapshots import CHUNK_BYTES, GENERATIONS, cut, restored
+from ringlog.log.snapshots import CHUNK_BYTES, GENERATIONS, decode_snapshot, encode_snapshot
 from ringlog.runtime.clock import ManualClock
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.errors import WireError
@@ -128,10 +128,10 @@ def test_snapshot_and_tail_are_the_whole_log(draw: random.Random, before: int, a
     cluster.live(draw, before)
     cluster.apply(TakeSnapshot())
     start = cluster.taken[-1]
-    head, chunks = cut(start, cluster.log.identity(), "keeper", 0, "s", chunk_bytes)
+    head, chunks = encode_snapshot(start, cluster.log.identity(), "keeper", 0, "s", chunk_bytes)
     mixed = list(chunks)
     draw.shuffle(mixed)
-    found = restored(head, mixed)
+    found = decode_snapshot(head, mixed)
     assert (found, encode(found), digest(found)) == (start.state, encode(start.state), head.digest)
     cluster.live(draw, after)
     with LogReplica(cluster.log, start=Start(found, head.position)) as replica:
@@ -221,39 +221,39 @@ def test_generations_are_stored_by_their_differences(cluster: Cluster) -> None:
     each = [kept(generate(ring, nodes, bytes([number] * 16))) for number in range(3)]
     made = tuple(replace(generation((), number, f"g{number}"), ranges=one) for number, one in enumerate(each))
     state = replace(cluster.state, generations=made)
-    head, chunks = cut(Start(state, 9), "t", "keeper", 0, "s", 500)
+    head, chunks = encode_snapshot(Start(state, 9), "t", "keeper", 0, "s", 500)
     assert head.digest == digest(state)
-    assert restored(head, chunks) == state
+    assert decode_snapshot(head, chunks) == state
     sizes = {part.name: part.size for part in head.parts}
     assert 3 * sizes[GENERATIONS] < len(encoded_parts(state)["generations"])
 
     forged = [replace(part, digest="0" * 64) if part.name == GENERATIONS else part for part in head.parts]
     with pytest.raises(SnapshotForged, match="another digest"):
-        restored(replace(head, parts=tuple(forged)), chunks)
+        decode_snapshot(replace(head, parts=tuple(forged)), chunks)
     body = b"".join(chunk.data for chunk in chunks)
     others = body[:-1] + bytes([body[-1] ^ 1])
     pieces = [others[at : at + 500] for at in range(0, len(others), 500)]
     changed = replace(head, chunks=tuple(map(sha256_of, pieces)))
     with pytest.raises(SnapshotForged, match="part generations:columns has another digest"):
-        restored(changed, [SnapshotChunk("s", number, data) for number, data in enumerate(pieces)])
+        decode_snapshot(changed, [SnapshotChunk("s", number, data) for number, data in enumerate(pieces)])
     later = [replace(part, name="generations:later") if part.name == GENERATIONS else part for part in head.parts]
     with pytest.raises(SnapshotUnknown, match="generations:later is stored in a way that this release does not know"):
-        restored(replace(head, parts=tuple(later)), chunks)
+        decode_snapshot(replace(head, parts=tuple(later)), chunks)
 
 
 def test_the_codes_of_what_is_refused(cluster: Cluster) -> None:
     cluster.apply(TakeSnapshot())
-    head, chunks = cut(cluster.taken[-1], "t", "keeper", 0, "s", 500)
+    head, chunks = encode_snapshot(cluster.taken[-1], "t", "keeper", 0, "s", 500)
     with pytest.raises(SnapshotIncomplete, match=r"chunk 1 of \d+ is missing"):
-        restored(head, (*chunks[:1], *chunks[2:]))
+        decode_snapshot(head, (*chunks[:1], *chunks[2:]))
     with pytest.raises(SnapshotForged, match="chunk 0 is not the one"):
-        restored(head, (replace(chunks[0], data=b""), *chunks[1:]))
+        decode_snapshot(head, (replace(chunks[0], data=b""), *chunks[1:]))
     with pytest.raises(SnapshotForged, match="another digest than the state"):
-        restored(replace(head, digest="0" * 64), chunks)
+        decode_snapshot(replace(head, digest="0" * 64), chunks)
     with pytest.raises(SnapshotForged, match="holds epoch"):
-        restored(replace(head, epoch=head.epoch + 1), chunks)
+        decode_snapshot(replace(head, epoch=head.epoch + 1), chunks)
     with pytest.raises(SnapshotForged, match="its parts have"):
-        restored(replace(head, parts=head.parts[:-1]), chunks)
+        decode_snapshot(replace(head, parts=head.parts[:-1]), chunks)
 
 
 def test_a_log_that_was_cut_and_has_grown_again_is_another(cluster: Cluster) -> None:
@@ -386,7 +386,7 @@ def test_the_one_with_which_the_log_begins_stays_among_later_ones(cluster: Clust
 
 def test_a_snapshot_half_written_is_none_and_goes_with_a_later_one(cluster: Cluster) -> None:
     cluster.apply(TakeSnapshot())
-    _, chunks = cut(cluster.taken[-1], "t", "keeper", 0, "dead", 500)
+    _, chunks = encode_snapshot(cluster.taken[-1], "t", "keeper", 0, "dead", 500)
     for chunk in chunks[:-1]:
         cluster.records.put(f"dead/{chunk.number}", encode_snapshot_record(chunk))
     head = cluster.store("publisher")

@@ -12,7 +12,7 @@ from ringlog.log.memory import MemoryLog
 from ringlog.node.duplicate_identity import DuplicateCheck
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import NodeFolder, NodeOptions
-from ringlog.wire.acks import coded, digest_of_key
+from ringlog.wire.acks import digest_of_key, with_mac
 from ringlog.wire.records import NodeAck, encode_node_ack
 from tests.node.data_world import until
 
@@ -48,7 +48,7 @@ class Run:
         if cluster_id == CLUSTER:
             self.folder.keep(cluster_id, epoch, STATE)
         data = said(self.folder.node, self.folder.incarnation, epoch, cluster_id)
-        self.acks.append([coded(data, self.keys[0]) if self.keys else data])
+        self.acks.append([with_mac(data, self.keys[0]) if self.keys else data])
 
     def notes(self, keys: tuple[str, ...]) -> None:
         """Until the folder has these keys."""
@@ -150,13 +150,13 @@ def test_who_lacks_its_key_cannot_end_a_node_that_has_one(tmp_path: Path, acks: 
     forged = ("99@thief", 99)
     run = Run(tmp_path / "n1", acks, (KEY,)).begin()
     run.acknowledge(4)
-    acks.append([said(run.folder.node, *forged), coded(said(run.folder.node, *forged), "the-key-of-another-node")])
+    acks.append([said(run.folder.node, *forged), with_mac(said(run.folder.node, *forged), "the-key-of-another-node")])
     run.acknowledge(5)
     run.end()
     assert run.duplicate_check.failure is None
     again = Run(tmp_path / "n1", acks, (LATER, KEY)).begin()
     assert again.duplicate_check.failure is None
-    acks.append([coded(said(again.folder.node, "99@copy", 9), KEY)])
+    acks.append([with_mac(said(again.folder.node, "99@copy", 9), KEY)])
     assert "another process has become this node" in again.ends(), "who has its key is believed"
     again.end()
 

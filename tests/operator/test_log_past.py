@@ -18,7 +18,7 @@ from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLo
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.history import allowed_begin
 from ringlog.kernel.model.state import ClusterState
-from ringlog.log.archive.archive import Archive, grown
+from ringlog.log.archive.archive import Archive, update_archive
 from ringlog.log.errors import LogTruncated
 from ringlog.log.folding import FoldedRecord, Start, follow
 from ringlog.log.port import LogRecord
@@ -102,7 +102,7 @@ def test_who_wants_a_late_epoch_begins_with_the_newest_snapshot_before_it(cluste
     heads = [cluster.store("publisher"), cluster.store("publisher")]
     cluster.live(random.Random(6), 20)
     archive = Archive(tmp_path)
-    grown(archive, cluster.log, lambda: SnapshotTopic(cluster.records))
+    update_archive(archive, cluster.log, lambda: SnapshotTopic(cluster.records))
     states = {made.after.epoch: digest(made.after) for made in past_in(cluster).lines()}
 
     def near(epoch: int, archive: Archive | None = None) -> Past:
@@ -131,7 +131,7 @@ def test_without_snapshot_or_archive_nothing_can_be_folded(cluster: Cluster) -> 
 
 def test_the_archive_has_every_epoch(cluster: Cluster, tmp_path: Path) -> None:
     head, archive = cluster.store("publisher"), Archive(tmp_path)
-    end = grown(archive, cluster.log, lambda: SnapshotTopic(cluster.records), head.epoch)
+    end = update_archive(archive, cluster.log, lambda: SnapshotTopic(cluster.records), head.epoch)
     assert end == Start(cluster.state, cluster.log.end_offset())
     states = {made.after.epoch: digest(made.after) for made in past_in(cluster).lines()}
     cluster.log.delete_before(head.position - 1)
@@ -144,7 +144,7 @@ def test_the_archive_has_every_epoch(cluster: Cluster, tmp_path: Path) -> None:
 
 def test_an_archive_is_the_one_that_the_log_knows_of(cluster: Cluster, tmp_path: Path) -> None:
     archive = Archive(tmp_path)
-    grown(archive, cluster.log, lambda: SnapshotTopic(cluster.records))
+    update_archive(archive, cluster.log, lambda: SnapshotTopic(cluster.records))
     segments = archive.segments()
     assert archive_fault(cluster.state, ()) == ""
     cluster.apply(RecordArchive(segments[-1].last, segments[-1].next, segments[-1].digest))

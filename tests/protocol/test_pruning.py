@@ -17,7 +17,7 @@ from ringlog.protocol.coordinator.pruning import SLACK_US, TopicBeginning, judge
 from ringlog.protocol.validator.limits import too_far_ahead
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import Trust
-from ringlog.wire.acks import coded_load, key_of
+from ringlog.wire.acks import key_of, load_with_mac
 from ringlog.wire.records import NodeLoad, encode_mutation, encode_node_load
 from tests.kernel.commands.test_service import joined
 from tests.kernel.entries import NODES, applied, node
@@ -105,14 +105,14 @@ def test_a_report_without_a_code_is_no_evidence(altered: ClusterState, monkeypat
         encode_node_load(NodeLoad(one, 1, 1, (), tuple(Position(*place) for place in sorted(judged.items()))))
         for one, judged in ALL.items()
     ]
-    mine, other = (coded_load(data, key_of(MASTER, one)) for data, one in zip(loads, ALL, strict=True))
-    forged = coded_load(loads[1], key_of(MASTER, NODES[0]))
+    mine, other = (load_with_mac(data, key_of(MASTER, one)) for data, one in zip(loads, ALL, strict=True))
+    forged = load_with_mac(loads[1], key_of(MASTER, NODES[0]))
     behind = encode_node_load(NodeLoad(NODES[1], 1, 1, (), ()))
     for wrong in (
         loads[1],
         forged,
-        coded_load(loads[1], key_of("ef" * 32, NODES[1])),
-        coded_load(behind, key_of(MASTER, NODES[1])),
+        load_with_mac(loads[1], key_of("ef" * 32, NODES[1])),
+        load_with_mac(behind, key_of(MASTER, NODES[1])),
     ):
         assert isinstance(found(mine, wrong), str)
     assert isinstance(found(mine, other, forged, behind), SettleVerdicts), "what does not count changes nothing"

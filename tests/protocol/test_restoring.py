@@ -18,7 +18,7 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.sections import SCHEMA
 from ringlog.kernel.values import Replication, TypeField
 from ringlog.protocol.followers.publisher import restoring
-from ringlog.wire.changes import CHANGES, content_of, encode_change
+from ringlog.wire.changes import CHANGES, content_digest, encode_change
 from ringlog_schemas import current
 from tests.kernel.entries import NODES, applied, founded, with_normal_nodes
 from tests.log.test_snapshots import Cluster
@@ -48,7 +48,7 @@ def told(*states: ClusterState) -> Held:
             if record.value is None:
                 topic.pop(record.key, None)
             else:
-                topic[record.key] = content_of(encode_change(record.value))
+                topic[record.key] = content_digest(encode_change(record.value))
     return held
 
 
@@ -61,11 +61,11 @@ def test_the_epoch_stands_first_in_each_value_and_is_no_content() -> None:
         assert current()[name].json["fields"][0]["name"] == "epoch", name
     for epoch in (0, 1, 63, 64, 2**40):
         values = [replace(value, epoch=epoch) for value in project(STATE).values()]
-        assert [content_of(encode_change(value)) for value in values] == [
-            content_of(encode_change(value)) for value in project(STATE).values()
+        assert [content_digest(encode_change(value)) for value in values] == [
+            content_digest(encode_change(value)) for value in project(STATE).values()
         ]
-    assert len({content_of(encode_change(value)) for value in values}) == len(values)
-    assert content_of(b"") == content_of(b"no value of ours") == EARLIER
+    assert len({content_digest(encode_change(value)) for value in values}) == len(values)
+    assert content_digest(b"") == content_digest(b"no value of ours") == EARLIER
 
 
 def test_what_says_something_else_is_written_again() -> None:

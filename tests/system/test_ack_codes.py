@@ -20,7 +20,7 @@ from tests.system.user import User
 from ringlog.log.kafka.acls import BrokerUser
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.kafka.options import read_kafka_config
-from ringlog.wire.acks import coded, key_of
+from ringlog.wire.acks import key_of, with_mac
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
@@ -42,7 +42,7 @@ class Thief:
         state = json.loads(self._user.run("log", "at", str(epoch), "--json"))["state_id"]
         ack = encode_node_ack(NodeAck(self._cluster_id, node, "9@thief", epoch, epoch, (), 0, 0, (), state))
         for key in keys:
-            self._producer.produce(self._topic, coded(ack, key) if key else ack, key=node)
+            self._producer.produce(self._topic, with_mac(ack, key) if key else ack, key=node)
         assert self._producer.flush(60) == 0
 
 

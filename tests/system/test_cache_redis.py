@@ -42,7 +42,7 @@ class TestRedisCache(CacheConformance):
         self, stack: StackInfo, cluster_name: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
     ) -> Iterator[RedisCache]:
         """All of a write at once, and in pieces of three rows."""
-        monkeypatch.setattr(redis_cache, "AT_ONCE_ROWS_MAX", request.param)
+        monkeypatch.setattr(redis_cache, "COMMAND_ROWS_MAX", request.param)
         cache = RedisCache(stack.redis_url, cluster_name)
         self._keys = (stack.redis_url, f"{{{cluster_name}}}:*")
         yield cache
@@ -160,7 +160,7 @@ class TestRedisCache(CacheConformance):
                     connection.delete(*staged)
 
         forgetful = Forgetful(stack.redis_url, cluster_name)
-        monkeypatch.setattr(redis_cache, "AT_ONCE_ROWS_MAX", 1)
+        monkeypatch.setattr(redis_cache, "COMMAND_ROWS_MAX", 1)
         for write in (full_projection(after), delta(before, after)):
             with pytest.raises(CacheUnavailable, match="lost a part"):
                 forgetful.apply(write, AT_ONCE)

@@ -14,7 +14,7 @@ from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import TruncateLog
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.values import Command
-from ringlog.log.archive.archive import Archive, whole
+from ringlog.log.archive.archive import Archive, all_records
 from ringlog.log.folding import follow
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.protocol.submission.results import AppliedResult
@@ -60,7 +60,7 @@ def test_the_next_keeper_snapshots_and_truncates(world: AgentsWorld, tmp_path: P
         until(lambda: log.begin_offset() == head.position - 1, "the next keeper to have the entries deleted")
 
         def nobody_wrote_meanwhile() -> bool:
-            *_, last = follow(whole(log, Archive(tmp_path / "archive")))
+            *_, last = follow(all_records(log, Archive(tmp_path / "archive")))
             state = world.client.read_barrier(DEADLINE_S)
             assert last.after.epoch != state.epoch or digest(last.after) == digest(state)
             return bool(last.after.epoch == state.epoch)

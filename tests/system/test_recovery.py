@@ -28,7 +28,7 @@ from ringlog.kernel.history import allowed_begin
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.service import in_recovery
 from ringlog.kernel.values import Command
-from ringlog.log.archive.archive import Archive, grown
+from ringlog.log.archive.archive import Archive, update_archive
 from ringlog.log.errors import ArchiveTooLate, LogDamaged, LogError, ReplicaHalted, TopicMissing
 from ringlog.log.folding import follow
 from ringlog.log.kafka.adapter import KafkaLog
@@ -127,7 +127,7 @@ class World:
                 while tail.position < log.end_offset():
                     copy.take(tail.poll(1.0))
             if not self.archive.exists():
-                grown(Archive(self.archive), log, lambda: open_snapshots(*self.place))
+                update_archive(Archive(self.archive), log, lambda: open_snapshots(*self.place))
 
     def recover(self, folder: Path, *words: str, status: int = 0) -> dict[str, Any]:
         where = ("--bootstrap", self.place[0], "--cluster", self.place[1], "--json")

@@ -7,21 +7,21 @@ import hmac
 
 import pytest
 
-from ringlog.wire.acks import WRONG_CODE, coded, coded_load, has_code_of, key_of, verified_ack, verified_load
+from ringlog.wire.acks import WRONG_CODE, has_valid_mac, key_of, load_with_mac, verified_ack, verified_load, with_mac
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
     CodedAck,
     CodedLoad,
     NodeAck,
     NodeLoad,
-    ack_in,
     decode_node_ack,
     decode_node_load,
     encode_coded_ack,
     encode_coded_load,
     encode_node_ack,
     encode_node_load,
-    load_in,
+    unwrap_ack,
+    unwrap_load,
 )
 from tests.kernel.entries import uuid
 
@@ -45,16 +45,16 @@ def test_the_key_is_what_the_guide_says() -> None:
 
 
 def test_a_node_is_believed_for_itself_only() -> None:
-    mine = coded(ack_of(ONE), key_of(MASTER, ONE))
+    mine = with_mac(ack_of(ONE), key_of(MASTER, ONE))
     assert verified_ack(mine, (MASTER,)) == decode_node_ack(mine) == decode_node_ack(ack_of(ONE))
-    for forged in (ack_of(OTHER), coded(ack_of(OTHER), key_of(MASTER, ONE)), coded(ack_of(OTHER), MASTER)):
+    for forged in (ack_of(OTHER), with_mac(ack_of(OTHER), key_of(MASTER, ONE)), with_mac(ack_of(OTHER), MASTER)):
         error = refused(forged, (MASTER,))
         assert (error.code, error.field) == (WRONG_CODE, OTHER)
         assert verified_ack(forged, ()).node == OTHER, "without a master everything counts"
 
 
 def test_no_byte_of_what_was_said_can_be_another_one() -> None:
-    mine = ack_in(coded(ack_of(ONE), key_of(MASTER, ONE)))
+    mine = unwrap_ack(with_mac(ack_of(ONE), key_of(MASTER, ONE)))
     raised = ack_of(ONE, epoch=6)
     assert refused(encode_coded_ack(CodedAck(raised, mine.code)), (MASTER,)).code == WRONG_CODE
     for code in (b"", mine.code[:-1], mine.code + b"\0", bytes(32)):
@@ -62,17 +62,17 @@ def test_no_byte_of_what_was_said_can_be_another_one() -> None:
 
 
 def test_keys_change_while_all_run() -> None:
-    before, after = (coded(ack_of(ONE), key_of(master, ONE)) for master in (MASTER, LATER))
+    before, after = (with_mac(ack_of(ONE), key_of(master, ONE)) for master in (MASTER, LATER))
     for data in (before, after):
         assert verified_ack(data, (MASTER, LATER)).node == ONE
     assert refused(before, (LATER,)).code == WRONG_CODE
-    assert has_code_of(before, (key_of(LATER, ONE), key_of(MASTER, ONE)))
-    assert not has_code_of(before, (key_of(LATER, ONE),))
+    assert has_valid_mac(before, (key_of(LATER, ONE), key_of(MASTER, ONE)))
+    assert not has_valid_mac(before, (key_of(LATER, ONE),))
 
 
 def test_what_is_no_acknowledgement_is_none_with_a_code_either() -> None:
     key = key_of(MASTER, ONE)
-    for data in (b"", b"nothing", coded(b"nothing", key), coded(coded(ack_of(ONE), key), key)):
+    for data in (b"", b"nothing", with_mac(b"nothing", key), with_mac(with_mac(ack_of(ONE), key), key)):
         assert refused(data, (MASTER,)).code != WRONG_CODE
 
 
@@ -87,12 +87,12 @@ def refused_load(data: bytes) -> WireError:
 
 
 def test_a_node_reports_load_for_itself_only() -> None:
-    mine = coded_load(load_of(ONE), key_of(MASTER, ONE))
+    mine = load_with_mac(load_of(ONE), key_of(MASTER, ONE))
     assert verified_load(mine, (LATER, MASTER)) == decode_node_load(mine) == decode_node_load(load_of(ONE))
-    code = load_in(mine).code
+    code = unwrap_load(mine).code
     others = (
         load_of(OTHER),
-        coded_load(load_of(OTHER), key_of(MASTER, ONE)),
+        load_with_mac(load_of(OTHER), key_of(MASTER, ONE)),
         encode_coded_load(CodedLoad(load_of(OTHER), code)),
     )
     for forged in others:
@@ -103,7 +103,7 @@ def test_a_node_reports_load_for_itself_only() -> None:
 
 def test_a_code_of_the_one_is_none_of_the_other() -> None:
     key = key_of(MASTER, ONE)
-    said = ack_in(coded(ack_of(ONE), key))
+    said = unwrap_ack(with_mac(ack_of(ONE), key))
     assert refused_load(encode_coded_load(CodedLoad(load_of(ONE), said.code))).code == WRONG_CODE
-    for data in (b"", coded_load(said.ack, key), coded(load_of(ONE), key), coded(ack_of(ONE), key)):
+    for data in (b"", load_with_mac(said.ack, key), with_mac(load_of(ONE), key), with_mac(ack_of(ONE), key)):
         assert refused_load(data).code != WRONG_CODE

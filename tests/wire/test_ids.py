@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ringlog.wire.acks import ReceivedAck, incarnation, newest_ack, order_of
+from ringlog.wire.acks import ReceivedAck, incarnation, incarnation_order, newest_ack
 from ringlog.wire.errors import WireError
 from ringlog.wire.ids import derived_request_id, new_request_id, new_state_id
 from ringlog.wire.records import NodeAck, dead_letter_key, mutation_key, mutation_partition
@@ -100,15 +100,15 @@ def heard(offset: int, name: str) -> ReceivedAck:
 
 
 def test_a_later_start_is_the_greater_one() -> None:
-    assert order_of(incarnation(10, "a")) > order_of(incarnation(9, "z"))
-    assert order_of(incarnation(9, "b")) > order_of(incarnation(9, "a"))
+    assert incarnation_order(incarnation(10, "a")) > incarnation_order(incarnation(9, "z"))
+    assert incarnation_order(incarnation(9, "b")) > incarnation_order(incarnation(9, "a"))
 
 
 @pytest.mark.parametrize(
     "earlier", ["", "12345678-0000-4000-8000-000000000001", "@", "x@y", "²@y", "-1@y", "9" * 40 + "@y"]
 )
 def test_what_has_no_number_comes_first(earlier: str) -> None:
-    assert order_of(earlier) < order_of(incarnation(1, ""))
+    assert incarnation_order(earlier) < incarnation_order(incarnation(1, ""))
 
 
 def test_of_one_incarnation_the_later_record_counts_in_any_order() -> None:

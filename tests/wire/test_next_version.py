@@ -130,7 +130,7 @@ def test_each_release_reads_the_records_of_the_other(schemas: Path, monkeypatch:
         second = codec.encode(RECORD, record | {"why": "because"})
         assert codec.decode(first) == (RECORD, record | {"why": ""})
         assert codec.decode(second) == (RECORD, record | {"why": "because"})
-        assert (codec.is_todays(first), codec.is_todays(second)) == (False, True)
+        assert (codec.has_current_schema(first), codec.has_current_schema(second)) == (False, True)
         assert {ours.hex, theirs.hex} <= dict(published()).keys()
         learned = dict(published())[theirs.hex]
     with pytest.raises(codec.WireError, match="unknown_fingerprint"):

@@ -21,7 +21,7 @@ from ringlog.agents.ports import Acknowledge, Ended, RoleWorker
 from ringlog.agents.status import read_said, view
 from ringlog.cache.redis_url import BadRedisUrl, redis_address
 from ringlog.files import FolderUnusable, private_folder, private_process, refused_by_files
-from ringlog.log.archive.locations import place_of
+from ringlog.log.archive.locations import open_location
 from ringlog.log.errors import (
     ArchivePlaceUnknown,
     ArchiveUnavailable,
@@ -176,7 +176,7 @@ def _check_places(settings: ProcessSettings) -> None:
     """
     redis_address(settings.redis_url)
     if settings.archive is not None:
-        place_of(settings.archive)
+        open_location(settings.archive)
 
 
 def _await_topics(settings: ProcessSettings, records: ClusterIdentityStore, watch: AgentWatch) -> Mapping[str, str]:

@@ -59,7 +59,7 @@ GENERATIONS: Final = "generations:columns"
 """Name of the section ``generations`` in the format of ``kernel.encoding.stored_generations``."""
 
 
-def cut(
+def encode_snapshot(
     start: Start, topic_id: str, by: str, at: Micros, snapshot_id: str, chunk_bytes: int = CHUNK_BYTES
 ) -> tuple[StoredSnapshot, tuple[SnapshotChunk, ...]]:
     """Encode a state and its position as a head and chunks.
@@ -95,7 +95,7 @@ def cut(
     return head, tuple(SnapshotChunk(snapshot_id, number, data) for number, data in enumerate(pieces))
 
 
-def restored(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> ClusterState:
+def decode_snapshot(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> ClusterState:
     """Decode the state from a head and its chunks, which may come in any order.
 
     Raises SnapshotIncomplete, SnapshotForged, SnapshotUnknown.
@@ -105,14 +105,14 @@ def restored(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> ClusterSt
     try:
         generations = _unpacked(head, parts, digests)
         if combined_digest(digests) != head.digest:
-            raise SnapshotForged(f"{named(head)}: its parts have another digest than the state")
+            raise SnapshotForged(f"{describe_snapshot(head)}: its parts have another digest than the state")
         state = decode_parts(parts)
     except StateUndecodable as error:
-        raise SnapshotForged(f"{named(head)}: {error}") from error
+        raise SnapshotForged(f"{describe_snapshot(head)}: {error}") from error
     if generations is not None:
         state = replaced(state, generations=generations)
     if (state.cluster_id, state.epoch, state.state_id) != (head.cluster_id, head.epoch, head.state_id):
-        raise SnapshotForged(f"{named(head)}: holds epoch {state.epoch}, state {state.state_id}")
+        raise SnapshotForged(f"{describe_snapshot(head)}: holds epoch {state.epoch}, state {state.state_id}")
     return state
 
 
@@ -126,11 +126,11 @@ def _unpacked(head: StoredSnapshot, parts: dict[str, bytes], digests: dict[str, 
         return None
     del digests[GENERATIONS]
     if "generations" in parts:
-        raise SnapshotForged(f"{named(head)}: it has the generations twice")
+        raise SnapshotForged(f"{describe_snapshot(head)}: it has the generations twice")
     generations = read_generations(stored)
     digests["generations"] = digest_of_chunks(canonical_chunks(generations))
     if digests["generations"] != next(part.digest for part in head.parts if part.name == GENERATIONS):
-        raise SnapshotForged(f"{named(head)}: part {GENERATIONS} has another digest")
+        raise SnapshotForged(f"{describe_snapshot(head)}: part {GENERATIONS} has another digest")
     return generations
 
 
@@ -139,11 +139,11 @@ def _joined(head: StoredSnapshot, chunks: Iterable[SnapshotChunk]) -> bytes:
     for chunk in chunks:
         if chunk.id == head.id and 0 <= chunk.number < len(head.chunks):
             if sha256_of(chunk.data) != head.chunks[chunk.number]:
-                raise SnapshotForged(f"{named(head)}: chunk {chunk.number} is not the one that was stored")
+                raise SnapshotForged(f"{describe_snapshot(head)}: chunk {chunk.number} is not the one that was stored")
             found[chunk.number] = chunk.data
     for number in range(len(head.chunks)):
         if number not in found:
-            raise SnapshotIncomplete(f"{named(head)}: chunk {number} of {len(head.chunks)} is missing")
+            raise SnapshotIncomplete(f"{describe_snapshot(head)}: chunk {number} of {len(head.chunks)} is missing")
     return b"".join(found[number] for number in range(len(head.chunks)))
 
 
@@ -152,19 +152,21 @@ def _parts(head: StoredSnapshot, body: bytes) -> dict[str, bytes]:
     at = 0
     for part in head.parts:
         if part.name in parts or part.size < 0:
-            raise SnapshotForged(f"{named(head)}: part {part.name} cannot be")
+            raise SnapshotForged(f"{describe_snapshot(head)}: part {part.name} cannot be")
         if ":" in part.name and part.name != GENERATIONS:
-            raise SnapshotUnknown(f"{named(head)}: part {part.name} is stored in a way that this release does not know")
+            raise SnapshotUnknown(
+                f"{describe_snapshot(head)}: part {part.name} is stored in a way that this release does not know"
+            )
         parts[part.name] = body[at : at + part.size]
         at += part.size
         if part.name != GENERATIONS and sha256_of(parts[part.name]) != part.digest:
-            raise SnapshotForged(f"{named(head)}: part {part.name} has another digest")
+            raise SnapshotForged(f"{describe_snapshot(head)}: part {part.name} has another digest")
     if at != len(body):
-        raise SnapshotForged(f"{named(head)}: its parts have {at} bytes, and {len(body)} were stored")
+        raise SnapshotForged(f"{describe_snapshot(head)}: its parts have {at} bytes, and {len(body)} were stored")
     return parts
 
 
-def confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> tuple[str, ...]:
+def check_confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> tuple[str, ...]:
     """Return the roles that have another state and are outvoted. Normally there are none.
 
     Raises:
@@ -177,11 +179,11 @@ def confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation
     agreed = ({head.by} | said.keys()).difference(others)
     if others and len(agreed) <= len(others):
         raise SnapshotDisputed(
-            f"{named(head)}: {head.by} has digest {head.digest}, {others[0]} has {said[others[0]].digest}",
+            f"{describe_snapshot(head)}: {head.by} has digest {head.digest}, {others[0]} has {said[others[0]].digest}",
             "a defect, or memory that failed: report it; `ringlog log verify` says which of them is right",
         )
     if len(agreed) < WITNESSES_MIN:
-        raise SnapshotUnconfirmed(f"{named(head)}: only {head.by} says so")
+        raise SnapshotUnconfirmed(f"{describe_snapshot(head)}: only {head.by} says so")
     return tuple(others)
 
 
@@ -189,17 +191,19 @@ def _what(said: StoredSnapshot | SnapshotConfirmation) -> tuple[str, str, int, s
     return said.cluster_id, said.state_id, said.position, said.digest
 
 
-def fits(head: StoredSnapshot, topic_id: str, before: LogRecord | None) -> None:
+def check_log_position(head: StoredSnapshot, topic_id: str, before: LogRecord | None) -> None:
     """Check that a snapshot belongs to the log with this topic id. Raises SnapshotOfAnotherLog.
 
     Args:
         before: The record of the log right before the snapshot's position, if there is one.
     """
     if head.topic_id != topic_id:
-        raise SnapshotOfAnotherLog(f"{named(head)} is of the topic {head.topic_id}, the log is {topic_id}")
+        raise SnapshotOfAnotherLog(f"{describe_snapshot(head)} is of the topic {head.topic_id}, the log is {topic_id}")
     entry = None if before is None else decode_entry(before.data)
     if not isinstance(entry, Entry) or entry.state_id != head.state_id:
-        raise SnapshotOfAnotherLog(f"{named(head)}: offset {head.position - 1} of the log holds another entry")
+        raise SnapshotOfAnotherLog(
+            f"{describe_snapshot(head)}: offset {head.position - 1} of the log holds another entry"
+        )
 
 
 def key_of(record: SnapshotRecord) -> str:
@@ -213,7 +217,7 @@ def key_of(record: SnapshotRecord) -> str:
             return f"{record.id}/{record.number}"
 
 
-def dropped(records: Sequence[SnapshotRecord], begins: Collection[int] = ()) -> list[str]:
+def obsolete_keys(records: Sequence[SnapshotRecord], begins: Collection[int] = ()) -> list[str]:
     """Return the keys that the topic no longer needs.
 
     The topic keeps the newest ``STORED_MAX`` confirmed snapshots, and as many unconfirmed ones. It also keeps confirmed
@@ -247,12 +251,12 @@ def dropped(records: Sequence[SnapshotRecord], begins: Collection[int] = ()) -> 
 def is_confirmed(head: StoredSnapshot, confirmations: Iterable[SnapshotConfirmation]) -> bool:
     """Return True if readers may begin with this snapshot."""
     try:
-        confirmed(head, confirmations)
+        check_confirmed(head, confirmations)
     except (SnapshotUnconfirmed, SnapshotDisputed):
         return False
     return True
 
 
-def named(head: StoredSnapshot) -> str:
+def describe_snapshot(head: StoredSnapshot) -> str:
     """Return the name of the snapshot in messages."""
     return f"the snapshot of epoch {head.epoch}"

@@ -28,7 +28,7 @@ from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import read_to_end
 from ringlog.node.errors import NodeFailed
 from ringlog.runtime.logs import get_logger
-from ringlog.wire.acks import digest_of_key, has_code_of, order_of
+from ringlog.wire.acks import digest_of_key, has_valid_mac, incarnation_order
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import NodeAck, decode_node_ack
 
@@ -70,7 +70,7 @@ class DuplicateCheck:
         self._noted = tuple(noted)
         self._is_starting = True
         self.keep: Callable[[tuple[str, ...]], None] = lambda _: None
-        self._order = order_of(name)
+        self._order = incarnation_order(name)
         self._tail: LogTail | None = None
         self._stopping = threading.Event()
         self._thread: threading.Thread | None = None
@@ -93,7 +93,7 @@ class DuplicateCheck:
         for offset, ack, has_code in self._own_acks(read_to_end(self._acks, tail)):
             if ack.cluster_id != cluster_id:
                 continue
-            start, _ = order_of(ack.incarnation)
+            start, _ = incarnation_order(ack.incarnation)
             # The folder counts a start before it is used. An equal or greater start was therefore made from another
             # copy.
             if start >= self._order[0] or ack.applied > acknowledged:
@@ -141,7 +141,7 @@ class DuplicateCheck:
                 self._stopping.wait(POLL_S)
 
     def _check_ack(self, ack: NodeAck) -> None:
-        if order_of(ack.incarnation) > self._order:
+        if incarnation_order(ack.incarnation) > self._order:
             self.failure = NodeFailed(
                 f"another process has become this node (incarnation {ascii(ack.incarnation[:80])[1:-1]}, at epoch "
                 f"{ack.applied}): "
@@ -166,7 +166,7 @@ class DuplicateCheck:
                 continue  # Another node's record: skip it without decoding.
             try:
                 ack = decode_node_ack(record.data)
-                has_code = has_code_of(record.data, keys)
+                has_code = has_valid_mac(record.data, keys)
             except WireError:
                 continue
             if ack.node == self._node and (counts_all or has_code):

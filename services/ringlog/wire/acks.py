@@ -37,12 +37,12 @@ from ringlog.wire.records import (
     CodedLoad,
     NodeAck,
     NodeLoad,
-    ack_in,
     decode_node_ack,
     decode_node_load,
     encode_coded_ack,
     encode_coded_load,
-    load_in,
+    unwrap_ack,
+    unwrap_load,
 )
 
 WRONG_CODE: Final = "wrong_code"
@@ -59,20 +59,20 @@ def key_of(master: str, node: NodeId) -> str:
     return hmac.digest(master.encode(), f"{_ACKS_OF}{node}".encode(), "sha256").hex()
 
 
-def coded(ack: bytes, key: str) -> bytes:
+def with_mac(ack: bytes, key: str) -> bytes:
     """Return the record of an acknowledgement with a MAC. ``ack`` contains the bytes of a ``NodeAck``."""
-    return encode_coded_ack(CodedAck(ack, _code(ack, key)))
+    return encode_coded_ack(CodedAck(ack, _mac(ack, key)))
 
 
-def coded_load(load: bytes, key: str) -> bytes:
+def load_with_mac(load: bytes, key: str) -> bytes:
     """Return the record of a load report with a MAC. ``load`` contains the bytes of a ``NodeLoad``."""
-    return encode_coded_load(CodedLoad(load, _code(load, key)))
+    return encode_coded_load(CodedLoad(load, _mac(load, key)))
 
 
-def has_code_of(data: bytes, keys: Iterable[str]) -> bool:
+def has_valid_mac(data: bytes, keys: Iterable[str]) -> bool:
     """Return True if a record of the topic ``acks`` has a MAC of one of these keys. Raises WireError."""
-    found = ack_in(data)
-    return _is_by(found.ack, found.code, keys)
+    found = unwrap_ack(data)
+    return _is_mac_of(found.ack, found.code, keys)
 
 
 def verified_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
@@ -82,15 +82,15 @@ def verified_ack(data: bytes, masters: Sequence[str]) -> NodeAck:
         WireError: The MAC is missing or wrong (``wrong_code``, with the node), or the bytes are not a record.
     """
     ack = decode_node_ack(data)
-    if masters and not has_code_of(data, (key_of(master, ack.node) for master in masters)):
+    if masters and not has_valid_mac(data, (key_of(master, ack.node) for master in masters)):
         raise WireError(WRONG_CODE, _shown(ack.node), "an acknowledgement with a code by the key of its node")
     return ack
 
 
 def verified_load(data: bytes, masters: Sequence[str]) -> NodeLoad:
     """Decode a record of the topic ``load`` and check its MAC, as ``verified_ack`` does."""
-    load, found = decode_node_load(data), load_in(data)
-    if masters and not _is_by(found.load, found.code, (key_of(master, load.node) for master in masters)):
+    load, found = decode_node_load(data), unwrap_load(data)
+    if masters and not _is_mac_of(found.load, found.code, (key_of(master, load.node) for master in masters)):
         raise WireError(WRONG_CODE, _shown(load.node), "a report of load with a code by the key of its node")
     return load
 
@@ -105,11 +105,11 @@ def _shown(node: str) -> str:
     return node if is_uuid(node) else ascii(node[:36])
 
 
-def _is_by(data: bytes, code: bytes, keys: Iterable[str]) -> bool:
-    return any(hmac.compare_digest(code, _code(data, key)) for key in keys)
+def _is_mac_of(data: bytes, code: bytes, keys: Iterable[str]) -> bool:
+    return any(hmac.compare_digest(code, _mac(data, key)) for key in keys)
 
 
-def _code(data: bytes, key: str) -> bytes:
+def _mac(data: bytes, key: str) -> bytes:
     return hmac.digest(key.encode(), data, "sha256")
 
 
@@ -122,7 +122,7 @@ def incarnation(start: int, run: str) -> str:
     return f"{start}{AT}{run}"
 
 
-def order_of(name: str) -> Order:
+def incarnation_order(name: str) -> Order:
     """Return the sort key of an incarnation name."""
     start, at, run = name.partition(AT)
     return (int(start), run) if at and start.isascii() and start.isdecimal() and len(start) < 20 else (0, "")
@@ -132,7 +132,7 @@ ReceivedAck = tuple[int, NodeAck]
 """Offset and acknowledgement."""
 
 
-def place_of(received: ReceivedAck) -> tuple[int, int]:
+def ack_order(received: ReceivedAck) -> tuple[int, int]:
     """Return the sort key of acknowledgements of one incarnation."""
     offset, ack = received
     return ack.applied, offset
@@ -144,5 +144,5 @@ def newest_ack(kept: ReceivedAck | None, received: ReceivedAck) -> ReceivedAck:
     """
     if kept is None:
         return received
-    kept_order, received_order = order_of(kept[1].incarnation), order_of(received[1].incarnation)
-    return received if (received_order, place_of(received)) >= (kept_order, place_of(kept)) else kept
+    kept_order, received_order = incarnation_order(kept[1].incarnation), incarnation_order(received[1].incarnation)
+    return received if (received_order, ack_order(received)) >= (kept_order, ack_order(kept)) else kept

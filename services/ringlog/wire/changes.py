@@ -11,7 +11,7 @@ from hashlib import blake2b
 from typing import Any, Final
 
 from ringlog.kernel.changes import PUBLICATIONS, Change, ChangeRecord, EpochChange
-from ringlog.wire.avro.codec import is_todays, layout, name_of, split
+from ringlog.wire.avro.codec import has_current_schema, layout, name_of, split
 from ringlog.wire.avro.mapping import Mapper
 from ringlog.wire.errors import WireError
 
@@ -45,11 +45,11 @@ def decode_change(data: bytes) -> Change:
     return value
 
 
-def content_of(data: bytes) -> bytes:
+def content_digest(data: bytes) -> bytes:
     """Return a digest of a value without its epoch; empty if this release would encode the value with
     another schema.
     """
-    if not is_todays(data):
+    if not has_current_schema(data):
         return b""
     fingerprint, body = split(data)
     # ``epoch`` is the first field, so the content begins after the first number.

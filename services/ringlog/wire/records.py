@@ -402,24 +402,24 @@ encode_cdc_row, decode_cdc_row = _codec(CDC_ROW, CdcRow)
 encode_dead_letter, decode_dead_letter = _codec(DEAD_LETTER, DeadLetter)
 
 
-def ack_in(data: bytes) -> CodedAck:
+def unwrap_ack(data: bytes) -> CodedAck:
     """Return the content of a record of the topic ``acks``, with or without a MAC."""
     return _decode_coded_ack(data) if name_of(data, (CODED_ACK, NODE_ACK)) == CODED_ACK else CodedAck(data, b"")
 
 
 def decode_node_ack(data: bytes) -> NodeAck:
     """Decode an acknowledgement with or without a MAC. ``wire.acks`` checks the MAC."""
-    return _decode_plain_ack(ack_in(data).ack)
+    return _decode_plain_ack(unwrap_ack(data).ack)
 
 
-def load_in(data: bytes) -> CodedLoad:
+def unwrap_load(data: bytes) -> CodedLoad:
     """Return the content of a record of the topic ``load``, with or without a MAC."""
     return _decode_coded_load(data) if name_of(data) == CODED_LOAD else CodedLoad(data, b"")
 
 
 def decode_node_load(data: bytes) -> NodeLoad:
     """Decode a load report with or without a MAC. ``wire.acks`` checks the MAC."""
-    return _decode_plain_load(load_in(data).load)
+    return _decode_plain_load(unwrap_load(data).load)
 
 
 def encode_request_batch(requests: Sequence[bytes]) -> bytes:

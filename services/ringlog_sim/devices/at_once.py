@@ -155,22 +155,22 @@ class PlaceAtOnce:
         self._refuses = refuses
 
     def names(self) -> list[str]:
-        """Return the file names, as in ``ArchivePlace``."""
+        """Return the file names, as in ``ArchiveLocation``."""
         self._reach()
         return list(self._files)
 
     def first_line(self, name: str) -> bytes:
-        """Return the first line of a file, as in ``ArchivePlace``."""
+        """Return the first line of a file, as in ``ArchiveLocation``."""
         self._reach()
         return self._files[name].splitlines(keepends=True)[0]
 
     def read(self, name: str) -> bytes:
-        """Return a file, as in ``ArchivePlace``."""
+        """Return a file, as in ``ArchiveLocation``."""
         self._reach()
         return self._files[name]
 
     def write(self, name: str, data: bytes) -> None:
-        """Write a file, as in ``ArchivePlace``."""
+        """Write a file, as in ``ArchiveLocation``."""
         if self._refuses():
             raise ArchiveUnavailable(f"{self.name} takes nothing")
         is_last = self._deaths.before()

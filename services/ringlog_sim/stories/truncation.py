@@ -19,7 +19,7 @@ from ringlog.kernel.history import ARCHIVED, confirmed_snapshots
 from ringlog.kernel.model.settings import setting
 from ringlog.kernel.values import Micros
 from ringlog.log.folding import Start
-from ringlog.log.snapshots import cut, key_of
+from ringlog.log.snapshots import encode_snapshot, key_of
 from ringlog.runtime.draw import draw_uuid
 from ringlog.wire.records import (
     SnapshotConfirmation,
@@ -181,7 +181,7 @@ def _foreign(sim: Simulation, chance: Chance) -> None:
     state = replace(state, state_id=draw_uuid(chance))
     topic_id = chance.pick([IDENTITY, "another"])
     position = broker.partition(METADATA).high
-    head, chunks = cut(Start(state, position), topic_id, "keeper", 0, f"foreign/{state.epoch}")
+    head, chunks = encode_snapshot(Start(state, position), topic_id, "keeper", 0, f"foreign/{state.epoch}")
     header = state.cluster_id, topic_id, state.epoch, state.state_id
     confirmation = SnapshotConfirmation(*header, position, head.digest, "publisher", 0)
     sim.log_ends.given_up.add(state.epoch)  # a snapshot of that epoch has the same key, so it is overwritten

@@ -27,7 +27,7 @@ from ringlog.kernel.history import ARCHIVED, TRUNCATED, confirmed_snapshots
 from ringlog.kernel.model.modes import LogBound, TakenSnapshot
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.log.archive.archive import Archive, SegmentHead, grown
+from ringlog.log.archive.archive import Archive, SegmentHead, update_archive
 from ringlog.log.errors import ArchiveForged, ArchiveGap, ArchiveOfAnotherLog, LogUnavailable, SnapshotIncomplete
 from ringlog.log.port import MetadataLog
 from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
@@ -82,7 +82,7 @@ class LogEnds:
         """
         if self._archive is None:
             return None
-        end = grown(self._archive, self._log, self._open, epoch)
+        end = update_archive(self._archive, self._log, self._open, epoch)
         if end.state.epoch == epoch and digest(end.state) != wanted():
             raise ArchiveOfAnotherLog(f"epoch {epoch}: what the archive holds folds to another digest")
         last = self._archive.segments()[-1]

@@ -15,7 +15,7 @@ from ringlog.kernel.encoding.digester import Digester
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.archive.archive import Archive
-from ringlog.log.archive.locations import place_of
+from ringlog.log.archive.locations import open_location
 from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.opening import delete_entries, open_snapshots
 from ringlog.log.replicas.poll_policy import PollBudget
@@ -45,7 +45,7 @@ class KeeperThread(FollowingThread):
     def log_ends(self) -> LogEnds:
         """Return the archive and the beginning of the log: the role that stores states also maintains these."""
         place = self.settings.bootstrap_servers, self.settings.cluster
-        archive = None if self.settings.archive is None else Archive(place_of(self.settings.archive))
+        archive = None if self.settings.archive is None else Archive(open_location(self.settings.archive))
         return LogEnds(
             self.log,
             lambda: open_snapshots(*place),

@@ -51,7 +51,7 @@ from ringlog.protocol.followers.publisher import (
 )
 from ringlog.protocol.role import Initialise
 from ringlog.runtime.logs import get_logger
-from ringlog.wire.changes import content_of, encode_change_record
+from ringlog.wire.changes import content_digest, encode_change_record
 
 TRANSACTION_TIMEOUT_S = 600.0
 """The largest epoch is a generation of a million ranges. Brokers allow 900 s by default."""
@@ -147,7 +147,9 @@ class PublisherThread(FollowingThread):
         self._published = state.epoch
         found = restoring(
             state,
-            lambda suffix: held(self.settings.bootstrap_servers, topic_name(cluster, suffix), content_of, self.look),
+            lambda suffix: held(
+                self.settings.bootstrap_servers, topic_name(cluster, suffix), content_digest, self.look
+            ),
         )
         if found.unseen:
             log.info("change_topics_not_compared", records=found.unseen, epoch=state.epoch)

@@ -24,8 +24,8 @@ from ringlog.kernel.commands.cluster.snapshots import TakeSnapshot
 from ringlog.kernel.commands.cluster.truncation import RecordArchive, TruncateLog
 from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.model.outcome import OutcomeKind, UnreadableEntry
-from ringlog.log.archive.archive import Archive, grown
-from ringlog.log.archive.locations import place_of
+from ringlog.log.archive.archive import Archive, update_archive
+from ringlog.log.archive.locations import open_location
 from ringlog.log.errors import SnapshotRefused
 from ringlog.log.folding import FoldedRecord
 from ringlog.log.opening import open_metadata, open_snapshots
@@ -116,7 +116,7 @@ def verify(
     Replays the archive and the log. The exit status is 1 if a snapshot or the archive does not match.
     """
     context, held = resolve(bootstrap, cluster), _opened(archive)
-    segments = () if held is None else held.present()
+    segments = () if held is None else held.existing_segments()
     with closing(open_snapshots(context.bootstrap, context.cluster)) as topic, past_of(context, held) as past:
         heads = [one.head for one in topic.listed()]
         with closing(open_metadata(context.bootstrap, context.cluster, "verify")) as metadata:
@@ -160,10 +160,10 @@ def archive_log(
 
     Reads the archive back to check it. The cache writer does this automatically if RINGLOG_ARCHIVE is set.
     """
-    context, held = resolve(bootstrap, cluster), Archive(place_of(to))
+    context, held = resolve(bootstrap, cluster), Archive(open_location(to))
     place = context.bootstrap, context.cluster
     with closing(open_metadata(*place, "archive")) as metadata:
-        grown(held, metadata, lambda: open_snapshots(*place))
+        update_archive(held, metadata, lambda: open_snapshots(*place))
     segments = held.segments()
     if not segments:
         fail("not_founded", "the log has no entry that applied")
@@ -190,7 +190,7 @@ def truncate(
 
 
 def _opened(archive: str | None) -> Archive | None:
-    return None if archive is None else Archive(place_of(archive))
+    return None if archive is None else Archive(open_location(archive))
 
 
 def _broken(topic: SnapshotTopic, head: StoredSnapshot) -> str:

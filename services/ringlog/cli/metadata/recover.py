@@ -20,7 +20,7 @@ from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.values import Epoch
 from ringlog.log.archive.archive import Archive
 from ringlog.log.archive.copies import LogCopy, copy_of_archive, end_of
-from ringlog.log.archive.locations import FolderPlace, place_of
+from ringlog.log.archive.locations import FolderLocation, open_location
 from ringlog.log.errors import TopicMissing
 from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import exclusive_folder, seen_in
@@ -86,8 +86,8 @@ def _edited(state: Path) -> bytes:
 @contextmanager
 def _copy_in(place: str) -> Iterator[LogCopy]:
     """Return the copy in a node's folder or an archive. A node's folder is locked meanwhile."""
-    found = place_of(place)
-    folder = found.folder if isinstance(found, FolderPlace) else None
+    found = open_location(place)
+    folder = found.folder if isinstance(found, FolderLocation) else None
     if folder is not None and (folder / COPY).exists():
         with exclusive_folder(folder):
             try:

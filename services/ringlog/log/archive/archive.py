@@ -15,7 +15,7 @@ Invariants:
 - Epochs and offsets of consecutive segments have no gaps, from the log's first entry on.
 
 A segment that violates a rule is rejected with a code and never skipped. Reading an archive does not fold its records.
-Extending it does (``extended``), and ``ringlog log verify`` folds the whole archive.
+Extending it does (``extend_archive``), and ``ringlog log verify`` folds the whole archive.
 
 Source: DESIGN, snapshots.
 """
@@ -34,7 +34,7 @@ from typing import Any, Final
 from ringlog.kernel.encoding.encoder import sha256_of
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.log.archive.locations import ArchivePlace, FolderPlace
+from ringlog.log.archive.locations import ArchiveLocation, FolderLocation
 from ringlog.log.errors import (
     ArchiveCut,
     ArchiveEmpty,
@@ -103,8 +103,8 @@ class Archive:
     A path means the folder with that path.
     """
 
-    def __init__(self, place: ArchivePlace | Path) -> None:
-        self.place = FolderPlace(place) if isinstance(place, Path) else place
+    def __init__(self, place: ArchiveLocation | Path) -> None:
+        self.place = FolderLocation(place) if isinstance(place, Path) else place
 
     # ------------------------------------------------------------------------------------------- reading
 
@@ -117,11 +117,11 @@ class Archive:
         heads = tuple(sorted((self._head(name) for name in names), key=lambda head: head.first))
         before: SegmentHead | None = None
         for head in heads:
-            _follows(head, before)
+            _check_chain(head, before)
             before = head
         return heads
 
-    def present(self) -> tuple[SegmentHead, ...]:
+    def existing_segments(self) -> tuple[SegmentHead, ...]:
         """Return the heads of an archive that must exist. Raises ArchiveEmpty, and as ``segments``."""
         if heads := self.segments():
             return heads
@@ -164,7 +164,7 @@ class Archive:
         self._body(self._head(head.name))
 
 
-def _follows(head: SegmentHead, before: SegmentHead | None) -> None:
+def _check_chain(head: SegmentHead, before: SegmentHead | None) -> None:
     if before is None:
         if head.first != 1 or head.before:
             raise ArchiveGap(f"the archive begins with epoch {head.first}: {head.name}")
@@ -196,7 +196,7 @@ def _records(head: SegmentHead, body: bytes) -> list[LogRecord]:
 # ----------------------------------------------------------------------------------------------------- extending
 
 
-def extended(
+def extend_archive(
     archive: Archive, records: Iterable[LogRecord], start: Start, topic_id: str, until: Epoch | None = None
 ) -> Start:
     """Fold ``records`` and add the missing segments, up to the last applied entry. Return the start after it.
@@ -211,7 +211,7 @@ def extended(
         ArchiveGap, ArchiveForged, ArchiveOfAnotherLog, ArchiveUnavailable: The archive does not match the records.
         LogError: From the iteration over ``records``.
     """
-    growth = _Growth(archive, topic_id, start)
+    growth = _SegmentWriter(archive, topic_id, start)
     goes_on = until is None or start.state.epoch < until
     for record, made in _folded(records, start.state) if goes_on else ():
         if made.is_halt:
@@ -227,13 +227,13 @@ def extended(
     return growth.end
 
 
-def grown(
+def update_archive(
     archive: Archive, log: MetadataLog, open_snapshots: Callable[[], SnapshotTopic], until: Epoch | None = None
 ) -> Start:
     """Add the missing segments of a log, up to its present end or to ``until``. Return the start after them.
 
-    The fold begins at a snapshot if the archive contains its epoch. Raises ArchiveTooLate, and as ``extended`` and
-    ``whole``.
+    The fold begins at a snapshot if the archive contains its epoch. Raises ArchiveTooLate, and as ``extend_archive``
+    and ``all_records``.
     """
     heads, identity, begin = archive.segments(), log.identity(), log.begin_offset()
     if not heads and begin:
@@ -242,7 +242,7 @@ def grown(
     start = beginning.start(log, identity, lambda _: ())
     # Without a snapshot, the entries that the log has deleted come from the archive itself.
     behind = archive if start.position < begin else None
-    return extended(archive, whole(log, behind, start.position), start, identity, until)
+    return extend_archive(archive, all_records(log, behind, start.position), start, identity, until)
 
 
 def _folded(records: Iterable[LogRecord], state: ClusterState) -> Iterator[tuple[LogRecord, FoldedRecord]]:
@@ -251,7 +251,7 @@ def _folded(records: Iterable[LogRecord], state: ClusterState) -> Iterator[tuple
     return zip(mine, follow(others, state), strict=False)
 
 
-class _Growth:
+class _SegmentWriter:
     """The records after the last segment, collected until they form the next one."""
 
     def __init__(self, archive: Archive, topic_id: str, start: Start) -> None:
@@ -299,8 +299,8 @@ class _Growth:
         """Write a segment of all records up to the last applied entry."""
         if not self._applied:
             return
-        whole, self._records = self._records[: self._applied], self._records[self._applied :]
-        body = b"".join(_RECORD.pack(one.offset, one.at, len(one.data)) + one.data for one in whole)
+        segment, self._records = self._records[: self._applied], self._records[self._applied :]
+        body = b"".join(_RECORD.pack(one.offset, one.at, len(one.data)) + one.data for one in segment)
         state, last = self.end.state, self._last
         head = SegmentHead(
             state.cluster_id,
@@ -309,7 +309,7 @@ class _Growth:
             state.epoch,
             self._position,
             self.end.position,
-            len(whole),
+            len(segment),
             state.state_id,
             "" if last is None else last.digest,
             sha256_of(body),
@@ -318,7 +318,7 @@ class _Growth:
         self._last, self._applied, self._bytes = head, 0, sum(len(one.data) for one in self._records)
 
 
-def whole(log: MetadataLog, archive: Archive | None, begin: int = 0) -> Iterator[LogRecord]:
+def all_records(log: MetadataLog, archive: Archive | None, begin: int = 0) -> Iterator[LogRecord]:
     """Yield every record from ``begin`` to the log's present end: first from the archive, then from the log.
 
     Raises ArchiveRefused, ArchiveUnavailable, LogTruncated, LogUnavailable.

@@ -28,7 +28,7 @@ NO_STORES = ("data", "http", "https", "libarchive", "local", "tar", "zip")
 """Protocols that fsspec can read but that cannot hold an archive, and other names for a folder."""
 
 
-class ArchivePlace(Protocol):
+class ArchiveLocation(Protocol):
     """A location of an archive. ``name`` is its displayed name. Every method raises ArchiveUnavailable."""
 
     @property
@@ -47,7 +47,7 @@ class ArchivePlace(Protocol):
     def write(self, name: str, data: bytes) -> None: ...
 
 
-class FolderPlace:
+class FolderLocation:
     """A local or mounted folder."""
 
     def __init__(self, folder: Path) -> None:
@@ -59,7 +59,7 @@ class FolderPlace:
         return str(self.folder)
 
     def names(self) -> list[str]:
-        """See ``ArchivePlace.names``."""
+        """See ``ArchiveLocation.names``."""
         try:
             return [path.name for path in self.folder.iterdir()]
         except FileNotFoundError:
@@ -68,7 +68,7 @@ class FolderPlace:
             raise _unavailable(self.name, error) from error
 
     def first_line(self, name: str) -> bytes:
-        """See ``ArchivePlace.first_line``."""
+        """See ``ArchiveLocation.first_line``."""
         try:
             with (self.folder / name).open("rb") as file:
                 return file.readline(LINE_BYTES_MAX)
@@ -91,7 +91,7 @@ class FolderPlace:
             raise _unavailable(str(path), error) from error
 
 
-class StorePlace:
+class StoreLocation:
     """A path in a store. ``store`` is a file system of fsspec, ``path`` its path there."""
 
     def __init__(self, store: Any, path: str, place: str) -> None:
@@ -106,7 +106,7 @@ class StorePlace:
         return self._name
 
     def names(self) -> list[str]:
-        """See ``ArchivePlace.names``. The store's listing cache is not used."""
+        """See ``ArchiveLocation.names``. The store's listing cache is not used."""
         try:
             self._store.invalidate_cache()
             found = self._store.ls(self._path or "/", detail=False)
@@ -117,7 +117,7 @@ class StorePlace:
         return [str(path).rstrip("/").rpartition("/")[2] for path in found]
 
     def first_line(self, name: str) -> bytes:
-        """See ``ArchivePlace.first_line``."""
+        """See ``ArchiveLocation.first_line``."""
         try:
             begin: bytes = self._store.cat_file(self._at(name), start=0, end=LINE_BYTES_MAX)
         except Exception as error:
@@ -160,13 +160,13 @@ class StorePlace:
         return ArchiveUnavailable(f"{self.name}/{name}: {said}", "does the store answer, and may this user write?")
 
 
-def place_of(place: str) -> ArchivePlace:
+def open_location(place: str) -> ArchiveLocation:
     """Return the location named by a path, a ``file:`` URL, or a URL of fsspec.
 
     Raises ArchivePlaceUnknown, ArchiveUnavailable.
     """
     if not re.match(r"[A-Za-z][A-Za-z0-9+.-]*:", place):
-        return FolderPlace(Path(place))
+        return FolderLocation(Path(place))
     try:
         url = urlsplit(place)
         netloc, shown = url.netloc, _without_password(place)
@@ -177,7 +177,7 @@ def place_of(place: str) -> ArchivePlace:
     if url.scheme == "file":
         if netloc not in ("", "localhost"):
             raise ArchivePlaceUnknown(f"{shown} is of another machine", "mount the place, and name the folder")
-        return FolderPlace(Path(unquote(url.path)))
+        return FolderLocation(Path(unquote(url.path)))
     if url.scheme in NO_STORES:
         raise ArchivePlaceUnknown(f"{shown}: {url.scheme} keeps no archive", "a folder, or a store: s3://bucket/path")
     if re.search(r"[*?\[\]]", place):
@@ -185,7 +185,7 @@ def place_of(place: str) -> ArchivePlace:
     return _in_store(place, shown)
 
 
-def _in_store(place: str, shown: str) -> StorePlace:
+def _in_store(place: str, shown: str) -> StoreLocation:
     try:
         from fsspec.core import url_to_fs
     except ImportError as error:
@@ -203,7 +203,7 @@ def _in_store(place: str, shown: str) -> StorePlace:
         ) from error
     except Exception as error:  # some stores connect here, and raise errors of any type
         raise ArchiveUnavailable(f"{shown}: {type(error).__name__}", "does the store answer?") from error
-    return StorePlace(store, path, place)
+    return StoreLocation(store, path, place)
 
 
 def _without_password(place: str) -> str:

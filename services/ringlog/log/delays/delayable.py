@@ -99,7 +99,7 @@ class _Epochs:
 
 
 @dataclass(slots=True)
-class _OnItsWay:
+class _HeldCommit:
     """A record whose commit is held.
 
     ``after`` is the previous record of the same append. ``done`` is set when the record has arrived or failed.
@@ -107,7 +107,7 @@ class _OnItsWay:
 
     data: bytes
     item: Entry | UnreadableEntry
-    after: _OnItsWay | None
+    after: _HeldCommit | None
     since: float
     since_us: Micros
     done: threading.Event = field(default_factory=threading.Event)
@@ -138,7 +138,7 @@ class DelayableLog:
         self._timeout_s = timeout_s
         self._epochs = _Epochs(inner)
         self._lock = threading.Lock()
-        self._on_their_way: list[_OnItsWay] = []
+        self._in_flight: list[_HeldCommit] = []
         self._carrier: threading.Thread | None = None
         self._closed = threading.Event()
         self._dropped: dict[Rule, int] = {}
@@ -156,14 +156,14 @@ class DelayableLog:
             LogUnavailable: A record was dropped or is still held after ``timeout_s``, or the inner log raised.
         """
         rules = self._rules(COMMIT)
-        if not rules and not self._on_their_way:
+        if not rules and not self._in_flight:
             self._inner.append(records)
             return
-        # Records that no rule holds are appended now. ``setting_out`` are newly held; ``waiting`` are all held ones,
+        # Records that no rule holds are appended now. ``newly_held`` are newly held; ``waiting`` are all held ones,
         # including identical bytes of an earlier append. A record after a held one is held, too, to keep the order.
         through: list[bytes] = []
-        waiting: list[_OnItsWay] = []
-        setting_out: list[_OnItsWay] = []
+        waiting: list[_HeldCommit] = []
+        newly_held: list[_HeldCommit] = []
         unanswered = False
         for data in records:
             item = decode_entry(data)
@@ -171,16 +171,16 @@ class DelayableLog:
             unanswered = unanswered or dropped is not None
             if dropped is not None and not dropped.answer_only:
                 continue
-            known = self._known(data, setting_out)
+            known = self._known(data, newly_held)
             if known is not None:
                 waiting.append(known)
             elif waiting or self._held_by(rules, item, self._clock.monotonic()) is not None:
                 after = waiting[-1] if waiting else None
-                setting_out.append(_OnItsWay(data, item, after, self._clock.monotonic(), self._clock.now_us()))
-                waiting.append(setting_out[-1])
+                newly_held.append(_HeldCommit(data, item, after, self._clock.monotonic(), self._clock.now_us()))
+                waiting.append(newly_held[-1])
             else:
                 through.append(data)
-        self._set_out(setting_out)
+        self._register_held(newly_held)
         if through or not waiting:
             self._inner.append(through)
         self._await(waiting)
@@ -189,7 +189,7 @@ class DelayableLog:
 
     def append_async(self, records: Sequence[bytes]) -> Future[None]:
         """Append without waiting if no rule concerns this participant. Otherwise wait here."""
-        if not self._rules(COMMIT) and not self._on_their_way:
+        if not self._rules(COMMIT) and not self._in_flight:
             return self._inner.append_async(records)
         return completed_future(lambda: self.append(records))
 
@@ -258,21 +258,21 @@ class DelayableLog:
 
     # ----------------------------------------------------------------------------------------- held commits
 
-    def _known(self, data: bytes, setting_out: Sequence[_OnItsWay]) -> _OnItsWay | None:
+    def _known(self, data: bytes, newly_held: Sequence[_HeldCommit]) -> _HeldCommit | None:
         with self._lock:
-            return next((each for each in (*self._on_their_way, *setting_out) if each.data == data), None)
+            return next((each for each in (*self._in_flight, *newly_held) if each.data == data), None)
 
-    def _set_out(self, records: Sequence[_OnItsWay]) -> None:
+    def _register_held(self, records: Sequence[_HeldCommit]) -> None:
         """Register all held records of one append at once, so that an answer covers all of them or none."""
         if not records:
             return
         with self._lock:
-            self._on_their_way.extend(records)
+            self._in_flight.extend(records)
             if self._carrier is None:
-                self._carrier = threading.Thread(target=self._carry, name=f"held-{self.participant}", daemon=True)
+                self._carrier = threading.Thread(target=self._run_carrier, name=f"held-{self.participant}", daemon=True)
                 self._carrier.start()
 
-    def _await(self, waiting: Sequence[_OnItsWay]) -> None:
+    def _await(self, waiting: Sequence[_HeldCommit]) -> None:
         deadline = time.monotonic() + self._timeout_s
         for each in waiting:
             if not each.done.wait(max(deadline - time.monotonic(), 0.0)):
@@ -280,28 +280,28 @@ class DelayableLog:
             if each.failure is not None:
                 raise each.failure
 
-    def _carry(self) -> None:
+    def _run_carrier(self) -> None:
         """Append held records as their rules end, until no record is in flight. The body of the carrier thread."""
-        told: tuple[HeldEntry, ...] = ()
+        reported: tuple[HeldEntry, ...] = ()
         while not self._closed.is_set():
             with self._lock:
-                waiting = tuple(self._on_their_way)
+                waiting = tuple(self._in_flight)
                 if not waiting:
                     self._carrier = None
                     break
             try:
-                held = self._carry_on(waiting)
+                held = self._deliver_released(waiting)
             # The epoch of an entry is unknown while the log does not answer, so the entries stay held.
             except LogUnavailable:
-                held = told
-            if told != held:
-                told = held
-                self._control.report(self._holder, told)
+                held = reported
+            if reported != held:
+                reported = held
+                self._control.report(self._holder, reported)
             self._control.wait(LOOK_S)
-        if told:
+        if reported:
             self._control.report(self._holder, ())
 
-    def _carry_on(self, waiting: Sequence[_OnItsWay]) -> tuple[HeldEntry, ...]:
+    def _deliver_released(self, waiting: Sequence[_HeldCommit]) -> tuple[HeldEntry, ...]:
         """Append the records that no rule holds, each after its predecessor. Return the held ones."""
         rules = self._rules(COMMIT)
         held: list[HeldEntry] = []
@@ -311,16 +311,16 @@ class DelayableLog:
                 behind = _behind(each, waiting)
                 held.append(_held(self.participant, rule, COMMIT, each.item, None, behind, each.since_us))
             elif each.after is None or each.after.done.is_set():
-                self._arrive(each)
+                self._deliver(each)
         return tuple(held)
 
-    def _arrive(self, each: _OnItsWay) -> None:
+    def _deliver(self, each: _HeldCommit) -> None:
         try:
             self._inner.append([each.data])
         except LogUnavailable as error:
             each.failure = error
         with self._lock:
-            self._on_their_way.remove(each)
+            self._in_flight.remove(each)
         each.done.set()
 
 
@@ -331,7 +331,7 @@ class DelayableTail:
         self._log = log
         self._inner = inner
         self._waiting: deque[tuple[LogRecord, Entry | UnreadableEntry, float, Micros]] = deque()
-        self._told: HeldEntry | None = None
+        self._reported: HeldEntry | None = None
         self._holder = f"{log.participant}-{next(_HOLDERS)}".replace("/", "_")
 
     @property
@@ -348,18 +348,18 @@ class DelayableTail:
                 return arrived
             now, now_us = self._log._clock.monotonic(), self._log._clock.now_us()
             self._waiting.extend((record, decode_entry(record.data), now, now_us) for record in arrived)
-        shown = self._let_through(records_max)
+        shown = self._take_released(records_max)
         while self._waiting and not shown and (left := deadline - time.monotonic()) > 0:
             self._log._control.wait(left)
-            shown = self._let_through(records_max)
+            shown = self._take_released(records_max)
         return shown
 
     def close(self) -> None:
         """Close the inner reader."""
-        self._tell(None)
+        self._report(None)
         self._inner.close()
 
-    def _let_through(self, records_max: int) -> list[LogRecord]:
+    def _take_released(self, records_max: int) -> list[LogRecord]:
         rules = self._log._rules(PROPAGATION)
         shown: list[LogRecord] = []
         held: HeldEntry | None = None
@@ -375,12 +375,12 @@ class DelayableTail:
                 break
             self._waiting.popleft()
             shown.append(record)
-        self._tell(held)
+        self._report(held)
         return shown
 
-    def _tell(self, held: HeldEntry | None) -> None:
-        if held != self._told:
-            self._told = held
+    def _report(self, held: HeldEntry | None) -> None:
+        if held != self._reported:
+            self._reported = held
             self._log._control.report(self._holder, () if held is None else (held,))
 
 
@@ -397,7 +397,7 @@ def _held(
     return HeldEntry(participant, rule.name, where, kind, request, offset, behind, since)
 
 
-def _behind(each: _OnItsWay, waiting: Sequence[_OnItsWay]) -> int:
+def _behind(each: _HeldCommit, waiting: Sequence[_HeldCommit]) -> int:
     """Return the number of records that wait for this one in the same append."""
     heads = {id(each)}
     for other in waiting:

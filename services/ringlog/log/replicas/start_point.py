@@ -36,7 +36,15 @@ from ringlog.log.folding import BEGINNING, Start
 from ringlog.log.port import LogRecord, LogTail, MetadataLog
 from ringlog.log.reading import POLL_S, read_to_end, record_at
 from ringlog.log.replicas.identity import KnownEpoch
-from ringlog.log.snapshots import CHUNK_BYTES, confirmed, cut, dropped, fits, key_of, restored
+from ringlog.log.snapshots import (
+    CHUNK_BYTES,
+    check_confirmed,
+    check_log_position,
+    decode_snapshot,
+    encode_snapshot,
+    key_of,
+    obsolete_keys,
+)
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import (
@@ -136,7 +144,7 @@ class SnapshotTopic:
         """
         if head.first < self._records.begin_offset():
             raise SnapshotIncomplete(f"the snapshot of epoch {head.epoch}: its chunks are not in the topic any more")
-        return restored(head, self._chunks(head))
+        return decode_snapshot(head, self._chunks(head))
 
     def _chunks(self, head: StoredSnapshot) -> Iterator[SnapshotChunk]:
         left = set(range(len(head.chunks)))
@@ -171,12 +179,12 @@ class SnapshotTopic:
 
         Raises LogUnavailable, RecordTooLarge.
         """
-        head, chunks = cut(start, topic_id, by, at, snapshot_id, self._chunk_bytes)
+        head, chunks = encode_snapshot(start, topic_id, by, at, snapshot_id, self._chunk_bytes)
         places = [self._put(chunk) for chunk in chunks]
         head = replace(head, first=places[0])
         self._put(head)
         records = [record for _, record in self._read(self._records.begin_offset())]
-        gone = dropped(records, {begin, allowed_begin(start.state)})
+        gone = obsolete_keys(records, {begin, allowed_begin(start.state)})
         for key in gone:
             if key not in self._gone:  # deleted records are readable until compaction
                 self._records.put(key, None)
@@ -218,7 +226,7 @@ def _listed(records: list[SnapshotRecord]) -> tuple[ListedSnapshot, ...]:
         head = heads[epoch]
         by = tuple(sorted({one.by for one in said if one.epoch == epoch and one.digest == head.digest} - {head.by}))
         try:
-            found.append(ListedSnapshot(head, by, disputed_by=confirmed(head, said)))
+            found.append(ListedSnapshot(head, by, disputed_by=check_confirmed(head, said)))
         except SnapshotRefused as refused:
             found.append(ListedSnapshot(head, by, refused.code, refused.message))
     return tuple(found)
@@ -315,7 +323,7 @@ class StartPointFinder:
         if one.disputed_by:
             self._warn("snapshot_outvoted", epoch=head.epoch, roles=list(one.disputed_by), agreed=one.confirmed_by)
         try:
-            fits(head, identity, _record_before(metadata, head.position))
+            check_log_position(head, identity, _record_before(metadata, head.position))
             return Start(snapshots.state(head), head.position)
         except (SnapshotRefused, LogDamaged) as refused:
             self._warn("snapshot_passed_over", epoch=head.epoch, code=refused.code, why=refused.message)

@@ -22,7 +22,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.log.folding import Start
 from ringlog.log.replicas.recent import RecentEntries
-from ringlog.log.snapshots import cut
+from ringlog.log.snapshots import encode_snapshot
 from ringlog.node.checks import entries_refusal
 from ringlog.wire.data import BEHIND, BUSY, GAP, OTHER_HISTORY, PAGE_BYTES_MAX, EntriesReply, EntriesRequest
 from ringlog.wire.records import encode_snapshot_record
@@ -107,7 +107,7 @@ class EntriesSide:
         chunk_cache = self._cut
         # Splitting the state is expensive and a peer asks once per chunk, so keep the chunks of the current snapshot.
         if chunk_cache is None or chunk_cache[0] is not base:
-            head, chunks = cut(base, "", self._node, 0, base.state.state_id)
+            head, chunks = encode_snapshot(base, "", self._node, 0, base.state.state_id)
             records = encode_snapshot_record(head), *map(encode_snapshot_record, chunks)
             chunk_cache = self._cut = base, records
         return chunk_cache[1][:1] + chunk_cache[1][number + 1 : number + 2]

@@ -41,7 +41,7 @@ from ringlog.log.folding import BEGINNING, Start, follow
 from ringlog.log.port import LogRecord
 from ringlog.log.replicas.identity import FORKED_HINT, KnownEpoch
 from ringlog.log.replicas.recent import first_page
-from ringlog.log.snapshots import cut, fits, restored
+from ringlog.log.snapshots import check_log_position, decode_snapshot, encode_snapshot
 from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer, scan, sealer_of, write_frames, write_whole
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.entries import decode_entry
@@ -255,7 +255,7 @@ def held_of(path: Path) -> HeldLog:
     try:
         for record in _records(payloads):
             if head is not None and held.last is None:
-                fits(head, topic_id, record if record.offset == base.position - 1 else None)
+                check_log_position(head, topic_id, record if record.offset == base.position - 1 else None)
             held.take(record)
     except SnapshotRefused as refused:
         raise CopyDamaged(f"{path}: {refused.message}") from refused
@@ -283,7 +283,7 @@ def _base_of(path: Path, data: list[bytes]) -> tuple[StoredSnapshot | None, Star
         head, *chunks = map(decode_snapshot_record, data)
         if not isinstance(head, StoredSnapshot):
             raise CopyDamaged(f"{path}: a snapshot begins with its head")
-        state = restored(head, (one for one in chunks if isinstance(one, SnapshotChunk)))
+        state = decode_snapshot(head, (one for one in chunks if isinstance(one, SnapshotChunk)))
     except (WireError, SnapshotRefused) as error:
         raise CopyDamaged(f"{path}: {error}") from error
     return head, Start(state, head.position)
@@ -293,7 +293,7 @@ def _whole(held: HeldLog, records: Iterable[LogRecord]) -> Iterator[bytes]:
     """Yield the payloads of a complete file."""
     yield TOPIC + held.topic_id.encode()
     if held.base.position:
-        head, chunks = cut(held.base, held.topic_id, "member", LEFT_OUT, held.base.state.state_id)
+        head, chunks = encode_snapshot(held.base, held.topic_id, "member", LEFT_OUT, held.base.state.state_id)
         yield SNAPSHOT + encode_snapshot_record(head)
         yield from (SNAPSHOT + encode_snapshot_record(one) for one in chunks)
     yield from map(_framed, records)

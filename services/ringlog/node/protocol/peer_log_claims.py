@@ -26,7 +26,7 @@ from ringlog.kernel.model.outcome import Folded, OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.log.errors import SnapshotRefused
-from ringlog.log.snapshots import restored
+from ringlog.log.snapshots import decode_snapshot
 from ringlog.wire.data import (
     BAD_ENTRIES,
     ENTRIES_BYTES_MAX,
@@ -169,7 +169,7 @@ class PeerLogClaims:
             self._partial = partial
             return ""
         try:
-            state = restored(head, partial.chunks)
+            state = decode_snapshot(head, partial.chunks)
         except SnapshotRefused:
             return BAD_ENTRIES
         if contradicts(state, asked.epoch, asked.state_id):

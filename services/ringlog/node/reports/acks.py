@@ -1,6 +1,6 @@
 """Publication of a node's acknowledgements: performs ``ringlog.node.protocol.acks`` on Kafka.
 
-Records carry a MAC (``coded``) if the node's trust file has a key.
+Records carry a MAC (``with_mac``) if the node's trust file has a key.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from ringlog.node.retry import Stopped
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.monitoring.open_connections import NO_DESCRIPTORS
 from ringlog.runtime.trust import current
-from ringlog.wire.acks import coded
+from ringlog.wire.acks import with_mac
 from ringlog.wire.records import NodeAck, encode_node_ack
 
 DELIVERY_S = 20.0
@@ -101,7 +101,7 @@ class Acks:
         """
         value, keys, delivered = encode_node_ack(ack), current().ack_keys, list[KafkaError | None]()
         if keys:
-            value = coded(value, keys[0])
+            value = with_mac(value, keys[0])
 
         def on_delivery(error: KafkaError | None, _: Message) -> None:
             delivered.append(error)

@@ -1,8 +1,8 @@
 """Load reports of a node's tablets: performs ``ringlog.node.protocol.lifecycle`` on Kafka.
 
 The size of a tablet is the number of bytes that the node stores for its tokens: encoded writes of rows, and registers.
-Its rates count the requests that the node served (``served``). Records carry a MAC (``coded_load``) if the node's trust
-file has a key.
+Its rates count the requests that the node served (``served``). Records carry a MAC (``load_with_mac``) if the node's
+trust file has a key.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.balancer.load_reports import Amounts
 from ringlog.runtime.logs import get_logger
 from ringlog.runtime.trust import current
-from ringlog.wire.acks import coded_load
+from ringlog.wire.acks import load_with_mac
 from ringlog.wire.records import NodeLoad, encode_node_load
 
 LOADS_S = 1.0
@@ -76,7 +76,7 @@ class Loads:
         """Publish a report. A failure is logged, and the next report replaces this one."""
         value, keys = encode_node_load(load), current().ack_keys
         if keys:
-            value = coded_load(value, keys[0])
+            value = load_with_mac(value, keys[0])
         if self._producer is None:
             self._producer = AckedProducer(self._bootstrap, f"ringlog-load-{load.node[:8]}")
         try:

@@ -15,7 +15,7 @@ from ringlog.kernel.encoding.encoder import digest
 from ringlog.kernel.history import ARCHIVED
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch
-from ringlog.log.archive.archive import Archive, SegmentHead, whole
+from ringlog.log.archive.archive import Archive, SegmentHead, all_records
 from ringlog.log.folding import BEGINNING, FoldedRecord, Start, follow
 from ringlog.log.kafka.adapter import KafkaLog
 from ringlog.log.opening import open_snapshots
@@ -72,12 +72,12 @@ def past(
     if near is not None and archive is None:
         start = StartPointFinder(open_topic, near).start(log, log.identity(), lambda _: ())
         if start.position >= begin:
-            return Past(whole(log, None, start.position), start)
+            return Past(all_records(log, None, start.position), start)
     if archive is not None or begin == 0:
-        return Past(whole(log, archive))
+        return Past(all_records(log, archive))
     start = StartPointFinder(open_topic, oldest=True).start(log, log.identity(), lambda _: ())
     check_begin(log.name, begin, start.position, "no snapshot is behind that; name the archive, if there is one")
-    return Past(whole(log, None, start.position), start)
+    return Past(all_records(log, None, start.position), start)
 
 
 def states(past: Past) -> Iterator[ClusterState]:

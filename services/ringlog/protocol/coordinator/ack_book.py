@@ -23,7 +23,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
 from ringlog.protocol.controller import Wait
 from ringlog.protocol.effects import Steps
-from ringlog.wire.acks import ReceivedAck, order_of, place_of
+from ringlog.wire.acks import ReceivedAck, ack_order, incarnation_order
 from ringlog.wire.records import NodeAck
 
 WAITING_MAX = 64
@@ -81,7 +81,10 @@ class AckBook:
             self._uncounted.pop(ack.node, None)
             self._uncounted[ack.node] = None
         read = self._read.setdefault(ack.node, [])
-        known, heard = (order_of(read[0][1].incarnation) if read else (0, "")), order_of(ack.incarnation)
+        known, heard = (
+            (incarnation_order(read[0][1].incarnation) if read else (0, "")),
+            incarnation_order(ack.incarnation),
+        )
         # Only the greatest incarnation counts: an older process of the node may still serve under an epoch that this
         # one left.
         if heard > known:
@@ -89,7 +92,7 @@ class AckBook:
         if heard > known or (heard == known and offset >= self._latest.get(ack.node, (offset, ack))[0]):
             self._latest[ack.node] = offset, ack
         if heard >= known and all(offset != other for other, _ in read):
-            insort(read, (offset, ack), key=place_of)
+            insort(read, (offset, ack), key=ack_order)
         if len(read) > WAITING_MAX:
             del read[WAITING_MAX // 2]
         if len(self._uncounted) > UNCOUNTED_MAX:

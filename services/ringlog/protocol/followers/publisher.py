@@ -25,7 +25,7 @@ from ringlog.kernel.values import Epoch
 from ringlog.protocol.effects import Barrier, FaultPoint, Steps
 from ringlog.protocol.role import CheckSuperseded, StartServing, take_id
 from ringlog.protocol.submission.direct import Direct
-from ringlog.wire.changes import content_of, encode_change
+from ringlog.wire.changes import content_digest, encode_change
 
 ROLE = "publisher"
 TOGETHER = 1_000
@@ -156,8 +156,8 @@ def restoring(
     state.
 
     Args:
-        held: returns a topic's keys with the contents of their values (``wire.changes.content_of``), by topic suffix.
-        compared_max: the most values whose content is compared.
+        held: returns a topic's keys with the contents of their values (``wire.changes.content_digest``), by topic
+        suffix. compared_max: the most values whose content is compared.
     """
     wanted = {(record.topic, record.key): record for record in diff(EMPTY_STATE, state) if record.topic != EPOCHS}
     prefixes: dict[str, list[str]] = {}
@@ -179,7 +179,7 @@ def restoring(
         if there:
             seen += 1
             assert record.value is not None, "nothing is gone from an empty state"
-            if there == content_of(encode_change(record.value)):
+            if there == content_digest(encode_change(record.value)):
                 continue
             other += 1
         written.append(record)

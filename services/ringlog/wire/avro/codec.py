@@ -74,7 +74,7 @@ def writer(fingerprint: int) -> RecordCodec:
     return found
 
 
-def is_todays(data: bytes) -> bool:
+def has_current_schema(data: bytes) -> bool:
     """Return True if the bytes are a single object with a schema that this release writes."""
     try:
         fingerprint, _ = split(data)

@@ -32,7 +32,7 @@ T = TypeVar("T")
 Convert = Callable[[Any], Any]
 
 
-class Way(NamedTuple):
+class FieldConverter(NamedTuple):
     """The conversion of a value: writer, reader, and the conversion of a value that the schema has decoded (None:
     none).
     """
@@ -112,7 +112,7 @@ class Mapper(Generic[T]):
         if set(on_wire) != set(names):
             raise TypeError(f"{cls.__name__} and {self._full_name} differ in {sorted(set(on_wire) ^ set(names))}")
         ways = {
-            spoken(name): _way(field_types[name], on_wire[spoken(name)], known, f"{cls.__name__}.{name}")
+            spoken(name): _converter(field_types[name], on_wire[spoken(name)], known, f"{cls.__name__}.{name}")
             for name in in_class
         }
         back = tuple((index, way.back) for index, way in enumerate(ways.values()) if way.back is not None)
@@ -185,35 +185,35 @@ def _picked(getter: Any, names: tuple[Any, ...]) -> Callable[[Any], tuple[Any, .
     return lambda _: ()
 
 
-def _way(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> Way:
+def _converter(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> FieldConverter:
     """Return the conversion between a field of type ``field_type`` and ``schema``."""
     schema = known.get(schema, schema) if isinstance(schema, str) else schema
     if get_origin(field_type) in (Union, types.UnionType):
         return _optional(field_type, schema, known, where)
     kind = schema["type"] if isinstance(schema, Mapping) else schema
     if isinstance(kind, str) and kind == "fixed" and field_type is str and schema["name"] == "ringlog.Uuid":
-        return Way(id_bytes, reading.fixed(16, id_text), uuid_text)
+        return FieldConverter(id_bytes, reading.fixed(16, id_text), uuid_text)
     if kind == "enum" and field_type is str:
-        return Way(writing.choice(schema["symbols"]), reading.choice(schema["symbols"]))
+        return FieldConverter(writing.choice(schema["symbols"]), reading.choice(schema["symbols"]))
     if kind == "fixed" and field_type is bytes:
-        return Way(writing.fixed(schema["size"]), reading.fixed(schema["size"], bytes))
+        return FieldConverter(writing.fixed(schema["size"]), reading.fixed(schema["size"], bytes))
     if kind == "array" and get_origin(field_type) is tuple:
         return _array(field_type, schema["items"], known, where)
     if kind == "record" and is_dataclass(field_type):
         nested: Mapper[Any] = Mapper.__new__(Mapper)
         nested._build(field_type, schema, known)  # type: ignore[arg-type]
-        return Way(nested._write, nested._read, nested._made)
+        return FieldConverter(nested._write, nested._read, nested._made)
     if isinstance(kind, str) and _SCALARS.get(kind) is field_type:
-        return Way(writing.SCALARS[kind], reading.SCALARS[kind])
+        return FieldConverter(writing.SCALARS[kind], reading.SCALARS[kind])
     raise TypeError(f"{where}: {field_type} has no way to {schema}")
 
 
-def _optional(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> Way:
+def _optional(field_type: Any, schema: Any, known: Mapping[str, Any], where: str) -> FieldConverter:
     inner = [part for part in get_args(field_type) if part is not types.NoneType]
     if not isinstance(schema, list) or len(inner) != 1 or len(schema) != 2 or schema[0] != "null":
         raise TypeError(f"{where}: {field_type} has no way to {schema}")
-    write, read, back = _way(inner[0], schema[1], known, where)
-    return Way(writing.optional(write), reading.optional(read), _unless_none(back))
+    write, read, back = _converter(inner[0], schema[1], known, where)
+    return FieldConverter(writing.optional(write), reading.optional(read), _unless_none(back))
 
 
 def _unless_none(convert: Convert | None) -> Convert | None:
@@ -222,36 +222,36 @@ def _unless_none(convert: Convert | None) -> Convert | None:
     return lambda value: None if value is None else convert(value)
 
 
-def _array(field_type: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
+def _array(field_type: Any, items: Any, known: Mapping[str, Any], where: str) -> FieldConverter:
     arguments = get_args(field_type)
     if len(arguments) != 2 or arguments[1] is not Ellipsis:
         raise TypeError(f"{where}: {field_type} is not a tuple of any length")
     is_pair = get_origin(arguments[0]) is tuple
-    write, read, back = (_pair if is_pair else _way)(arguments[0], items, known, where)
+    write, read, back = (_pair if is_pair else _converter)(arguments[0], items, known, where)
     from_wire = tuple if back is None else lambda values: tuple([back(value) for value in values])
     all_read = reading.array(read)
     if arguments[0] is GenerationRange:
         all_read = ranges_reader(items, all_read)
     if arguments[0] is Witness:
         all_read = witnesses_reader(known.get(items, items) if isinstance(items, str) else items, all_read)
-    return Way(writing.array(write), all_read, from_wire)
+    return FieldConverter(writing.array(write), all_read, from_wire)
 
 
-def _pair(field_type: Any, items: Any, known: Mapping[str, Any], where: str) -> Way:
+def _pair(field_type: Any, items: Any, known: Mapping[str, Any], where: str) -> FieldConverter:
     """Return the conversion of a pair: a record of two fields, in the order of the schema."""
     record = known.get(items, items) if isinstance(items, str) else items
     inner = get_args(field_type)
     names = [field["name"] for field in record["fields"]]
     if len(inner) != len(names):
         raise TypeError(f"{where}: {field_type} and the fields {names} differ in number")
-    ways = [_way(part, field["type"], known, where) for part, field in zip(inner, record["fields"], strict=True)]
+    ways = [_converter(part, field["type"], known, where) for part, field in zip(inner, record["fields"], strict=True)]
     backs = [way.back or _same for way in ways]
 
     def from_wire(value: Any) -> tuple[Any, ...]:
         return tuple([back(value[name]) for name, back in zip(names, backs, strict=True)])
 
     write = writing.record([way.write for way in ways], _same)
-    return Way(write, reading.record([way.read for way in ways], _together), from_wire)
+    return FieldConverter(write, reading.record([way.read for way in ways], _together), from_wire)
 
 
 def _same(value: Any) -> Any:
