@@ -18,7 +18,7 @@ from ringlog.kernel.operations.stages import JOIN_STAGES, in_flight
 from ringlog.kernel.values import Command, Micros, NodeId, OperationId, Position
 from ringlog.operator.errors import Refused
 from ringlog.operator.views.clocks import lowest_horizon, settled_lowering
-from ringlog.protocol.fencing import EndsOfRows, RevokeWriteAccess, fence
+from ringlog.protocol.fencing import CdcEndOffsets, RevokeWriteAccess, fence
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.protocol.submission.submission import NoAnswer
 from ringlog.wire.errors import WireError
@@ -181,7 +181,7 @@ class SimOperator:
         for _, writer in in_order(state.writers):
             at_once: dict[type, Callable[[Any], Any]] = {RevokeWriteAccess: revoke_write_access}
             steps = fence(writer, "gone for good")
-            command: Command = yield from perform(steps, at_once, {EndsOfRows: lambda _: self._ends_of_rows()})
+            command: Command = yield from perform(steps, at_once, {CdcEndOffsets: lambda _: self._ends_of_rows()})
             outcome = yield from self._outcome(command)
             for _ in range(CLOSINGS if closes and outcome == "AppliedResult" else 0):
                 generations = self._client.replica.state.generations

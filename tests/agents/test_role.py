@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from ringlog.agents.exits import CRASHED, End
 from ringlog.agents.roles.controller import ControllerThread
 from ringlog.agents.roles.role import FollowingThread, RoleThread
-from ringlog.agents.status import Reporting, newest, view
+from ringlog.agents.status import ReportSchedule, newest, view
 from ringlog.client.creation.creation import found
 from ringlog.client.direct import DirectAuthor
 from ringlog.kernel.commands.cluster.cluster import Noop
@@ -51,7 +51,7 @@ class Sender(RoleThread):
             self.producer.send("c.topic", b"", partition=0).result(DEADLINE_S)
         except LogUnavailable as error:
             self.why = error.message
-        self.look()
+        self.check_active()
 
     def handled_epoch(self) -> int:
         return 0
@@ -201,14 +201,14 @@ def test_what_keeps_an_agent_behind_is_said(state: str, why: str, epoch: int, ag
 
 
 def test_what_changes_is_reported_at_the_next_look_and_what_stays_each_second() -> None:
-    reporting = Reporting()
+    reporting = ReportSchedule()
     assert reporting.is_due(5, "starting", 0.1)
     assert reporting.is_due(5, "active", 0.1)
     assert [reporting.is_due(5, "active", 0.25) for _ in range(8)] == [False, False, False, True] * 2
 
 
 def test_epochs_that_follow_one_another_are_reported_once_a_second_and_the_last_one_soon() -> None:
-    reporting = Reporting()
+    reporting = ReportSchedule()
     assert reporting.is_due(1, "active", 0.1)
     reported = [reporting.is_due(epoch, "active", 0.25) for epoch in range(2, 10)]
     assert reported == [False, False, False, True] * 2

@@ -56,7 +56,7 @@ class Agents:
         replica.subscribe(
             lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset), replica.halt_on_defect
         )
-        thread.acts(replica.state, replica.recent.take_mark() if looks_back else None)
+        thread.resume(replica.state, replica.recent.take_mark() if looks_back else None)
         self.replicas.append(replica)
         self.threads.append(thread)
         return thread
@@ -72,7 +72,7 @@ class Agents:
         log, records = self.cluster.log, self.cluster.records
         steps = SnapshotSteps(role, lambda: SnapshotTopic(records), log.identity, ManualClock().now_us, lambda: role)
         doing = steps.run()
-        if steps.acts(self.cluster.state, mark):
+        if steps.resume(self.cluster.state, mark):
             outcome: object = None
             while not isinstance(effect := doing.send(outcome), AwaitSnapshotWork) or steps.is_due:
                 outcome = effect.topic.listed()[0].head if isinstance(effect, AwaitHead) else self.cluster.state

@@ -208,7 +208,7 @@ class Driven:
         self.steps = steps_of(world)
         self._doing = self.steps.run()
         self._effect: object = next(self._doing)
-        assert self.steps.acts(world.cluster.state, None)
+        assert self.steps.resume(world.cluster.state, None)
 
     def rest(self) -> None:
         """A rest passes: until it waits for work again."""
@@ -245,7 +245,7 @@ def test_a_place_that_is_away_is_tried_again_after_pauses_that_grow_and_are_boun
     while keeper.steps.waits:
         keeper.rest()
     assert world.cluster.state.log_bounds["archived"].epoch == world.head.epoch
-    assert not keeper.steps.is_undone
+    assert not keeper.steps.has_unfinished_work
 
 
 def test_a_new_snapshot_is_archived_at_once_and_nothing_is_forgotten_if_it_cannot_be_stored(world: World) -> None:
@@ -267,7 +267,7 @@ def test_a_new_snapshot_is_archived_at_once_and_nothing_is_forgotten_if_it_canno
     marked = world.cluster.state.epoch
     keeper.rest()
     assert world.cluster.state.log_bounds["archived"].epoch == marked
-    assert not keeper.steps.is_undone
+    assert not keeper.steps.has_unfinished_work
 
 
 def test_the_log_hears_of_the_archive_in_the_end(world: World) -> None:
@@ -318,7 +318,7 @@ class Threads:
         replica.subscribe(
             lambda before, after, _item, _outcome, offset: thread.folded(before, after, offset), replica.halt_on_defect
         )
-        thread.acts(replica.state, None)
+        thread.resume(replica.state, None)
         self.replicas.append(replica)
         self.threads.append(thread)
         return replica

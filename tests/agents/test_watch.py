@@ -105,9 +105,9 @@ def test_an_outage_is_two_lines() -> None:
     outage = Outage(NOBODY, lambda: woken.append(True))
     with capture_logs() as lines:
         complain(outage, 500)
-        outage.away("no answer")
-        outage.answers()
-        outage.answers()
+        outage.record_failure("no answer")
+        outage.record_answer()
+        outage.record_answer()
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"]
     assert lines[0]["why"] == "no broker 0"
     assert lines[1]["passed_over"] == 500
@@ -120,7 +120,7 @@ def test_the_next_outage_is_told_again_and_others_are_never_passed_over() -> Non
     with capture_logs() as lines:
         complain(outage, 2)
         complain(outage, 2, "mode.worker")
-        outage.answers()
+        outage.record_answer()
         clock.advance(WARNING_INTERVAL_S)
         complain(outage, 1)
     events = [line["event"] for line in lines]
@@ -134,7 +134,7 @@ def test_one_dead_broker_of_several_has_two_lines_a_minute_however_often_the_oth
     with capture_logs() as lines:
         for _ in range(minutes * int(WARNING_INTERVAL_S)):
             complain(outage, 5)
-            outage.answers()
+            outage.record_answer()
             clock.advance(1)
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * minutes
     assert lines[2]["since_the_last"] == 5 * (int(WARNING_INTERVAL_S) - 1) + 1, "complaints that no line had"
@@ -145,13 +145,13 @@ def test_an_outage_that_begins_within_the_minute_is_told_if_it_outlasts_it() -> 
     outage = Outage(NOBODY, now=clock.monotonic)
     with capture_logs() as lines:
         complain(outage, 1)
-        outage.answers()
+        outage.record_answer()
         clock.advance(1)
         for _ in range(int(WARNING_INTERVAL_S)):
-            outage.away("no answer")
+            outage.record_failure("no answer")
             assert "away for" in outage.shown
             clock.advance(1)
-        outage.answers()
+        outage.record_answer()
     assert [line["event"] for line in lines] == ["broker_away", "broker_answers_again"] * 2
     assert lines[2]["why"] == "no answer"
     assert lines[3]["away_s"] == WARNING_INTERVAL_S
@@ -159,7 +159,7 @@ def test_an_outage_that_begins_within_the_minute_is_told_if_it_outlasts_it() -> 
 
 def test_an_agent_that_has_said_why_it_ends_says_nothing_of_how_libraries_take_it() -> None:
     outage = Outage(NOBODY)
-    outage.be_silent()
+    outage.drop_records()
     with capture_logs() as lines:
         complain(outage, 1)
         complain(outage, 1, "mode.worker")

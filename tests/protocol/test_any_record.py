@@ -264,7 +264,7 @@ def test_no_change_record_and_no_cache_stops_who_writes_them(seed: int) -> None:
                 try:
                     starts_from(last, state)
                 except ValueError:
-                    continue  # the publisher ends by that, with the reason: see ``Diverge``
+                    continue  # the publisher ends by that, with the reason: see ``HaltDiverged``
         keys = [rng.choice(words(state)) for _ in range(6)]
         restoring(state, lambda topic, keys=keys, draws=draws: {key: draws.value(bytes) for key in keys})
         next_write(CacheWriter(later=draws.record(Stamp)), state)

@@ -28,15 +28,15 @@ from ringlog.protocol.effects import (
     WallClock,
     run_steps,
 )
-from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, Store, StoredStamp, keep
+from ringlog.protocol.followers.cache_writer import AwaitNewer, NextOffset, Store, StoredStamp, maintain_cache
 from ringlog.protocol.followers.publisher import (
     TOGETHER,
     Announce,
-    Diverge,
-    Follow,
+    HaltDiverged,
     LastPublished,
     NextStates,
     Restore,
+    StartFollowing,
     publish,
 )
 from ringlog.protocol.role import BecomeActive, CheckSuperseded, Initialise, StartServing, superseded, take_role
@@ -264,7 +264,7 @@ def test_a_keeper_writes_everything_once_then_differences_and_all_again_when_its
         world,
         {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest},
     )
-    notes.run(keep(notes.direct))
+    notes.run(maintain_cache(notes.direct))
     assert [type(effect.write) for effect in written] == [
         FullProjection,
         CacheDelta,
@@ -294,7 +294,7 @@ def test_a_keeper_replaces_a_later_epoch_when_the_log_shows_that_it_never_was(wo
 
     known = {StartServing: nothing, CheckSuperseded: nothing, NextOffset: lambda _: 7, Store: store, AwaitNewer: rest}
     notes = Notes(world, {**known, StoredStamp: lambda _: stored.pop(0)})
-    notes.run(keep(notes.direct))
+    notes.run(maintain_cache(notes.direct))
     assert overs == [None, None, never, None]
 
 
@@ -314,7 +314,7 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published(world: Worl
         Initialise: nothing,
         CheckSuperseded: nothing,
         LastPublished: lambda _: last,
-        Follow: lambda _: EMPTY_STATE,
+        StartFollowing: lambda _: EMPTY_STATE,
         NextStates: once(pairs),
         Restore: nothing,
         StartServing: nothing,
@@ -323,7 +323,7 @@ def test_a_publisher_restores_then_goes_on_behind_what_was_published(world: Worl
     notes = Notes(world, known)
     notes.run(publish(notes.direct))
     assert notes.seen[:3] == ["CatchUp", "CheckSuperseded", "Initialise"]
-    start = ["LastPublished", "Barrier", "CheckSuperseded", "Follow", "NextStates"]
+    start = ["LastPublished", "Barrier", "CheckSuperseded", "StartFollowing", "NextStates"]
     rest = [*start, "CheckSuperseded", "Restore", "StartServing"]
     assert notes.seen[3:] == [*rest, "CheckSuperseded", "announcing", "Announce", "NextStates"]
 
@@ -344,7 +344,7 @@ def published_in(rounds: list[list[tuple[ClusterState, ClusterState]]], size: in
         Initialise: nothing,
         CheckSuperseded: nothing,
         LastPublished: nothing,
-        Follow: lambda _: EMPTY_STATE,
+        StartFollowing: lambda _: EMPTY_STATE,
         NextStates: more,
         StartServing: nothing,
         Announce: found.append,
@@ -383,9 +383,9 @@ def test_a_publisher_of_another_log_writes_nothing(world: World, ahead: bool) ->
         Initialise: nothing,
         CheckSuperseded: nothing,
         LastPublished: lambda _: EpochChange(last.epoch, world.state.cluster_id, last.state_id, last.time),
-        Follow: lambda _: world.state,
-        Diverge: once(),
+        StartFollowing: lambda _: world.state,
+        HaltDiverged: once(),
     }
     notes = Notes(world, known)
     notes.run(publish(notes.direct))
-    assert notes.seen[-1] == "Diverge"
+    assert notes.seen[-1] == "HaltDiverged"

@@ -13,7 +13,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Column, Position
 from ringlog.log.port import LogRecord
 from ringlog.node.rows.replica import KEPT, RowReplica
-from ringlog.protocol.coordinator.pruning import SLACK_US, TopicBeginning, judged_by_nodes, next_pruning
+from ringlog.protocol.coordinator.pruning import SLACK_US, TopicBeginning, next_pruning, validated_positions
 from ringlog.protocol.validator.limits import too_far_ahead
 from ringlog.runtime.logs import RateLimitedWarnings, get_logger
 from ringlog.runtime.trust import Trust
@@ -99,7 +99,7 @@ def test_a_report_without_a_code_is_no_evidence(altered: ClusterState, monkeypat
     def found(*reports: bytes) -> SettleVerdicts | str | None:
         records = [LogRecord(offset, data, APPENDED) for offset, data in enumerate(reports)]
         heard = load_reports(records, RateLimitedWarnings(get_logger("tests")))
-        return next_pruning(altered, BEGINS, judged_by_nodes(one.load for one in heard if one.load is not None))
+        return next_pruning(altered, BEGINS, validated_positions(one.load for one in heard if one.load is not None))
 
     loads = [
         encode_node_load(NodeLoad(one, 1, 1, (), tuple(Position(*place) for place in sorted(judged.items()))))

@@ -75,7 +75,7 @@ def test_who_is_replaced_inside_a_transaction_leaves_nothing_of_it(stack: StackI
     second.commit([TransactionRecord(results.name, None, b"whole")])
     await_committed(results, b"whole")
     with pytest.raises(Superseded):
-        first._insist(lambda: first._producer.commit_transaction(DEADLINE_S))
+        first._retry(lambda: first._producer.commit_transaction(DEADLINE_S))
     assert committed(results) == [b"whole"]
 
 

@@ -16,7 +16,7 @@ from tests.ending import taking_down
 from tests.plain_stack import plain_stack
 
 from ringlog.agents.exits import HALTED, STOPPED
-from ringlog.agents.status import read_said, view
+from ringlog.agents.status import read_statuses, view
 from ringlog.log.kafka.topics import METADATA, admin_client, create_topics, topic_name
 from ringlog.protocol.roles import ROLES
 from ringlog.stack import StackInfo
@@ -96,7 +96,7 @@ def test_agents_halt_when_metadata_was_made_again(world: AgentsWorld, supervise:
     again = supervise("acting")
     assert again.process.wait(DEADLINE_S) == HALTED
     assert again.text.count("halted and stays down") == 2 * len(ROLES)
-    said = read_said(world.stack.bootstrap_servers, world.cluster)
+    said = read_statuses(world.stack.bootstrap_servers, world.cluster)
     assert {view(one, 0, one.at).shown_state for one in said.values()} == {"halted: log_replaced"}
 
 

@@ -61,11 +61,11 @@ def test_one_look_prunes_what_all_validated(stack: StackInfo, cluster_name: str,
     pruning = PruningThread(stack.bootstrap_servers, cluster_name, lambda: state, asked.append)
     report(stack, cluster_name, NODES[0], {0: 5})
     report(stack, cluster_name, NODES[1], {0: DELETED - 1})
-    pruning.look()
+    pruning.prune()
     assert asked == [], "one member has not validated a record that is gone"
     report(stack, cluster_name, NODES[1], {0: DELETED})
     assert evidence(stack.bootstrap_servers, cluster_name) == (found, {NODES[0]: {0: 5}, NODES[1]: {0: DELETED}})
-    pruning.look()
+    pruning.prune()
     assert asked == [SettleVerdicts(1, forget_below=found.since - SLACK_US)]
 
 

@@ -35,9 +35,9 @@ from faust.tables.manager import TableManager
 from faust.types import TP, EventT
 from faust.types.auth import CredentialsT
 
-from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, end_of, say_end
+from ringlog.agents.exits import CRASHED, HALTED, STOPPED, SUPERSEDED, End, end_of, log_end
 from ringlog.agents.monitoring.health_view import ProcessView
-from ringlog.agents.monitoring.outage import Outage, take_over_logs
+from ringlog.agents.monitoring.outage import Outage, redirect_library_logs
 from ringlog.agents.ports import MakeWorker, RoleWorker
 from ringlog.log.replicas.topic_watch import LostTopic, TopicWatch
 from ringlog.runtime.kafka.config import SILENCE_MS, current
@@ -73,7 +73,7 @@ class AgentApp:
         self._cluster = settings.cluster
         self._outage = Outage(settings.bootstrap_servers, lambda: self._watch.request_check())
         self._watch = TopicWatch(
-            settings.bootstrap_servers, topics, self._lost, self._outage.away, self._outage.answers
+            settings.bootstrap_servers, topics, self._lost, self._outage.record_failure, self._outage.record_answer
         )
         self.app = make_app(role, settings, reset)
         self._make = make
@@ -95,7 +95,7 @@ class AgentApp:
 
     def execute(self) -> End:
         """Run the faust worker until a stop is requested or the role ends. Closes the event loop."""
-        take_over_logs(self._outage)
+        redirect_library_logs(self._outage)
         worker = _Worker(self.app, quiet=True, redirect_stdouts=False, override_logging=False)
         worker.spinner = None
         self._loop = worker.loop
@@ -235,7 +235,7 @@ class AgentApp:
         self.end = end
         if end.code in (CRASHED, HALTED):
             self.end = await asyncio.get_running_loop().run_in_executor(None, self._explained, end)
-        self._begin_goodbye()
+        self._start_exit_timer()
         await self._crash()
 
     def _explained(self, end: End) -> End:
@@ -248,25 +248,25 @@ class AgentApp:
         if self.end.code not in (STOPPED, CRASHED):
             return
         self.end = end_of(lost, self._cluster)
-        self._begin_goodbye()
+        self._start_exit_timer()
         # A closed loop has ended already.
         with contextlib.suppress(RuntimeError):
             self._loop.call_soon_threadsafe(lambda: asyncio.ensure_future(self._crash()))
 
-    def _begin_goodbye(self) -> None:
+    def _start_exit_timer(self) -> None:
         """Start the time limit for faust's shutdown."""
-        self._outage.be_silent()
-        threading.Thread(target=self._end_at_last, name="goodbye", daemon=True).start()
+        self._outage.drop_records()
+        threading.Thread(target=self._force_exit, name="goodbye", daemon=True).start()
 
     async def _crash(self) -> None:
         """Make faust end. An orderly end is reported as ``AgentEnded``, not as a crash."""
         error = self.end.error if self.end.error is not None else RuntimeError(self.end.detail)
         await self.app.crash(error if self.end.code == CRASHED else AgentEnded(self.end.detail))
 
-    def _end_at_last(self) -> None:
+    def _force_exit(self) -> None:
         """End the process even if faust does not. Records without an acknowledgement are delivered again."""
         if not self._over.wait(GOODBYE_S):
-            say_end(self.role, self.end, goodbye=False)
+            log_end(self.role, self.end, goodbye=False)
             sys.stderr.flush()
             os._exit(self.end.code)
 

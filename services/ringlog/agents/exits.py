@@ -54,7 +54,7 @@ class Diverged(Exception):
     """The content of a topic cannot come from this log. The agent writes nothing, and an operator must act."""
 
 
-def say_end(role: str, end: End, *, goodbye: bool = True) -> None:
+def log_end(role: str, end: End, *, goodbye: bool = True) -> None:
     """Log the last line of an agent. Halting is an error, because an operator must act."""
     say, event = (log.error, "halted") if end.code == HALTED else (log.info, "stopped")
     say(event, role=role, code=end.code, why=end.detail, left_group=goodbye)

@@ -71,7 +71,7 @@ class FencedProducer:
 
     def initialise(self) -> None:
         """Take the id, and shut out its previous holder. Raises LogUnavailable, Superseded."""
-        self._insist(lambda: self._producer.init_transactions(TRANSACTION_TIMEOUT_S))
+        self._retry(lambda: self._producer.init_transactions(TRANSACTION_TIMEOUT_S))
 
     def commit(self, records: Iterable[TransactionRecord]) -> None:
         """Write all records in one transaction, and wait until it is committed. See ``agents.ports``.
@@ -87,14 +87,14 @@ class FencedProducer:
                 self._producer.begin_transaction()
                 for record in records:
                     self._produce(record)
-                self._insist(lambda: self._producer.commit_transaction(TRANSACTION_TIMEOUT_S))
+                self._retry(lambda: self._producer.commit_transaction(TRANSACTION_TIMEOUT_S))
                 return
             except KafkaException as exception:
                 error = exception.args[0]
                 # After an error that needs an abort, the client rejects further records with _STATE.
                 if not (error.txn_requires_abort() or error.code() == KafkaError._STATE):
                     raise self._failed(error) from exception
-                self._insist(lambda: self._producer.abort_transaction(TRANSACTION_TIMEOUT_S))
+                self._retry(lambda: self._producer.abort_transaction(TRANSACTION_TIMEOUT_S))
                 if self._refused is not None:
                     raise _too_large(self._refused) from exception
             except Exception:
@@ -128,7 +128,7 @@ class FencedProducer:
                     raise _too_large(record) from exception
                 raise
 
-    def _insist(self, step: Any) -> None:
+    def _retry(self, step: Any) -> None:
         """Repeat a step while the client reports that a repetition is safe."""
         for attempt in range(ATTEMPTS_MAX):
             try:

@@ -139,17 +139,17 @@ class StatusReader:
     def read(self) -> tuple[AgentView, ...]:
         """Return the views of all known roles, by name. Raises LogUnavailable."""
         epoch = catch_up(self._replica, tell=self._tell).epoch
-        self._listen()
+        self._read_new()
         return views_of(self._last, epoch, time.time_ns() // 1_000)
 
-    def _listen(self) -> None:
+    def _read_new(self) -> None:
         """Read the newest readable status of each role."""
         if self._tail is None:
             self._tail = self._agents.tail(self._agents.begin_offset())
-        _take(self._agents, self._tail, self._last)
+        _add_statuses(self._agents, self._tail, self._last)
 
 
-def _take(agents: KafkaLog, tail: LogTail, last: dict[str, AgentStatus]) -> None:
+def _add_statuses(agents: KafkaLog, tail: LogTail, last: dict[str, AgentStatus]) -> None:
     for record in read_to_end(agents, tail):
         try:
             status = decode_agent_status(record.data)
@@ -158,14 +158,14 @@ def _take(agents: KafkaLog, tail: LogTail, last: dict[str, AgentStatus]) -> None
         last[status.role] = newest(last.get(status.role), status)
 
 
-def read_said(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
+def read_statuses(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
     """Return the newest readable status of each role, without the log. Raises TopicMissing, LogUnavailable."""
     agents = KafkaLog(bootstrap_servers, cluster, AGENTS)
     try:
         tail = agents.tail(agents.begin_offset())
         try:
             last: dict[str, AgentStatus] = {}
-            _take(agents, tail, last)
+            _add_statuses(agents, tail, last)
         finally:
             tail.close()
     finally:
@@ -175,7 +175,7 @@ def read_said(bootstrap_servers: str, cluster: str) -> dict[str, AgentStatus]:
 
 def read_refused(bootstrap_servers: str, cluster: str) -> tuple[RefusedProposal, ...]:
     """Return the rejected proposals in the last statuses. Raises TopicMissing, LogUnavailable."""
-    return tuple(one for _, said in sorted(read_said(bootstrap_servers, cluster).items()) for one in said.refused)
+    return tuple(one for _, said in sorted(read_statuses(bootstrap_servers, cluster).items()) for one in said.refused)
 
 
 def read_status(bootstrap_servers: str, cluster: str, tell: ProgressCallback = log_progress) -> tuple[AgentView, ...]:
@@ -188,7 +188,7 @@ HEARTBEAT_S = 1.0
 """The longest interval between two reports."""
 
 
-class Reporting:
+class ReportSchedule:
     """The schedule of status reports."""
 
     def __init__(self) -> None:

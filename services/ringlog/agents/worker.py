@@ -15,10 +15,10 @@ from contextlib import closing, contextmanager
 from functools import partial
 from typing import TYPE_CHECKING
 
-from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, end_of, records_of, say_end
+from ringlog.agents.exits import CRASHED, HALTED, Diverged, End, end_of, log_end, records_of
 from ringlog.agents.monitoring.health_view import AgentWatch
 from ringlog.agents.ports import Acknowledge, Ended, RoleWorker
-from ringlog.agents.status import read_said, view
+from ringlog.agents.status import read_statuses, view
 from ringlog.cache.redis_url import BadRedisUrl, redis_address
 from ringlog.files import FolderUnusable, private_folder, private_process, refused_by_files
 from ringlog.log.archive.locations import open_location
@@ -102,12 +102,12 @@ def main(role: str, settings: ProcessSettings) -> int:
             check_listen_address(settings.metrics_host, current(), insecure=settings.insecure)
     except BadTrustConfig as error:
         end = End(HALTED, f"not started: {error.code}: {error}")
-        say_end(role, end)
+        log_end(role, end)
         return end.code
     watch = AgentWatch(role, SystemClock().now_us)
     with _shown(watch, settings):
         end = _run_agent(role, settings, watch)
-        say_end(role, end)
+        log_end(role, end)
     return end.code
 
 
@@ -115,7 +115,7 @@ def _halted_at_start(role: str, settings: ProcessSettings, why: str) -> End:
     """Publish the halt for ``agents status``, unless another instance is active in the role."""
     end, now = End(HALTED, why), SystemClock().now_us()
     try:
-        last = read_said(settings.bootstrap_servers, settings.cluster).get(role)
+        last = read_statuses(settings.bootstrap_servers, settings.cluster).get(role)
         if last is not None and view(last, last.epoch, now).is_at_work:
             return end
         epoch = 0 if last is None else last.epoch
@@ -222,7 +222,7 @@ def run(role: str) -> None:
         code = main(role, ProcessSettings())
     except BadProcessSettings as error:
         end = End(HALTED, f"not started: {error.code}: {error}")
-        say_end(role, end)
+        log_end(role, end)
         code = end.code
     sys.stdout.flush()
     sys.stderr.flush()

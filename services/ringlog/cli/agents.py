@@ -14,7 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from ringlog.agents.exits import accept_recovery
-from ringlog.agents.status import read_said, read_status
+from ringlog.agents.status import read_status, read_statuses
 from ringlog.agents.supervise import supervise
 from ringlog.agents.worker import run
 from ringlog.cli.shared.connection import (
@@ -123,7 +123,7 @@ def ways_out() -> tuple[str, ...]:
     found = None
     with suppress(LogError):
         if broker is not None and cluster is not None:
-            found = read_said(broker.bootstrap, cluster).get(VALIDATOR)
+            found = read_statuses(broker.bootstrap, cluster).get(VALIDATOR)
     withdraw = "from the command line: ringlog withdraw REQUEST_ID EPOCH, with the two above"
     return format_validator(found, SystemClock().now_us()), withdraw
 

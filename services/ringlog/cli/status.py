@@ -11,7 +11,7 @@ import typer
 from rich.text import Text
 
 from ringlog.agents.monitoring.health_view import ACTIVE
-from ringlog.agents.status import AgentView, read_said, views_of
+from ringlog.agents.status import AgentView, read_statuses, views_of
 from ringlog.cli.shared.connection import asked, fail, out
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
@@ -56,7 +56,7 @@ def status(
         return
     with ThreadPoolExecutor(5) as pool:  # The reads use separate connections, so they can run in parallel.
         acks = pool.submit(read_acks, context.bootstrap, context.cluster)
-        agent_reports = pool.submit(read_said, context.bootstrap, context.cluster)
+        agent_reports = pool.submit(read_statuses, context.bootstrap, context.cluster)
         loads = pool.submit(last_heard, context.bootstrap, context.cluster)
         seen = pool.submit(seen_until, context.bootstrap, context.cluster)
         state = newest(context)

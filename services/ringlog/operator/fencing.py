@@ -13,7 +13,7 @@ from ringlog.log.kafka.topic_state import ends_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.protocol import fencing as steps
 from ringlog.protocol.effects import run_steps
-from ringlog.protocol.fencing import EndsOfRows, RevokeWriteAccess
+from ringlog.protocol.fencing import CdcEndOffsets, RevokeWriteAccess
 from ringlog.runtime.context import ClusterContext
 
 
@@ -38,7 +38,7 @@ def fence(
 
     handlers: dict[type, Callable[[Any], Any]] = {
         RevokeWriteAccess: revoke_write_access,
-        EndsOfRows: lambda _: _ends(context),
+        CdcEndOffsets: lambda _: _ends(context),
     }
     return run_steps(steps.fence(writer, reason), lambda effect: handlers[type(effect)](effect))
 

@@ -29,12 +29,12 @@ class RevokeWriteAccess:
 
 
 @dataclass(frozen=True, slots=True)
-class EndsOfRows:
+class CdcEndOffsets:
     """Outcome: the present end offset of each partition of the CDC topic."""
 
 
 def fence(writer: CdcWriter, reason: str) -> Steps[FenceCdcWriter]:
     """Perform steps 1 to 3, and return the command for step 4."""
     how: str = yield RevokeWriteAccess(writer)
-    ends: tuple[Position, ...] = yield EndsOfRows()
+    ends: tuple[Position, ...] = yield CdcEndOffsets()
     return FenceCdcWriter(writer.name, writer.incarnation, ends, f"{reason}; {how}")

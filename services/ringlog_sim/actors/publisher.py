@@ -15,7 +15,15 @@ from typing import Any
 from ringlog.kernel.changes import EpochChange
 from ringlog.kernel.model.state import ClusterState
 from ringlog.log.folding import follow
-from ringlog.protocol.followers.publisher import Announce, Diverge, Follow, LastPublished, NextStates, Restore, publish
+from ringlog.protocol.followers.publisher import (
+    Announce,
+    HaltDiverged,
+    LastPublished,
+    NextStates,
+    Restore,
+    StartFollowing,
+    publish,
+)
 from ringlog.protocol.role import StartServing
 from ringlog_sim.actors.role import Worker
 from ringlog_sim.devices.broker import CHANGES, METADATA, SimRecord
@@ -37,8 +45,8 @@ class PublisherWorker(Worker):
         handlers: dict[type, Callable[[Any], Any]] = {
             StartServing: lambda _: None,
             Restore: lambda _: None,
-            Diverge: self._diverge,
-            Follow: self._follow,
+            HaltDiverged: self._diverge,
+            StartFollowing: self._follow,
         }
         self.replica.at_once |= handlers
         self.replica.in_time |= {
@@ -48,10 +56,10 @@ class PublisherWorker(Worker):
         }
         return self.replica.perform(publish(self.direct.steps, self.sim.changes))
 
-    def _diverge(self, effect: Diverge) -> None:
+    def _diverge(self, effect: HaltDiverged) -> None:
         self.sim.broken("publisher", effect.why)
 
-    def _follow(self, effect: Follow) -> ClusterState:
+    def _follow(self, effect: StartFollowing) -> ClusterState:
         start = self.sim.begin(self.name, 0 if effect.last is None else effect.last.epoch - 1)
         self._state = self.sim.log.states[start.state.epoch]
         self.tails.append(self.sim.broker.tail(self.host, METADATA, 0, start.position, self._take))

@@ -97,7 +97,7 @@ class SimSnapshots:
             log_ends,
             self._count,
         )
-        self._steps.acts(worker.replica.state, worker.replica.recent.take_mark())
+        self._steps.resume(worker.replica.state, worker.replica.recent.take_mark())
         self._news = Signal()
         worker.replica.followers.append(self._folded)
         at_once: dict[type, Callable[[Any], Any]] = {Newest: lambda _: worker.replica.state}
@@ -123,7 +123,7 @@ class SimSnapshots:
     def _await_work(self, _: AwaitSnapshotWork) -> Step:
         if self._steps.is_due:
             return
-        if self._steps.is_undone:
+        if self._steps.has_unfinished_work:
             yield self._news, RETRY_US
         else:
             yield self._news

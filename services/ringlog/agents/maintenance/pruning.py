@@ -21,7 +21,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command, NodeId
 from ringlog.log.errors import LogError, LogUnavailable
 from ringlog.log.kafka.topics import topic_name
-from ringlog.protocol.coordinator.pruning import Positions, TopicBeginning, judged_by_nodes, next_pruning
+from ringlog.protocol.coordinator.pruning import Positions, TopicBeginning, next_pruning, validated_positions
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.logs import get_logger
 
@@ -61,13 +61,13 @@ class PruningThread:
     def _run(self) -> None:
         while not self._stopping.wait(self._look_s):
             try:
-                self.look()
+                self.prune()
             except (LogError, SubmissionTimedOut) as error:
                 log.warning("pruning_put_off", why=error.message)
             except Exception:
                 log.exception("pruning_failed")
 
-    def look(self) -> None:
+    def prune(self) -> None:
         """Submit the pruning that is possible now. Raises LogError, SubmissionTimedOut."""
         state = self._state()
         if not state.table_lives and not state.settled.leeways:
@@ -94,7 +94,7 @@ def evidence(bootstrap_servers: str, cluster: str) -> tuple[TopicBeginning, dict
         beginning = topic_beginning(bootstrap_servers, cluster)
         if beginning.since is None:
             beginning = replace(beginning, since=max((one.appended for one in before), default=None))
-        return beginning, judged_by_nodes(one.load for one in (*before, *loads.at_end()) if one.load is not None)
+        return beginning, validated_positions(one.load for one in (*before, *loads.at_end()) if one.load is not None)
 
 
 def topic_beginning(bootstrap_servers: str, cluster: str) -> TopicBeginning:

@@ -89,7 +89,7 @@ class PendingArchive:
         )
 
     @property
-    def words(self) -> str:
+    def description(self) -> str:
         """A text about the wait and its start; empty before the first failure."""
         if not self.tries:
             return ""
@@ -118,7 +118,7 @@ def handles_snapshots(role: str) -> bool:
     return role in STORE | CONFIRM
 
 
-def is_order(before: ClusterState, after: ClusterState) -> bool:
+def allows_truncation(before: ClusterState, after: ClusterState) -> bool:
     """Return whether the entry that made ``after`` allows a later beginning of the log."""
     return allowed_begin(after) > allowed_begin(before)
 
@@ -128,7 +128,7 @@ class SnapshotSteps:
 
     ``open_topic``: called at the first work. ``identity``: returns the id of the log's topic. ``new_id``: draws the
     name of a snapshot. ``ends``: archive and beginning of the log, for the role that stores. ``say``: receives each
-    event (event, epoch, details). ``acts`` and ``folded`` may be called in another thread than ``run``.
+    event (event, epoch, details). ``resume`` and ``folded`` may be called in another thread than ``run``.
     """
 
     def __init__(
@@ -162,7 +162,7 @@ class SnapshotSteps:
         return self._due is not None or (behind is not None and not behind.tries)
 
     @property
-    def is_undone(self) -> bool:
+    def has_unfinished_work(self) -> bool:
         """Whether a deletion or an extension of the archive is left. It is retried after a rest."""
         return self._ordered is not None or self._behind is not None
 
@@ -170,9 +170,9 @@ class SnapshotSteps:
     def waits(self) -> str:
         """The wait of the archive, with its start and how it ends; empty if there is none."""
         behind = self._behind
-        return "" if behind is None else behind.words
+        return "" if behind is None else behind.description
 
-    def acts(self, state: ClusterState, mark: Start | None) -> bool:
+    def resume(self, state: ClusterState, mark: Start | None) -> bool:
         """Collect the work that was left before the take-over. Return whether there is any.
 
         Args:
@@ -189,7 +189,7 @@ class SnapshotSteps:
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> bool:
         """Add the work that an entry requests. Return whether there is any."""
         is_taken = self._looks and is_mark(before, after)
-        is_ordered = self._ends is not None and is_order(before, after)
+        is_ordered = self._ends is not None and allows_truncation(before, after)
         if is_taken or is_ordered:
             self._add(Start(after, offset + 1) if is_taken else None, after if is_ordered else None)
         return is_taken or is_ordered
@@ -208,12 +208,12 @@ class SnapshotSteps:
             while True:
                 yield AwaitSnapshotWork()
                 yield FaultPoint("snapshots")
-                topic = yield from self._turn(topic)
+                topic = yield from self._perform_due(topic)
         finally:
             if topic is not None:
                 topic.close()
 
-    def _turn(self, topic: SnapshotTopic | None) -> Steps[SnapshotTopic | None]:
+    def _perform_due(self, topic: SnapshotTopic | None) -> Steps[SnapshotTopic | None]:
         """Perform the present work. Whole states are released at its end."""
         with self._lock:
             start, ordered, self._due = self._due, self._ordered, None
@@ -341,9 +341,9 @@ class SnapshotThread:
         """See ``SnapshotSteps.waits``."""
         return self._steps.waits
 
-    def acts(self, state: ClusterState, mark: Start | None) -> None:
-        """Collect the work that was left before the take-over. ``mark``: see ``SnapshotSteps.acts``."""
-        if self._steps.acts(state, mark):
+    def resume(self, state: ClusterState, mark: Start | None) -> None:
+        """Collect the work that was left before the take-over. ``mark``: see ``SnapshotSteps.resume``."""
+        if self._steps.resume(state, mark):
             self._wake()
 
     def folded(self, before: ClusterState, after: ClusterState, offset: int) -> None:
@@ -380,7 +380,9 @@ class SnapshotThread:
 
     def _await_work(self) -> None:
         with self._news:
-            self._news.wait_for(lambda: self._over or self._is_news, self._retry_s if self._steps.is_undone else None)
+            self._news.wait_for(
+                lambda: self._over or self._is_news, self._retry_s if self._steps.has_unfinished_work else None
+            )
             self._is_news = False
             if self._over:
                 raise _Over

@@ -50,11 +50,11 @@ class Outage(logging.Handler):
         self._told = False
         self._silent = False
 
-    def be_silent(self) -> None:
+    def drop_records(self) -> None:
         """Drop all further records. The agent has logged its end, and errors during the shutdown explain nothing."""
         self._silent = True
 
-    def away(self, why: str) -> None:
+    def record_failure(self, why: str) -> None:
         """Record that the broker does not answer, or that the client library says so."""
         with self._state:
             if self._since is None:
@@ -72,7 +72,7 @@ class Outage(logging.Handler):
                 return ""
             return f"the broker has been away for {self._now() - self._since:.0f} s: {self._why}"
 
-    def answers(self) -> None:
+    def record_answer(self) -> None:
         """Record that the broker has answered."""
         with self._state:
             since, self._since = self._since, None
@@ -86,7 +86,7 @@ class Outage(logging.Handler):
         if self._silent:
             return
         if record.name.partition(".")[0] == CLIENT:
-            self.away(record.getMessage().strip())
+            self.record_failure(record.getMessage().strip())
             self._on_trouble()
             return
         said = record.getMessage().strip()
@@ -96,7 +96,7 @@ class Outage(logging.Handler):
             log.error("worker", logger=record.name, said=said, exc_info=record.exc_info)
 
 
-def take_over_logs(outage: Outage) -> None:
+def redirect_library_logs(outage: Outage) -> None:
     """Send all errors of other libraries to ``outage``, and drop their lower levels."""
     root = logging.getLogger()
     root.handlers[:] = [outage]

@@ -19,7 +19,7 @@ class BalancerThread(ControllerThread):
 
     def run_protocol(self) -> None:
         """Run the protocol, forever."""
-        self._loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.look)
+        self._loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.check_active)
         self.driver.handlers |= {ReadLoads: lambda _: self._loads.at_end(), NewLoads: self._new_loads}
         try:
             self.driver.run_steps(balance())

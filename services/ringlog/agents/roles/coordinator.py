@@ -49,10 +49,10 @@ class CoordinatorThread(AcksThread):
 
     def run_protocol(self) -> None:
         """Run the protocol, forever."""
-        epochs = EpochsReader(self.settings, self.look)
+        epochs = EpochsReader(self.settings, self.check_active)
         self.register_ack_handlers()
         if self.settings.metrics_port is not None:
-            loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.look)
+            loads = LoadsReader(self.settings.bootstrap_servers, self.settings.cluster, self.check_active)
             self._reported_at, self._loads = report_times(loads.at_end()), loads
         self.driver.handlers |= {
             DeleteAcks: self._delete_acks,

@@ -20,7 +20,7 @@ from ringlog.log.errors import LogUnavailable, TopicMissing, WaitTimedOut
 from ringlog.log.opening import delete_entries, open_snapshots
 from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.protocol.effects import Barrier
-from ringlog.protocol.followers.cache_writer import ROLE, AwaitNewer, NextOffset, Store, StoredStamp, keep
+from ringlog.protocol.followers.cache_writer import ROLE, AwaitNewer, NextOffset, Store, StoredStamp, maintain_cache
 from ringlog.runtime.logs import get_logger
 
 BEAT_S = 1.0
@@ -75,7 +75,7 @@ class KeeperThread(FollowingThread):
             AwaitNewer: self._await_newer,
         }
         try:
-            self.driver.run_steps(keep(self.author.protocol))
+            self.driver.run_steps(maintain_cache(self.author.protocol))
         finally:
             self._cache.close()
 

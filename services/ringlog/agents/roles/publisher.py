@@ -41,11 +41,11 @@ from ringlog.log.replicas.feed import Feed
 from ringlog.protocol.followers.publisher import (
     ROLE,
     Announce,
-    Diverge,
-    Follow,
+    HaltDiverged,
     LastPublished,
     NextStates,
     Restore,
+    StartFollowing,
     publish,
     restoring,
 )
@@ -101,8 +101,8 @@ class PublisherThread(FollowingThread):
         self.driver.handlers |= {
             Initialise: lambda _: self._fenced.initialise(),
             LastPublished: lambda _: self._last_published(),
-            Diverge: self._diverge,
-            Follow: self._follow,
+            HaltDiverged: self._diverge,
+            StartFollowing: self._follow,
             NextStates: lambda _: self._next_states(),
             Restore: self._restore,
             Announce: self._announce,
@@ -113,10 +113,10 @@ class PublisherThread(FollowingThread):
         """Return the last epoch in the change topics."""
         return self._published
 
-    def _diverge(self, effect: Diverge) -> None:
+    def _diverge(self, effect: HaltDiverged) -> None:
         raise Diverged(effect.why)
 
-    def _follow(self, effect: Follow) -> ClusterState:
+    def _follow(self, effect: StartFollowing) -> ClusterState:
         """Publish the schemas, and return the first state of the feed."""
         self._publish_schemas()
         state = self._feed.state
@@ -139,7 +139,7 @@ class PublisherThread(FollowingThread):
 
     def _write(self, records: Sequence[ChangeRecord]) -> None:
         """Write all records in one transaction."""
-        self._fenced.commit(EncodedChanges(self.settings.cluster, records, self.look))
+        self._fenced.commit(EncodedChanges(self.settings.cluster, records, self.check_active))
 
     def _restore(self, effect: Restore) -> None:
         """Repair the change topics, in several transactions."""
@@ -148,7 +148,7 @@ class PublisherThread(FollowingThread):
         found = restoring(
             state,
             lambda suffix: held(
-                self.settings.bootstrap_servers, topic_name(cluster, suffix), content_digest, self.look
+                self.settings.bootstrap_servers, topic_name(cluster, suffix), content_digest, self.check_active
             ),
         )
         if found.unseen:
@@ -161,7 +161,7 @@ class PublisherThread(FollowingThread):
                 self._write(records[begin : begin + RESTORED_RECORDS_MAX])
 
     def _last_published(self) -> EpochChange | None:
-        epochs = EpochsReader(self.settings, self.look)
+        epochs = EpochsReader(self.settings, self.check_active)
         try:
             return epochs.at_end()
         finally:
@@ -169,6 +169,6 @@ class PublisherThread(FollowingThread):
 
     def _publish_schemas(self) -> None:
         try:
-            publish_schemas(self.settings.bootstrap_servers, self.settings.cluster, self.producer, self.look)
+            publish_schemas(self.settings.bootstrap_servers, self.settings.cluster, self.producer, self.check_active)
         except SchemasIncompatible as error:
             raise Diverged(str(error)) from error

@@ -32,7 +32,7 @@ from ringlog.agents.maintenance.snapshots import SnapshotSteps, SnapshotThread, 
 from ringlog.agents.maintenance.truncation import LogEnds
 from ringlog.agents.monitoring.health_view import ACTIVE, RoleView
 from ringlog.agents.ports import Acknowledge, Ended
-from ringlog.agents.status import Reporting
+from ringlog.agents.status import ReportSchedule
 from ringlog.client.direct import DirectAuthor
 from ringlog.files import private_folder
 from ringlog.kernel.invariants.check import CODE, violations
@@ -205,7 +205,7 @@ class RoleThread(ABC):
 
     @abstractmethod
     def work(self) -> None:
-        """Do the role's work after the take-over. Only an exception ends it (``look`` and ``news`` raise in time)."""
+        """Do the role's work after the take-over, until ``check_active`` or ``news`` raises."""
 
     @abstractmethod
     def handled_epoch(self) -> int:
@@ -229,14 +229,14 @@ class RoleThread(ABC):
         log.info("active", role=self.role, instance=self.instance, term=self.term, epoch=self.replica.state.epoch)
         self._publish_status()
 
-    def look(self) -> None:
+    def check_active(self) -> None:
         """Raise Superseded or Stopping if this instance must not continue."""
         self._raise_if_superseded()
         if self._stopping.is_set():
             raise Stopping
 
     def may_continue(self) -> bool:
-        """Return False if ``look`` would raise."""
+        """Return False if ``check_active`` would raise."""
         return not self._stopping.is_set() and superseded(self.replica.state, self.role, self.term) is None
 
     def _raise_if_superseded(self) -> None:
@@ -245,14 +245,14 @@ class RoleThread(ABC):
             raise Superseded(why)
 
     def news(self, timeout_s: float = WAIT_S) -> list[Offered]:
-        """Wait for records or a folded epoch, at most ``timeout_s``. Return the records. Raises as ``look``."""
+        """Wait for records or a folded epoch, at most ``timeout_s``. Return the records. Raises as ``check_active``."""
         with self._news:
             if not self._inbox and not self._folded and not self._stopping.is_set():
                 self._news.wait(timeout_s)
             records = list(self._inbox)
             self._inbox.clear()
             self._folded = False
-        self.look()
+        self.check_active()
         self.raise_if_halted()
         return records
 
@@ -265,7 +265,7 @@ class RoleThread(ABC):
         """Yield all present records of a log, from its beginning."""
         tail = records.tail(records.begin_offset())
         try:
-            yield from read_to_end(records, tail, look=self.look)
+            yield from read_to_end(records, tail, look=self.check_active)
         finally:
             tail.close()
 
@@ -277,10 +277,10 @@ class RoleThread(ABC):
         try:
             self.prepare()
             self.replica.start()
-            self.driver = LogDriver(self.replica.log, self.replica, self.clock, self.look, WAIT_S)
+            self.driver = LogDriver(self.replica.log, self.replica, self.clock, self.check_active, WAIT_S)
             self.driver.handlers |= {
                 BecomeActive: self._become_active,
-                CheckSuperseded: lambda _: self.look(),
+                CheckSuperseded: lambda _: self.check_active(),
                 StartServing: lambda _: self.mark_active(),
             }
             with self.author.translated():
@@ -335,7 +335,7 @@ class RoleThread(ABC):
         self.term = acts.term
         self.replica.subscribe(self._on_folded, self.replica.halt_on_defect)
         self.replica.subscribe(self._agreement.folded, self.replica.halt_on_defect)
-        self._snapshots.acts(self.replica.state, self.replica.recent.take_mark())
+        self._snapshots.resume(self.replica.state, self.replica.recent.take_mark())
 
     def _on_folded(
         self, before: ClusterState, after: ClusterState, _item: Entry | UnreadableEntry, _outcome: Outcome, offset: int
@@ -364,7 +364,7 @@ class RoleThread(ABC):
 
     def _beat(self) -> None:
         """Check invariants and report the status at each beat, until the worker stops."""
-        reporting = Reporting()
+        reporting = ReportSchedule()
         while not self._stopping.wait(LOOK_S):
             self._invariants.check(self.replica.state)
             if reporting.is_due(self.handled_epoch(), (self._status, self.refused(), self._problem()), LOOK_S):

@@ -44,7 +44,7 @@ class ValidatorThread(RoleThread):
     def work(self) -> None:
         """Answer requests, forever."""
         fenced = FencedProducer(self.settings.bootstrap_servers, f"{self.settings.cluster}.{self.role}")
-        results = ResultsLog(self.settings, self.look)
+        results = ResultsLog(self.settings, self.check_active)
         self._results_topic = topic_name(self.settings.cluster, RESULTS.suffix)
         self.driver.handlers |= {
             Initialise: lambda _: fenced.initialise(),
@@ -112,7 +112,7 @@ class ValidatorThread(RoleThread):
         while self._reader is not None and not effect.is_over(self.replica.state) and time.monotonic() < until:
             if read := self._read_on(self._reader, GLANCE_S):
                 return self._arrived([(record.offset, record.data) for record in read])
-            self.look()
+            self.check_active()
         return ()
 
     def _arrived(self, offered: Sequence[Offered]) -> Sequence[Arrived]:

@@ -16,7 +16,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ringlog.agents.status import SILENT_S, read_said, view
+from ringlog.agents.status import SILENT_S, read_statuses, view
 from ringlog.cli.cluster.contexts import known_cluster
 from ringlog.cli.shared.connection import Bootstrap, Json, fail, out, resolve
 from ringlog.cli.shared.options import newest
@@ -140,7 +140,7 @@ def _answering(context: ClusterContext) -> Iterator[str]:
     """Yield agents that reported recently, and nodes that accept a connection or may run on another machine."""
     now = SystemClock().now_us()
     with suppress(LogError):
-        for said in read_said(*_place(context)).values():
+        for said in read_statuses(*_place(context)).values():
             if said.state != "halted" and view(said, said.epoch, now).age_s < SILENT_S:
                 yield f"an agent runs: {said.role}"
     with suppress(LogError):

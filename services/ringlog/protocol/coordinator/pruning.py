@@ -43,7 +43,7 @@ class TopicBeginning:
     since: Micros | None
 
 
-def judged_by_nodes(loads: Iterable[NodeLoad]) -> dict[NodeId, Positions]:
+def validated_positions(loads: Iterable[NodeLoad]) -> dict[NodeId, Positions]:
     """Return the positions in each node's last report."""
     return {load.node: {each.partition: each.offset for each in load.judged} for load in loads}
 

@@ -72,7 +72,7 @@ class AwaitNewer:
     answered: bool
 
 
-def keep(direct: Direct) -> Steps[None]:
+def maintain_cache(direct: Direct) -> Steps[None]:
     """Serve one term of the cache writer. Only an exception of the driver ends it."""
     writer = CacheWriter()
     yield StartServing()
@@ -86,7 +86,7 @@ def keep(direct: Direct) -> Steps[None]:
         # The cache has another state than the base of the difference, or none. Write the whole state at once.
         if written is WriteOutcome.BASE_MISSING:
             written = yield Store(next_write(CacheWriter(), state), state, position, confirmed_at)
-        writer = learn(state, written)
+        writer = after_write(state, written)
         if written is WriteOutcome.LATER_STORED:
             writer = CacheWriter(later=(yield StoredStamp()))
         yield AwaitNewer(writer.stored, written is not None)
@@ -101,7 +101,7 @@ def next_write(writer: CacheWriter, state: ClusterState) -> CacheDelta | FullPro
     return full_projection(state, later if later is not None and later.epoch > state.epoch else None)
 
 
-def learn(state: ClusterState, written: WriteOutcome | None) -> CacheWriter:
+def after_write(state: ClusterState, written: WriteOutcome | None) -> CacheWriter:
     """Return the writer after the result of its write for ``state``.
 
     After ``base_missing`` (FLUSHALL, a restart, another instance) the next write has the whole state. After

@@ -40,14 +40,14 @@ class LastPublished:
 
 
 @dataclass(frozen=True, slots=True)
-class Diverge:
+class HaltDiverged:
     """End permanently: the published changes cannot come from this log. The driver raises."""
 
     why: str
 
 
 @dataclass(frozen=True, slots=True)
-class Follow:
+class StartFollowing:
     """Start to follow the log, from the state that was published ``last`` or earlier. Outcome: that start state."""
 
     last: EpochChange | None
@@ -89,9 +89,9 @@ def publish(direct: Direct, difference: Difference = diff) -> Steps[None]:
     last: EpochChange | None = yield LastPublished()
     why = ahead(last, (yield Barrier(direct.timeout)))
     if why is not None:
-        yield Diverge(why)
+        yield HaltDiverged(why)
     yield CheckSuperseded()
-    start: ClusterState = yield Follow(last)
+    start: ClusterState = yield StartFollowing(last)
     is_resumed = last is None
     if last is None:
         yield StartServing()
@@ -126,7 +126,7 @@ def _resume(last: EpochChange | None, state: ClusterState) -> Steps[bool]:
         if not starts_from(last, state):
             return False
     except ValueError as error:
-        yield Diverge(str(error))
+        yield HaltDiverged(str(error))
     yield Restore(state)
     yield StartServing()
     return True
