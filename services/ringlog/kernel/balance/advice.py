@@ -178,6 +178,7 @@ def advise(
         if not final:
             break
         left = {(one.table, one.tablet): (rejected.code, rejected.detail) for one, rejected in final}
+        assert left.keys().isdisjoint(inputs.refused), "a refused tablet is not planned again"
         inputs = replace(inputs, refused={**inputs.refused, **left})
     limited = [row for row in refused if row[1].code == STREAMING_LIMIT]
     told = tuple(RefusedMigration(one, rejected.code, rejected.detail) for one, rejected in (*never, *limited))
@@ -285,6 +286,7 @@ def sized(state: ClusterState, inputs: BalanceInput, tablets: TabletMap) -> Size
     decision = tablets.resize.decision if tablets.resize is not None else NONE
     known = [_bytes_of(table, tablets.count, inputs.measured) for table in together]
     sizes = [size for size, _ in known if size is not None]
+    assert known, "a table is one of those that share its tablets"
     return Sized(
         name,
         tablets.count,
@@ -305,7 +307,9 @@ def _spread(state: ClusterState, tablets: TabletMap) -> dict[str, int]:
     for node, count in zip(tablets.nodes, tablets.held, strict=True):
         where = state.nodes[node].datacenter
         held[where] = held.get(where, 0) + count
-    return {where: -(-count // tablets.count) for where, count in sorted(held.items()) if count}
+    factors = {where: -(-count // tablets.count) for where, count in sorted(held.items()) if count}
+    assert sum(factors.values()) * tablets.count >= sum(held.values()), "no replica is rounded away"
+    return factors
 
 
 def _bytes_of(table: str, count: int, measured: Mapping[NodeId, MeasuredLoads]) -> tuple[int | None, bool]:

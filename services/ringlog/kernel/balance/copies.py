@@ -76,6 +76,9 @@ class _Changes:
         where = [(node.datacenter, node.rack) for node in self._targets]
         self._racks = {rack: number for number, rack in enumerate(dict.fromkeys(where))}
         self._rack_of = np.array([self._racks[rack] for rack in where], np.int64)
+        assert len(self._targets) == len(self._numbers) == len(self._loads) == len(self._rack_of), (
+            "one of each per target"
+        )
         self._open: dict[tuple[str, tuple[str, ...]], NDArray[np.bool_]] = {}
 
     def of(self, table: str, tablet: Tablet, wants: tuple[DatacenterReplication, ...]) -> Migration | None:
@@ -109,6 +112,7 @@ class _Changes:
         # By the replicas in its rack, then by load, then by id.
         node = self._targets[int(found[np.lexsort((self._loads[found], in_rack[self._rack_of[found]]))[0]])]
         assert node.shards >= 1, "who may get tablets has shards"
+        assert all(one.id != node.id for one in there), "a node has at most one replica of a tablet"
         return min(((node.id, shard) for shard in range(node.shards)), key=lambda place: (self._held[place], place))
 
     def _fewer(self, wants: tuple[DatacenterReplication, ...], there: list[tuple[Place, Node]]) -> Place | None:
@@ -144,6 +148,7 @@ class _Changes:
 
     def _count(self, place: Place, change: int) -> None:
         self._held[place] += change
+        assert self._held[place] >= 0, "only a shard that has a replica loses one"
         self._counts[place[0]] += change
         if (number := self._numbers.get(place[0])) is not None:
             self._loads[number] = self._load(self._targets[number])

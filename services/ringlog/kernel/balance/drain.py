@@ -39,6 +39,7 @@ def drain(ledger: Ledger, table_limits: TableLimits, datacenter: str) -> tuple[l
         impossible = {(one.table, one.tablet) for one in blocked}
         had = sum(len(shard.items) for shard in source.shards)
         waiting = sum(_drain_shard(ledger, table_limits, shard, targets, impossible) for shard in source.shards)
+        assert waiting <= had, "only tablets that the host had wait"
         open_ends |= had > len(impossible)
         if waiting:
             stops.append(BalanceStop(source.host.id, "limits", f"{waiting} tablets wait"))
@@ -54,6 +55,7 @@ def _drain_shard(
 ) -> int:
     """Plan for one shard. Return how many of its tablets wait."""
     source = shard.node.host
+    assert source.draining, "only a drained host gives tablets away regardless of loads"
     waiting = 0
     for unit in sorted(shard.items):
         tablets, number = ledger.tables[ledger.group[unit]], ledger.number[unit]
@@ -70,6 +72,7 @@ def _drain_shard(
         if target is None:
             waiting += 1
             continue
+        assert target.node.host.serving, "no tablet goes to a host that is drained or down"
         kind, why = (MIGRATION, DRAIN) if source.alive else (REBUILD, REBUILDS)
         ledger.move(units, shard, target, kind, why)
         targets.sort(key=_target_order)
@@ -141,6 +144,7 @@ def obstacles(ledger: Ledger, source: LedgerHost) -> Iterator[Obstacle]:
             tablets, number = ledger.tables[ledger.group[unit]], ledger.number[unit]
             pinned = bool(tablets.racks.get(where.datacenter))
             holders = {other.node.host.id: other.node.host for other in ledger.shards_of(unit)}
+            assert where.id in holders, "the tablets of a shard and the places of a tablet agree"
             row = (where.id, tablets.table, number, where.datacenter, where.rack)
             if (refused := ledger.inputs.refused.get((tablets.table, number))) is not None:
                 yield Obstacle(*row, *refused)
@@ -157,6 +161,7 @@ def obstacles(ledger: Ledger, source: LedgerHost) -> Iterator[Obstacle]:
             here = [host for host in here if area[1] in ("", host.rack)]
             free = serving[area] - sum(host.serving for host in here)
             asked = sum(host.draining for host in here)
+            assert asked >= 1, "the drained host itself asks for a place"
             if free < asked:
                 place = f"rack {where.rack} of {where.datacenter}" if pinned else f"datacenter {where.datacenter}"
                 place = "the cluster" if tablets.anywhere else place

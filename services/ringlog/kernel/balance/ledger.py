@@ -20,6 +20,7 @@ from typing import Final
 
 from ringlog.kernel.balance.measures import by_size
 from ringlog.kernel.balance.model import (
+    INTRANODE,
     BalancedHost,
     BalanceInput,
     Migration,
@@ -142,6 +143,7 @@ class Ledger:
             node.counts = rows.counts[number]
             node.incomplete = rows.incomplete.get(number, "")
             self.in_datacenter.setdefault(node.host.datacenter, []).append(node)
+        assert len(self.at) == rows.bases[-1], "each shard has one place"
         for name, members in self.in_datacenter.items():
             capacities = self._capacities([node.host for node in members] if name in self.by_size else [])
             for node in members:
@@ -215,6 +217,7 @@ class Ledger:
         ``place``.
         """
         alike = [one for one in place.node.present if one.load == place.load and self.may_write(one, count)]
+        assert place in alike, "the place itself is writable"
         return min(alike, key=lambda one: (self.count_at(one, group), one.number))
 
     def count_at(self, shard: LedgerShard, group: int) -> int:
@@ -248,6 +251,7 @@ class Ledger:
         if not tablets.merging or number ^ 1 >= tablets.count:
             return (unit,)
         sibling = self.first[self.group[unit]] + (number ^ 1)
+        assert self.group[sibling] == self.group[unit], "siblings are of one table"
         return (min(unit, sibling), max(unit, sibling)) if sibling in shard.items else (unit,)
 
     def move(
@@ -261,6 +265,10 @@ class Ledger:
     ) -> None:
         """Plan a move of the units. Loads, places and limits count it as finished."""
         giver, getter = source.node, target.node
+        assert source is not target, "a move changes the shard"
+        assert (kind == INTRANODE) == (giver is getter), "the kind says whether the host changes"
+        assert not self.cluster_full(len(units)), "the streams of the cluster stay within the limit"
+        assert self.may_write(target, len(units)), "the streams to a shard stay within the limits"
         before = (_millionths(giver), _millionths(getter))
         for unit in units:
             assert unit not in self.busy, "a tablet moves once in a plan"
@@ -278,6 +286,7 @@ class Ledger:
                 getter.load += size
                 giver.counts[group] -= 1
                 getter.counts[group] += 1
+                assert giver.counts[group] >= 0, "a host gives tablets that it has"
         giver.weigh()
         getter.weigh()
         loads = (*before, _millionths(giver), _millionths(getter)) if with_loads else None

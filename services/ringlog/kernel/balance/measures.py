@@ -51,6 +51,7 @@ def amounts(
     ``UNKNOWN`` if the report of a table is missing.
     """
     host, unit = rows
+    assert len(host) == len(unit), "a row has a host and a unit"
     total = np.zeros(len(host), np.int64)
     for position in range(max((len(one.tables) for one in tables), default=0)):
         concerned = {
@@ -90,6 +91,7 @@ def _joined(
     keys = np.repeat(np.array([at for at, _, _ in columns], np.int64), sizes) * span + units
     order = np.argsort(keys, kind="stable")
     keys, values = keys[order], values[order]
+    assert (keys[1:] > keys[:-1]).all(), "a host reports a tablet once"
     wanted = host * span + unit
     at = np.minimum(np.searchsorted(keys, wanted), max(0, count - 1))
     if not count:
@@ -109,6 +111,8 @@ def mixed(sizes: Ints, rates: Mapping[str, Ints], limits: Limits) -> Ints:
     known = {kind: np.maximum(rates[kind], 0).astype(object) for kind, percent in weights.items() if percent}
     sums = {kind: int(column.sum()) for kind, column in known.items()}
     all_bytes = int(sizes.astype(object).sum())
+    assert all_bytes <= SUM_MAX, "the result fits into 64 bits, because the sizes are bounded"
+    assert all(len(column) == len(sizes) for column in known.values()), "each row has its rates"
     rest = 100 - sum(weights[kind] for kind, whole in sums.items() if whole)
     total = sizes.astype(object) * rest
     for kind, whole in sums.items():

@@ -54,6 +54,10 @@ class BalancedHost:
     gone: bool = False
     weight: int = 1
 
+    def __post_init__(self) -> None:
+        assert self.draining or not self.gone, "a node that has left gives its tablets away"
+        assert not (self.gone and self.alive), "a node that has left does not stream"
+
     @property
     def serving(self) -> bool:
         """Whether it may get tablets."""
@@ -83,6 +87,9 @@ class TabletGroup:
     merging: bool = False
     paused: bool = False
     anywhere: bool = False
+
+    def __post_init__(self) -> None:
+        assert len(self.tablet) == len(self.node) == len(self.shard), "a row has one of each"
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -238,6 +245,8 @@ class Migration:
 
     def __post_init__(self) -> None:
         assert self.why in WHY, self.why
+        assert self.kind in (MIGRATION, INTRANODE, REBUILD), self.kind
+        assert (self.loads is None) == (self.why != BALANCE), "only balance between hosts compares loads"
 
 
 @dataclass(frozen=True, slots=True)

@@ -122,7 +122,6 @@ def fold_report(reports: Reports, report: LoadReport, appended: Micros, basis: R
         node = UNREGISTERED if is_one_more else report.node
         return reports if report.node in basis.left else ignore(reports, node, "unknown_node", appended)
     if code := _fault(reports, report, appended):
-        assert code in REPORT_CODES, code
         return ignore(reports, report.node, code, appended)
     newest = reports.newest.set(report.node, AcceptedReport(report, appended))
     return Reports(newest, reports.ignored.delete(report.node) if report.node in reports.ignored else reports.ignored)
@@ -130,6 +129,7 @@ def fold_report(reports: Reports, report: LoadReport, appended: Micros, basis: R
 
 def ignore(reports: Reports, node: NodeId, code: str, appended: Micros) -> Reports:
     """Return the reports after an ignored one."""
+    assert code in REPORT_CODES, code
     return Reports(reports.newest, reports.ignored.set(node, IgnoredReport(code, appended)))
 
 
@@ -180,17 +180,20 @@ def recut(amounts: Mapping[int, int], before: int, now: int) -> Mapping[int, int
 
     A split divides an amount equally. A merge adds the amounts of siblings, if all are known. Otherwise none is known.
     """
+    assert before >= 1 <= now, "a table has a tablet"
     if before == now:
         return amounts
     if now > before:
         parts = now // before
         if before * parts != now or parts & (parts - 1):
             return {}
-        return {
+        divided = {
             number * parts + part: amount // parts + (part < amount % parts)
             for number, amount in amounts.items()
             for part in range(parts)
         }
+        assert sum(divided.values()) == sum(amounts.values()), "a split keeps the sum"
+        return divided
     bits, left = 0, before
     while left > now:
         bits, left = bits + 1, -(-left // 2)
@@ -201,6 +204,7 @@ def recut(amounts: Mapping[int, int], before: int, now: int) -> Mapping[int, int
     for number, amount in amounts.items():
         found[number >> bits] = found.get(number >> bits, 0) + amount
         parts_of[number >> bits] = parts_of.get(number >> bits, 0) + 1
+    assert sum(found.values()) == sum(amounts.values()), "a merge keeps the sum"
     return {
         number: amount
         for number, amount in found.items()

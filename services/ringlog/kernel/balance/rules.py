@@ -168,6 +168,7 @@ class TableLimits:
             uncapped, total = _below_cap(sorted(racks.values())[::-1], replicas, most)
             for where, capacity in racks.items():
                 found[where] = max(least, min(most, -(-uncapped * capacity // total)))
+            assert sum([found[where] for where in racks]) >= replicas, "the racks have room for all replicas"
         return found
 
 
@@ -178,10 +179,12 @@ def _below_cap(capacities: list[int], replicas: int, most: int) -> tuple[int, in
         capacities: in descending order. The last one is never capped.
     """
     total = sum(capacities)
+    assert 0 < capacities[-1] <= capacities[0], "a share is a part of something, and the greatest comes first"
     for capacity in capacities[:-1]:
         if replicas * capacity <= most * total:
             break
         replicas, total = max(0, replicas - most), total - capacity
+    assert total >= capacities[-1], "the last capacity is never capped"
     return replicas, total
 
 

@@ -14,6 +14,7 @@ from ringlog.kernel.balance.model import INTRANODE, SHARDS
 
 def even_out(ledger: Ledger, node: LedgerHost, by_size: bool) -> None:
     """Plan moves between the shards of a host until none is possible now."""
+    assert node.movable, "only hosts that stay and whose sizes are known are balanced"
     loads = [shard.load for shard in node.shards]
     least = min([shard.least for shard in node.shards])
     if len(loads) == node.host.shards and max(loads) - min(loads) < 2 * least:
@@ -33,6 +34,7 @@ def even_out(ledger: Ledger, node: LedgerHost, by_size: bool) -> None:
 
 
 def _move_one(ledger: Ledger, source: LedgerShard, target: LedgerShard, by_size: bool) -> bool:
+    assert source.node is target.node, "both shards are of one host"
     if source is target:
         return False
     gone = source.number >= source.node.host.shards

@@ -92,6 +92,7 @@ def decide_resizes(tables: Sequence[Sized], hosts: Sequence[BalancedHost], limit
     shards = _shards(hosts)
     least = {one.table: _least(one, shards, limits) for one in tables}
     size = {one.table: Fraction(one.bytes or 0, _target(one, limits)) for one in tables}
+    assert len(least) == len(tables), "a table has one decision"
     scale = _scale(tables, shards, limits, least, size)
     found = []
     for one in sorted(tables, key=lambda each: each.table):
@@ -137,6 +138,7 @@ def _scale(
         for table, part in crowd.items():
             if part and average > limits.tablets_per_shard_goal:
                 scale[table] = min(scale[table], limits.tablets_per_shard_goal / average)
+    assert all(0 < factor <= 1 for factor in scale.values()), "the goal reduces tablets, and never adds any"
     return scale
 
 
@@ -175,7 +177,9 @@ def _least(one: Sized, shards: Mapping[tuple[str, str], int], limits: Limits) ->
 
 def _rounded(wanted: Fraction, options: SizeOptions) -> int:
     """Return a power of two that is at least ``wanted``, within the hints."""
-    return max(min(power_of_two(max(1, ceil(wanted))), _most(options)), power_of_two(max(1, options.least)))
+    rounded = max(min(power_of_two(max(1, ceil(wanted))), _most(options)), power_of_two(max(1, options.least)))
+    assert rounded.bit_count() == 1, "tables converge to powers of two"
+    return rounded
 
 
 def _most(options: SizeOptions) -> int:

@@ -32,6 +32,8 @@ from ringlog.kernel.balance.rules import OpenRacks, TableLimits, forbidden, unev
 
 SKIPS_MAX: Final = 64
 """The number of targets without a possible tablet after which a source stops in this plan."""
+_BY_RESTRICTION: Final = ("limits", "skip_limit", "no_candidates", "load_inversion", "balanced")
+"""Reasons of hosts, the most restrictive one first."""
 
 
 class Spread:
@@ -53,6 +55,7 @@ class Spread:
     def run(self) -> None:
         """Plan until no host can give a tablet; ``stops`` has the reason of each host."""
         sources = [(-node.key, node.rank, node) for node in self._members if node.load]
+        givers = len(sources)
         heapq.heapify(sources)
         while sources:
             key, _, source = heapq.heappop(sources)
@@ -63,6 +66,7 @@ class Spread:
                 self.stops[source.host.id] = code
             else:
                 heapq.heappush(sources, (-source.key, source.rank, source))
+        assert len(self.stops) == givers, "each source ends with its reason"
 
     def _give(self, source: LedgerHost) -> str:
         """Plan one tablet of the source. Return the reason why not, or empty."""
@@ -213,7 +217,8 @@ def _mean(members: list[LedgerHost], rack: str) -> int:
 
 def stop_of(datacenter: str, stops: dict[str, str]) -> BalanceStop:
     """Return the reason why the datacenter does not change; the most restrictive one comes first."""
-    for code in ("limits", "skip_limit", "no_candidates", "load_inversion", "balanced"):
+    assert {*stops.values()} <= {*_BY_RESTRICTION}, "each reason has its rank"
+    for code in _BY_RESTRICTION:
         hosts = sorted(host for host, found in stops.items() if found == code)
         if hosts:
             more = f" and {len(hosts) - 1} more" if len(hosts) > 1 else ""
