@@ -73,6 +73,8 @@ class Streams:
         self.all = 0
         for use in uses_in(state):
             self._count(use)
+        assert self.reads.total() == self.node_reads.total(), "the reads of a node are those of its shards"
+        assert self.writes.total() == self.node_writes.total(), "the writes of a node are those of its shards"
 
     def add(self, state: ClusterState, tablet: Tablet) -> Rejected | None:
         """Count a transition that begins. If it would pass a limit, return the rejection and do not count it."""
