@@ -53,6 +53,9 @@ class ZoneGoal:
     may: Nodes
     forward: bool
 
+    def __post_init__(self) -> None:
+        assert self.must <= self.may, "a node that must have the tablets may have them"
+
 
 def goal_of(partition: ZonePartition) -> ZoneGoal:
     """Return where the tablets of a partition belong now."""
@@ -225,6 +228,7 @@ def first_replicas(state: ClusterState, zone: Zone, held: dict[NodeId, int], epo
                 at = turn.get(node, 0)
                 turn[node] = at + 1
                 group.append(TabletReplica(node, at % ready[node].shards, epoch))
+        assert group, "a zone that can place its tablets has living nodes for each"
         groups.append(group)
     return groups
 

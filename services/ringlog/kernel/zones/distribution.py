@@ -60,7 +60,10 @@ def quorum_bounds(replicas: int) -> tuple[int, int]:
 
 def default_quorum(replicas: int) -> int:
     """Return the quorum for a zone whose command gives none."""
-    return min(replicas, 2) if replicas <= 4 else 3
+    quorum = min(replicas, 2) if replicas <= 4 else 3
+    least, most = quorum_bounds(replicas)
+    assert least <= quorum <= most, "the default is allowed"
+    return quorum
 
 
 def data_nodes(state: ClusterState, zone: Zone) -> list[Node]:
@@ -84,6 +87,7 @@ def targets(
 
     In a mode that asks the living, a node that is down gets no new partitions and keeps those it has (see ``kept``).
     """
+    assert len(stable) == len(numbers), "each partition comes with what it has"
     chosen = _chosen(state, zone, numbers)
     if mode_of(zone).asks_the_living:
         had = [frozenset(() if have is None else have.nodes) for have in stable]
@@ -137,7 +141,9 @@ def ranked(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[li
     ids = [node.id for node in nodes]
     per_block = max(1, _BLOCK_CELLS // len(nodes))
     blocks = (numbers[start : start + per_block] for start in range(0, len(numbers), per_block))
-    return [[ids[place] for place in row] for block in blocks for row in _best(zone, nodes, block)]
+    rows = [[ids[place] for place in row] for block in blocks for row in _best(zone, nodes, block)]
+    assert len(rows) == len(numbers), "each partition is in one block"
+    return rows
 
 
 def _best(zone: Zone, nodes: Sequence[Node], numbers: Sequence[int]) -> list[list[int]]:
@@ -178,6 +184,7 @@ def scores(zone: str, nodes: Sequence[Node], numbers: Sequence[int]) -> np.ndarr
     places = np.array([(_seed(zone) + number * _GOLDEN) % 2**64 for number in numbers], np.uint64)
     hashed = _mixed(_mixed(places)[:, None] ^ seeds[None, :]) >> np.uint64(64 - _HASH_BITS)
     waits = (_HASH_BITS << _FRACTION_BITS) - _log2(hashed + np.uint64(1)) + 1
+    assert (waits > 0).all(), "a logarithm is of a positive number"
     weights = np.array([_log2_of(node.capacity) for node in nodes], np.int64)
     found: np.ndarray[Any, np.dtype[np.int64]] = _log2(waits.astype(np.uint64)) - weights[None, :]
     return found
@@ -230,4 +237,6 @@ def _table() -> np.ndarray[Any, np.dtype[np.int64]]:
             digits = 2 * digits + (value >> 63)
             value >>= value >> 63
         found.append(digits)
-    return np.array([*found, 1 << _FRACTION_BITS], np.int64)
+    table = np.array([*found, 1 << _FRACTION_BITS], np.int64)
+    assert (table[1:] > table[:-1]).all(), "interpolation between rows is monotonic"
+    return table

@@ -63,7 +63,9 @@ class _Filter:
             match = _TOKEN.match(text, at)
             if match is None:
                 raise _Wrong(f"character {at + 1} cannot stand there")
-            kind = match.lastgroup or ""
+            kind = match.lastgroup
+            assert kind is not None, "a token is of one kind"
+            assert kind == "end" or match.end() > at, "each token but the end has characters"
             self.tokens.append((kind, match[kind], match.start(kind) + 1))
             at = match.end()
         if text != text.strip():
@@ -153,6 +155,7 @@ class _Filter:
         kind, text, _ = self.tokens[self.at]
         found = kind == "mark" and text == mark
         self.at += found
+        assert self.at < len(self.tokens), "the end is never skipped"
         return found
 
     def need(self, mark: str) -> None:

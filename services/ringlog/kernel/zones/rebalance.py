@@ -195,6 +195,7 @@ def cancel_finished(before: ZonePartition, result: str, calculated: ZoneStep | N
     not apply to them.
     """
     assert before.cancel is not None, "a cancel is open"
+    assert result in RESULTS, result
     if result == ALREADY_NEW:
         return switched(before, calculated, epoch)
     old = before.cancel.old
@@ -216,6 +217,7 @@ def restarted(
     """
     assert not before.pending, "it is at rest"
     assert before.stable is not None, "somebody has it"
+    assert nodes <= {*before.stable.nodes}, "only replicas that are there are made again"
     less = _within(before.stable, set(before.stable.nodes) - nodes)
     if not less.peers:
         return None

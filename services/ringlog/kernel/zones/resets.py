@@ -137,6 +137,7 @@ def reset(
     assert then is not None, "somebody has it"
     survivor = order[0] if with_data else min(order, key=lambda node: _name(state, node))
     assert alone not in living or survivor == alone, "who alone is read goes on"
+    assert survivor in then.nodes, "the survivor stays in the group"
     if mode == MANUAL:
         after = reset_to(partition, survivor, then, (), None, cause, epoch)
         return replace(after, change=max(after.change, zone.changed))
