@@ -50,12 +50,14 @@ def as_token(raw: int) -> Token:
     """Return the token of a raw unsigned 64-bit hash: signed, with the one illegal value replaced by the greatest
     token.
     """
+    assert 0 <= raw <= MASK, "a hash has 64 bits"
     signed = raw - (1 << 64) if raw >> 63 else raw
     return TOKEN_MAX if signed == -(1 << 63) else signed
 
 
 def _signed_tail(tail: bytes) -> int:
     """Return up to 8 tail bytes as one little-endian word, each byte sign-extended before it is XORed in."""
+    assert len(tail) <= BLOCK // 2, "a tail fits into one word"
     if tail.isascii():  # no byte has its top bit set
         return int.from_bytes(tail, "little")
     word = 0

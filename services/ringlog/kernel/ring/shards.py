@@ -61,4 +61,6 @@ def _next_start(token: Token, here: int, shard: int, shards: int, ignore_msb: in
         slice_number += 1
     # The least v with (v << ignore_msb) * shards >> 64 == shard, that is v >= shard * 2**low_bits / shards.
     within = -(-(shard << low_bits) // shards)
-    return (slice_number << low_bits) + within - _HALF
+    found = (slice_number << low_bits) + within - _HALF
+    assert found > token, "the search goes forward"
+    return found

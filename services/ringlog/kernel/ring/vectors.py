@@ -39,6 +39,12 @@ _KEEP_SECOND = _KEEP[np.maximum(np.arange(BLOCK) - 8, 0)]
 """Masks by tail length (0-15): the bytes of the tail's first and second word that belong to the key."""
 
 
+assert all(
+    int(first).bit_count() + int(second).bit_count() == 8 * length
+    for length, (first, second) in enumerate(zip(_KEEP_FIRST, _KEEP_SECOND, strict=True))
+), "the masks of a tail keep exactly its bytes"
+
+
 def tokens_of(data: NDArray[np.uint8], offsets: NDArray[Any]) -> I64:
     """Return the tokens (``int64``, one per key) of keys in one buffer; ``offsets`` is any integer array of n + 1
     entries.
@@ -81,6 +87,7 @@ def shards_of(tokens: I64, shards: int | NDArray[Any], ignore_msb: int | NDArray
 
 def _hash_chunk(words: U64, offsets: I64, out: I64) -> None:
     """Hash the keys between ``offsets`` into ``out``; ``words[i]`` is the little-endian word that starts at byte i."""
+    assert len(offsets) == len(out) + 1, "a key lies between two offsets"
     lengths = offsets[1:] - offsets[:-1]
     h1 = np.zeros(len(out), dtype=np.uint64)
     h2 = np.zeros(len(out), dtype=np.uint64)
@@ -114,6 +121,7 @@ def _hash_chunk(words: U64, offsets: I64, out: I64) -> None:
 
 def _mix_blocks(words: U64, starts: I64, blocks: I64, h1: U64, h2: U64) -> None:
     """Mix the whole 16-byte blocks of each key into its two halves: block by block, over the keys that have it."""
+    assert len(starts) == len(blocks) == len(h1) == len(h2), "each key has one of each"
     for block in range(int(blocks.max())):
         rows = np.flatnonzero(blocks > block)
         at = starts[rows] + block * BLOCK
