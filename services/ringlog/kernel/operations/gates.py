@@ -291,6 +291,7 @@ def explain(gate: Gate, witnesses: Iterable[Witness], nodes: Mapping[NodeId, Nod
         where = f"{need.group} group of {need.replication} ({need.start}, {need.end}]"
         where += f" in {need.datacenter}" if need.datacenter else ""
         reasons.append(f"{lacking} of {names(need.members)} must ({where})")
+    assert reasons, "a gate that is met waits for nobody"
     if len(by_members) > _NEEDS_DESCRIBED_MAX:
         reasons.append(f"and {len(by_members) - _NEEDS_DESCRIBED_MAX} more groups")
     awaited = names(missing(gate, witnesses))

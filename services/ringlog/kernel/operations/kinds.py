@@ -16,6 +16,7 @@ from ringlog.kernel.operations.stages import (
     FINISHED,
     JOIN_STAGES,
     PREPARED,
+    PUBLISH_CDC_GENERATION,
     REQUESTED,
     STAGES,
     STREAMING,
@@ -136,6 +137,12 @@ def check_row(kind: OperationKind) -> None:
     assert kind.is_at_once or kind.stages[0] == REQUESTED, "an operation that takes time waits for its turn"
     assert kind.is_at_once or (WRITE_BOTH_READ_NEW in kind.stages) == (kind.changes is not Changes.ROWS)
     assert not kind.makes_generation or PREPARED in kind.stages, "ranges are cut before streams are made for them"
+    assert kind.makes_generation == (PUBLISH_CDC_GENERATION in kind.stages), "a generation is committed, then published"
+    assert (STREAMING in kind.stages) == (kind.changes is Changes.ROWS), (
+        "other kinds stream while both groups are written"
+    )
+    assert kind.is_exclusive or kind.changes is not Changes.SETTING, "no other operation knows the private placement"
+    assert kind.replaced in (None, LEAVING), "a replaced node leaves"
     assert bool(kind.shown) == (kind.changes is not Changes.SETTING), "each change of a node has a name"
     assert (kind.node is not None) == (kind.changes is Changes.TOKENS), "who owns tokens changes state with them"
     assert not kind.makes_generation or (kind.node is not None and kind.node.finished == "normal")

@@ -15,8 +15,8 @@ from typing import Final
 
 from immutables import Map
 
-from ringlog.kernel.model.state import ClusterState, Node
-from ringlog.kernel.operations.kinds import kind_of
+from ringlog.kernel.model.state import NODE_STATES, ClusterState, Node
+from ringlog.kernel.operations.kinds import KINDS, kind_of
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.values import NodeId
 
@@ -34,6 +34,9 @@ KEPT_AS: Final = {
 """The word of the log's state for each state."""
 GIVES_WAY: Final = "removing"
 """The state of a node whose tokens another node takes over."""
+
+assert set(KEPT_AS.values()) == set(NODE_STATES), "each word of the log has a state"
+assert {kind.shown for kind in KINDS.values() if kind.shown} <= KEPT_AS.keys(), "each kind shows one of the states"
 
 
 @dataclass(frozen=True, slots=True)

@@ -275,7 +275,6 @@ def _merged_sources(
         found = exchange.swaps
         if found is None:
             found = tuple(sources_of(*moving.groups(end), nodes, dead, moving.anywhere))
-            assert all(source != node for source, node in found), "nobody streams from itself"
         pairs.append(found)
     return column_of([range_ for range_, _ in moving.ranges], pairs)
 

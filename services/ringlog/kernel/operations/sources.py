@@ -82,6 +82,7 @@ def sources_of(
             found = [one for one in known if one != node] if node not in dead else []
             found = found or ([NO_SOURCE] if old else [])
         sources += [(source, node) for source in found]
+    assert all(source != node for source, node in sources), "nobody streams from itself"
     return sources
 
 

@@ -58,6 +58,8 @@ POINT_OF_NO_RETURN = WRITE_BOTH_READ_NEW
 
 
 _ENDED: Final = (FINISHED, CANCELLED)
+assert len(set(STAGES)) == len(STAGES), "a stage has one place in the order"
+assert STAGES[-len(_ENDED) :] == _ENDED, "no stage follows an ended one"
 
 _flying: Final = IdentityCache[Map[OperationId, Operation], tuple[Operation, ...]](4)
 """A cache of the operations in flight. A state has about a hundred ended operations, and each rule asks for those in
