@@ -90,6 +90,7 @@ def waits_behind(state: ClusterState, operation: Operation) -> tuple[Operation, 
     Operations start by the priority of their kinds, then in the order of admission. An operation that waits for tablets
     blocks no other one.
     """
+    assert operation.stage == REQUESTED, "only an operation that has not started waits for its turn"
     flying = in_flight(state)
     running = tuple(other for other in flying if other.stage != REQUESTED)
     free = setting(state, "operations_concurrent_max") - len(running)

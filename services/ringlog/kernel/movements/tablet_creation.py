@@ -107,7 +107,10 @@ def default_count(state: ClusterState, options: TabletOptions, replication: Repl
         -(-setting(state, "tablets_initial_scale") * shards // replication.factor),
     )
     most = min(options.max_count or TARGET_BYTES, setting(state, "tablets_per_table_max"))
-    return min(_power_at_least(wanted), _power_at_least(most + 1) // 2)
+    count = min(_power_at_least(wanted), _power_at_least(most + 1) // 2)
+    assert 1 <= count <= most, "the number is within the hint and the setting"
+    assert count.bit_count() == 1, "a table begins with a power of two"
+    return count
 
 
 def broken_options(state: ClusterState, options: TabletOptions) -> Rejected | None:
@@ -135,4 +138,5 @@ def _bad_base(state: ClusterState, table: Table, options: TabletOptions) -> Reje
 
 def _power_at_least(number: int) -> int:
     """Return the least power of two that is not below ``number``, which is 1 or more."""
+    assert number >= 1, "no power of two is below 1"
     return 1 << (number - 1).bit_length()
