@@ -67,6 +67,16 @@ ZONE: Final = Strategy("zone", PlacedBy.ZONE)
 STRATEGIES: Final[dict[str, Strategy]] = {one.name: one for one in (SIMPLE, NETWORK, ENTIRE, TABLETS, ZONE)}
 
 
+for _one in STRATEGIES.values():
+    assert not (_one.in_ring and _one.has_factor and _one.has_datacenters), (
+        "a walk counts nodes anywhere or by datacenter"
+    )
+    assert not _one.by_zone or not (_one.has_factor or _one.has_datacenters), "a zone has its own number of replicas"
+    assert _one.is_everywhere == (_one is ENTIRE), (
+        "the key of the placement that is never cut is the name of its strategy"
+    )
+
+
 def strategy_of(replication: Replication) -> Strategy:
     """Return the row of a setting's strategy. It is known here: validation rejects unknown ones at the edge."""
     return STRATEGIES[replication.strategy]

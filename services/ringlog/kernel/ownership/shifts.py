@@ -163,6 +163,7 @@ def _reaching(
     """
     group, owners = filling(replication, ring), ring.owners
     first = index_at(cuts, token)
+    assert cuts[first] == token, "each changed token is a range end, before or after"
     if group.full:
         return
     yield token

@@ -57,6 +57,9 @@ class Ring:
         default_factory=dict, init=False, repr=False, compare=False
     )
 
+    def __post_init__(self) -> None:
+        assert len(self.tokens) == len(self.owners), "each token has an owner"
+
     def racks(self, datacenter: str) -> Mapping[str, int]:
         """Return the number of owners in each rack of a datacenter, counted on the first call."""
         if not self._cached:
@@ -210,6 +213,7 @@ def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[T
     rest is the group of the next end clockwise.
     """
     by_rack = strategy_of(replication).has_datacenters
+    assert len(replication.datacenters) == by_rack, "the group is of one datacenter, or of any nodes"
     here = replication.datacenters[0].datacenter if by_rack else ""
     place, owners, most = ring.place, ring.owners, replication.factor
     slots, group = _first_at(ring, end, here, most)

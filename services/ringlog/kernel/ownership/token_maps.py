@@ -61,7 +61,11 @@ def array_of(tokens: Sequence[Token], more: Iterable[Token] = ()) -> NDArray[np.
     if known is None:
         known = _arrays.put(tokens, np.array(tokens, dtype=np.int64))
     own = np.array(sorted(more), dtype=np.int64)
-    return np.insert(known, np.searchsorted(known, own), own) if len(own) else known
+    if not len(own):
+        return known
+    both = np.insert(known, np.searchsorted(known, own), own)
+    assert (both[1:] > both[:-1]).all(), "tokens ascend, and the further ones are new"
+    return both
 
 
 def merged(tokens: Iterable[Token], others: Iterable[Token]) -> list[Token]:
@@ -101,6 +105,7 @@ def with_tokens(
         if not counted[owner]:
             del counted[owner]
     assert len(after) == len(held), "every token has one owner"
+    assert sum(counted.values()) == len(held), "every token counts for its owner"
     made = tuple(after), held, counted
     if len(tokens) >= _ARRAY_FROM and not gone:
         _arrays.put(made[0], array_of(tokens, [token for token in come if token not in owners]))
