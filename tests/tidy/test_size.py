@@ -26,7 +26,7 @@ BUDGETS = {
     "ringlog/cache": 660,
     "ringlog/cli": 4_500,
     "ringlog/client": 4_700,
-    "ringlog/kernel": 17_100,
+    "ringlog/kernel": 17_260,
     "ringlog/log": 4_500,
     "ringlog/node": 6_500,
     "ringlog/operator": 4_300,
