@@ -245,7 +245,6 @@ class Migration:
 
     def __post_init__(self) -> None:
         assert self.why in WHY, self.why
-        assert self.kind in (MIGRATION, INTRANODE, REBUILD), self.kind
         assert (self.loads is None) == (self.why != BALANCE), "only balance between hosts compares loads"
 
 
