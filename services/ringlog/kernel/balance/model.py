@@ -245,6 +245,7 @@ class Migration:
 
     def __post_init__(self) -> None:
         assert self.why in WHY, self.why
+        assert stages.KINDS[self.kind].exchanges, "a plan moves replicas and repairs none"
         assert (self.loads is None) == (self.why != BALANCE), "only balance between hosts compares loads"
 
 
