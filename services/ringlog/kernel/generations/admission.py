@@ -48,7 +48,7 @@ from ringlog.kernel.generations.verdicts import (
     version_at,
 )
 from ringlog.kernel.model.settings import leeway_at, setting
-from ringlog.kernel.model.state import ClusterState, in_order
+from ringlog.kernel.model.state import PARTS, ClusterState, in_order
 from ringlog.kernel.ring.murmur3 import COMPONENT_BYTES_MAX
 from ringlog.kernel.values import Micros
 
@@ -71,6 +71,7 @@ class JudgedWrite(statements.WriteLike, NamedVersion, Protocol):
 _UNSETTLED: Final = ("cluster_id", "tables", "table_lives", "generations", "settings")
 RULED_BY: Final = (*_UNSETTLED, "settled")
 """The sections of the state that ``rules_of`` reads. Most epochs change none of them."""
+assert {*RULED_BY} < {"cluster_id", *PARTS}, "each is a section of the state"
 
 
 @dataclass(frozen=True, slots=True)

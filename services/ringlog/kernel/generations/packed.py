@@ -166,6 +166,7 @@ def digest_of(columns: PackedRanges) -> str:
         return hashlib.sha256(rows.data).hexdigest()
     places = np.arange(len(columns)) + columns.counts.cumsum() - columns.counts
     words = np.empty((len(heads) + len(ids), 2), dtype=">u8")
+    assert places[-1] + 1 + columns.counts[-1] == len(words), "the streams of the last range are the last words"
     words[places] = heads
     others = np.ones(len(words), dtype=bool)
     others[places] = False

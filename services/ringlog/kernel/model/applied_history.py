@@ -59,6 +59,7 @@ class History:
             return iter(())
         kept = chain.from_iterable((*self.blocks, self.tail))
         begins = (self.blocks or (self.tail,))[0][0].epoch
+        assert begins <= self.first, "each epoch from the first remembered one on is there"
         for _ in range(self.first - begins):
             next(kept)
         return kept
@@ -92,7 +93,9 @@ class History:
     def of_request(self, request_id: str) -> Applied | None:
         """Return the applied entry of a request, or None."""
         epoch = self.recent.get(request_id) or self.old.get(request_id)
-        return None if epoch is None else self.at(epoch)
+        found = None if epoch is None else self.at(epoch)
+        assert found is None or found.request_id == request_id, "the indexes name the entry of a request"
+        return found
 
     def of_state(self, state_id: str) -> Applied | None:
         """Return the applied entry that made a state, or None."""

@@ -61,6 +61,7 @@ def changed(state: ClusterState, before: Table | None, after: Table | None) -> T
 
 
 def _after(lifetime: TableLifetime, after: Table | None, now: Micros) -> tuple[TableLifetime, ...]:
+    assert lifetime.versions, "a table has a version"
     if after is None:
         # A lifetime that starts and ends at the same time applies to no write.
         return (replace(lifetime, until=now),) if lifetime.versions[0].since < now else ()
@@ -82,6 +83,7 @@ def _pruned(known: tuple[TableLifetime, ...], below: Micros) -> tuple[TableLifet
         if lifetime.until is not None and lifetime.until <= below:
             continue
         versions = tuple(one for one in lifetime.versions if one.end is None or one.end > below)
+        assert versions or lifetime.until is not None, "the last version of a living table has no end"
         if lifetime.until is not None or len(versions) > 1 or versions[0].since > below:
             found.append(lifetime if versions == lifetime.versions else replace(lifetime, versions=versions))
     return tuple(found)

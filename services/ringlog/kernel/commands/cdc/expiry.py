@@ -62,6 +62,7 @@ def decide_expire_cdc_generation(state: ClusterState, command: ExpireCdcGenerati
         return Rejected("generation_expired", f"generation: {generation.id} expired with epoch {generation.expired}")
     if generation.closed is None:
         return Rejected("generation_not_closed", f"generation: {generation.id} is {generation.status}, not closed")
+    assert index + 1 < len(state.generations), "a generation closes only if another one follows"
     end = expires_at(state, generation, state.generations[index + 1])
     if end is None:
         return Rejected("retention_not_over", f"generation: rows of {generation.id} are kept for ever (ttl 0)")
