@@ -12,11 +12,11 @@ from confluent_kafka import KafkaError, KafkaException
 
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.kafka import adapter as kafka
-from ringlog.log.kafka.adapter import MISBELIEFS, KafkaLog
+from ringlog.log.kafka.adapter import STALE_METADATA_ERRORS, KafkaLog
 from ringlog_cdc.topics import source
 from ringlog_cdc.topics.source import Offsets
 
-MISBELIEVED = pytest.mark.parametrize("code", [*MISBELIEFS, KafkaError._TIMED_OUT])
+MISBELIEVED = pytest.mark.parametrize("code", [*STALE_METADATA_ERRORS, KafkaError._TIMED_OUT])
 TRIES = 3
 
 
@@ -34,7 +34,7 @@ class Clients:
 
     def get_watermark_offsets(self, *_: object, **_options: object) -> tuple[int, int]:
         self.asked += 1
-        if (self.made == 1 and self.code in MISBELIEFS) or self.asked < TRIES:
+        if (self.made == 1 and self.code in STALE_METADATA_ERRORS) or self.asked < TRIES:
             raise KafkaException(KafkaError(self.code))
         return 3, 7
 
@@ -47,7 +47,7 @@ class Clients:
 
 def _made(code: int) -> int:
     """How many clients it takes to be answered."""
-    return TRIES if code in MISBELIEFS else 1
+    return TRIES if code in STALE_METADATA_ERRORS else 1
 
 
 @MISBELIEVED

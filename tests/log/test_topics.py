@@ -14,8 +14,8 @@ from ringlog.log.kafka.topics import (
     FoundTopic,
     TopicProfile,
     _check,
-    chosen,
-    least_insync,
+    choose_profile,
+    min_insync_of,
     profile_of,
 )
 
@@ -32,13 +32,13 @@ from ringlog.log.kafka.topics import (
     ],
 )
 def test_copies_that_are_clear(up: int, others: int, wanted: int | None, copies: tuple[int, int]) -> None:
-    assert chosen(up, others, wanted) == TopicProfile(*copies)
+    assert choose_profile(up, others, wanted) == TopicProfile(*copies)
 
 
 @pytest.mark.parametrize(("up", "others", "wanted"), [(2, 0, None), (2, 1, None), (1, 2, None), (2, 0, 3), (3, 0, 0)])
 def test_a_broker_that_is_down_makes_no_cluster_of_single_copies(up: int, others: int, wanted: int | None) -> None:
     with pytest.raises(CopiesUndecided, match="--replication"):
-        chosen(up, others, wanted)
+        choose_profile(up, others, wanted)
 
 
 class LateHeartbeats(AdminClient):
@@ -63,7 +63,7 @@ def test_a_broker_that_answers_and_is_not_up_yet_is_waited_for() -> None:
 
 
 def checked(copies: int, insync: str, **changed: str) -> None:
-    settings = {**METADATA.required, **METADATA.raised, "min.insync.replicas": insync}
+    settings = {**METADATA.required, **METADATA.at_least, "min.insync.replicas": insync}
     settings |= {key.replace("_", "."): value for key, value in changed.items()}
     _check(METADATA, FoundTopic("t.metadata", "", 1, copies, True), settings, "b:1")
 
@@ -73,7 +73,7 @@ def checked(copies: int, insync: str, **changed: str) -> None:
 )
 def test_any_two_choices_of_acknowledging_copies_share_one(copies: int, insync: str) -> None:
     checked(copies, insync)
-    assert copies < 3 or 2 * least_insync(copies) > copies
+    assert copies < 3 or 2 * min_insync_of(copies) > copies
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_too_few_and_too_many_are_refused_with_the_command(copies: int, insync: 
 
 def test_every_topic_with_times_of_our_own_takes_any() -> None:
     clock = "message.timestamp.after.max.ms"
-    assert [spec.suffix for spec in TOPICS if not spec.raised] == ["load", "mutations"]
+    assert [spec.suffix for spec in TOPICS if not spec.at_least] == ["load", "mutations"]
     assert clock in ANY_CLOCK
     with pytest.raises(TopicMisconfigured, match=f"{clock} is 3600000"):
         checked(1, "1", message_timestamp_after_max_ms="3600000")

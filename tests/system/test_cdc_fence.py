@@ -24,11 +24,11 @@ from ringlog.log.kafka.permissions import (
     NoListener,
     NoRights,
     Rights,
-    await_gone,
+    await_write_denied,
     deny,
     grant,
     principals,
-    takes_records,
+    writable_partitions,
 )
 from ringlog.log.kafka.topics import admin_client
 from ringlog.operator.fencing import fence
@@ -100,7 +100,7 @@ def shop(guarded: tuple[StackInfo, str], cluster_name: str) -> Iterator[World]:
 
 def await_rights(shop: World, listener: str, rights: Rights) -> None:
     """The controller grants them; the broker hears of it a moment later."""
-    until(lambda: takes_records(listener, PROTOCOL, shop.cluster, rights, PARTITIONS) == PARTITIONS, "the rights")
+    until(lambda: writable_partitions(listener, PROTOCOL, shop.cluster, rights, PARTITIONS) == PARTITIONS, "the rights")
 
 
 def ends_of(shop: World) -> dict[int, int]:
@@ -213,11 +213,11 @@ def test_the_name_comes_back_under_new_rights_and_only_under_them(guarded: tuple
     old = grant(admin, shop.cluster, "spark")
     await_rights(shop, listener, old)
     denied = deny(admin, shop.cluster, old.principal)
-    await_gone(listener, PROTOCOL, shop.cluster, denied, PARTITIONS)
+    await_write_denied(listener, PROTOCOL, shop.cluster, denied, PARTITIONS)
     new = grant(admin, shop.cluster, "spark")
     assert new.principal != old.principal
     await_rights(shop, listener, new)
-    assert takes_records(listener, PROTOCOL, shop.cluster, denied, PARTITIONS) == ()
+    assert writable_partitions(listener, PROTOCOL, shop.cluster, denied, PARTITIONS) == ()
     assert principals(admin, shop.cluster, "spark") == (old.principal, new.principal)
     assert principals(admin, shop.cluster, "spark2") == ()
     assert set(ends_of(shop).values()) == {0}, "trying writes nothing"

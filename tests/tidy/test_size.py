@@ -55,9 +55,12 @@ PRIVATE_WORDS = frozenset(
         "foretold",
         "hearer",
         "hearsay",
+        "hurry",
+        "misbeliefs",
         "peek",
         "rivals",
         "soundness",
+        "undisturbed",
     }
     | {"standin", "swift", "untold"}
 )

@@ -8,7 +8,7 @@ from typing import Any
 from ringlog.kernel.commands.cdc.writers import FenceCdcWriter
 from ringlog.kernel.model.state import CdcWriter
 from ringlog.kernel.values import Position
-from ringlog.log.kafka.permissions import NoAuthorizer, NoListener, NoRights, await_gone, deny, principals
+from ringlog.log.kafka.permissions import NoAuthorizer, NoListener, NoRights, await_write_denied, deny, principals
 from ringlog.log.kafka.topic_state import ends_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.protocol import fencing as steps
@@ -59,7 +59,7 @@ def _take_rights(context: ClusterContext, writer: CdcWriter, listener: str | Non
         raise NoListener("whether the rights are gone is tried where the writers come in", "give --listener")
     partitions = tuple(position.partition for position in _ends(context))
     for name in names:
-        await_gone(listener, protocol, context.cluster, deny(admin, context.cluster, name), partitions)
+        await_write_denied(listener, protocol, context.cluster, deny(admin, context.cluster, name), partitions)
     return names
 
 

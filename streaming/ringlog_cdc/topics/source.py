@@ -13,7 +13,7 @@ from typing import TypeVar
 from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from ringlog.log.errors import LogUnavailable
-from ringlog.log.kafka.adapter import MISBELIEFS
+from ringlog.log.kafka.adapter import STALE_METADATA_ERRORS
 from ringlog.runtime.kafka.config import connection
 from ringlog.runtime.logs import get_logger
 from ringlog_cdc.errors import CdcError, StopRequested
@@ -79,7 +79,7 @@ class Offsets:
             if time.monotonic() - began >= self._patience_s:
                 raise LogUnavailable(f"offsets of {topic} are unknown: {why}", "is the broker up? Then start again")
             # The client makes these errors up, and may repeat them against the broker's word. A new client asks again.
-            if code in MISBELIEFS:
+            if code in STALE_METADATA_ERRORS:
                 self._consumer.close()
                 self._consumer = self._made()
 

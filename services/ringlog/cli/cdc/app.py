@@ -18,7 +18,7 @@ from ringlog.cli.shared.connection import out
 from ringlog.cli.shared.options import newest, view_command
 from ringlog.cli.shared.tables import show_table
 from ringlog.kernel.generations.expiry import log_retention
-from ringlog.log.kafka.retention import mending, retention_of
+from ringlog.log.kafka.retention import retention_command, retention_of
 from ringlog.log.kafka.topics import CDC, admin_client, topic_name
 from ringlog.operator.views import views
 from ringlog.operator.views.clocks import clock_lines
@@ -87,4 +87,4 @@ def status(context: ClusterContext) -> Iterator[Any]:
     out.print(f"rows: kept {lifetime(kept.ms)} by the topic, {lifetime(seconds, 1)} promised by tables")
     if not kept.covers(seconds):
         out.print("rows may be gone before their tables' ttl; a running job mends it if it may, or by hand:")
-        out.print(f"  {mending(context.bootstrap, topic, kept, seconds)}", soft_wrap=True)
+        out.print(f"  {retention_command(context.bootstrap, topic, kept, seconds)}", soft_wrap=True)

@@ -22,7 +22,7 @@ from ringlog.client.cdc.errors import RowsLost, UnreadableChange
 from ringlog.client.cdc.generations import Generations
 from ringlog.kernel.changes import GenerationChange
 from ringlog.log.errors import LogUnavailable, TopicMissing
-from ringlog.log.kafka.adapter import LOST, reader_config
+from ringlog.log.kafka.adapter import OFFSET_LOST_ERRORS, reader_config
 from ringlog.log.kafka.topics import admin_client, describe, topic_name
 from ringlog.wire.avro import codec
 from ringlog.wire.changes import decode_change
@@ -145,7 +145,7 @@ class Topics:
         if error.code() == KafkaError._PARTITION_EOF:
             assert offset is not None
             return CdcRecord(partition, offset, None)
-        if error.code() in LOST:
+        if error.code() in OFFSET_LOST_ERRORS:
             raise RowsLost(partition, offset or 0, self._bounds(TopicPartition(self._cdc, partition))[0])
         return None
 

@@ -21,7 +21,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Micros
 from ringlog.log.errors import TopicMissing
 from ringlog.log.folding import BEGINNING, follow
-from ringlog.log.kafka.topic_state import has_log, remains, repair_topics
+from ringlog.log.kafka.topic_state import has_log, leftover_topics, repair_topics
 from ringlog.log.kafka.topics import (
     METADATA,
     TopicProfile,
@@ -173,7 +173,7 @@ def found_cluster(
 def reject_leftovers(bootstrap_servers: str, cluster: str, stored_id: str = "") -> None:
     """Check that no cluster of that name lost its log. Raises LeftoversFound, LogUnavailable."""
     admin = admin_client(bootstrap_servers)
-    left = remains(admin, cluster)
+    left = leftover_topics(admin, cluster)
     if left or (stored_id and not has_log(admin, cluster)):
         raise LeftoversFound(cluster, left, stored_id)
 

@@ -43,9 +43,9 @@ from ringlog.runtime.kafka.config import connection
 _new_record = maker_of(LogRecord)
 Isolation = Literal["read_uncommitted", "read_committed"]
 
-LOST = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
+OFFSET_LOST_ERRORS = (KafkaError._AUTO_OFFSET_RESET, KafkaError.OFFSET_OUT_OF_RANGE)
 """Errors for an offset that the topic no longer contains."""
-MISBELIEFS = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
+STALE_METADATA_ERRORS = (KafkaError._UNKNOWN_PARTITION, KafkaError._UNKNOWN_TOPIC)
 """Errors that the client library itself produces for a missing topic, and also after the death of a broker.
 
 In the second case the library may repeat the error although a broker reports the topic. A new client asks the broker
@@ -112,7 +112,7 @@ class KafkaLog:
         self._is_relaxed = is_relaxed
         self._lock = threading.Lock()
         self._producer: AckedProducer | None = None
-        self._asker: Consumer | None = None
+        self._offset_consumer: Consumer | None = None
         self._admin: Any = None
 
     @property
@@ -189,36 +189,36 @@ class KafkaLog:
         """Flush and close the producer, and close the other clients."""
         with self._lock:
             producer, self._producer = self._producer, None
-            asker, self._asker = self._asker, None
+            consumer, self._offset_consumer = self._offset_consumer, None
             self._admin = None
         if producer is not None:
             producer.close()
-        if asker is not None:
-            asker.close()
+        if consumer is not None:
+            consumer.close()
 
     def _sender(self) -> AckedProducer:
         with self._lock:
             if self._producer is None:
                 self._producer = AckedProducer(
-                    self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s, not self._spec.counts_once
+                    self._bootstrap, f"ringlog-{self._topic}", self._delivery_timeout_s, not self._spec.is_deduplicated
                 )
             return self._producer
 
     def _offsets(self, timeout_s: float) -> tuple[int, int]:
         deadline = time.monotonic() + timeout_s
         while True:
-            asker = self._current_asker()
+            consumer = self._current_offset_consumer()
             left = max(deadline - time.monotonic(), LOOK_AGAIN_S)
             try:
-                found = asker.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=left, cached=False)
+                found = consumer.get_watermark_offsets(TopicPartition(self._topic, 0), timeout=left, cached=False)
                 why = "no answer in time"
             except KafkaException as error:
-                if self._is_missing(asker, error.args[0], left):
+                if self._is_missing(consumer, error.args[0], left):
                     raise TopicMissing(self._topic) from error
                 found, why = None, error.args[0].str()
                 # The topic exists, but this client may keep its error.
-                if error.args[0].code() in MISBELIEFS:
-                    self._let_go(asker)
+                if error.args[0].code() in STALE_METADATA_ERRORS:
+                    self._discard(consumer)
             if found is not None:
                 return int(found[0]), int(found[1])
             # A new partition leader may not know its role yet, right after its creation or a restart.
@@ -232,27 +232,27 @@ class KafkaLog:
                 self._admin = admin_client(self._bootstrap)
             return self._admin
 
-    def _current_asker(self) -> Consumer:
+    def _current_offset_consumer(self) -> Consumer:
         with self._lock:
-            if self._asker is None:
-                self._asker = Consumer(reader_config(self._bootstrap, self._isolation))
-            return self._asker
+            if self._offset_consumer is None:
+                self._offset_consumer = Consumer(reader_config(self._bootstrap, self._isolation))
+            return self._offset_consumer
 
-    def _let_go(self, asker: Consumer) -> None:
+    def _discard(self, consumer: Consumer) -> None:
         """Use a new client next time, because this one may repeat its error for minutes.
 
         Other threads may still use this one, so it is not closed here. The last reference closes it.
         """
         with self._lock:
-            if self._asker is asker:
-                self._asker = None
+            if self._offset_consumer is consumer:
+                self._offset_consumer = None
 
-    def _is_missing(self, asker: Consumer, error: KafkaError, timeout_s: float) -> bool:
+    def _is_missing(self, consumer: Consumer, error: KafkaError, timeout_s: float) -> bool:
         """Return True if a broker itself reports the topic as missing."""
-        if error.code() not in MISBELIEFS:
+        if error.code() not in STALE_METADATA_ERRORS:
             return error.code() == KafkaError.UNKNOWN_TOPIC_OR_PART
         try:
-            found = asker.list_topics(self._topic, timeout=timeout_s).topics.get(self._topic)
+            found = consumer.list_topics(self._topic, timeout=timeout_s).topics.get(self._topic)
         except KafkaException:
             return False
         said = None if found is None else found.error
@@ -305,7 +305,7 @@ class KafkaTail:
             records.append(_new_record(offset, message.value() or b"", max(message.timestamp()[1], 0) * 1_000))
         elif error.code() == KafkaError._PARTITION_EOF:
             self._position = max(self._position, message.offset() or 0)
-        elif error.code() in LOST:
+        elif error.code() in OFFSET_LOST_ERRORS:
             self._lost = LogTruncated(
                 f"{self._topic}: position {self._position} is not in the log any more: {error.str()}",
             )

@@ -13,9 +13,9 @@ every produce request, even on open connections, and a denial overrides every pe
 Invariants: denials are never removed, and numbers are never reused; the denials are the record of used numbers. So a
 fence is permanent.
 
-A fence is verified. ``takes_records`` tries to write as the fenced principal, at the leader of every partition, with a
-record that exceeds every topic's limit. A rejection because of the size proves that the principal may still write. No
-record is written in either case.
+A fence is verified. ``writable_partitions`` tries to write as the fenced principal, at the leader of every partition,
+with a record that exceeds every topic's limit. A rejection because of the size proves that the principal may still
+write. No record is written in either case.
 
 Requirements: a broker with an authorizer, and a SASL listener for the writers. Super users, and clients of an
 unauthenticated listener that counts as one, cannot be fenced.
@@ -152,10 +152,10 @@ def deny(admin: AdminClient, cluster: str, principal: str) -> Rights:
     return changed
 
 
-def await_gone(listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]) -> None:
+def await_write_denied(listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]) -> None:
     """Wait until the leader of every partition rejects a denied principal. Raises RightsNotGone."""
     deadline = time.monotonic() + VISIBLE_S
-    while taking := takes_records(listener, protocol, cluster, rights, partitions):
+    while taking := writable_partitions(listener, protocol, cluster, rights, partitions):
         if time.monotonic() >= deadline:
             raise RightsNotGone(
                 f"{rights.principal} may still write to partitions {taking} of {topic_name(cluster, CDC.suffix)}",
@@ -164,7 +164,7 @@ def await_gone(listener: str, protocol: str, cluster: str, rights: Rights, parti
         threading.Event().wait(LOOK_S)
 
 
-def takes_records(
+def writable_partitions(
     listener: str, protocol: str, cluster: str, rights: Rights, partitions: Sequence[int]
 ) -> tuple[int, ...]:
     """Return the partitions of the CDC topic whose leader lets the principal write. No record is written.

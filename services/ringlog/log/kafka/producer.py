@@ -116,7 +116,7 @@ def _closed(topic: str) -> LogUnavailable:
     return LogUnavailable(f"{topic}: not sent: this producer is closed")
 
 
-class _Together:
+class _JointResult:
     """One future for records that were sent together and are answered one by one.
 
     If the size limit rejects several records, the error names the smallest: all larger ones are rejected, too.
@@ -207,7 +207,7 @@ class AckedProducer:
         The client gets them in one call, because each separate call wakes its thread. If the client rejects a record,
         later records may still be in flight.
         """
-        together = _Together(topic, len(values))
+        together = _JointResult(topic, len(values))
         records: list[dict[str, Any]] = [{"value": value} for value in values]
         none: LogError | None = None
         with self._lock:

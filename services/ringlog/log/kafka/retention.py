@@ -20,7 +20,7 @@ from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, C
 from ringlog.log.errors import LogUnavailable
 
 ANSWER_S = 5.0
-FOR_EVER = -1
+UNLIMITED = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,17 +32,17 @@ class Retention:
 
     def covers(self, seconds: int | None) -> bool:
         """Return True if every record is kept for this number of seconds (None: permanently), at any volume."""
-        by_time = self.ms == FOR_EVER or (seconds is not None and self.ms >= seconds * 1000)
-        return by_time and self.bytes == FOR_EVER
+        by_time = self.ms == UNLIMITED or (seconds is not None and self.ms >= seconds * 1000)
+        return by_time and self.bytes == UNLIMITED
 
 
 def wanted_settings(seconds: int | None) -> dict[str, str]:
     """Return the topic settings that keep records for this number of seconds. None: permanently."""
-    ms = FOR_EVER if seconds is None else seconds * 1000
-    return {"retention.ms": str(ms), "retention.bytes": str(FOR_EVER)}
+    ms = UNLIMITED if seconds is None else seconds * 1000
+    return {"retention.ms": str(ms), "retention.bytes": str(UNLIMITED)}
 
 
-def mending(bootstrap_servers: str, topic: str, found: Retention, seconds: int | None) -> str:
+def retention_command(bootstrap_servers: str, topic: str, found: Retention, seconds: int | None) -> str:
     """Return the command that makes a topic keep its records for this number of seconds."""
     added = ",".join(f"{name}={value}" for name, value in _missing(found, seconds).items())
     where = f"--bootstrap-server {bootstrap_servers} --entity-type topics --entity-name {topic}"
@@ -74,9 +74,9 @@ def keep_at_least(admin: AdminClient, topic: str, seconds: int | None) -> Retent
 
 def _missing(found: Retention, seconds: int | None) -> dict[str, str]:
     settings = wanted_settings(seconds)
-    if Retention(found.ms, FOR_EVER).covers(seconds):
+    if Retention(found.ms, UNLIMITED).covers(seconds):
         del settings["retention.ms"]
-    if found.bytes == FOR_EVER:
+    if found.bytes == UNLIMITED:
         del settings["retention.bytes"]
     return settings
 

@@ -73,7 +73,7 @@ def has_log(admin: AdminClient, cluster: str) -> bool:
         return False
 
 
-def remains(admin: AdminClient, cluster: str) -> tuple[str, ...]:
+def leftover_topics(admin: AdminClient, cluster: str) -> tuple[str, ...]:
     """Return the topics with records that a cluster without a log left behind. Empty if the log has records.
 
     Schemas and the status of agents do not count: an interrupted creation of a cluster writes both before the log.

@@ -12,7 +12,7 @@ topics with author times (``ANY_CLOCK``). The start of a cluster raises them if 
 there is one broker and no sign of another. Otherwise the operator must choose (``CopiesUndecided``): a broker that is
 down for a moment must not lead to a cluster of single copies.
 
-Of ``n`` copies, at least ``least_insync(n)`` must have a record before it is acknowledged, so that any two such sets
+Of ``n`` copies, at least ``min_insync_of(n)`` must have a record before it is acknowledged, so that any two such sets
 overlap. At most ``n`` may be required, or every write fails. If an operator removes copies, ``min.insync.replicas`` may
 exceed their number, and the check fails. Topics with fewer copies than the brokers allow are reported, but accepted. A
 single broker acknowledges before the record is on disk, so a power failure can lose the newest records.
@@ -60,13 +60,13 @@ _APPEND_TIME = {"message.timestamp.type": "LogAppendTime"}
 _LARGE = {"max.message.bytes": str(RECORD_BYTES_MAX)}
 _DELETE = {"cleanup.policy": "delete"}
 _COMPACT = {"cleanup.policy": "compact"}
-_BRISK = {"segment.ms": "600000", "max.compaction.lag.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
+_FREQUENT_COMPACTION = {"segment.ms": "600000", "max.compaction.lag.ms": "600000", "min.cleanable.dirty.ratio": "0.1"}
 """Settings of compacted topics that are read as a whole at a start, such as change topics at a take-over.
 
 The active segment is never compacted. By default it stays active for a week or one gigabyte.
 """
 
-_GONE_STAYS = {"delete.retention.ms": str(7 * _DAY_MS)}
+_TOMBSTONE_RETENTION = {"delete.retention.ms": str(7 * _DAY_MS)}
 """Retention of deletion records. A reader that was away for less time, and continues at its position, sees all
 deletions.
 """
@@ -82,13 +82,13 @@ class TopicSpec:
     initial: Mapping[str, str] = field(default_factory=dict)
     at_most: Mapping[str, str] = field(default_factory=dict)
     """Upper limits of numeric settings: set at creation, and lowered at the start of a cluster if they are greater."""
-    counts_once: bool = False
+    is_deduplicated: bool = False
     """Readers identify records by an id, so a duplicate record has no effect."""
     may_grow: bool = False
     """An operator may add partitions, and readers find them."""
 
     @property
-    def raised(self) -> Mapping[str, str]:
+    def at_least(self) -> Mapping[str, str]:
         """Settings that are set at creation, and raised at the start of a cluster if they are lower."""
         return {} if self.required.get("message.timestamp.type") == "LogAppendTime" else ANY_CLOCK
 
@@ -101,7 +101,7 @@ class TopicProfile:
     min_insync: int
 
 
-def least_insync(copies: int) -> int:
+def min_insync_of(copies: int) -> int:
     """Return how many copies must have a record before it is acknowledged: a majority of three or more
     copies, else 1.
     """
@@ -121,12 +121,12 @@ METADATA = TopicSpec(
     "metadata",
     1,
     _SAFE | _FOREVER | _DELETE | {"message.timestamp.type": "CreateTime"} | _LARGE,
-    counts_once=True,
+    is_deduplicated=True,
 )
-REQUESTS = TopicSpec("requests", 1, _SAFE | _DELETE | _LARGE, {"retention.ms": str(7 * _DAY_MS)}, counts_once=True)
+REQUESTS = TopicSpec("requests", 1, _SAFE | _DELETE | _LARGE, {"retention.ms": str(7 * _DAY_MS)}, is_deduplicated=True)
 RESULTS = TopicSpec("results", 1, _SAFE | _FOREVER | _DELETE, _LARGE)
-ACKS = _compacted("acks", _BRISK)
-LOAD = _compacted("load", _BRISK, _APPEND_TIME)
+ACKS = _compacted("acks", _FREQUENT_COMPACTION)
+LOAD = _compacted("load", _FREQUENT_COMPACTION, _APPEND_TIME)
 MUTATIONS = TopicSpec(
     "mutations",
     4,
@@ -140,8 +140,8 @@ CDC = TopicSpec(
 DEAD_LETTERS = TopicSpec(
     "dead-letters", 1, _SAFE | _DELETE, {"max.message.bytes": str(2 * RECORD_BYTES_MAX)} | _FOREVER
 )
-AGENTS = _compacted("agents", _BRISK)
-SNAPSHOTS = _compacted("snapshots", _BRISK)
+AGENTS = _compacted("agents", _FREQUENT_COMPACTION)
+SNAPSHOTS = _compacted("snapshots", _FREQUENT_COMPACTION)
 SCHEMAS = _compacted("schemas")
 
 TOPICS: tuple[TopicSpec, ...] = (
@@ -156,7 +156,7 @@ TOPICS: tuple[TopicSpec, ...] = (
     AGENTS,
     SNAPSHOTS,
     SCHEMAS,
-    *(_compacted(suffix, _BRISK, initial=_GONE_STAYS) for suffix in CHANGE_TOPICS),
+    *(_compacted(suffix, _FREQUENT_COMPACTION, initial=_TOMBSTONE_RETENTION) for suffix in CHANGE_TOPICS),
 )
 
 
@@ -183,7 +183,7 @@ def profile_of(admin: AdminClient, cluster: str, wanted: int | None = None, name
         copies = min(len(partition.replicas) for partition in metadata.partitions.values())
         return TopicProfile(copies, copies // 2 + 1)
     holders = {one for topic in known.topics.values() for part in topic.partitions.values() for one in part.replicas}
-    return chosen(up, max(len(holders.difference(known.brokers)), named - up, 0), wanted)
+    return choose_profile(up, max(len(holders.difference(known.brokers)), named - up, 0), wanted)
 
 
 def _with_brokers(admin: AdminClient) -> ClusterMetadata:
@@ -201,7 +201,7 @@ def _with_brokers(admin: AdminClient) -> ClusterMetadata:
         time.sleep(LOOK_AGAIN_S)
 
 
-def chosen(up: int, others: int, wanted: int | None = None) -> TopicProfile:
+def choose_profile(up: int, others: int, wanted: int | None = None) -> TopicProfile:
     """Return the number of copies if ``up`` brokers are up and there are signs of ``others`` that are down.
 
     A sign is a copy on a broker that is down, or one more address. Raises CopiesUndecided.
@@ -211,7 +211,7 @@ def chosen(up: int, others: int, wanted: int | None = None) -> TopicProfile:
             raise CopiesUndecided(f"{wanted} copies of each record need {wanted} brokers, and {_are_up(up)}")
         return TopicProfile(wanted, wanted // 2 + 1)
     if up >= REPLICATION_MAX:
-        return TopicProfile(REPLICATION_MAX, least_insync(REPLICATION_MAX))
+        return TopicProfile(REPLICATION_MAX, min_insync_of(REPLICATION_MAX))
     if up > 1 or others:
         missing = f", and {others} more {'is' if others == 1 else 'are'} known of" if others else ""
         raise CopiesUndecided(f"{_are_up(up)}{missing}: how many copies shall each record have?")
@@ -249,7 +249,7 @@ def create_topics(
             config={
                 **spec.initial,
                 **spec.at_most,
-                **spec.raised,
+                **spec.at_least,
                 **spec.required,
                 "min.insync.replicas": str(copies.min_insync),
             },
@@ -289,7 +289,7 @@ def verify_topics(
     """Check partitions, copies and required settings of every topic. Return topic name to topic id.
 
     Args:
-        tend: For processes that maintain the cluster. Also correct the settings ``raised`` and ``at_most``, and log a
+        tend: For processes that maintain the cluster. Also correct the settings ``at_least`` and ``at_most``, and log a
             warning about topics with fewer copies than the brokers allow.
 
     Raises:
@@ -302,7 +302,7 @@ def verify_topics(
     found = _settings(admin, names)
     for spec, name in zip(specs, names, strict=True):
         settings = found[name]
-        lower = {key: value for key, value in spec.raised.items() if settings.get(key, value) != value}
+        lower = {key: value for key, value in spec.at_least.items() if settings.get(key, value) != value}
         if tend and lower and _set(admin, name, lower):
             settings |= lower
         greater = {key: most for key, most in spec.at_most.items() if float(settings.get(key, most)) > float(most)}
@@ -422,9 +422,9 @@ def _check(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str], boot
 def _wrong(spec: TopicSpec, topic: FoundTopic, settings: Mapping[str, str]) -> dict[str, str]:
     """Return the required settings that are wrong, with their correct values."""
     insync, copies = settings.get("min.insync.replicas", "absent"), topic.replication
-    wanted = {**spec.required, **spec.raised, "min.insync.replicas": insync}
-    if not insync.isdigit() or not least_insync(copies) <= int(insync) <= copies:
-        wanted["min.insync.replicas"] = str(least_insync(copies))
+    wanted = {**spec.required, **spec.at_least, "min.insync.replicas": insync}
+    if not insync.isdigit() or not min_insync_of(copies) <= int(insync) <= copies:
+        wanted["min.insync.replicas"] = str(min_insync_of(copies))
     return {name: value for name, value in sorted(wanted.items()) if settings.get(name, "absent") != value}
 
 

@@ -20,7 +20,7 @@ from ringlog.kernel.operations.stages import in_flight, is_ended
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.kernel.service import in_recovery, read_group, wanted_size
 from ringlog.kernel.values import SECOND_US, Micros, NodeId
-from ringlog.log.kafka.retention import FOR_EVER, Retention
+from ringlog.log.kafka.retention import UNLIMITED, Retention
 from ringlog.operator.intents.replication import replication_json
 from ringlog.operator.views.waiting import tries, waiting
 from ringlog.operator.views.words import picked
@@ -361,7 +361,7 @@ def retention(kept: Retention, seconds: int | None) -> Json:
     """Return the retention of the CDC log; null: unlimited."""
     return {
         "promised_seconds": seconds,
-        "kept_ms": None if kept.ms == FOR_EVER else kept.ms,
-        "kept_bytes": None if kept.bytes == FOR_EVER else kept.bytes,
+        "kept_ms": None if kept.ms == UNLIMITED else kept.ms,
+        "kept_bytes": None if kept.bytes == UNLIMITED else kept.bytes,
         "enough": kept.covers(seconds),
     }
