@@ -192,7 +192,7 @@ def test_questions_that_cannot_be_answered_are_refused_with_a_code(history: Hist
 def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
-    monkeypatch.setattr(entries, "cut", lambda *what: _cut(*what, chunk_bytes=chunk_bytes))
+    monkeypatch.setattr(entries, "encode_snapshot", lambda *what: _cut(*what, chunk_bytes=chunk_bytes))
     with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
         filled(copy, cluster)
         every = History(cluster)
@@ -215,7 +215,7 @@ def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
     assert copy.after(base, PAGE) is None, "it is closed"
 
 
-_cut = entries.cut
+_cut = entries.encode_snapshot
 
 
 def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Cluster) -> None:

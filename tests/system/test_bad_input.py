@@ -93,7 +93,7 @@ def _digest(head: Any, chunks: Any) -> tuple[Any, Any]:
 def test_a_forged_snapshot(scene: Scene, forge: Forge, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody begins with it, though two have confirmed it and the log says so: who starts has the state of the log."""
     with monkeypatch.context() as patched:
-        patched.setattr(beginning, "cut", lambda *arguments: forge(*encode_snapshot(*arguments)))
+        patched.setattr(beginning, "encode_snapshot", lambda *arguments: forge(*encode_snapshot(*arguments)))
         scene.snapshot()
     with closing(open_snapshots(*scene.place)) as topic:
         (stored,) = topic.listed()
