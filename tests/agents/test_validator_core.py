@@ -12,7 +12,14 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.encoding.encoder import command_digest
 from ringlog.log.kafka.topics import RECORD_BYTES_MAX
 from ringlog.protocol.submission.results import CommitOutcome
-from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, remember, settle
+from ringlog.protocol.validator.core import (
+    add_rejections,
+    add_requests,
+    begin_batch,
+    extend_batch,
+    join_batch,
+    settle_batch,
+)
 from ringlog.protocol.validator.values import (
     BATCH_ENTRIES_MAX,
     PART_ENTRIES,
@@ -38,8 +45,8 @@ def validator(world: World, term: int = 1) -> Validator:
 
 def offered(world: World, core: Validator, *requests: CommandRequest | None) -> NextStep:
     first = core.arrived + 1
-    core = arrive(core, [(offset, (request,)) for offset, request in enumerate(requests, start=first)]).validator
-    return begin(core, world.state, NOW, world.draw, part=BATCH_ENTRIES_MAX)
+    core = add_requests(core, [(offset, (request,)) for offset, request in enumerate(requests, start=first)]).validator
+    return begin_batch(core, world.state, NOW, world.draw, part=BATCH_ENTRIES_MAX)
 
 
 def committed(step: NextStep) -> CommitChain:
@@ -75,7 +82,7 @@ def test_all_waiting_requests_travel_as_one_chain(world: World, core: Validator)
     chain = committed(step).chain
     assert len(chain.entries) == 5
     assert chain.base == world.state.epoch
-    done = settle(step.validator, world.land_all(chain))
+    done = settle_batch(step.validator, world.land_all(chain))
     assert [result.outcome for result in shown(done)] == ["applied"] * 5
     assert [result.epoch for result in shown(done)] == [4, 5, 6, 7, 8]
     assert done.effects[-1] == Ack(4)
@@ -86,7 +93,7 @@ def test_all_waiting_requests_travel_as_one_chain(world: World, core: Validator)
 def test_each_request_is_decided_on_what_the_ones_before_it_produce(world: World, core: Validator) -> None:
     register = RegisterCdcWriter("spark", "a")
     step = offered(world, core, world.request(register), world.request(register))
-    done = settle(step.validator, world.land_all(committed(step).chain))
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
     assert [result.outcome for result in shown(done)] == ["applied"]
     assert [result.code for result in published(done)] == ["incarnation_reused"]
 
@@ -97,11 +104,11 @@ def test_a_rejection_waits_for_the_entries_it_was_decided_on(world: World, core:
     step = offered(world, core, first, second)
     chain = committed(step).chain
     world.direct()
-    lost = settle(step.validator, world.land_all(chain))
+    lost = settle_batch(step.validator, world.land_all(chain))
     assert lost.effects == ()
     assert [item.request for item in lost.validator.waiting] == [first, second]
-    step = begin(lost.validator, world.state, NOW, world.draw)
-    done = settle(step.validator, world.land_all(committed(step).chain))
+    step = begin_batch(lost.validator, world.state, NOW, world.draw)
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
     assert [result.request_id for result in shown(done)] == [first.request_id]
     assert [result.request_id for result in published(done)] == [second.request_id]
 
@@ -109,7 +116,7 @@ def test_a_rejection_waits_for_the_entries_it_was_decided_on(world: World, core:
 def test_answers_before_the_lost_entry_go_out_and_those_after_it_wait_again(world: World, core: Validator) -> None:
     early, good, late = world.request(BAD), world.request(Noop()), world.request(BAD)
     step = offered(world, core, early, good, late)
-    done = settle(step.validator, [CommitOutcome.LOST])
+    done = settle_batch(step.validator, [CommitOutcome.LOST])
     assert [result.request_id for result in published(done)] == [early.request_id]
     assert [item.request for item in done.validator.waiting] == [good, late]
     assert acked(done) == [0]
@@ -125,7 +132,7 @@ def test_a_batch_of_rejections_alone_needs_no_entry(world: World, core: Validato
 def test_a_request_in_the_history_is_answered_applied_again(world: World, core: Validator) -> None:
     request = world.request(GOOD)
     step = offered(world, core, request)
-    done = settle(step.validator, world.land_all(committed(step).chain))
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
     again = offered(world, done.validator, request)
     assert shown(again) == shown(done)
     assert len(world.epochs_of(request.request_id)) == 1
@@ -135,7 +142,7 @@ def test_the_same_request_twice_in_one_batch_is_decided_once(world: World, core:
     request = world.request(Noop())
     step = offered(world, core, request, request)
     assert len(committed(step).chain.entries) == 1
-    done = settle(step.validator, world.land_all(committed(step).chain))
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
     assert len(shown(done)) == 2
     assert acked(done) == [1]
 
@@ -144,7 +151,7 @@ def test_a_rejected_twin_is_not_decided_anew_after_the_state_changed(world: Worl
     """Without it the first copy would be rejected and the second one applied, in the same batch."""
     advance = world.request(AdvanceCdcWriter("spark", "a", NOW, 0))
     step = offered(world, core, advance, world.request(RegisterCdcWriter("spark", "a")), advance)
-    done = settle(step.validator, world.land_all(committed(step).chain))
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
     assert [result.code for result in published(done)] == ["unknown_writer", "unknown_writer"]
     assert world.epochs_of(advance.request_id) == []
 
@@ -153,7 +160,7 @@ def test_a_request_id_with_another_command_is_refused_with_the_digest_before(wor
     request = world.request(Noop())
     other = world.request(GOOD, request.request_id)
     step = offered(world, core, request, other)
-    done = settle(step.validator, world.land_all(committed(step).chain))
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
     (refused,) = published(done)
     assert refused.code == "request_id_reused"
     assert refused.digest == command_digest(other.kind, other.version, other.payload)
@@ -164,7 +171,7 @@ def test_a_request_id_with_another_command_is_refused_with_the_digest_before(wor
 def test_an_applied_request_stays_applied_beside_another_command_under_its_id(world: World, core: Validator) -> None:
     request = world.request(GOOD)
     step = offered(world, core, request)
-    core = settle(step.validator, world.land_all(committed(step).chain)).validator
+    core = settle_batch(step.validator, world.land_all(committed(step).chain)).validator
     step = offered(world, core, world.request(Noop(), request.request_id), request)
     assert [result.code for result in published(step)] == ["request_id_reused"]
     assert [result.request_id for result in shown(step)] == [request.request_id]
@@ -173,7 +180,7 @@ def test_an_applied_request_stays_applied_beside_another_command_under_its_id(wo
 def test_an_answered_rejection_is_repeated_by_the_next_validator_in_its_term(world: World, core: Validator) -> None:
     advance = world.request(AdvanceCdcWriter("spark", "a", NOW, 0))
     answered = published(offered(world, core, advance))
-    successor = remember(validator(world, 2), answered)
+    successor = add_rejections(validator(world, 2), answered)
     world.direct(RegisterCdcWriter("spark", "a"))
     again = offered(world, successor, advance)
     assert published(again) == [replace(answered[0], term=2, instance="instance-2")]
@@ -225,28 +232,28 @@ def test_unknown_and_undecodable_commands_are_rejected_and_never_reach_the_log(w
 
 
 def test_what_is_no_request_is_acknowledged_in_its_place(world: World, core: Validator) -> None:
-    assert acked(arrive(core, [(0, ()), (1, ())])) == [1]
-    core = arrive(core, [(0, (world.request(),))]).validator
-    assert acked(arrive(core, [(1, ())])) == []
+    assert acked(add_requests(core, [(0, ()), (1, ())])) == [1]
+    core = add_requests(core, [(0, (world.request(),))]).validator
+    assert acked(add_requests(core, [(1, ())])) == []
 
 
 def test_offsets_that_come_again_are_taken_once(world: World, core: Validator) -> None:
     request = world.request()
-    core = arrive(core, [(0, (request,))]).validator
-    assert len(arrive(core, [(0, (request,)), (1, (world.request(),))]).validator.waiting) == 2
+    core = add_requests(core, [(0, (request,))]).validator
+    assert len(add_requests(core, [(0, (request,)), (1, (world.request(),))]).validator.waiting) == 2
 
 
 def test_requests_that_come_late_are_answered_before_they_are_acknowledged(world: World, core: Validator) -> None:
     """After a rebalance a record of the assignment before may overtake those that nobody has answered yet."""
     late, early = world.request(), world.request()
-    step = begin(arrive(core, [(9, (late,))]).validator, world.state, NOW, world.draw)
-    step = settle(step.validator, world.land_all(committed(step).chain))
+    step = begin_batch(add_requests(core, [(9, (late,))]).validator, world.state, NOW, world.draw)
+    step = settle_batch(step.validator, world.land_all(committed(step).chain))
     assert acked(step) == [9]
-    step = arrive(step.validator, [(4, (early,)), (9, (late,))])
+    step = add_requests(step.validator, [(4, (early,)), (9, (late,))])
     assert [item.offset for item in step.validator.waiting] == [4, 9]
     assert acked(step) == []
-    step = begin(step.validator, world.state, NOW, world.draw)
-    step = settle(step.validator, world.land_all(committed(step).chain))
+    step = begin_batch(step.validator, world.state, NOW, world.draw)
+    step = settle_batch(step.validator, world.land_all(committed(step).chain))
     assert [result.request_id for result in shown(step)] == [early.request_id, late.request_id]
     assert acked(step) == [9]
 
@@ -257,7 +264,7 @@ def test_limits_ahead_of_the_clock_are_answers(world: World, core: Validator) ->
     near = world.request(AdvanceCdcWriter("spark", "a", NOW + 60_000_000, 0))
     late = world.request(CommitCdcGeneration("generation-9", NOW + 120_000_001, "00"))
     step = offered(world, core, far, late, near)
-    done = settle(step.validator, world.land_all(committed(step).chain))
+    done = settle_batch(step.validator, world.land_all(committed(step).chain))
     assert [result.code for result in published(done)] == ["horizon_too_far_ahead", "timestamp_too_far_ahead"]
     assert [result.request_id for result in shown(done)] == [near.request_id]
 
@@ -276,16 +283,16 @@ def test_a_batch_is_bounded_by_count_and_by_the_history() -> None:
 
 def test_the_first_entries_of_a_batch_are_handed_over_while_the_others_are_decided(world: World) -> None:
     requests = [world.request(Noop()) for _ in range(5 * PART_ENTRIES)]
-    core = arrive(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
-    step, sizes = begin(core, world.state, NOW, world.draw), []
+    core = add_requests(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
+    step, sizes = begin_batch(core, world.state, NOW, world.draw), []
     while isinstance(step.effects[0], SendEntries):
         (effect,) = step.effects
         sizes.append(len(effect.entries))
-        step = extend(step.validator, NOW, world.draw)
+        step = extend_batch(step.validator, NOW, world.draw)
     whole = committed(step)
     assert sizes == [PART_ENTRIES, PART_ENTRIES, 2 * PART_ENTRIES]
     assert (whole.already_sent, len(whole.chain.entries)) == (4 * PART_ENTRIES, 5 * PART_ENTRIES)
-    done = settle(step.validator, world.land_all(whole.chain))
+    done = settle_batch(step.validator, world.land_all(whole.chain))
     assert [result.request_id for result in shown(done)] == [request.request_id for request in requests]
 
 
@@ -293,18 +300,18 @@ def test_a_rejection_that_nothing_shows_waits_for_the_next_batch_if_entries_are_
     good = [world.request(Noop()) for _ in range(PART_ENTRIES)]
     unknown = replace(world.request(Noop()), kind="NoSuchCommand")
     requests = [*good, unknown, world.request(Noop())]
-    core = arrive(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
-    step = extend(begin(core, world.state, NOW, world.draw, is_fresh=False).validator, NOW, world.draw)
+    core = add_requests(validator(world), [(offset, (request,)) for offset, request in enumerate(requests)]).validator
+    step = extend_batch(begin_batch(core, world.state, NOW, world.draw, is_fresh=False).validator, NOW, world.draw)
     whole = committed(step)
     assert (whole.already_sent, len(whole.chain.entries)) == (PART_ENTRIES, PART_ENTRIES)
     assert [item.request for item in step.validator.waiting] == requests[PART_ENTRIES:]
-    done = settle(step.validator, world.land_all(whole.chain))
+    done = settle_batch(step.validator, world.land_all(whole.chain))
     assert [result.request_id for result in shown(done)] == [request.request_id for request in good]
-    assert begin(done.validator, world.state, NOW, world.draw, is_fresh=False).effects == (DecideAfterBarrier(),)
-    fresh = begin(done.validator, world.state, NOW, world.draw)
-    assert [result.code for result in published(settle(fresh.validator, world.land_all(committed(fresh).chain)))] == [
-        "unknown_command"
-    ]
+    assert begin_batch(done.validator, world.state, NOW, world.draw, is_fresh=False).effects == (DecideAfterBarrier(),)
+    fresh = begin_batch(done.validator, world.state, NOW, world.draw)
+    assert [
+        result.code for result in published(settle_batch(fresh.validator, world.land_all(committed(fresh).chain)))
+    ] == ["unknown_command"]
 
 
 def test_what_comes_in_while_a_batch_is_under_way_joins_it(world: World) -> None:
@@ -316,7 +323,7 @@ def test_what_comes_in_while_a_batch_is_under_way_joins_it(world: World) -> None
     assert (whole.already_sent, len(whole.chain.entries), whole.accepts_more) == (1, 2, True), (
         "who has seen the first asks on it"
     )
-    done = settle(joined.validator, world.land_all(whole.chain))
+    done = settle_batch(joined.validator, world.land_all(whole.chain))
     assert [result.request_id for result in shown(done)] == [one.request_id for one in (first, second, first)]
     assert acked(done) == [1]
 
@@ -329,14 +336,14 @@ def test_a_rejection_rests_on_no_entry_that_was_sent_before_its_request_came_in(
     assert not committed(alone).accepts_more, "the next batch begins with it, behind a barrier"
     behind = join_batch(step.validator, [(1, (good, bad))], NOW, world.draw)
     assert not committed(behind).accepts_more, "who is refused does not wait for what else may come"
-    done = settle(behind.validator, world.land_all(committed(behind).chain))
+    done = settle_batch(behind.validator, world.land_all(committed(behind).chain))
     assert [result.request_id for result in published(done)] == [bad.request_id]
 
 
 def test_an_instance_stops_when_a_higher_term_is_folded(world: World, core: Validator) -> None:
-    core = arrive(core, [(0, (world.request(),))]).validator
+    core = add_requests(core, [(0, (world.request(),))]).validator
     world.take_over(2)
-    (effect,) = begin(core, world.state, NOW, world.draw).effects
+    (effect,) = begin_batch(core, world.state, NOW, world.draw).effects
     assert isinstance(effect, StopInstance)
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from ringlog.agents.roles.results import first_needed
 from ringlog.protocol.submission.results import CommitOutcome
-from ringlog.protocol.validator.core import arrive, begin, is_floor_mark, remember, settle
+from ringlog.protocol.validator.core import add_rejections, add_requests, begin_batch, is_floor_mark, settle_batch
 from ringlog.protocol.validator.values import FORGOTTEN, CommitChain, NextStep, Publish, Validator
 from ringlog.wire.records import REJECTED, CommandRequest, Result
 from tests.agents.world import BAD, GOOD, NOW, World
@@ -22,17 +22,17 @@ class Instance:
     def __init__(self, world: World, topic: list[Result] | None = None) -> None:
         self.world = world
         self.topic: list[Result] = [] if topic is None else topic
-        self.memory = remember(Validator(world.uuid(), 1, answers_max=MAX), self.topic)
+        self.memory = add_rejections(Validator(world.uuid(), 1, answers_max=MAX), self.topic)
 
     def ask(self, *requests: CommandRequest, lose: bool = False) -> list[Result]:
         """What is published for these; ``lose``: somebody else's entry gets in before the batch."""
         first = self.memory.arrived + 1
-        self.memory = arrive(
+        self.memory = add_requests(
             self.memory, [(offset, (request,)) for offset, request in enumerate(requests, start=first)]
         ).validator
         published: list[Result] = []
         while self.memory.waiting:
-            published += self._carried_out(begin(self.memory, self.world.state, NOW, self.world.draw), lose)
+            published += self._carried_out(begin_batch(self.memory, self.world.state, NOW, self.world.draw), lose)
             lose = False
         self.topic += published
         return published
@@ -45,7 +45,7 @@ class Instance:
                 if lose:
                     self.world.direct()
                 commit_outcomes = self.world.land_all(effect.chain)
-                published += self._carried_out(settle(self.memory, commit_outcomes), False)
+                published += self._carried_out(settle_batch(self.memory, commit_outcomes), False)
             elif isinstance(effect, Publish):
                 published += effect.results
         return published
@@ -96,10 +96,10 @@ def test_what_was_applied_is_known_from_the_history_whatever_is_forgotten(world:
 def test_a_noop_that_is_lost_forgets_nothing(world: World) -> None:
     instance = Instance(world)
     instance.ask(*rejections(world, MAX))
-    instance.memory = arrive(instance.memory, [(instance.memory.arrived + 1, (world.request(BAD),))]).validator
-    step = begin(instance.memory, world.state, NOW, world.draw)
+    instance.memory = add_requests(instance.memory, [(instance.memory.arrived + 1, (world.request(BAD),))]).validator
+    step = begin_batch(instance.memory, world.state, NOW, world.draw)
     (commit,) = (effect for effect in step.effects if isinstance(effect, CommitChain))
-    settled = settle(step.validator, [CommitOutcome.LOST] * len(commit.chain.entries))
+    settled = settle_batch(step.validator, [CommitOutcome.LOST] * len(commit.chain.entries))
     assert settled.validator.floor == 0
     assert len(settled.validator.answers) >= MAX
     assert not any(

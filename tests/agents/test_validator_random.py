@@ -20,7 +20,14 @@ from ringlog.kernel.commands.cluster.cluster import Noop
 from ringlog.kernel.registry import COMMANDS
 from ringlog.kernel.values import Command
 from ringlog.protocol.submission.results import CommitOutcome, EntryChain, all_final, commit_outcomes
-from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, remember, settle
+from ringlog.protocol.validator.core import (
+    add_rejections,
+    add_requests,
+    begin_batch,
+    extend_batch,
+    join_batch,
+    settle_batch,
+)
 from ringlog.protocol.validator.values import (
     Ack,
     Arrived,
@@ -57,7 +64,7 @@ class Run:
         """A new instance: take-over, Noop, results read; what was not acknowledged is delivered again."""
         self.term += 1
         self.world.take_over(self.term)
-        self.core = remember(Validator(f"instance-{self.term}", self.term), self.results)
+        self.core = add_rejections(Validator(f"instance-{self.term}", self.term), self.results)
 
     def ask(self) -> None:
         """A new request, an old one again, an old id with another command, or bytes that are none."""
@@ -88,10 +95,12 @@ class Run:
         """Deliver, decide, commit, answer; perhaps the process ends before one of the effects."""
         first = max(self.acked, self.core.arrived) + 1
         last = self.random.randint(first, len(self.requests)) if disturbed else len(self.requests)
-        step = arrive(self.core, [self._record(offset) for offset in range(first, last)])
+        step = add_requests(self.core, [self._record(offset) for offset in range(first, last)])
         effects = list(step.effects)
         if step.validator.waiting:
-            begun = begin(step.validator, self.world.state, NOW, self.world.draw, part=self.random.choice((1, 2, 16)))
+            begun = begin_batch(
+                step.validator, self.world.state, NOW, self.world.draw, part=self.random.choice((1, 2, 16))
+            )
             effects += begun.effects
             step = begun
         self.core = step.validator
@@ -103,7 +112,7 @@ class Run:
             match effect:
                 case SendEntries(entries):
                     self._hand_over(entries, disturbed)
-                    step = extend(self.core, NOW, self.world.draw)
+                    step = extend_batch(self.core, NOW, self.world.draw)
                     self.core = step.validator
                     effects = [*step.effects, *effects]
                 case CommitChain(accepts_more=True) if self.random.random() < 0.5:
@@ -115,7 +124,7 @@ class Run:
                     self.core = step.validator
                     effects = [*step.effects, *effects]
                 case CommitChain(chain):
-                    step = settle(self.core, self._commit(chain, disturbed))
+                    step = settle_batch(self.core, self._commit(chain, disturbed))
                     self.core = step.validator
                     effects = [*step.effects, *effects]
                 case Publish(results) | NoteApplied(results):
@@ -222,7 +231,9 @@ def commands(text: str) -> Iterator[Command]:
 
 
 def answer_bytes(world: World, request: CommandRequest) -> list[int]:
-    step = begin(arrive(Validator(world.uuid(), 1), [(0, (request,))]).validator, world.state, NOW, world.draw)
+    step = begin_batch(
+        add_requests(Validator(world.uuid(), 1), [(0, (request,))]).validator, world.state, NOW, world.draw
+    )
     return [len(encode_result(r)) for effect in step.effects if isinstance(effect, Publish) for r in effect.results]
 
 

@@ -30,7 +30,7 @@ from ringlog.log.folding import FoldedRecord
 from ringlog.node.rows.partial_decode import plain
 from ringlog.operator.history.log_lines import line_json
 from ringlog.protocol.submission.results import CommitOutcome
-from ringlog.protocol.validator.core import arrive, begin, settle
+from ringlog.protocol.validator.core import add_requests, begin_batch, settle_batch
 from ringlog.protocol.validator.values import CommitChain, NoteApplied, Publish, Validator
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire import records
@@ -98,8 +98,8 @@ def request(data: bytes) -> None:
     for one in found:
         assert records.decode_request(records.encode_request(one)) == one
     assert records.decode_requests(records.encode_request_batch(list(map(records.encode_request, found)))) == found
-    validator = arrive(Validator("fuzz", 9), [(0, (*found, *found)), (1, found)]).validator
-    step = begin(validator, story().state, NOW, SeededDraw(b"request"))
+    validator = add_requests(Validator("fuzz", 9), [(0, (*found, *found)), (1, found)]).validator
+    step = begin_batch(validator, story().state, NOW, SeededDraw(b"request"))
     while True:
         chains = [effect.chain for effect in step.effects if isinstance(effect, CommitChain)]
         for effect in step.effects:
@@ -111,7 +111,7 @@ def request(data: bytes) -> None:
             return
         for encoded in chains[0].entries:
             assert decode_entry(encoded.data) == encoded.entry
-        step = settle(step.validator, [CommitOutcome.APPLIED] * len(chains[0].entries))
+        step = settle_batch(step.validator, [CommitOutcome.APPLIED] * len(chains[0].entries))
 
 
 def _requests() -> tuple[bytes, ...]:

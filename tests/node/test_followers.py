@@ -31,8 +31,8 @@ from ringlog.protocol.rebalancer.zone_groups import (
     HAS,
     RETURNED,
     awaited,
-    before,
-    causes,
+    failure_causes,
+    nodes_before_step,
     session,
     session_reports,
 )
@@ -322,7 +322,7 @@ def test_a_replica_whose_disk_fails_says_so_and_nothing_else(coming: Coming) -> 
         (session(partition(state), FAILED), "rows_damaged")
     ]
     words = session_reports(state, {node.node: last})
-    assert causes(partition(state), words) == ("rows_damaged",)
+    assert failure_causes(partition(state), words) == ("rows_damaged",)
     assert node.node in awaited(partition(state), words)
 
 
@@ -420,5 +420,5 @@ def test_in_any_order_of_events_who_says_has_has_what_the_step_began_with(topic:
     node.adopt(state)
     node.read_all()
     one = partition(state)
-    is_asked = one.pending and node.node in (*before(one), *one.pending[0].nodes)
+    is_asked = one.pending and node.node in (*nodes_before_step(one), *one.pending[0].nodes)
     assert node.said(one) == (HAS if is_asked else "")

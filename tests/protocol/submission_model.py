@@ -30,7 +30,7 @@ from ringlog.kernel.model.outcome import Outcome, OutcomeKind
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Command
 from ringlog.protocol.submission.results import all_final, commit_outcomes, is_over, open_entries
-from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, settle
+from ringlog.protocol.validator.core import add_requests, begin_batch, extend_batch, join_batch, settle_batch
 from ringlog.protocol.validator.values import (
     CommitChain,
     DecideAfterBarrier,
@@ -102,8 +102,8 @@ def _register(number: int) -> RegisterNode:
 
 
 class Model:
-    """``together``: the client's requests come in one record, the first of which applies; ``part``: see ``begin``;
-    ``late``: there is a second record, and a second node; the first record asks for the settings only.
+    """``together``: the client's requests come in one record, the first of which applies; ``part``: see
+    ``begin_batch``; ``late``: there is a second record, and a second node; the first record asks for the settings only.
     """
 
     def __init__(self, rule: Rule, together: bool, part: int = 2, late: bool = False) -> None:
@@ -155,7 +155,7 @@ class Model:
             created = self._entry(head, self.register).data
             yield "the node is registered", replace(now, log=(*now.log, created), created=True)
         elif not now.asked:
-            core = arrive(now.core, [(0, self.first)]).validator
+            core = add_requests(now.core, [(0, self.first)]).validator
             yield "the client asks", replace(now, core=core, asked=len(now.log))
         elif self.second and not now.late:
             yield "the client asks for more", replace(now, late=len(now.log), is_read=False)
@@ -175,18 +175,18 @@ class Model:
         if batch is None and now.core.waiting:
             yield "the validator decides", self._decided(now)
         if batch is None and not now.is_read:
-            core = arrive(now.core, [(1, self.second)]).validator
+            core = add_requests(now.core, [(1, self.second)]).validator
             yield "the validator reads more requests", replace(now, core=core, is_read=True)
         if batch is None:
             return
         judged = commit_outcomes(read, batch.chain)
         if now.grows:
-            step = extend(now.core, NOW, SeededDraw(b"v2"))
+            step = extend_batch(now.core, NOW, SeededDraw(b"v2"))
             yield "the validator decides what else waits", self._performed(replace(now, grows=False), step)
         elif now.accepts_more and not now.is_read and not is_over(batch.chain, read):
             yield "what came in joins the batch", self._performed(replace(now, is_read=True), self._joined(now))
         elif all_final(judged):
-            yield "the batch is settled", self._performed(now, settle(now.core, judged))
+            yield "the batch is settled", self._performed(now, settle_batch(now.core, judged))
         elif not now.flying and now.resends:
             again = tuple(entry.data for entry in open_entries(batch.chain, judged))
             yield "open entries are sent again", replace(now, flying=again, resends=now.resends - 1)
@@ -199,7 +199,7 @@ class Model:
     def _joined(self, now: Now) -> NextStep:
         draw, records = SeededDraw(b"v3"), [(1, self.second)]
         if self.rule.trusts:
-            return extend(arrive(now.core, records).validator, NOW, draw)
+            return extend_batch(add_requests(now.core, records).validator, NOW, draw)
         return join_batch(now.core, records, NOW, draw, part=self.part)
 
     def _decided(self, now: Now) -> Now | str:
@@ -213,7 +213,7 @@ class Model:
         return self._performed(now, step)
 
     def _begin(self, now: Now, state: ClusterState, is_fresh: bool) -> NextStep:
-        return begin(now.core, state, NOW, SeededDraw(b"v"), is_fresh=is_fresh, part=self.part)
+        return begin_batch(now.core, state, NOW, SeededDraw(b"v"), is_fresh=is_fresh, part=self.part)
 
     def _performed(self, now: Now, step: NextStep) -> Now | str:
         now = replace(now, core=step.validator, accepts_more=False)

@@ -31,10 +31,10 @@ from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
 from ringlog.protocol.coordinator.coordinator import PublishedEpoch, UnstoredBytes, coordinate
 from ringlog.protocol.effects import Newest, Steps, Until, WallClock, run_steps
 from ringlog.protocol.followers.cache_writer import CacheWriter, next_write
-from ringlog.protocol.followers.publisher import ahead, restoring, starts_from
+from ringlog.protocol.followers.publisher import divergence, restoration_of, starts_from
 from ringlog.protocol.rebalancer.rebalancer import rebalance
 from ringlog.protocol.submission.results import RejectedResult
-from ringlog.protocol.validator.core import arrive, begin, remember
+from ringlog.protocol.validator.core import add_rejections, add_requests, begin_batch
 from ringlog.protocol.validator.values import Validator
 from ringlog.runtime.draw import SeededDraw
 from ringlog.wire.changes import decode_change, encode_change
@@ -251,22 +251,22 @@ def test_no_request_and_no_result_stops_the_validator(seed: int) -> None:
             for offset, written in enumerate(filter(None, map(_written, requests)))
         ]
         results = draws.through(Result, encode_result, decode_result, 8)
-        validator = remember(Validator("i", 1), results)
-        step = arrive(validator, records)
-        begin(step.validator, state, NOW, SeededDraw(b"x"))
+        validator = add_rejections(Validator("i", 1), results)
+        step = add_requests(validator, records)
+        begin_batch(step.validator, state, NOW, SeededDraw(b"x"))
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_no_change_record_and_no_cache_stops_who_writes_them(seed: int) -> None:
     for rng, state, draws in seeded(seed):
         for last in draws.through(EpochChange, encode_change, decode_change, 8):
-            if ahead(last, state) is None:
+            if divergence(last, state) is None:
                 try:
                     starts_from(last, state)
                 except ValueError:
                     continue  # the publisher ends by that, with the reason: see ``HaltDiverged``
         keys = [rng.choice(words(state)) for _ in range(6)]
-        restoring(state, lambda topic, keys=keys, draws=draws: {key: draws.value(bytes) for key in keys})
+        restoration_of(state, lambda topic, keys=keys, draws=draws: {key: draws.value(bytes) for key in keys})
         next_write(CacheWriter(later=draws.record(Stamp)), state)
 
 

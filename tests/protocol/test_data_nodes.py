@@ -10,7 +10,13 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown, DeclareUp, Updat
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import NEVER
 from ringlog.kernel.values import SECOND_US
-from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed, matching, running
+from ringlog.protocol.rebalancer.data_nodes import (
+    Timers,
+    matching_nodes,
+    new_data_nodes,
+    running_timers,
+    updated_timers,
+)
 from ringlog.wire.ids import time_of
 from tests.kernel.entries import applied
 from tests.kernel.zones.placed import with_data
@@ -29,12 +35,12 @@ class Looks:
 
     def see(self, state: ClusterState) -> None:
         self.state = state
-        self.timers = followed(self.timers, state)
+        self.timers = updated_timers(self.timers, state)
 
     def at(self, seconds: float) -> str:
         """The data nodes that follow then, by letters; empty: nothing is to be done."""
         now = time_of(self.state.state_id) + int(seconds * SECOND_US)
-        found = due(self.timers, self.state, now)
+        found = new_data_nodes(self.timers, self.state, now)
         assert len(found) <= 1
         if not found:
             return ""
@@ -52,7 +58,7 @@ def test_another_one_that_comes_meanwhile_begins_the_time_anew_and_both_count_at
     look = Looks(joined(with_zone("AB", **FIVE), "C"))
     look.see(joined(look.state, "D"))
     first = time_of(look.state.history.tail[-2].state_id)
-    assert due(look.timers, look.state, first + 5 * SECOND_US) == () or look.at(0) == ""
+    assert new_data_nodes(look.timers, look.state, first + 5 * SECOND_US) == () or look.at(0) == ""
     assert look.at(4.9) == ""
     assert look.at(5.0) == "ABCD"
 
@@ -96,35 +102,35 @@ def test_what_runs_is_over_when_it_says_and_not_before() -> None:
     """One fires when it says, whatever it is for; what is at once, or never, says so."""
     waits = {"scale_up": 5, "scale_down": 7}
     look = Looks(applied(joined(with_zone("AB", **waits), "C"), DeclareDown(ids("B")[0], "burnt")))
-    for timer, after in zip(running(look.timers, look.state), ("ABC", "A"), strict=True):
+    for timer, after in zip(running_timers(look.timers, look.state), ("ABC", "A"), strict=True):
         assert timer.fires is not None
         look.see(done(look.state, AlterZone("z", **{name: NEVER for name in waits if name != timer.name})))
-        assert due(look.timers, look.state, timer.fires - 1) == ()
-        (command,) = due(look.timers, look.state, timer.fires)
+        assert new_data_nodes(look.timers, look.state, timer.fires - 1) == ()
+        (command,) = new_data_nodes(look.timers, look.state, timer.fires)
         assert command.nodes == ids(after)
         look.see(done(look.state, AlterZone("z", **waits)))
     look.see(done(look.state, AlterZone("z", scale_up=NEVER, scale_down=0)))
-    up, down = running(look.timers, look.state)
+    up, down = running_timers(look.timers, look.state)
     assert (up.fires, down.fires) == (None, down.since)
-    assert [command.nodes for command in due(look.timers, look.state, 0)] == [ids("A")]
+    assert [command.nodes for command in new_data_nodes(look.timers, look.state, 0)] == [ids("A")]
 
 
 def test_where_all_are_to_leave_their_timer_runs_and_is_shown() -> None:
     """Nobody else has the data: they go no sooner than those that are down."""
     state = with_data("AB", "C", replicas=1, scale_up=NEVER, scale_down=7)
     look = Looks(done(state, Leave(ids("B")[0]), Leave(ids("A")[0])))
-    up, down = running(look.timers, look.state)
+    up, down = running_timers(look.timers, look.state)
     assert (up.fires, down.nodes) == (None, ids("AB"))
     assert down.fires is not None
-    assert due(look.timers, look.state, down.fires - 1) == ()
-    (command,) = due(look.timers, look.state, down.fires)
+    assert new_data_nodes(look.timers, look.state, down.fires - 1) == ()
+    (command,) = new_data_nodes(look.timers, look.state, down.fires)
     assert command.nodes == ()
 
 
 def test_what_is_due_twice_is_done_once() -> None:
     look = Looks(joined(with_zone("AB", scale_up=0), "C"))
     assert look.at(0) == "ABC"
-    (command,) = due(look.timers, look.state, 0)
+    (command,) = new_data_nodes(look.timers, look.state, 0)
     look.see(done(look.state, command))
     assert look.at(0) == ""
     assert done(look.state, command).zones is look.state.zones, "the same nodes change nothing"
@@ -134,7 +140,7 @@ def test_other_values_of_a_node_count_too() -> None:
     state = applied(with_zone("AB", filter='$[?(@.datacenter == "dc1")]', **FIVE))
     moved = applied(state, UpdateNode(ids("B")[0], address="b:1"))
     assert Looks(moved).at(1_000) == "", "what no filter asks for"
-    assert matching(moved, '$[?(@.address == "b:1")]', ()) == ids("B")
+    assert matching_nodes(moved, '$[?(@.address == "b:1")]', ()) == ids("B")
 
 
 def test_what_the_data_nodes_were_is_in_the_log() -> None:
@@ -152,6 +158,6 @@ def test_another_filter_ends_both_timers() -> None:
     look = Looks(applied(joined(with_zone("AB", **slow), "C"), DeclareDown(ids("B")[0], "burnt")))
     assert len(look.timers.since) == 2
     text = '$[?(@.name != "D")]'
-    look.see(done(look.state, AlterZone("z", filter=text, nodes=matching(look.state, text, ()))))
+    look.see(done(look.state, AlterZone("z", filter=text, nodes=matching_nodes(look.state, text, ()))))
     assert look.state.zones["z"].nodes == ids("AC")
     assert (len(look.timers.since), look.at(1_000)) == (0, "")

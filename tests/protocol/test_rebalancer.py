@@ -24,13 +24,13 @@ from ringlog.protocol.controller import ReportRejections, Submit, Wait
 from ringlog.protocol.coordinator.ack_book import NewAcks, ReadAcks
 from ringlog.protocol.effects import Newest, Until, WallClock, run_steps
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
-from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from ringlog.protocol.rebalancer.rebalancer import rebalance
 from ringlog.protocol.rebalancer.zone_groups import (
     COPY,
     SessionReports,
     awaited,
-    not_returned,
+    awaiting_return,
     session,
     session_reports,
 )
@@ -83,9 +83,9 @@ def led(state: ClusterState, letters: str, late: str = "", rounds: int = 40) -> 
     """The state when the rebalancer has nothing more to ask for while these nodes speak, and what it asked for."""
     asked: list[str] = []
     for _ in range(rounds):
-        timers = followed(Timers(), state)
+        timers = updated_timers(Timers(), state)
         late_enough = time_of(state.state_id) + 10**9
-        found = propose(RebalancerView(state, said(state, letters, late), due(timers, state, late_enough)))
+        found = propose(RebalancerView(state, said(state, letters, late), new_data_nodes(timers, state, late_enough)))
         if not found:
             return state, asked
         state = done(state, found[0].command)
@@ -154,7 +154,7 @@ def cancel_of(state: ClusterState) -> CancelRebalance:
 def test_a_cancel_ends_when_the_voters_before_have_returned() -> None:
     state = done(pending(), cancel_of(pending()))
     was = partition(state).stable
-    assert not_returned(partition(state), said(state, "")) == ids(shown(was))
+    assert awaiting_return(partition(state), said(state, "")) == ids(shown(was))
     assert led(state, "")[1] == []
     ended, asked = led(state, "ABC")
     assert asked == ["FinishCancel"]
@@ -363,8 +363,8 @@ def test_every_request_that_comes_twice_changes_nothing() -> None:
     state = joined(with_zone("AB", replicas=2, partitions=2), "C")
     state = done(state, AlterZone("z", replicas=1))
     for _ in range(12):
-        timers = followed(Timers(), state)
-        found = propose(RebalancerView(state, said(state, "ABC"), due(timers, state, 10**18)))
+        timers = updated_timers(Timers(), state)
+        found = propose(RebalancerView(state, said(state, "ABC"), new_data_nodes(timers, state, 10**18)))
         if not found:
             return
         state = done(state, found[0].command)

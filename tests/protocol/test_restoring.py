@@ -17,7 +17,7 @@ from ringlog.kernel.commands.topology.nodes import UpdateNode
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.sections import SCHEMA
 from ringlog.kernel.values import Replication, TypeField
-from ringlog.protocol.followers.publisher import restoring
+from ringlog.protocol.followers.publisher import restoration_of
 from ringlog.wire.changes import CHANGES, content_digest, encode_change
 from ringlog_schemas import current
 from tests.kernel.entries import NODES, applied, founded, with_normal_nodes
@@ -53,7 +53,7 @@ def told(*states: ClusterState) -> Held:
 
 
 def restored(state: ClusterState, held: Held) -> list[ChangeRecord]:
-    return list(restoring(state, lambda topic: held.get(topic, {})).records)
+    return list(restoration_of(state, lambda topic: held.get(topic, {})).records)
 
 
 def test_the_epoch_stands_first_in_each_value_and_is_no_content() -> None:
@@ -72,11 +72,11 @@ def test_what_says_something_else_is_written_again() -> None:
     """Somebody wrote there, or put an older copy of the topic in its place."""
     after = applied(STATE, UpdateNode(NODES[0], address="elsewhere:1"))
     older, newer = told(STATE)[parts.NODES], told(STATE, after)
-    found = restoring(after, lambda topic: (newer | {parts.NODES: older}).get(topic, {}))
+    found = restoration_of(after, lambda topic: (newer | {parts.NODES: older}).get(topic, {}))
     (record,) = found.records
     assert (record.topic, record.value) == (parts.NODES, project(after)[parts.NODES, record.key])
     assert (found.other, found.unseen) == (1, 0)
-    few = restoring(after, lambda topic: (newer | {parts.NODES: older}).get(topic, {}), compared_max=0)
+    few = restoration_of(after, lambda topic: (newer | {parts.NODES: older}).get(topic, {}), compared_max=0)
     assert (few.records, few.other, few.unseen) == ((), 0, len(project(after)) - 1), "all but the head"
 
 

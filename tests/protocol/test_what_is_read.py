@@ -21,7 +21,7 @@ from ringlog.protocol.balancer import balancer
 from ringlog.protocol.balancer.balancer import complaints, proposals
 from ringlog.protocol.rebalancer import data_nodes, rebalancer
 from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
-from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from tests.kernel.balance.test_advice import PILED
 from tests.kernel.entries import NODES, applied
 from tests.kernel.reads import parts_read, unnoted_copies
@@ -89,8 +89,8 @@ def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.Mo
     unnoted_copies(monkeypatch)
 
     def look(state: ClusterState) -> None:
-        timers = followed(Timers(), state)
-        known = RebalancerView(state, said(state), due(timers, state, 10**18))
+        timers = updated_timers(Timers(), state)
+        known = RebalancerView(state, said(state), new_data_nodes(timers, state, 10**18))
         idle_zones(known)
         propose(known)
         list(rejections(known))
@@ -104,7 +104,7 @@ def test_the_rebalancer_looks_again_for_all_that_it_reads(monkeypatch: pytest.Mo
 
 
 def test_timers_are_followed_for_all_that_they_follow_from() -> None:
-    assert read(zoned(), lambda state: followed(Timers(), state)) == set(data_nodes._PARTS)
+    assert read(zoned(), lambda state: updated_timers(Timers(), state)) == set(data_nodes._PARTS)
 
 
 def test_the_rules_of_writes_are_made_again_for_all_that_they_read() -> None:

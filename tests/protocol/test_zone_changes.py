@@ -24,7 +24,7 @@ from ringlog.kernel.zones.distribution import kept, targets
 from ringlog.kernel.zones.queue import is_same
 from ringlog.operator.views.zones import full_view
 from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
-from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import MISPLACED, waits_of
@@ -37,7 +37,7 @@ FOREVER = 10**17
 
 def look(state: ClusterState, rest: IdleZones, timers: Timers) -> RebalancerView:
     """One look of a rebalancer, which hears each node that is alive."""
-    known = RebalancerView(state, said(state), due(timers, state, FOREVER), rest)
+    known = RebalancerView(state, said(state), new_data_nodes(timers, state, FOREVER), rest)
     return RebalancerView(state, known.reports, known.data_nodes, idle_zones(known))
 
 
@@ -45,7 +45,7 @@ def at_rest(state: ClusterState) -> ClusterState:
     """The state when a rebalancer asks for nothing more."""
     rest, timers = NO_IDLE_ZONES, Timers()
     for _ in range(200):
-        timers = followed(timers, state)
+        timers = updated_timers(timers, state)
         known = look(state, rest, timers)
         rest = known.idle
         asked = propose(known)
@@ -125,18 +125,18 @@ def test_a_cancel_holds_whichever_instance_looks() -> None:
     state = triggered(at_rest(with_zone("ABCDE", replicas=3, mode=HIGH_AVAILABILITY, scale_up=NEVER)), replicas=5)
     state = done(state, cancel(state))
     state = done(state, FinishCancel("z", 0, partition(state).revisions.pending, "rolled_back"))
-    first = look(state, NO_IDLE_ZONES, followed(Timers(), state))
+    first = look(state, NO_IDLE_ZONES, updated_timers(Timers(), state))
     assert propose(first) == ()
     state = joined(state, "F")
     for rest in (first.idle, NO_IDLE_ZONES):
-        assert propose(look(state, rest, followed(Timers(), state))) == ()
+        assert propose(look(state, rest, updated_timers(Timers(), state))) == ()
     (row,) = full_view(state, state.zones["z"], said(state))["partitions"]
     assert row["stuck"]
     assert row["waits"].startswith("stuck: not where its zone puts it, on A, B, C, D, E: a cancel or a reset left it")
     assert row["waits"].endswith("; ringlog zone rebalance z 0")
     assert belongs(at_rest(done(state, TriggerRebalance("z", state.epoch))))
     changed = done(state, *down("A"))
-    assert propose(look(changed, first.idle, followed(Timers(), changed))), "a data node has changed"
+    assert propose(look(changed, first.idle, updated_timers(Timers(), changed))), "a data node has changed"
 
 
 def test_another_capacity_and_another_mode_are_changes_of_a_zone() -> None:
@@ -192,7 +192,7 @@ class Changes(RuleBasedStateMachine):
     def rebalancer(self, words: int, times: int) -> None:
         """Some nodes are heard."""
         for _ in range(times):
-            self.timers = followed(self.timers, self.state)
+            self.timers = updated_timers(self.timers, self.state)
             known = look(self.state, self.rest, self.timers)
             heard = {node for place, node in enumerate(ids(LETTERS)) if words >> place & 1}
             some = {key: {n: one for n, one in found.items() if n in heard} for key, found in known.reports.items()}
@@ -233,7 +233,7 @@ class Changes(RuleBasedStateMachine):
         if not hasattr(self, "state"):
             return
         for _ in range(200):
-            self.timers = followed(self.timers, self.state)
+            self.timers = updated_timers(self.timers, self.state)
             known = look(self.state, self.rest, self.timers)
             self.rest = known.idle
             if not self.leads(known):

@@ -25,8 +25,7 @@ from ringlog.operator.rehearsal.balance_history import BalanceHistory, history_o
 from ringlog.protocol.balancer.load_book import ReceivedLoad, measured, take
 from ringlog.protocol.coordinator.ack_book import AckBook
 from ringlog.protocol.rebalancer.core import RebalancerView, propose
-from ringlog.protocol.rebalancer.data_nodes import Timers, followed
-from ringlog.protocol.rebalancer.data_nodes import due as due_timers
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from ringlog.protocol.rebalancer.zone_groups import session_reports
 from ringlog.protocol.roles import ROLES
 from ringlog_sim.actors.cdc.consumer import SimConsumer
@@ -298,7 +297,7 @@ def _to_rebalance(run: Run) -> list[str]:
     acks = AckBook()
     for one in decoded_acks(run.sim.broker.partition(ACKS).records):
         acks.take(*one)
-    expired = due_timers(followed(Timers(), state), state, EPOCH_START + run.world.now + REST_US)
+    expired = new_data_nodes(updated_timers(Timers(), state), state, EPOCH_START + run.world.now + REST_US)
     answers = session_reports(state, acks.newest(state))
     wanted = propose(RebalancerView(state, answers, expired))
     asked = [f"the rebalancer would still ask for {type(one.command).__name__}" for one in wanted]

@@ -20,7 +20,7 @@ from ringlog.kernel.values import StreamReport
 from ringlog.kernel.zones.rebalance import ALREADY_NEW, ROLLED_BACK, cancel_finished, cancelled, switched, triggered
 from ringlog.node.protocol.groups import Member
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
-from ringlog.protocol.rebalancer.zone_groups import HAS, SessionReports, awaited, coming, not_returned, session
+from ringlog.protocol.rebalancer.zone_groups import HAS, SessionReports, added_nodes, awaited, awaiting_return, session
 from tests.kernel.zones.scenes import NoRows
 
 RULES = {
@@ -95,7 +95,7 @@ class Primaries:
                 yield "it is cancelled", replace(_appended(world, cancelled(one)), cancels=world.cancels - 1)
         elif applied:
             yield "the step counts after all", _appended(world, cancel_finished(one, ALREADY_NEW, None, epoch))
-        elif not not_returned(one, words):
+        elif not awaiting_return(one, words):
             yield "it is undone", _appended(world, cancel_finished(one, ROLLED_BACK, None, epoch))
 
     def words(self, world: World) -> SessionReports:
@@ -115,7 +115,7 @@ class Primaries:
         if self.left_out != "before":
             return bool(awaited(one, words))
         having = words.get(session(one, HAS), {})
-        return not coming(one) <= set(having) or not _most(one.pending[0].peers, having)
+        return not added_nodes(one) <= set(having) or not _most(one.pending[0].peers, having)
 
     def acting(self, one: ZonePartition) -> Groups:
         """The voters of which majorities are needed by who knows this."""

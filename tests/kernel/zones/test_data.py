@@ -28,7 +28,7 @@ from ringlog.kernel.zones.data import goal_of, holders
 from ringlog.kernel.zones.resets import has_quorum
 from ringlog.operator.views.zones import full_view
 from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
-from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_tablets import migrations
 from ringlog.protocol.rebalancer.zone_waits import GONE, MISPLACED, waits_of
@@ -293,7 +293,7 @@ def test_replicas_are_made_anew_with_their_data() -> None:
 
 def data_nodes(state: ClusterState) -> ClusterState:
     """As the rebalancer sets them without waiting."""
-    for command in due(followed(Timers(), state), state, 0):
+    for command in new_data_nodes(updated_timers(Timers(), state), state, 0):
         state = done(state, command)
     return state
 
@@ -386,7 +386,7 @@ def test_where_a_majority_is_gone_for_good_that_is_said_and_there_is_a_way_out(m
     if moving:
         state = some_steps(to(state, "ADE"), 2)
     state = done(state, *down("BC"))
-    while commands := due(followed(Timers(), state), state, 0):
+    while commands := new_data_nodes(updated_timers(Timers(), state), state, 0):
         state = done(state, *commands)
     state, _ = led(done(state, Assassinate(ids("B")[0]), Assassinate(ids("C")[0])))
     said_ = str(waits(state))
@@ -403,7 +403,7 @@ def comes_to_rest(state: ClusterState) -> None:
     """All that are alive are up again, and operators ask for nothing but what a partition says it waits for."""
     state = done(state, *(DeclareUp(one.id, "") for one in state.nodes.values() if one.down and one.state != "left"))
     state = done(state, *(CancelOperation(one.id, "") for one in in_flight(state)))
-    while commands := due(followed(Timers(), state), state, 0):
+    while commands := new_data_nodes(updated_timers(Timers(), state), state, 0):
         state = done(state, *commands)
     state, _ = led(state)
     words = said(state)
@@ -454,7 +454,7 @@ def test_random_lives_come_to_rest_with_the_data_where_they_belong(seed: int) ->
             wanted = [random.choice([Leave, Assassinate])(ids(random.choice("ABCDEF"))[0])]
         elif dice < 0.52:
             wanted = [
-                *due(followed(Timers(), state), state, 0),
+                *new_data_nodes(updated_timers(Timers(), state), state, 0),
                 *(CancelOperation(one.id, "") for one in in_flight(state)),
             ]
         else:

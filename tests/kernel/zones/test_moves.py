@@ -19,7 +19,7 @@ from ringlog.kernel.values import Command
 from ringlog.kernel.zones.rebalance import switched, triggered
 from ringlog.kernel.zones.resets import members
 from ringlog.protocol.rebalancer.core import RebalancerView, rejections
-from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from tests.kernel.entries import applied, founded, uuid
 from tests.kernel.zones.scenes import (
     answer,
@@ -102,8 +102,10 @@ def test_only_nodes_that_have_joined_are_data_nodes() -> None:
     for command in (CreateZone("z", ids("ABC")), SetDataNodes("y", ids("ABC"), state.epoch)):
         assert tried(state, command)[1] == "wrong_node_state"
     assert tried(state, AlterZone("y", filter="$.*", nodes=ids("AC")))[1] == "wrong_node_state"
-    assert Timers() != followed(Timers(), joined(state, "D"))
-    assert not list(due(followed(Timers(), state), state, 10**17)), "the rebalancer does not propose it"
+    assert Timers() != updated_timers(Timers(), joined(state, "D"))
+    assert not list(new_data_nodes(updated_timers(Timers(), state), state, 10**17)), (
+        "the rebalancer does not propose it"
+    )
 
 
 @pytest.mark.parametrize("has", ["data node", "partition"])

@@ -47,7 +47,7 @@ from ringlog.protocol.followers.publisher import (
     Restore,
     StartFollowing,
     publish,
-    restoring,
+    restoration_of,
 )
 from ringlog.protocol.role import Initialise
 from ringlog.runtime.logs import get_logger
@@ -145,7 +145,7 @@ class PublisherThread(FollowingThread):
         """Repair the change topics, in several transactions."""
         state, cluster = effect.state, self.settings.cluster
         self._published = state.epoch
-        found = restoring(
+        found = restoration_of(
             state,
             lambda suffix: held(
                 self.settings.bootstrap_servers, topic_name(cluster, suffix), content_digest, self.check_active

@@ -8,14 +8,14 @@ from ringlog.kernel.commands.placement.rebalances import ZoneCopy, default_copie
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import EVERY_NODE, ZonePartition, ZoneRevisions, partition_key
 from ringlog.kernel.zones.change import partitions_of
-from ringlog.protocol.rebalancer.data_nodes import matching, unfit
+from ringlog.protocol.rebalancer.data_nodes import matching_nodes, unfit
 
 Values = dict[str, Any]
 
 
 def nodes_of_new(state: ClusterState, values: Values) -> tuple[str, ...]:
     """Return the data nodes of a CreateZone."""
-    return _fit(state, matching(state, values.get("filter", EVERY_NODE), values.get("profiles", ())))
+    return _fit(state, matching_nodes(state, values.get("filter", EVERY_NODE), values.get("profiles", ())))
 
 
 def nodes_of_altered(state: ClusterState, values: Values) -> tuple[str, ...] | None:
@@ -25,13 +25,13 @@ def nodes_of_altered(state: ClusterState, values: Values) -> tuple[str, ...] | N
         return None
     wanted = values.get("profiles")
     profiles = zone.profiles if wanted is None else wanted
-    return _fit(state, matching(state, values.get("filter") or zone.filter, profiles))
+    return _fit(state, matching_nodes(state, values.get("filter") or zone.filter, profiles))
 
 
 def nodes_of_existing(state: ClusterState, values: Values) -> tuple[str, ...]:
     """Return the data nodes of a SetDataNodes."""
     zone = state.zones.get(values["zone"])
-    return () if zone is None else _fit(state, matching(state, zone.filter, zone.profiles))
+    return () if zone is None else _fit(state, matching_nodes(state, zone.filter, zone.profiles))
 
 
 def _fit(state: ClusterState, nodes: tuple[str, ...]) -> tuple[str, ...]:

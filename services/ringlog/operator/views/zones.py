@@ -21,8 +21,16 @@ from ringlog.kernel.zones.salvage import having
 from ringlog.operator.views.views import NO_REPORTS, name_of, silent_nodes
 from ringlog.operator.views.zone_explanations import explain, names, timer_line
 from ringlog.protocol.balancer.load_book import LastReports
-from ringlog.protocol.rebalancer.data_nodes import SCALE_DOWN, RunningTimer, Timers, followed, matching, running, unfit
-from ringlog.protocol.rebalancer.zone_groups import FAILED, HAS, SessionReports, coming, session
+from ringlog.protocol.rebalancer.data_nodes import (
+    SCALE_DOWN,
+    RunningTimer,
+    Timers,
+    matching_nodes,
+    running_timers,
+    unfit,
+    updated_timers,
+)
+from ringlog.protocol.rebalancer.zone_groups import FAILED, HAS, SessionReports, added_nodes, session
 from ringlog.protocol.rebalancer.zone_waits import waits_of
 from ringlog.wire.ids import time_of
 
@@ -61,7 +69,7 @@ def zones_view(state: ClusterState) -> list[Json]:
 
 def _timers(state: ClusterState) -> tuple[RunningTimer, ...]:
     """Return the timers as a new instance of the rebalancer would compute them."""
-    return tuple(running(followed(Timers(), state), state))
+    return tuple(running_timers(updated_timers(Timers(), state), state))
 
 
 def timers_view(state: ClusterState) -> list[Json]:
@@ -148,7 +156,7 @@ def _replicas(
     """Return the state of each member's replica, by node name."""
     reported = replica_reports.get(session(partition, HAS), {})
     failed = replica_reports.get(session(partition, FAILED), {})
-    starting = coming(partition).difference(reported) if partition.pending else frozenset[str]()
+    starting = added_nodes(partition).difference(reported) if partition.pending else frozenset[str]()
     must, tablets = goal_of(partition).must, [one.tablet(partition.number) for one in maps]
     lacking = {node for tablet in tablets for node in must.difference(nodes_of(having(tablet)))}
     found = {}
@@ -218,7 +226,7 @@ def plan_view(state: ClusterState, zone: Zone) -> Json:
 def _left_out(
     state: ClusterState, zone: Zone, partitions: Sequence[ZonePartition], wanted: Sequence[ZoneStep | None]
 ) -> list[Json]:
-    found = dict.fromkeys(matching(state, zone.filter, zone.profiles, is_down), 0)
+    found = dict.fromkeys(matching_nodes(state, zone.filter, zone.profiles, is_down), 0)
     found = {node: 0 for node in found if node not in zone.nodes and node not in unfit(state)}
     best = ranked(zone, data_nodes(state, zone), [one.number for one in partitions])
     for nodes, target in zip(best, wanted, strict=True):

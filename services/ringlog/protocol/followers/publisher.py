@@ -60,7 +60,7 @@ class NextStates:
 
 @dataclass(frozen=True, slots=True)
 class Restore:
-    """Repair the change topics so that they match ``state``, which was published last (``restoring``)."""
+    """Repair the change topics so that they match ``state``, which was published last (``restoration_of``)."""
 
     state: ClusterState
 
@@ -87,7 +87,7 @@ def publish(direct: Direct, difference: Difference = diff) -> Steps[None]:
     """
     yield from take_id()
     last: EpochChange | None = yield LastPublished()
-    why = ahead(last, (yield Barrier(direct.timeout)))
+    why = divergence(last, (yield Barrier(direct.timeout)))
     if why is not None:
         yield HaltDiverged(why)
     yield CheckSuperseded()
@@ -145,7 +145,7 @@ class Restoration:
     unseen: int
 
 
-def restoring(
+def restoration_of(
     state: ClusterState, held: Callable[[str], Mapping[str, bytes]], compared_max: int = COMPARED_MAX
 ) -> Restoration:
     """Return the writes that make the change topics match ``state``.
@@ -186,7 +186,7 @@ def restoring(
     return Restoration((*gone, *written), other, unseen)
 
 
-def ahead(published: EpochChange | None, state: ClusterState) -> str | None:
+def divergence(published: EpochChange | None, state: ClusterState) -> str | None:
     """Return why ``published`` cannot come from the log that ends at ``state``; None if nothing shows that."""
     if published is None:
         return None

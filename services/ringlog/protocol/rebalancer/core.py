@@ -59,11 +59,11 @@ from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES, IdleZones, nex
 from ringlog.protocol.rebalancer.zone_groups import (
     COPY,
     SessionReports,
+    added_nodes,
     awaited,
-    causes,
-    coming,
-    failed,
-    not_returned,
+    awaiting_return,
+    failed_nodes,
+    failure_causes,
     session,
 )
 from ringlog.protocol.rebalancer.zone_tablets import SUBJECT, migrations
@@ -140,16 +140,16 @@ def _next_command(view: RebalancerView, partition: ZonePartition) -> Iterator[Co
     if partition.cancel is not None:
         if applied and awaits_step(view.state, partition) is None:
             yield FinishCancel(name, number, revision, ALREADY_NEW)
-        elif not not_returned(partition, view.reports):
+        elif not awaiting_return(partition, view.reports):
             yield FinishCancel(name, number, revision, ROLLED_BACK)
     elif applied and awaits_step(view.state, partition) is None:
         step = partition.pending[0]
         yield SwitchStable(name, number, step.nodes, step.learners, partition.revisions)
-    elif broken := failed(partition, view.reports):
-        why = ", ".join(causes(partition, view.reports))
+    elif broken := failed_nodes(partition, view.reports):
+        why = ", ".join(failure_causes(partition, view.reports))
         why = f"the replica on {', '.join(_names(view.state, broken))} can never follow it: {why}"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
-    elif gone_for_good := [node for node in coming(partition) if view.state.nodes[node].state == "left"]:
+    elif gone_for_good := [node for node in added_nodes(partition) if view.state.nodes[node].state == "left"]:
         why = f"{', '.join(_names(view.state, gone_for_good))} cannot follow: left for good"
         yield CancelRebalance(name, number, revision, why[:REASON_LENGTH_MAX])
     elif partition.planned is not None and (dead := _blocking_node_names(view.state, partition)):

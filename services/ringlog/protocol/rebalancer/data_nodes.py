@@ -70,7 +70,7 @@ Differing = tuple[str, NodeId]
 """A zone, and a node that will become one of its data nodes or stop being one."""
 
 
-def matching(
+def matching_nodes(
     state: ClusterState, text: str, profiles: Iterable[str], runs: Callable[[ClusterState, NodeId], bool] = is_alive
 ) -> tuple[str, ...]:
     """Return the ids of the running nodes that have these profiles and match the filter; none if it is not a filter."""
@@ -108,7 +108,7 @@ class Timers:
     of: tuple[Epoch, ...] = ()
 
 
-def followed(timers: Timers, state: ClusterState) -> Timers:
+def updated_timers(timers: Timers, state: ClusterState) -> Timers:
     """Return the timers for a newer state. Timers of nodes that no longer differ end, others start."""
     of = tuple(state.changed.get(part, 0) for part in _PARTS)
     if of == timers.of:
@@ -116,7 +116,7 @@ def followed(timers: Timers, state: ClusterState) -> Timers:
     began = time_of(state_id_at(state, max(of[0], state.history.first)))
     since, matched = {}, {}
     for name, zone in in_order(state.zones):
-        nodes = matched[name] = frozenset(matching(state, zone.filter, zone.profiles)) - unfit(state)
+        nodes = matched[name] = frozenset(matching_nodes(state, zone.filter, zone.profiles)) - unfit(state)
         for node in nodes.symmetric_difference(zone.nodes):
             since[name, node] = timers.since.get((name, node), began)
     return Timers(Map(since), Map(matched), of)
@@ -128,16 +128,16 @@ def unfit(state: ClusterState) -> frozenset[NodeId]:
     return frozenset(outside).union(drained_by(state))
 
 
-def due(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes, ...]:
+def new_data_nodes(timers: Timers, state: ClusterState, now: Micros) -> tuple[SetDataNodes, ...]:
     """Return the new data nodes of the zones with an expired timer.
 
     Args:
-        timers: the result of ``followed`` for this state.
+        timers: the result of ``updated_timers`` for this state.
     """
     found = []
     for name, zone in in_order(state.zones):
         nodes, have = timers.matched[name], frozenset(zone.nodes)
-        came, went, left = nodes - have, have - nodes, _at_once(state, zone)
+        came, went, left = nodes - have, have - nodes, _removed_at_once(state, zone)
         up = came if _is_over(_timer(timers, zone, SCALE_UP, came), now) else frozenset()
         down = went if _is_over(_timer(timers, zone, SCALE_DOWN, went - left), now) else left
         if up or down:
@@ -162,21 +162,21 @@ class RunningTimer:
     wait: int
 
 
-def running(timers: Timers, state: ClusterState) -> Iterator[RunningTimer]:
+def running_timers(timers: Timers, state: ClusterState) -> Iterator[RunningTimer]:
     """Yield the timers of all zones, including those that never fire.
 
     Args:
-        timers: the result of ``followed`` for this state.
+        timers: the result of ``updated_timers`` for this state.
     """
     for name, zone in in_order(state.zones):
         nodes, have = timers.matched[name], frozenset(zone.nodes)
-        for kind, differ in ((SCALE_UP, nodes - have), (SCALE_DOWN, have - nodes - _at_once(state, zone))):
+        for kind, differ in ((SCALE_UP, nodes - have), (SCALE_DOWN, have - nodes - _removed_at_once(state, zone))):
             timer = _timer(timers, zone, kind, differ)
             if timer is not None:
                 yield timer
 
 
-def _at_once(state: ClusterState, zone: Zone) -> frozenset[NodeId]:
+def _removed_at_once(state: ClusterState, zone: Zone) -> frozenset[NodeId]:
     """Return the data nodes that are removed without a timer.
 
     These are nodes that have left and, if other data nodes remain, nodes that must have no data.

@@ -19,7 +19,7 @@ from ringlog.protocol.controller import Controller, RoundPlan, Wait, control
 from ringlog.protocol.coordinator.ack_book import AckBook, read_acks, update_acks
 from ringlog.protocol.effects import Newest, Steps, WallClock
 from ringlog.protocol.rebalancer.core import RebalancerView, idle_zones, propose, rejections
-from ringlog.protocol.rebalancer.data_nodes import Timers, due, followed
+from ringlog.protocol.rebalancer.data_nodes import Timers, new_data_nodes, updated_timers
 from ringlog.protocol.rebalancer.idle_zones import NO_IDLE_ZONES
 from ringlog.protocol.rebalancer.zone_groups import session_reports
 
@@ -51,9 +51,9 @@ class RebalancerController(Controller):
         """Return the next steps of zone partitions, and the data nodes whose timers are due."""
         state: ClusterState = yield Newest()
         now: Micros = yield WallClock()
-        self._timers = followed(self._timers, state)
+        self._timers = updated_timers(self._timers, state)
         reports = session_reports(state, self._acks.newest(state))
-        view = RebalancerView(state, reports, due(self._timers, state, now), self._idle)
+        view = RebalancerView(state, reports, new_data_nodes(self._timers, state, now), self._idle)
         if (inputs := _inputs(view)) == self._seen:
             return None
         self._seen, self._idle = inputs, idle_zones(view)

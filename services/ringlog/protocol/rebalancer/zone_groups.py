@@ -67,13 +67,13 @@ def session_reports(state: ClusterState, acks: Mapping[str, NodeAck]) -> Session
     return found
 
 
-def coming(partition: ZonePartition) -> frozenset[NodeId]:
+def added_nodes(partition: ZonePartition) -> frozenset[NodeId]:
     """Return the nodes that the pending step adds. A forced step adds all of its nodes."""
     step = partition.pending[0]
-    return frozenset(step.nodes) - frozenset(before(partition))
+    return frozenset(step.nodes) - frozenset(nodes_before_step(partition))
 
 
-def before(partition: ZonePartition) -> tuple[NodeId, ...]:
+def nodes_before_step(partition: ZonePartition) -> tuple[NodeId, ...]:
     """Return the nodes before the pending step. None before the first step, and none that count before a forced one."""
     reached = partition.reached
     return () if reached is None or partition.pending[0].forced else reached.nodes
@@ -82,25 +82,25 @@ def before(partition: ZonePartition) -> tuple[NodeId, ...]:
 def awaited(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
     """Return the nodes that the pending step waits for, by id; empty: it is applied."""
     reported = reports.get(session(partition, HAS), {})
-    missing = {node for node in coming(partition) if node not in reported}
+    missing = {node for node in added_nodes(partition) if node not in reported}
     for peers in _voters(partition):
         missing |= _lacking(peers, reported)
     return tuple(sorted(missing))
 
 
-def failed(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
+def failed_nodes(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
     """Return the coming nodes that can never follow the pending step, by id."""
-    return tuple(sorted(coming(partition).intersection(reports.get(session(partition, FAILED), {}))))
+    return tuple(sorted(added_nodes(partition).intersection(reports.get(session(partition, FAILED), {}))))
 
 
-def causes(partition: ZonePartition, reports: SessionReports) -> tuple[str, ...]:
-    """Return the causes of ``failed``, sorted. A cause of a later release counts as unknown."""
+def failure_causes(partition: ZonePartition, reports: SessionReports) -> tuple[str, ...]:
+    """Return the causes of ``failed_nodes``, sorted. A cause of a later release counts as unknown."""
     reported = reports.get(session(partition, FAILED), {})
-    numbers = {reported[node].rows for node in failed(partition, reports)}
+    numbers = {reported[node].rows for node in failed_nodes(partition, reports)}
     return tuple(sorted({CAUSES[number] if number < len(CAUSES) else CAUSES[0] for number in numbers}))
 
 
-def not_returned(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
+def awaiting_return(partition: ZonePartition, reports: SessionReports) -> tuple[NodeId, ...]:
     """Return the nodes that an open cancel waits for, by id; empty: the step is undone."""
     assert partition.cancel is not None, "it is being cancelled"
     return tuple(sorted(_lacking(partition.cancel.old.peers, reports.get(session(partition, RETURNED), {}))))
@@ -108,7 +108,7 @@ def not_returned(partition: ZonePartition, reports: SessionReports) -> tuple[Nod
 
 def _voters(partition: ZonePartition) -> Iterator[tuple[NodeId, ...]]:
     """Yield the groups that need a majority each: the voters before the step, if any, and those of the step."""
-    if before(partition) and partition.reached is not None:
+    if nodes_before_step(partition) and partition.reached is not None:
         yield partition.reached.peers
     yield partition.pending[0].peers
 

@@ -49,7 +49,15 @@ from ringlog.kernel.zones.distribution import data_nodes, is_alive, kept, target
 from ringlog.kernel.zones.queue import is_same
 from ringlog.kernel.zones.resets import can_go_on, has_quorum, members, restarts_from_survivor, survives
 from ringlog.protocol.coordinator.tablet_steps import revert_reason
-from ringlog.protocol.rebalancer.zone_groups import COPY, SessionReports, awaited, before, coming, not_returned, session
+from ringlog.protocol.rebalancer.zone_groups import (
+    COPY,
+    SessionReports,
+    added_nodes,
+    awaited,
+    awaiting_return,
+    nodes_before_step,
+    session,
+)
 from ringlog.protocol.rebalancer.zone_tablets import Ends, is_migration, next_ends
 
 VOTERS: Final = "voters"
@@ -149,18 +157,22 @@ def awaited_nodes(partition: ZonePartition, reports: SessionReports) -> tuple[No
     """Return the nodes whose reports a partition waits for, by id."""
     if not partition.pending:
         return ()
-    return (awaited if partition.cancel is None else not_returned)(partition, reports)
+    return (awaited if partition.cancel is None else awaiting_return)(partition, reports)
 
 
 def blocking_dead_nodes(state: ClusterState, partition: ZonePartition) -> tuple[NodeId, ...]:
     """Return the dead nodes that block the pending step, by id: coming ones, and voters if too few are alive."""
-    dead = {node for node in coming(partition) if not is_alive(state, node)}
+    dead = {node for node in added_nodes(partition) if not is_alive(state, node)}
     return tuple(sorted(dead.union(_lost_majority(state, partition.pending[0].peers))))
 
 
 def _lacks_reporters(state: ClusterState, partition: ZonePartition) -> bool:
     """Return whether too few of the nodes whose reports a partition waits for are alive."""
-    old = before(partition) and partition.reached is not None and _lost_majority(state, partition.reached.peers)
+    old = (
+        nodes_before_step(partition)
+        and partition.reached is not None
+        and _lost_majority(state, partition.reached.peers)
+    )
     return bool(old or (partition.cancel is None and blocking_dead_nodes(state, partition)))
 
 

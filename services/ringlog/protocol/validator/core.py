@@ -71,7 +71,7 @@ from ringlog.wire.records import APPLIED, REJECTED, Result
 _new_waiting = maker_of(WaitingRequest)
 
 
-def remember(validator: Validator, results: Iterable[Result]) -> Validator:
+def add_rejections(validator: Validator, results: Iterable[Result]) -> Validator:
     """Return the validator with these published rejections, in their order. The first one of a request id counts."""
     answers, floor = validator.answers.mutate(), validator.floor
     for result in results:
@@ -87,7 +87,7 @@ def is_floor_mark(result: Result) -> bool:
     return result.request_id == FLOOR_MARK and result.code == FORGOTTEN
 
 
-def arrive(validator: Validator, records: Sequence[Arrived]) -> NextStep:
+def add_requests(validator: Validator, records: Sequence[Arrived]) -> NextStep:
     """Add the requests of new records. A record is acknowledged when each of its requests has an answer.
 
     Records that are open already are ignored. All others are decided, even below earlier offsets: after a rebalance,
@@ -106,7 +106,7 @@ def arrive(validator: Validator, records: Sequence[Arrived]) -> NextStep:
     return _acknowledge(replaced(validator, waiting=tuple(waiting), arrived=arrived, acked=acked))
 
 
-def begin(
+def begin_batch(
     validator: Validator,
     state: ClusterState,
     now: Micros,
@@ -121,7 +121,7 @@ def begin(
         now: this instance's wall clock in microseconds, for the entries' ``at`` and the limits on timestamps.
         folding: ``folded``, or the same with a cache.
         is_fresh: whether the state is from a read barrier made after the requests arrived. If not, the effect may be
-            Freshen.
+            DecideAfterBarrier.
         part: the number of entries of the first part.
     """
     assert validator.batch is None, "a batch begins when the fates of the one before are final"
@@ -134,8 +134,8 @@ def begin(
     )
 
 
-def extend(validator: Validator, now: Micros, draw: Draw, folding: Folding = folded, part: int = 0) -> NextStep:
-    """Decide the next part of the batch in progress, on the state of its entries. As ``begin``.
+def extend_batch(validator: Validator, now: Micros, draw: Draw, folding: Folding = folded, part: int = 0) -> NextStep:
+    """Decide the next part of the batch in progress, on the state of its entries. As ``begin_batch``.
 
     The part has as many entries as the batch has already, or ``part`` if that is more.
     """
@@ -159,11 +159,11 @@ def join_batch(
 
     The entries sent so far show nothing about the log after these requests arrived. Only later ones do.
     """
-    step = arrive(validator, records)
+    step = add_requests(validator, records)
     batch = step.validator.batch
     assert batch is not None, "a batch is under way"
     batch = replaced(batch, is_fresh=False, before=len(batch.chain.entries))
-    extended = extend(replaced(step.validator, batch=batch), now, draw, folding, part)
+    extended = extend_batch(replaced(step.validator, batch=batch), now, draw, folding, part)
     return NextStep(extended.validator, step.effects + extended.effects)
 
 
@@ -181,7 +181,7 @@ def _decide(
             break
         plan.decide(item)
         # With entries sent already, the batch must be settled first. The request stays first in line for the next one.
-        if not batch.is_fresh and is_unproven(plan.answers[-1], batch.before):
+        if not batch.is_fresh and needs_barrier(plan.answers[-1], batch.before):
             if not already_sent:
                 return None
             plan.remove_last()
@@ -200,10 +200,10 @@ def _decide(
     if batch.chain.entries:
         accepts_more = not (is_full or forgets or refuses)
         return NextStep(validator, (CommitChain(batch.chain, already_sent, accepts_more),))
-    return _release(validator, batch, 0)
+    return _release_answers(validator, batch, 0)
 
 
-def is_unproven(pending: PendingAnswer, before: int) -> bool:
+def needs_barrier(pending: PendingAnswer, before: int) -> bool:
     """Return whether only a read barrier shows that the log had the state of this answer after its request arrived.
 
     Args:
@@ -212,7 +212,7 @@ def is_unproven(pending: PendingAnswer, before: int) -> bool:
     return pending.result.outcome == REJECTED and pending.after <= before
 
 
-def settle(validator: Validator, commit_outcomes: Sequence[CommitOutcome]) -> NextStep:
+def settle_batch(validator: Validator, commit_outcomes: Sequence[CommitOutcome]) -> NextStep:
     """Send the answers that the final outcomes allow. The requests of lost entries wait again.
 
     A forgotten outcome (its epoch has left the history) counts as lost. Deciding the request again finds that it has
@@ -225,19 +225,19 @@ def settle(validator: Validator, commit_outcomes: Sequence[CommitOutcome]) -> Ne
         (count for count, outcome in enumerate(commit_outcomes) if outcome is not CommitOutcome.APPLIED),
         len(commit_outcomes),
     )
-    return _release(validator, batch, applied)
+    return _release_answers(validator, batch, applied)
 
 
-def _release(validator: Validator, batch: Batch, applied: int) -> NextStep:
+def _release_answers(validator: Validator, batch: Batch, applied: int) -> NextStep:
     """Release the answers that depend on at most the first ``applied`` entries. Other requests wait, first in line."""
     good = tuple(pending for pending in batch.answers if pending.after <= applied)
     again = tuple(pending.item for pending in batch.answers if pending.after > applied)
     shown = tuple(pending.result for pending in good if pending.result.outcome == APPLIED)
     results = tuple(pending.result for pending in good if pending.result.outcome != APPLIED)
-    validator = remember(validator, results)
+    validator = add_rejections(validator, results)
     if batch.forgets and applied == len(batch.chain.entries):
         mark = _floor_mark(validator, batch.chain.base + applied)
-        validator = remember(validator, (mark,))
+        validator = add_rejections(validator, (mark,))
         results += (mark,)
     step = _acknowledge(replaced(validator, batch=None, waiting=again + validator.waiting))
     effects: tuple[Effect, ...] = ()

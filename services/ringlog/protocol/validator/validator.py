@@ -39,7 +39,14 @@ from ringlog.protocol.effects import (
 from ringlog.protocol.submission.commit import commit
 from ringlog.protocol.submission.direct import Direct
 from ringlog.protocol.submission.results import AppliedResult, is_over
-from ringlog.protocol.validator.core import arrive, begin, extend, join_batch, remember, settle
+from ringlog.protocol.validator.core import (
+    add_rejections,
+    add_requests,
+    begin_batch,
+    extend_batch,
+    join_batch,
+    settle_batch,
+)
 from ringlog.protocol.validator.values import (
     ANSWERS_MAX,
     PART_ENTRIES,
@@ -126,7 +133,7 @@ def answer_requests(
         is_final = isinstance(answer, AppliedResult)
     oldest = (yield Newest()).history.oldest
     results: Iterable[Result] = yield ReadResults()
-    validator = remember(
+    validator = add_rejections(
         Validator(instance, term, pruned=oldest, answers_max=answers_max),
         (result for result in results if is_needed(result, oldest)),
     )
@@ -138,7 +145,7 @@ def answer_requests(
         # Requests above the limit stay in the topic, so a burst of them does not grow this process.
         if _has_room(validator.waiting):
             records = yield Requests(wait=not validator.waiting)
-        validator = yield from decision.perform(arrive(validator, records))
+        validator = yield from decision.perform(add_requests(validator, records))
         if validator.waiting:
             # Direct submissions of this process decide on the same replica, so they take turns.
             validator = yield Exclusive(decision.decide(validator), FOREVER)
@@ -163,10 +170,10 @@ class _Decision:
     def decide(self, validator: Validator) -> Steps[Validator]:
         """Decide one batch, from its first request to the last of its answers."""
         state, now = (yield Newest()), (yield WallClock())
-        step = begin(validator, state, now, self.draw, self.folding, is_fresh=False, part=self.part)
+        step = begin_batch(validator, state, now, self.draw, self.folding, is_fresh=False, part=self.part)
         if step.effects == (DecideAfterBarrier(),):
             state = yield Barrier(self.direct.timeout)
-            step = begin(validator, state, (yield WallClock()), self.draw, self.folding, part=self.part)
+            step = begin_batch(validator, state, (yield WallClock()), self.draw, self.folding, part=self.part)
         return (yield from self.perform(step))
 
     def perform(self, step: NextStep) -> Steps[Validator]:
@@ -179,7 +186,7 @@ class _Decision:
                 yield FaultPoint("decided")
                 if isinstance(effect, SendEntries):
                     yield Append(tuple(encoded.data for encoded in effect.entries))
-                    step = extend(validator, (yield WallClock()), self.draw, self.folding)
+                    step = extend_batch(validator, (yield WallClock()), self.draw, self.folding)
                 else:
                     step = yield from self._committed(validator, effect, closes)
                 validator = step.validator
@@ -201,4 +208,4 @@ class _Decision:
             records: Sequence[Arrived] = yield RequestsDuringCommit(partial(is_over, chain), closes - (yield Now()))
             if records:
                 return join_batch(validator, records, (yield WallClock()), self.draw, self.folding, self.part)
-        return settle(validator, (yield from commit(chain, self.direct.timeout, already_sent=already_sent)))
+        return settle_batch(validator, (yield from commit(chain, self.direct.timeout, already_sent=already_sent)))

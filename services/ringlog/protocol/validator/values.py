@@ -56,9 +56,9 @@ class PendingAnswer:
 class Batch:
     """A batch in progress: its chained entries, and all of its answers.
 
-    ``state``: the state after its entries. ``is_fresh``: see ``begin``. ``forgets``: its last entry raises the floor.
-    ``refuses``: it has an answer other than *applied*. ``before``: the number of entries that were sent before the
-    waiting requests arrived.
+    ``state``: the state after its entries. ``is_fresh``: see ``begin_batch``. ``forgets``: its last entry raises the
+    floor. ``refuses``: it has an answer other than *applied*. ``before``: the number of entries that were sent before
+    the waiting requests arrived.
     """
 
     chain: EntryChain
@@ -77,14 +77,14 @@ class DecideAfterBarrier:
 
 @dataclass(frozen=True, slots=True)
 class SendEntries:
-    """Send these entries, the newest of the batch, once. Then ``extend`` it, because more requests wait."""
+    """Send these entries, the newest of the batch, once. Then ``extend_batch`` it, because more requests wait."""
 
     entries: tuple[EncodedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CommitChain:
-    """Send the chain until the outcome of each entry is final. Then ``settle``.
+    """Send the chain until the outcome of each entry is final. Then ``settle_batch``.
 
     ``already_sent``: the number of its first entries that were sent already. ``accepts_more``: requests that arrive
     meanwhile may join it (``join_batch``).
