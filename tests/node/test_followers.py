@@ -32,7 +32,7 @@ from ringlog.protocol.rebalancer.zone_groups import (
     RETURNED,
     awaited,
     failure_causes,
-    nodes_before_step,
+    previous_nodes,
     session,
     session_reports,
 )
@@ -420,5 +420,5 @@ def test_in_any_order_of_events_who_says_has_has_what_the_step_began_with(topic:
     node.adopt(state)
     node.read_all()
     one = partition(state)
-    is_asked = one.pending and node.node in (*nodes_before_step(one), *one.pending[0].nodes)
+    is_asked = one.pending and node.node in (*previous_nodes(one), *one.pending[0].nodes)
     assert node.said(one) == (HAS if is_asked else "")

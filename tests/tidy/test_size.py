@@ -30,7 +30,7 @@ BUDGETS = {
     "ringlog/log": 4_500,
     "ringlog/node": 6_500,
     "ringlog/operator": 4_300,
-    "ringlog/protocol": 3_000,
+    "ringlog/protocol": 3_020,
     "ringlog/runtime": 1_850,
     "ringlog/stack": 1_640,
     "ringlog/wire": 1_800,

@@ -23,7 +23,7 @@ from ringlog.kernel.zones.distribution import is_alive
 from ringlog.kernel.zones.resets import can_go_on
 from ringlog.kernel.zones.salvage import refused_salvage
 from ringlog.protocol.rebalancer import zone_waits
-from ringlog.protocol.rebalancer.zone_groups import SessionReports, failed_nodes, nodes_before_step
+from ringlog.protocol.rebalancer.zone_groups import SessionReports, failed_nodes, previous_nodes
 from ringlog.protocol.rebalancer.zone_waits import ZoneWait, waits_of
 
 BEHIND, NOBODY = "moves_limit", "no_data_nodes"
@@ -105,7 +105,7 @@ def unended_zones(state: ClusterState, words: SessionReports, nodes: Mapping[str
         for wait in waits:
             if _has_to_come(state, one, wait, runs, stands):
                 found.append(f"partition {key} waits for {wait}")
-        if one.pending and one.cancel is None and nodes_before_step(one) and (broken := failed_nodes(one, words)):
+        if one.pending and one.cancel is None and previous_nodes(one) and (broken := failed_nodes(one, words)):
             found.append(f"partition {key} waits for {broken}, whose replicas have failed")
     return found
 

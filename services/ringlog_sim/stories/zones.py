@@ -25,7 +25,7 @@ from ringlog.kernel.values import CdcOptions, Command, Micros
 from ringlog.kernel.zones.distribution import is_alive
 from ringlog.operator.intents.replication import in_zone
 from ringlog.protocol.rebalancer.core import ROLE
-from ringlog.protocol.rebalancer.zone_groups import added_nodes, nodes_before_step
+from ringlog.protocol.rebalancer.zone_groups import added_nodes, previous_nodes
 from ringlog.runtime.draw import draw_uuid
 from ringlog_sim.devices.world import MS, SECOND, Chance
 from ringlog_sim.shape import COLUMNS
@@ -281,9 +281,7 @@ def _rebalancing(chance: Chance, nodes: Sequence[str]) -> list[Drawn]:
 def node_with_failing_rows(state: ClusterState, chance: Chance) -> str:
     """Return a node that a reversible step adds, or empty text."""
     steps = [
-        one
-        for _, one in in_order(state.zone_partitions)
-        if one.pending and one.cancel is None and nodes_before_step(one)
+        one for _, one in in_order(state.zone_partitions) if one.pending and one.cancel is None and previous_nodes(one)
     ]
     found = sorted({node for one in steps for node in added_nodes(one) if is_alive(state, node)})
     return chance.pick(found) if found else ""

@@ -28,7 +28,7 @@ from ringlog.kernel.zones.change import partitions_of
 from ringlog.kernel.zones.resets import can_go_on, members
 from ringlog.node.protocol.followers import Step, step_of
 from ringlog.protocol.coordinator.tablet_steps import NOTHING
-from ringlog.protocol.rebalancer.zone_groups import COPY, FAILED, HAS, RETURNED, added_nodes, nodes_before_step, session
+from ringlog.protocol.rebalancer.zone_groups import COPY, FAILED, HAS, RETURNED, added_nodes, previous_nodes, session
 from ringlog.protocol.rebalancer.zone_waits import blocking_dead_nodes
 
 REPORTS_MAX: Final = 5_000
@@ -109,7 +109,7 @@ class Member:
 
     def _report_kind(self, one: ZonePartition, epoch: Epoch) -> str:
         """Return the kind of the report on the pending step, or an empty string."""
-        if self._node not in (*nodes_before_step(one), *one.pending[0].nodes):
+        if self._node not in (*previous_nodes(one), *one.pending[0].nodes):
             return ""
         if one.cancel is not None:
             return RETURNED

@@ -70,10 +70,10 @@ def session_reports(state: ClusterState, acks: Mapping[str, NodeAck]) -> Session
 def added_nodes(partition: ZonePartition) -> frozenset[NodeId]:
     """Return the nodes that the pending step adds. A forced step adds all of its nodes."""
     step = partition.pending[0]
-    return frozenset(step.nodes) - frozenset(nodes_before_step(partition))
+    return frozenset(step.nodes) - frozenset(previous_nodes(partition))
 
 
-def nodes_before_step(partition: ZonePartition) -> tuple[NodeId, ...]:
+def previous_nodes(partition: ZonePartition) -> tuple[NodeId, ...]:
     """Return the nodes before the pending step. None before the first step, and none that count before a forced one."""
     reached = partition.reached
     return () if reached is None or partition.pending[0].forced else reached.nodes
@@ -108,7 +108,7 @@ def awaiting_return(partition: ZonePartition, reports: SessionReports) -> tuple[
 
 def _voters(partition: ZonePartition) -> Iterator[tuple[NodeId, ...]]:
     """Yield the groups that need a majority each: the voters before the step, if any, and those of the step."""
-    if nodes_before_step(partition) and partition.reached is not None:
+    if previous_nodes(partition) and partition.reached is not None:
         yield partition.reached.peers
     yield partition.pending[0].peers
 

@@ -55,7 +55,7 @@ from ringlog.protocol.rebalancer.zone_groups import (
     added_nodes,
     awaited,
     awaiting_return,
-    nodes_before_step,
+    previous_nodes,
     session,
 )
 from ringlog.protocol.rebalancer.zone_tablets import Ends, is_migration, next_ends
@@ -168,11 +168,7 @@ def blocking_dead_nodes(state: ClusterState, partition: ZonePartition) -> tuple[
 
 def _lacks_reporters(state: ClusterState, partition: ZonePartition) -> bool:
     """Return whether too few of the nodes whose reports a partition waits for are alive."""
-    old = (
-        nodes_before_step(partition)
-        and partition.reached is not None
-        and _lost_majority(state, partition.reached.peers)
-    )
+    old = previous_nodes(partition) and partition.reached is not None and _lost_majority(state, partition.reached.peers)
     return bool(old or (partition.cancel is None and blocking_dead_nodes(state, partition)))
 
 
