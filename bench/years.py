@@ -34,8 +34,8 @@ from ringlog.log.memory import MemoryKeyed, MemoryLog
 from ringlog.log.port import LogRecord
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
-from ringlog.node.log.log_copy import COPY, reopened
-from ringlog.node.log.member_copy import opened
+from ringlog.node.log.log_copy import COPY, reopen_copy
+from ringlog.node.log.member_copy import open_copy
 from ringlog.runtime.draw import SystemDraw, draw_uuid
 from ringlog.runtime.logs import setup_logs
 from ringlog.runtime.process import reduce_gc
@@ -70,7 +70,7 @@ class Life:
         self.archived, self.copy = folder / "archive", folder / COPY
         self.archive = Archive(self.archived)
         self._flush()
-        self._file = opened(self.copy, self.log, self.beginning())
+        self._file = open_copy(self.copy, self.log, self.beginning())
         self._ends = LogEnds(
             self.log,
             lambda: SnapshotTopic(self.snapshots),
@@ -126,10 +126,10 @@ class Life:
         assert digest(found) == digest(self.author.state)
         self._file.close()
         begin = time.process_time()
-        again = reopened(self.copy)
+        again = reopen_copy(self.copy)
         copy_start = time.process_time() - begin
         assert again is not None
-        assert again.held.at.state.state_id == found.state_id
+        assert again.state.at.state.state_id == found.state_id
         self._file = again
         held = sum(len(one.data) for log in (self.log, self.snapshots) for one in kept(log))
         archive = sum(path.stat().st_size for path in self.archived.iterdir())
@@ -142,9 +142,9 @@ class Life:
         self.author.records.clear()
 
     def _keep(self) -> None:
-        with closing(self.log.tail(self._file.held.next)) as tail:
+        with closing(self.log.tail(self._file.state.next)) as tail:
             while tail.position < self.log.end_offset():
-                self._file.take(tail.poll(0.0))
+                self._file.append(tail.poll(0.0))
 
 
 def kept(log: MemoryLog) -> list[LogRecord]:

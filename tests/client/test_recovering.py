@@ -32,7 +32,7 @@ from ringlog.log.replicas.identity import KnownEpoch
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import SnapshotTopic, StartPointFinder
 from ringlog.node.log.log_copy import COPY, copy_of_member
-from ringlog.node.log.member_copy import opened
+from ringlog.node.log.member_copy import open_copy
 from ringlog.operator.errors import Refused
 from ringlog.operator.history.state_json import bytes_of, composed, exported, json_of
 from tests.kernel.entries import random_history
@@ -65,7 +65,7 @@ def archive(tmp_path: Path, cluster: Cluster) -> Archive:
 @pytest.fixture
 def copy(tmp_path: Path, cluster: Cluster) -> LogCopy:
     """A member's, which begins with a snapshot."""
-    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
         confirmed(cluster)
         cluster.log.gap(2)
@@ -234,7 +234,7 @@ def test_a_member_always_recovers(tmp_path_factory: pytest.TempPathFactory, step
     folder = tmp_path_factory.mktemp("member")
     cluster = Cluster()
     cluster.live(random.Random(3), 0)
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
         for what, number in steps:
             match what:
@@ -259,7 +259,7 @@ def test_a_member_always_recovers(tmp_path_factory: pytest.TempPathFactory, step
 def begun_with_the_topic(folder: Path, cluster: Cluster) -> LogCopy:
     """A member's that began with a snapshot which two agents stored and confirmed, and the log says nothing of."""
     cluster.store("publisher")
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
     return copy_of_member(folder)
 
@@ -276,7 +276,7 @@ def test_a_recovery_confirms_a_snapshot_that_the_log_has_not_confirmed(tmp_path:
 def test_what_cannot_be_rebuilt_is_refused_before_anything_is_changed(tmp_path: Path, cluster: Cluster) -> None:
     copy = begun_with_the_topic(tmp_path, cluster)
     cluster.apply(*[TakeSnapshot()] * (SNAPSHOTS_KEPT_MAX + 1))
-    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
     with raises_code(RecoveryRefused, "truncation_uncovered"):
         planned(copy_of_member(tmp_path), "ann", "the disk burnt")

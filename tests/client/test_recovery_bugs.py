@@ -34,8 +34,8 @@ from ringlog.log.errors import (
 )
 from ringlog.log.folding import BEGINNING
 from ringlog.log.memory import MemoryLog
-from ringlog.node.log.log_copy import COPY, copy_of_member, held_of
-from ringlog.node.log.member_copy import EVIDENCE, opened
+from ringlog.node.log.log_copy import COPY, copy_of_member, read_copy_state
+from ringlog.node.log.member_copy import EVIDENCE, open_copy
 from ringlog_sim.mutants.plant import Mutant, planted
 from tests.client.test_recovery_killed import Killed, MemoryPlace, Steps
 from tests.log.test_snapshots import Cluster
@@ -52,7 +52,7 @@ def lived() -> Cluster:
 
 def copied(folder: Path, cluster: Cluster) -> LogCopy:
     """A member's, which begins with a snapshot and has a hole in its offsets."""
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
         confirmed(cluster)
         cluster.log.gap(2)
@@ -101,28 +101,28 @@ def a_copy_is_the_log(folder: Path) -> None:
 
 def another_history_takes_no_place(folder: Path) -> None:
     cluster = lived()
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
     end = cluster.log.end_offset()
     cluster.log.truncate(end - 3)
     with pytest.raises(LogTruncated):
-        opened(folder / COPY, cluster.log, cluster.beginning())
+        open_copy(folder / COPY, cluster.log, cluster.beginning())
     cluster.log.append([b"other"] * 5)
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
-        again.take(cluster.log.read(again.held.next, 0, 100)[0])
-    assert held_of(folder / COPY).at.position == end
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
+        again.append(cluster.log.read(again.state.next, 0, 100)[0])
+    assert read_copy_state(folder / COPY).at.position == end
 
 
 def what_is_damaged_is_kept(folder: Path) -> None:
     cluster = lived()
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
         cluster.apply(Noop())
         filled(file, cluster)
     path = folder / COPY
     data = path.read_bytes()
     path.write_bytes(data[:40] + bytes([data[40] ^ 1]) + data[41:])
-    opened(path, cluster.log, cluster.beginning()).close()
+    open_copy(path, cluster.log, cluster.beginning()).close()
     assert path.with_suffix(EVIDENCE).exists()
 
 
@@ -167,7 +167,7 @@ def it_comes_back_at_its_offsets(folder: Path) -> None:
 
 def it_comes_back_after_snapshots_that_nobody_confirmed(folder: Path) -> None:
     cluster = lived()
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
         filled(file, cluster)
         confirmed(cluster)
         filled(file, cluster)
@@ -193,7 +193,7 @@ def what_cannot_come_back_changes_nothing(folder: Path) -> None:
 
 def what_has_no_effect_stays_behind(folder: Path) -> None:
     cluster = lived()
-    with closing(opened(folder / COPY, cluster.log, cluster.beginning())) as file:
+    with closing(open_copy(folder / COPY, cluster.log, cluster.beginning())) as file:
         cluster.log.append([b"has no effect"])
         filled(file, cluster)
     place = place_of()
@@ -280,21 +280,21 @@ RECOVERING, COPIED, FORCE = (
 BUGS: tuple[tuple[Story, str, str, str, str], ...] = (
     (
         a_copy_is_the_log,
-        f"{LOG_COPY}:CopyFile._begin_with",
+        f"{LOG_COPY}:CopyFile._rewrite_from",
         "kept = (record for record in _records(_payloads(self._path)) if record.offset >= base.position - 1)",
         "kept = (record for record in _records(_payloads(self._path)) if record.offset >= base.position)",
         "a copy loses the entry that made its snapshot",
     ),
     (
         another_history_takes_no_place,
-        f"{LOG_COPY}:HeldLog.take",
+        f"{LOG_COPY}:CopyState.append",
         "record.offset == last.offset and record != last",
         "record.offset < 0",
         "a copy goes on with a log that has grown again",
     ),
     (
         another_history_takes_no_place,
-        f"{MEMBER}:goes_on",
+        f"{MEMBER}:continue_or_restart",
         "now.epoch < before.epoch or contradicts(now, before.epoch, before.state_id)",
         "now.epoch < 0 and contradicts(now, before.epoch, before.state_id)",
         "a log that was cut takes the place of the copy",

@@ -15,7 +15,7 @@ from ringlog.log.archive.copies import end_of
 from ringlog.log.errors import LogError
 from ringlog.log.folding import BEGINNING
 from ringlog.node.log.log_copy import COPY, copy_of_member
-from ringlog.node.log.member_copy import opened
+from ringlog.node.log.member_copy import open_copy
 from ringlog.operator.errors import Refused
 from ringlog.operator.history.state_json import composed, exported
 from tests.fuzz.mutate import of_json
@@ -50,8 +50,8 @@ def _copied() -> tuple[Cluster, bytes]:
     cluster.live(Random(3), 10)
     with tempfile.TemporaryDirectory(prefix="ringlog-fuzz-") as folder:
         path = Path(folder) / COPY
-        copy = opened(path, cluster.log, cluster.beginning())
-        copy.take(cluster.log.read(0, 0, 100)[0])
+        copy = open_copy(path, cluster.log, cluster.beginning())
+        copy.append(cluster.log.read(0, 0, 100)[0])
         copy.close()
         return cluster, path.read_bytes()
 

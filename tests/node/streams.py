@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from ringlog.kernel.values import Epoch
-from ringlog.node.protocol.stream import GainedRows
+from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows.replica import RowFetch, RowReplica
 from ringlog.wire.data import Rows
 
@@ -17,5 +17,5 @@ def source_rows(source: RowReplica, fetch: RowFetch, newest: Epoch = 0) -> Rows:
 
 def received(row_replica: RowReplica, fetch: RowFetch, page: Rows) -> bool:
     """Keep the rows as one page; False if the stream is not wanted."""
-    gained = GainedRows(row_replica, fetch)
+    gained = RowStreamProgress(row_replica, fetch)
     return (not page or gained.keep(page)) and gained.end()

@@ -19,7 +19,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.model.zones import ZonePartition
 from ringlog.kernel.zones.rebalance import ROLLED_BACK
 from ringlog.node.protocol.acks import News, PublishAcknowledgement, TopicEnds, acknowledge
-from ringlog.node.protocol.followers import Followers
+from ringlog.node.protocol.followers import RowGroupReplicas
 from ringlog.node.rows.disk_rows import ROWS, DiskRows
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.rows.store import RowStore
@@ -130,7 +130,7 @@ class GroupNode:
         self.lives += 1
         self.row_replica = RowReplica(self.node, self.disk.restart() if self.lives > 1 else self.disk.rows)
         self.row_replica.caught_up = True
-        self.replicas = Followers(self.row_replica)
+        self.replicas = RowGroupReplicas(self.row_replica)
         self.steps: Steps[None] = acknowledge(
             self.row_replica, Here(), StreamAttempts(), str(self.lives), self.replicas
         )
@@ -301,7 +301,7 @@ def test_a_restarted_replica_has_what_its_rows_have_and_asks_again(coming: Comin
     made.append(3)
     node.read(2)  # in memory alone
     node.start()
-    assert node.replicas.log(partition(state)) == 5
+    assert node.replicas.log_length(partition(state)) == 5
     node.adopt(state)
     assert node.said(partition(state)) == "", "it says anew what it has"
     node.read_all()
@@ -337,7 +337,7 @@ def test_who_has_the_partition_and_whose_disk_fails_says_nothing_of_it(topic: tu
 
 
 def test_a_failure_that_this_release_has_no_number_for_is_unknown() -> None:
-    replicas = Followers(RowReplica(ids("A")[0]))
+    replicas = RowGroupReplicas(RowReplica(ids("A")[0]))
     assert replicas.failure() is None
     replicas.fail("something_else")
     assert CAUSES[replicas.failure() or 0] == "unknown"
@@ -348,16 +348,16 @@ def test_a_replica_stops_with_its_step(coming: Coming) -> None:
     made.append(5)
     made.answers = False
     node.adopt(state)
-    assert node.replicas.asked()
+    assert node.replicas.steps_without_start()
     state = done(state, cancel(state))
     node.adopt(state)
     assert node.said(partition(state)) == RETURNED
     state = done(state, FinishCancel("z", 0, partition(state).revisions.pending, ROLLED_BACK))
     node.adopt(state)
     assert node.said(partition(state)) == ""
-    assert node.replicas.asked() == (), "nobody asks any more where it begins"
-    node.replicas.begin([("z/0", 7)], {0: 1})
-    assert not node.replicas.follows(partition(begun())), "nor does it matter"
+    assert node.replicas.steps_without_start() == (), "nobody asks any more where it begins"
+    node.replicas.set_start([("z/0", 7)], {0: 1})
+    assert not node.replicas.has_caught_up(partition(begun())), "nor does it matter"
 
 
 def test_a_group_goes_on_with_a_majority_and_all_who_come(topic: tuple[Topic, Make]) -> None:

@@ -12,7 +12,7 @@ from ringlog.kernel.commands.topology.nodes import RegisterNode, UpdateNode
 from ringlog.kernel.model.state import EMPTY_STATE
 from ringlog.kernel.values import Command
 from ringlog.node.errors import NodeFailed
-from ringlog.node.protocol.joining import Answered, register
+from ringlog.node.protocol.joining import ReportAnswer, register
 from ringlog.protocol.effects import Newest, Steps, WallClock, run_steps
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.protocol.submission.submission import VALIDATOR, SubmitCommand
@@ -46,7 +46,7 @@ class Cluster:
             case WallClock():
                 return 1
             case other:
-                assert isinstance(other, Answered)
+                assert isinstance(other, ReportAnswer)
         return None
 
     def _answer(self, effect: SubmitCommand) -> Submitted:

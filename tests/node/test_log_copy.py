@@ -22,8 +22,8 @@ from ringlog.log.errors import CopyDamaged, LogForked, LogTruncated
 from ringlog.log.folding import BEGINNING, Start
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import StartPointFinder
-from ringlog.node.log.log_copy import COPY, CopyFile, HeldLog, copy_of_member, held_of, reopened
-from ringlog.node.log.member_copy import EVIDENCE, CopiedSide, MemberCopy, opened
+from ringlog.node.log.log_copy import COPY, CopyFile, CopyState, copy_of_member, read_copy_state, reopen_copy
+from ringlog.node.log.member_copy import EVIDENCE, CopyGatedRegisters, MemberCopy, open_copy
 from ringlog.wire.records import StoredSnapshot
 from tests.kernel.commands.test_service import ONE, of
 from tests.log.test_snapshots import Cluster
@@ -41,13 +41,13 @@ def cluster() -> Cluster:
 @pytest.fixture
 def copy(tmp_path: Path, cluster: Cluster) -> Iterator[CopyFile]:
     """Of all that the log has."""
-    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as made:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as made:
         filled(made, cluster)
         yield made
 
 
 def filled(copy: CopyFile, cluster: Cluster) -> None:
-    assert copy.take(cluster.log.read(copy.held.next, 0, 100_000)[0]) == cluster.state.epoch
+    assert copy.append(cluster.log.read(copy.state.next, 0, 100_000)[0]) == cluster.state.epoch
 
 
 def confirmed(cluster: Cluster) -> StoredSnapshot:
@@ -63,7 +63,7 @@ def folded(folder: Path) -> str:
 
 
 def test_it_folds_to_the_log_from_the_newest_snapshot(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
-    assert copy.held.base == BEGINNING
+    assert copy.state.base == BEGINNING
     assert folded(tmp_path) == digest(cluster.state)
     cluster.apply(TakeSnapshot())  # nobody confirms it
     heads = [confirmed(cluster) for _ in range(3)]
@@ -75,23 +75,23 @@ def test_it_folds_to_the_log_from_the_newest_snapshot(tmp_path: Path, cluster: C
     assert list(kept.records()) == cluster.log.read(kept.begin, 0, 100_000)[0]
     assert folded(tmp_path) == digest(cluster.state)
     copy.close()
-    again = reopened(tmp_path / COPY)
+    again = reopen_copy(tmp_path / COPY)
     assert again is not None
-    assert again.held.at == Start(cluster.state, cluster.log.end_offset())
+    assert again.state.at == Start(cluster.state, cluster.log.end_offset())
     again.close()
 
 
 def test_a_torn_end_is_cut_and_read_again(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
     path = tmp_path / COPY
-    before, synced = copy.held.at, path.stat().st_size
+    before, synced = copy.state.at, path.stat().st_size
     cluster.apply(Noop(), Noop())
     filled(copy, cluster)
     copy.close()
     data = path.read_bytes()
     for size in range(synced, len(data), 37):
         path.write_bytes(data[:size])
-        assert held_of(path).at.position >= before.position
-    with closing(opened(path, cluster.log, cluster.beginning())) as again:
+        assert read_copy_state(path).at.position >= before.position
+    with closing(open_copy(path, cluster.log, cluster.beginning())) as again:
         filled(again, cluster)
     assert folded(tmp_path) == digest(cluster.state)
 
@@ -110,7 +110,7 @@ def test_damage_is_refused_and_kept(tmp_path: Path, cluster: Cluster, copy: Copy
     path.write_bytes(data)
     with pytest.raises(CopyDamaged):
         copy_of_member(tmp_path)
-    with closing(opened(path, cluster.log, cluster.beginning())) as anew:
+    with closing(open_copy(path, cluster.log, cluster.beginning())) as anew:
         filled(anew, cluster)
     assert path.with_suffix(EVIDENCE).read_bytes() == data
     assert folded(tmp_path) == digest(cluster.state)
@@ -122,12 +122,12 @@ def test_a_copy_of_a_snapshot_alone_is_compared_with_the_record_before_it(tmp_pa
     cluster.apply(Noop(), Noop())
     records = cluster.log.read(base.position - 1, 0, 100)[0]
     for first, is_it in ((replace(records[0], data=records[1].data), False), (records[0], True)):
-        with closing(CopyFile(tmp_path / COPY, HeldLog(cluster.log.identity(), base), ())) as copy:
+        with closing(CopyFile(tmp_path / COPY, CopyState(cluster.log.identity(), base), ())) as copy:
             if is_it:
-                assert copy.take([first, *records[1:]]) == cluster.state.epoch
+                assert copy.append([first, *records[1:]]) == cluster.state.epoch
             else:
                 with pytest.raises(LogForked, match="snapshot of the member's copy"):
-                    copy.take([first, *records[1:]])
+                    copy.append([first, *records[1:]])
 
 
 def test_a_log_with_another_history_never_takes_its_place(tmp_path: Path, cluster: Cluster, copy: CopyFile) -> None:
@@ -136,14 +136,14 @@ def test_a_log_with_another_history_never_takes_its_place(tmp_path: Path, cluste
     data, end = path.read_bytes(), cluster.log.end_offset()
     cluster.log.truncate(end - 3)
     with pytest.raises(LogTruncated, match="ringlog recover"):
-        opened(path, cluster.log, cluster.beginning())
+        open_copy(path, cluster.log, cluster.beginning())
     cluster.log.append([b"other"] * 5)
-    with closing(opened(path, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
-        again.take(cluster.log.read(again.held.next, 0, 100)[0])
+    with closing(open_copy(path, cluster.log, cluster.beginning())) as again, pytest.raises(LogForked):
+        again.append(cluster.log.read(again.state.next, 0, 100)[0])
     cluster.log.delete_before(cluster.log.end_offset())
     with pytest.raises(LogTruncated):
-        opened(path, cluster.log, cluster.beginning())
-    assert held_of(path).at.position == end
+        open_copy(path, cluster.log, cluster.beginning())
+    assert read_copy_state(path).at.position == end
     assert len(path.read_bytes()) == len(data)
 
 
@@ -152,7 +152,7 @@ def test_where_the_log_begins_later_it_begins_anew(tmp_path: Path, cluster: Clus
     head = confirmed(cluster)
     cluster.apply(TruncateLog(head.epoch))
     cluster.log.delete_before(head.position - 1)
-    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as anew:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as anew:
         filled(anew, cluster)
     assert copy_of_member(tmp_path).start.state.epoch == head.epoch
     assert folded(tmp_path) == digest(cluster.state)
@@ -183,7 +183,7 @@ def test_a_member_acknowledges_what_its_copy_has(tmp_path: Path) -> None:
     start, news, stopping = Start(world.state, 1), threading.Event(), threading.Event()
     with LogReplica(world.log, start=start) as replica:
         copy = MemberCopy(tmp_path / COPY, ONE, replica, From(start), 1, news, stopping)
-        side = CopiedSide(Registers(), copy, lambda: replica.read_barrier(LONG_S))
+        side = CopyGatedRegisters(Registers(), copy, lambda: replica.read_barrier(LONG_S))
         assert (side.acknowledgeable(), side.received("x")) == (1_000_000, True)
         world.apply(AddServiceMember(ONE))
         assert side.acknowledgeable() == 1, "what it acknowledged before"

@@ -12,7 +12,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareUp
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import StreamReport
 from ringlog.node.protocol import acks, groups
-from ringlog.node.protocol.followers import Followers
+from ringlog.node.protocol.followers import RowGroupReplicas
 from ringlog.node.protocol.groups import Member
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.stream_attempts import StreamAttempts
@@ -78,7 +78,7 @@ def test_an_acknowledgement_has_a_bounded_number_of_reports(monkeypatch: pytest.
     row_replica.caught_up = True
     for count in (2, 6):
         row_replica.reports = {f"ks.t/{one}@9": StreamReport(node, f"ks.t/{one}@9", 1, "ab") for one in range(count)}
-        steps = acks.acknowledge(row_replica, Here(), StreamAttempts(), "1", Followers(row_replica))
+        steps = acks.acknowledge(row_replica, Here(), StreamAttempts(), "1", RowGroupReplicas(row_replica))
         assert isinstance(next(steps), acks.News)
         effect: object = next(steps)
         while not isinstance(effect, acks.PublishAcknowledgement):
@@ -94,7 +94,7 @@ def test_an_acknowledgement_that_perhaps_was_published_is_never_followed_by_a_lo
     row_replica, registers = RowReplica(node), Here()
     row_replica.adopt(state)
     row_replica.caught_up = True
-    steps = acks.acknowledge(row_replica, registers, StreamAttempts(), "1", Followers(row_replica))
+    steps = acks.acknowledge(row_replica, registers, StreamAttempts(), "1", RowGroupReplicas(row_replica))
     effect: object = next(steps)
     published = []
     while len(published) < 3:

@@ -19,7 +19,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import token_of
 from ringlog.node.hosts.register_host import RegisterHost
-from ringlog.node.protocol.stream import GainedRows
+from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows.memory_rows import MemoryRows
 from ringlog.node.rows.pages import Body, StreamBroken, grouped, received, sent
 from ringlog.node.rows.replica import RowFetch, RowReplica
@@ -254,7 +254,7 @@ class Source:
         return [s for s in self.state.operations[self.operation].plan.sources if s.source == name_of(1)]
 
     def pull(self, fetch: RowFetch | None = None) -> RowPull:
-        self.gained = GainedRows(self.gains, fetch or self.fetch)
+        self.gained = RowStreamProgress(self.gains, fetch or self.fetch)
         return RowPull(self.peers, name_of(4), STATE, self.gained)
 
     def pulled(self, pull: RowPull | None = None) -> tuple[RowVersion, ...]:
@@ -396,5 +396,5 @@ def test_a_source_that_is_not_there_is_told() -> None:
 
     away = Peers(down)
     with pytest.raises(Unreachable):
-        once(RowPull(away, name_of(4), STATE, GainedRows(RowReplica(name_of(4)), FETCH)))
+        once(RowPull(away, name_of(4), STATE, RowStreamProgress(RowReplica(name_of(4)), FETCH)))
     away.close()

@@ -29,7 +29,7 @@ from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.log import entries
 from ringlog.node.log.entries import PEERS_AT_ONCE, EntriesSide, LogOnDisk
 from ringlog.node.log.log_copy import COPY
-from ringlog.node.log.member_copy import opened
+from ringlog.node.log.member_copy import open_copy
 from ringlog.node.log.peer_requests import NamedEpochs, PeerAsking
 from ringlog.node.protocol import peers as protocol
 from ringlog.node.protocol.mutation_loop import Sleep
@@ -193,7 +193,7 @@ def test_a_member_gives_a_snapshot_and_what_follows_where_its_copy_begins_later(
     tmp_path: Path, cluster: Cluster, monkeypatch: pytest.MonkeyPatch, chunk_bytes: int
 ) -> None:
     monkeypatch.setattr(entries, "encode_snapshot", lambda *what: _cut(*what, chunk_bytes=chunk_bytes))
-    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
         filled(copy, cluster)
         every = History(cluster)
         assert [copy.after(epoch, 1) for epoch in range(len(every.data) - 1)] == [(one,) for one in every.data[1:]]
@@ -219,7 +219,7 @@ _cut = entries.encode_snapshot
 
 
 def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Cluster) -> None:
-    with closing(opened(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
+    with closing(open_copy(tmp_path / COPY, cluster.log, cluster.beginning())) as copy:
         filled(copy, cluster)
         head = confirmed(cluster)
         filled(copy, cluster)

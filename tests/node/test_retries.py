@@ -149,7 +149,7 @@ def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
     tries = StreamAttempts()
     waits = []
     while tries.may_try("stream", operation, state):
-        waits.append(tries.failed("stream", operation, "n2", state, f"refused {len(waits)}", 7 + len(waits)))
+        waits.append(tries.record_failure("stream", operation, "n2", state, f"refused {len(waits)}", 7 + len(waits)))
     assert waits == [AGAIN_S, 2 * AGAIN_S, 4 * AGAIN_S]
     (failed_tries,) = tries.failed_tries()
     since = counts_from(state.operations[operation])
@@ -166,10 +166,10 @@ def test_a_stream_is_asked_for_so_often_and_again_after_a_decision() -> None:
     assert not tries.may_try("stream", operation, state)
     state = applied(state, RetryOperation(operation, "n2 is back"))
     assert tries.may_try("stream", operation, state)
-    tries.failed("stream", operation, "n2", state, "refused again", 99)
+    tries.record_failure("stream", operation, "n2", state, "refused again", 99)
     (failed_tries,) = tries.failed_tries()
     assert (failed_tries.count, failed_tries.since, failed_tries.at) == (1, state.epoch, 99)
-    tries.over("stream")
+    tries.forget("stream")
     assert tries.failed_tries() == ()
 
 
@@ -178,7 +178,7 @@ def test_the_streams_of_a_session_are_asked_for_so_often() -> None:
     tries, session = StreamAttempts(), "ks.t/0@9"
     for _ in range(2):
         assert tries.may_try("stream", session, state)
-        tries.failed("stream", session, "n2", state, "away", 0)
+        tries.record_failure("stream", session, "n2", state, "away", 0)
     assert not tries.may_try("stream", session, state)
     assert tries.may_try("that of the next session", "ks.t/0@12", state)
 
@@ -187,7 +187,7 @@ def test_news_are_few_and_the_last_one_is_among_them() -> None:
     state = placed(TWO, simple(1))
     tries, news = StreamAttempts(), set()
     for _ in range(200):
-        assert tries.failed("stream", "join-1", "n2", state, "away", 0) <= AGAIN_MOST_S
+        assert tries.record_failure("stream", "join-1", "n2", state, "away", 0) <= AGAIN_MOST_S
         news.add(newsworthy_counts(tries.failed_tries(), 200))
     assert len(news) == 9
     assert len(newsworthy_counts(tries.failed_tries(), 200)) == 2
@@ -199,5 +199,5 @@ def test_of_many_streams_those_are_told_that_were_tried_most_often(monkeypatch: 
     state, tries = placed(TWO, simple(1)), StreamAttempts()
     for number in range(4):
         for _ in range(1 + number % 3):
-            tries.failed(number, f"ks.t/{number}@9", "n2", state, "away", 0)
+            tries.record_failure(number, f"ks.t/{number}@9", "n2", state, "away", 0)
     assert [(one.operation, one.count) for one in tries.failed_tries()] == [("ks.t/1@9", 2), ("ks.t/2@9", 3)]

@@ -25,7 +25,7 @@ from ringlog.kernel.operations.stages import WRITE_BOTH_READ_OLD
 from ringlog.kernel.ring.murmur3 import compose, token_of
 from ringlog.kernel.rows.reading import seen
 from ringlog.kernel.values import CdcOptions, Column, Replication
-from ringlog.node.protocol.stream import GainedRows
+from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows import compaction
 from ringlog.node.rows.memory_rows import MemoryRows
 from ringlog.node.rows.pages import received, sent
@@ -74,7 +74,7 @@ class Node:
         self.rows.caught_up = True
 
     def adopt(self, state: ClusterState) -> None:
-        self.streams = [GainedRows(self.rows, fetch) for fetch in self.rows.adopt(state)]
+        self.streams = [RowStreamProgress(self.rows, fetch) for fetch in self.rows.adopt(state)]
 
     def take(self, topic: list[Mutation], count: int) -> None:
         for mutation in topic[self.rows.positions[0] :][:count]:
@@ -138,7 +138,7 @@ class Life:
             self.removed += max(0, before - len(node.store))
             self.removed_amid += is_amid and node is not self.joiner and len(node.store) < before
 
-    def call(self, gained: GainedRows) -> None:
+    def call(self, gained: RowStreamProgress) -> None:
         """One call of a stream, through the bytes of its messages; a source that may not answer breaks it."""
         fetch, source = gained.fetch, self.nodes[gained.fetch.source]
 

@@ -141,7 +141,7 @@ def put(replica: DurableRegisters, state: ClusterState, space: str, count: int) 
     for number in range(count):
         key, cell = key_of(space, b"k%d" % number), RegisterCell(1, b"old")
         request = WriteRequest(state.cluster_id, replica.node, state.epoch, state.state_id, key, cell)
-        assert isinstance(replica.take(request), int)
+        assert isinstance(replica.admit(request), int)
 
 
 def found(replica: DurableRegisters, state: ClusterState, space: str, count: int) -> list[bytes]:
@@ -149,7 +149,7 @@ def found(replica: DurableRegisters, state: ClusterState, space: str, count: int
     values = []
     for number in range(count):
         key = key_of(space, b"k%d" % number)
-        reply = replica.take(ReadRequest(state.cluster_id, replica.node, state.epoch, state.state_id, key, False))
+        reply = replica.admit(ReadRequest(state.cluster_id, replica.node, state.epoch, state.state_id, key, False))
         if isinstance(reply, Reply) and reply.cell is not None:
             values.append(reply.cell.value)
     return values
@@ -221,6 +221,6 @@ def test_registers_of_a_dropped_table_are_not_those_of_the_next_one_in_the_same_
         late = WriteRequest(
             state.cluster_id, one.node, state.epoch, state.state_id, key_of(SHARED, b"k1"), RegisterCell(2, b"late")
         )
-        reply = one.take(late)
+        reply = one.admit(late)
         assert isinstance(reply, Reply)
         assert reply.refused == NOT_MEMBER

@@ -87,9 +87,7 @@ def test_the_time_of_an_empty_topic_comes_from_the_broker(altered: ClusterState)
     rows.adopt(applied(altered, found))
     assert rows.validate_record(encode_mutation(write("ann", 1, now)), now) == KEPT
     rows.adopt(applied(altered, SettleVerdicts(1, forget_below=altered.settled.until - SLACK_US), Noop()))
-    assert rows.validate_record(encode_mutation(write("ann", 2, now)), now) == FORGOTTEN, (
-        "what the settled time would do"
-    )
+    assert rows.validate_record(encode_mutation(write("ann", 2, now)), now) == FORGOTTEN, "what the watermark would do"
 
 
 def test_a_report_without_a_code_is_no_evidence(altered: ClusterState, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -60,7 +60,7 @@ from tests.kernel.zones.scenes import (
 class Late(NoRows):
     """Replicas that never follow, of these nodes."""
 
-    def follows(self, partition: ZonePartition) -> bool:
+    def has_caught_up(self, partition: ZonePartition) -> bool:
         return False
 
 
@@ -231,7 +231,7 @@ def test_the_survivor_with_the_longest_log_goes_on() -> None:
         def __init__(self, length: int) -> None:
             self.length = length
 
-        def log(self, partition: ZonePartition) -> int:
+        def log_length(self, partition: ZonePartition) -> int:
             return self.length
 
     state = applied(led(with_zone("ABCDE", replicas=5, mode=HIGH_AVAILABILITY), "ABCDE")[0], *down("CDE"))
@@ -269,7 +269,7 @@ class Failing(NoRows):
     def __init__(self, asks: int) -> None:
         self.asks = asks
 
-    def follows(self, partition: ZonePartition) -> bool:
+    def has_caught_up(self, partition: ZonePartition) -> bool:
         self.asks -= 1
         return self.asks == 0
 

@@ -21,7 +21,7 @@ from ringlog.kernel.model.outcome import OutcomeKind
 from ringlog.kernel.model.state import EMPTY_STATE, ClusterState
 from ringlog.kernel.service import GONE, JOINING, LEAVING, MEMBER, read_group
 from ringlog.log.kafka.topics import METADATA
-from ringlog.node.log.log_copy import COPY, held_of
+from ringlog.node.log.log_copy import COPY, read_copy_state
 from ringlog.stack import StackInfo
 from ringlog.wire.entries import decode_entry
 
@@ -64,7 +64,7 @@ module, owner, name = sys.argv[1:4]
 del sys.argv[1:4]
 found = importlib.import_module(module)
 found = getattr(found, owner) if owner else found
-real, opened, has_copy = getattr(found, name), member_copy.opened, []
+real, opened, has_copy = getattr(found, name), member_copy.open_copy, []
 
 def open_copy(*arguments):
     copy = opened(*arguments)
@@ -77,13 +77,13 @@ def step(*arguments, **options):
     return real(*arguments, **options)
 
 setattr(found, name, step)
-member_copy.opened = open_copy
+member_copy.open_copy = open_copy
 main()
 """
 """A node that dies before a step on its way to be a member."""
 MEMBER_STEPS = (
     ("ringlog.node.log.log_copy", "", "write_frames"),  # there is a file for the copy
-    ("ringlog.node.log.log_copy", "CopyFile", "take"),  # entries are in it
+    ("ringlog.node.log.log_copy", "CopyFile", "append"),  # entries are in it
     ("ringlog.node.identity", "NodeFolder", "keep"),  # the epoch that is about to be acknowledged is on the disk
     ("ringlog.node.reports.acks", "Acks", "_publish"),  # what makes it a member
 )
@@ -177,6 +177,6 @@ def test_a_service_is_reconfigured_whoever_dies_when(stack: StackInfo, cluster_n
         assert all(read_group(state) for epoch, state in states.items() if epoch >= first), "never without a reader"
 
         assert world.nodes[world.chosen].terminate() == 0
-        held = held_of(tmp_path / f"{cluster_name}.{agents.state.cluster_id}" / world.chosen / COPY)
+        held = read_copy_state(tmp_path / f"{cluster_name}.{agents.state.cluster_id}" / world.chosen / COPY)
         assert held.at.state.epoch > first
         assert digest(held.at.state) == digest(states[held.at.state.epoch])

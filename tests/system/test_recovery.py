@@ -38,7 +38,7 @@ from ringlog.log.reading import read_to_end
 from ringlog.log.replicas import replica as replicas
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.log.log_copy import COPY
-from ringlog.node.log.member_copy import opened
+from ringlog.node.log.member_copy import open_copy
 from ringlog.protocol.submission.results import AppliedResult
 from ringlog.stack import StackInfo
 
@@ -123,9 +123,9 @@ class World:
     def keep(self) -> None:
         """Member and archive have what the log has now."""
         with closing(KafkaLog(*self.place)) as log, closing(log.tail(log.begin_offset())) as tail:
-            with closing(opened(self.member / COPY, log, start_point_finder(*self.place))) as copy:
+            with closing(open_copy(self.member / COPY, log, start_point_finder(*self.place))) as copy:
                 while tail.position < log.end_offset():
-                    copy.take(tail.poll(1.0))
+                    copy.append(tail.poll(1.0))
             if not self.archive.exists():
                 update_archive(Archive(self.archive), log, lambda: open_snapshots(*self.place))
 

@@ -34,10 +34,10 @@ from ringlog.node.duplicate_identity import DuplicateCheck
 from ringlog.node.errors import NodeFailed, RowsDamaged
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.log.log_copy import COPY
-from ringlog.node.log.member_copy import CopiedSide, MemberCopy
+from ringlog.node.log.member_copy import CopyGatedRegisters, MemberCopy
 from ringlog.node.protocol.acks import DiskFailed, acknowledge
-from ringlog.node.protocol.followers import Followers
-from ringlog.node.protocol.joining import After, Answered
+from ringlog.node.protocol.followers import RowGroupReplicas
+from ringlog.node.protocol.joining import AwaitEpochAfter, ReportAnswer
 from ringlog.node.protocol.lifecycle import (
     CompareDisk,
     FollowLog,
@@ -119,7 +119,7 @@ class NodeProcess:
         self._verdicts: Counter[str] = Counter()
         self._rows = DiskRows(options.folder / ROWS, self._folder.node, cluster_id)
         self._row_replica = RowReplica(self._folder.node, self._rows)
-        self._replicas = Followers(self._row_replica)
+        self._replicas = RowGroupReplicas(self._row_replica)
         self._tail = MutationsTail(bootstrap, cluster, options.name)
         self._watch: TopicWatch | None = None
         self._data = DataSide(
@@ -177,9 +177,9 @@ class NodeProcess:
         server.start()
         try:
             self._watched.copy = self._copy
-            side = CopiedSide(self._data, self._copy, lambda: self._row_replica.state)
+            side = CopyGatedRegisters(self._data, self._copy, lambda: self._row_replica.state)
             acks = acknowledge(self._row_replica, side, self._data.tries, self._folder.incarnation, self._replicas)
-            wish = None if join_tokens is None else partial(self._wish, join_tokens)
+            wish = None if join_tokens is None else partial(self._join_command, join_tokens)
             me = self._registration(release, features)
             peers = self._data.asking.steps(self._draw)
             self._run_steps(
@@ -230,7 +230,7 @@ class NodeProcess:
             capacity=1,
         )
 
-    def _wish(self, tokens: int, state: ClusterState) -> Steps[Command]:
+    def _join_command(self, tokens: int, state: ClusterState) -> Steps[Command]:
         yield from ()
         return join_with(state, self.node, tokens, self._draw)
 
@@ -244,8 +244,8 @@ class NodeProcess:
             CatchUp: lambda _: self._caught_up(broker_retry),
             SubmitCommand: self._submit_command,
             Sleep: lambda effect: self._stopping.wait(effect.time / 1e6),
-            After: self._await_epoch,
-            Answered: self._report_answer,
+            AwaitEpochAfter: self._await_epoch,
+            ReportAnswer: self._report_answer,
             WatermarkRequestFailed: self._report_held_writes,
             DiskFailed: self._disk_failed,
             **self._acks.handlers,
@@ -262,7 +262,7 @@ class NodeProcess:
             CompareDisk: lambda effect: self._compare_disk(effect.state),
             ServeRegisters: lambda _: self._data.start(self._acks.news),
             OpenMutations: lambda _: self._open_mutations(),
-            ReadMutations: lambda _: self._take(),
+            ReadMutations: lambda _: self._read_mutations(),
             BeginStream: lambda effect: self._begin("stream", partial(self._data.pull_rows, effect.fetch)),
             Spawn: lambda effect: self._begin(effect.name, partial(self._run_steps, effect.steps)),
             CountVerdicts: lambda effect: self._verdicts.update(effect.verdicts),
@@ -302,7 +302,7 @@ class NodeProcess:
         self._begin("log copy", self._copy.run)
         return OpenedMutations(self._tail.begin, self._tail.ends)
 
-    def _take(self) -> list[TailItem]:
+    def _read_mutations(self) -> list[TailItem]:
         if self._stopping.is_set():
             raise Stopped
         if self._server is not None and not self._server.alive():
@@ -343,7 +343,7 @@ class NodeProcess:
             if thread.name == "acks":
                 thread.join(timeout=LAST_ACK_S)
 
-    def _await_epoch(self, effect: After) -> None:
+    def _await_epoch(self, effect: AwaitEpochAfter) -> None:
         while not self._stopping.is_set():
             with contextlib.suppress(WaitTimedOut):
                 self._client.replica.wait_for(
@@ -352,7 +352,7 @@ class NodeProcess:
                 return
         raise Stopped
 
-    def _report_answer(self, effect: Answered) -> None:
+    def _report_answer(self, effect: ReportAnswer) -> None:
         command, answer = effect.command, effect.answer
         if isinstance(command, RegisterNode | UpdateNode):
             log.info("registration", node=self._options.name, id=self.node, answer=describe(answer))

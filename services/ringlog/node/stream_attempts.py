@@ -44,7 +44,7 @@ class StreamAttempts:
             return True
         return found.count < setting(state, "stream_tries_max") or _has_no_way_back(operation, state)
 
-    def failed(
+    def record_failure(
         self, stream: Hashable, operation: OperationId, source: NodeId, state: ClusterState, why: str, now: Micros
     ) -> float:
         """Count one more failure. Return the pause before the next check, in seconds."""
@@ -57,7 +57,7 @@ class StreamAttempts:
             self._failed[stream] = found
         return float(min(AGAIN_MOST_S, AGAIN_S * 2 ** min(found.count - 1, 10)))
 
-    def over(self, stream: Hashable) -> None:
+    def forget(self, stream: Hashable) -> None:
         """Forget a stream that is complete or no longer wanted."""
         with self._lock:
             self._failed.pop(stream, None)

@@ -16,7 +16,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.log.folding import Start
 from ringlog.node.protocol.peers import PeerAnswered
-from ringlog.node.registers.registers import Reply, Taken
+from ringlog.node.registers.registers import Admission, Reply
 from ringlog.node.rows.replica import RowFetch
 from ringlog.protocol.submission.results import AppliedResult, ExpiredResult, Submitted, WithdrawnResult
 from ringlog.protocol.submission.submission import RequestKey
@@ -130,7 +130,7 @@ class RunListener:
         key: Key,
         is_write: bool,
         planned: ClusterState,
-        found: Taken,
+        found: Admission,
     ) -> None:
         """A request, planned on ``planned``, has reached a replica of registers that serves at ``state``.
 

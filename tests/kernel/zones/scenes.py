@@ -31,7 +31,7 @@ from tests.kernel.tablets.lives import normal
 class NoRows:
     """Replicas without data, for tests of what a node says by theirs: they follow as soon as they are asked."""
 
-    def follows(self, partition: ZonePartition) -> bool:
+    def has_caught_up(self, partition: ZonePartition) -> bool:
         """At once."""
         return True
 
@@ -39,11 +39,11 @@ class NoRows:
         """None."""
         return None
 
-    def log(self, partition: ZonePartition) -> int:
+    def log_length(self, partition: ZonePartition) -> int:
         """Of nothing."""
         return 0
 
-    def only(self, steps: Collection[Step]) -> None:
+    def retain_steps(self, steps: Collection[Step]) -> None:
         """Nothing runs."""
 
 

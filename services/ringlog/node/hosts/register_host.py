@@ -4,7 +4,8 @@ Threads that handle requests, adopt epochs and fetch streams share one immutable
 thread takes the same lock when it makes a record visible. Epochs and pages of streams run one after the other, each to
 its end, under a second lock.
 
-``hold`` performs ``ringlog.node.protocol.requests`` in the thread of a request. Its waits release the lock.
+``run_request_steps`` performs ``ringlog.node.protocol.requests`` in the thread of a request. Its waits release the
+lock.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node.errors import COPY, NodeFailed, RegistersForeign
 from ringlog.node.protocol.registers import Done, DurableRegisters
-from ringlog.node.protocol.requests import Hold, take
+from ringlog.node.protocol.requests import WaitUntil, admit_register_request
 from ringlog.node.registers import registers
 from ringlog.node.registers.cells import Excerpt
 from ringlog.node.registers.image import Image
@@ -35,7 +36,7 @@ T = TypeVar("T")
 POLL_INTERVAL_S = 0.2
 
 
-def hold(changed: threading.Condition, steps: Steps[T], check: Callable[[], object] = lambda: None) -> T:
+def run_request_steps(changed: threading.Condition, steps: Steps[T], check: Callable[[], object] = lambda: None) -> T:
     """Perform the steps of a request in the calling thread.
 
     Args:
@@ -43,7 +44,7 @@ def hold(changed: threading.Condition, steps: Steps[T], check: Callable[[], obje
         check: Called periodically during a wait, and may raise.
     """
 
-    def wait(effect: Hold) -> None:
+    def wait(effect: WaitUntil) -> None:
         until = time.monotonic() + effect.timeout / 1e6
         while not changed.wait_for(effect.over, min(max(until - time.monotonic(), 0), POLL_INTERVAL_S)):
             check()
@@ -136,7 +137,9 @@ class RegisterHost:
             may_wait: True if the request may wait for an epoch that is not adopted yet.
         """
         with self._changed:
-            found = hold(self._changed, take(self._registers, request, may_wait), self.check)
+            found = run_request_steps(
+                self._changed, admit_register_request(self._registers, request, may_wait), self.check
+            )
             if isinstance(found, Behind) or (isinstance(found, Reply) and found.refused):
                 return found
             kind = READS if isinstance(request, ReadRequest) else WRITES

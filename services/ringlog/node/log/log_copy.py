@@ -51,13 +51,13 @@ from ringlog.wire.records import SnapshotChunk, StoredSnapshot, decode_snapshot_
 COPY: Final = "log.copy"
 TOPIC, SNAPSHOT, RECORD = b"T", b"S", b"R"
 _PLACE: Final = Struct(">qq")
-LEFT_OUT: Final = 0
+NO_WRITER_CLOCK: Final = 0
 """The clock of the writer in a snapshot head. A file does not record it."""
 
 log = get_logger("ringlog.node")
 
 
-class HeldLog:
+class CopyState:
     """The records of a copy and their fold, without the file.
 
     Attributes:
@@ -80,7 +80,7 @@ class HeldLog:
         """The offset where reading the log continues. The last record is read again to detect a replaced log."""
         return max(self.base.position - 1, 0) if self.last is None else self.last.offset
 
-    def take(self, record: LogRecord) -> bool:
+    def append(self, record: LogRecord) -> bool:
         """Fold a record. Return False if it is already present.
 
         Raises:
@@ -138,19 +138,19 @@ class CopyFile:
     """The copy of one member on disk, for one writing thread. Every method that writes raises OSError.
 
     Attributes:
-        held: The records of the file and their fold.
+        state: The records of the file and their fold.
     """
 
-    def __init__(self, path: Path, held: HeldLog, records: Iterable[LogRecord]) -> None:
-        """Write ``records`` of ``held`` to a new file, which replaces ``path`` once it is complete and synced."""
+    def __init__(self, path: Path, copy_state: CopyState, records: Iterable[LogRecord]) -> None:
+        """Write ``records`` of ``state`` to a new file, which replaces ``path`` once it is complete and synced."""
         self._path = path
         self._file = -1
         self._size = 0
         self._sealer = Sealer.new()
         self._reading = threading.Lock()
-        self._base = held.base
-        self._places = array("q")
-        self.held = held
+        self._base = copy_state.base
+        self._positions = array("q")
+        self.state = copy_state
         self._write(records)
 
     @property
@@ -161,7 +161,7 @@ class CopyFile:
     def after(self, epoch: Epoch, page_bytes: int) -> tuple[bytes, ...] | None:
         """Return one page of entries that follow ``epoch``, or None if the file does not contain them. Thread-safe."""
         with self._reading:
-            begin, places = epoch - self._base.state.epoch, self._places
+            begin, places = epoch - self._base.state.epoch, self._positions
             if self._file < 0 or not 0 <= begin <= len(places):
                 return None
             return first_page(self._entries(places[number] for number in range(begin, len(places))), page_bytes)
@@ -175,13 +175,13 @@ class CopyFile:
                 return
             yield _record_in(payload).data
 
-    def take(self, records: Iterable[LogRecord]) -> Epoch:
-        """Append records, sync them, and return the newest epoch. Raises as ``HeldLog.take``."""
+    def append(self, records: Iterable[LogRecord]) -> Epoch:
+        """Append records, sync them, and return the newest epoch. Raises as ``CopyState.append``."""
         frames, places, size = list[bytes](), array("q"), self._size
         for record in records:
-            applied = len(self.held.applied)
-            if self.held.take(record):
-                places.extend([size] * (len(self.held.applied) - applied))
+            applied = len(self.state.applied)
+            if self.state.append(record):
+                places.extend([size] * (len(self.state.applied) - applied))
                 frames.append(self._sealer.frame(_framed(record), self._size, size))
                 size += len(frames[-1])
         if frames:
@@ -190,25 +190,25 @@ class CopyFile:
             os.fdatasync(self._file)
             self._size = size
             with self._reading:
-                self._places.extend(places)
-            if (base := self.held.newer_base()) is not None:
-                self._begin_with(base)
-        return self.held.at.state.epoch
+                self._positions.extend(places)
+            if (base := self.state.newer_base()) is not None:
+                self._rewrite_from(base)
+        return self.state.at.state.epoch
 
     def close(self) -> None:
         """Close the file. Later calls of ``after`` return None."""
         with self._reading:
-            self._let_go()
+            self._close_file()
 
-    def _let_go(self) -> None:
+    def _close_file(self) -> None:
         if self._file >= 0:
             os.close(self._file)
             self._file = -1
 
-    def _begin_with(self, base: Start) -> None:
+    def _rewrite_from(self, base: Start) -> None:
         # Positions and offsets are counted from the base, so remove those of the epochs that the snapshot covers.
-        del self.held.applied[: base.state.epoch - self.held.base.state.epoch]
-        self.held.base = base
+        del self.state.applied[: base.state.epoch - self.state.base.state.epoch]
+        self.state.base = base
         # Keep the record that created the snapshot: it is compared with the log after a restart.
         kept = (record for record in _records(_payloads(self._path)) if record.offset >= base.position - 1)
         self._write(kept)
@@ -216,17 +216,17 @@ class CopyFile:
 
     def _write(self, records: Iterable[LogRecord]) -> None:
         places = array("q")
-        self._size = write_frames(self._path, self._placed(_whole(self.held, records), places))
+        self._size = write_frames(self._path, self._frames_with_positions(_whole(self.state, records), places))
         # Readers must never use positions of the old file with the new one.
         with self._reading:
-            self._let_go()
+            self._close_file()
             self._file = os.open(self._path, os.O_RDWR | os.O_APPEND)
             self._sealer = sealer_of(os.pread(self._file, HEAD_BYTES, 0), self._path.name)
-            self._base, self._places = self.held.base, places
+            self._base, self._positions = self.state.base, places
 
-    def _placed(self, payloads: Iterable[bytes], places: array[int]) -> Iterator[bytes]:
+    def _frames_with_positions(self, payloads: Iterable[bytes], places: array[int]) -> Iterator[bytes]:
         """Yield the payloads and append to ``places`` the file positions of the frames of applied entries."""
-        at, applied = HEAD_BYTES, iter(self.held.applied)
+        at, applied = HEAD_BYTES, iter(self.state.applied)
         offset = next(applied, None)
         for payload in payloads:
             if offset is not None and payload[:1] == RECORD and _record_in(payload).offset == offset:
@@ -236,30 +236,30 @@ class CopyFile:
             yield payload
 
 
-def reopened(path: Path) -> CopyFile | None:
-    """Open the file and cut off a torn end. Return None if the file does not exist. Raises as ``held_of``."""
+def reopen_copy(path: Path) -> CopyFile | None:
+    """Open the file and cut off a torn end. Return None if the file does not exist. Raises as ``read_copy_state``."""
     if not path.exists():
         return None
-    held = held_of(path)
-    return CopyFile(path, held, _records(_payloads(path)))
+    copy_state = read_copy_state(path)
+    return CopyFile(path, copy_state, _records(_payloads(path)))
 
 
-def held_of(path: Path) -> HeldLog:
+def read_copy_state(path: Path) -> CopyState:
     """Read and fold the records of a file. Raises CopyDamaged, LogGap, ReplicaHalted, OSError."""
     payloads = _payloads(path)
     if not payloads or payloads[0][:1] != TOPIC:
         raise CopyDamaged(f"{path} does not say of which log it is")
     topic_id = payloads[0][1:].decode("utf-8", "replace")
     head, base = _base_of(path, [one[1:] for one in payloads if one[:1] == SNAPSHOT])
-    held = HeldLog(topic_id, base)
+    copy_state = CopyState(topic_id, base)
     try:
         for record in _records(payloads):
-            if head is not None and held.last is None:
+            if head is not None and copy_state.last is None:
                 check_log_position(head, topic_id, record if record.offset == base.position - 1 else None)
-            held.take(record)
+            copy_state.append(record)
     except SnapshotRefused as refused:
         raise CopyDamaged(f"{path}: {refused.message}") from refused
-    return held
+    return copy_state
 
 
 def copy_of_member(folder: Path, seen: Iterable[KnownEpoch] = ()) -> LogCopy:
@@ -269,11 +269,11 @@ def copy_of_member(folder: Path, seen: Iterable[KnownEpoch] = ()) -> LogCopy:
         seen: The epochs that the node acknowledged, which the copy must contain.
 
     Raises:
-        FileNotFoundError: The folder has no copy. Other errors are those of ``held_of``.
+        FileNotFoundError: The folder has no copy. Other errors are those of ``read_copy_state``.
     """
     path = folder / COPY
-    held = held_of(path)
-    return LogCopy(str(path), held.base, lambda: _records(_payloads(path)), tuple(seen))
+    copy_state = read_copy_state(path)
+    return LogCopy(str(path), copy_state.base, lambda: _records(_payloads(path)), tuple(seen))
 
 
 def _base_of(path: Path, data: list[bytes]) -> tuple[StoredSnapshot | None, Start]:
@@ -289,11 +289,11 @@ def _base_of(path: Path, data: list[bytes]) -> tuple[StoredSnapshot | None, Star
     return head, Start(state, head.position)
 
 
-def _whole(held: HeldLog, records: Iterable[LogRecord]) -> Iterator[bytes]:
+def _whole(copy_state: CopyState, records: Iterable[LogRecord]) -> Iterator[bytes]:
     """Yield the payloads of a complete file."""
-    yield TOPIC + held.topic_id.encode()
-    if held.base.position:
-        head, chunks = encode_snapshot(held.base, held.topic_id, "member", LEFT_OUT, held.base.state.state_id)
+    yield TOPIC + copy_state.topic_id.encode()
+    if copy_state.base.position:
+        head, chunks = encode_snapshot(copy_state.base, copy_state.topic_id, "member", NO_WRITER_CLOCK, copy_state.base.state.state_id)
         yield SNAPSHOT + encode_snapshot_record(head)
         yield from (SNAPSHOT + encode_snapshot_record(one) for one in chunks)
     yield from map(_framed, records)

@@ -32,9 +32,9 @@ from ringlog.log.replicas.poll_policy import PollBudget
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.log.replicas.start_point import StartPointFinder
 from ringlog.node.errors import NodeFailed
-from ringlog.node.log.log_copy import CopyFile, HeldLog, reopened
+from ringlog.node.log.log_copy import CopyFile, CopyState, reopen_copy
 from ringlog.node.protocol.acks import RegisterSide
-from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
+from ringlog.node.protocol.copying import AppendRecords, AwaitMember, CloseCopy, CopyProgress, OpenCopy, keep_copy
 from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog.node.retry import Stopped
 from ringlog.protocol.effects import run_steps
@@ -46,8 +46,8 @@ EVIDENCE: Final = ".damaged"
 log = get_logger("ringlog.node")
 
 
-class MemberCopy(CopySide):
-    """A ``CopySide`` that stores the copy in a file. Thread-safe, except that ``run`` needs a dedicated thread.
+class MemberCopy(CopyProgress):
+    """A ``CopyProgress`` that stores the copy in a file. Thread-safe, except that ``run`` needs a dedicated thread.
 
     Args:
         beginning: Selects the starting state when the copy must start again.
@@ -85,9 +85,9 @@ class MemberCopy(CopySide):
         """Maintain the copy whenever the node is a member, until the node stops. Raises NodeFailed, LogError."""
         handlers: dict[type, Callable[[Any], Any]] = {
             AwaitMember: lambda _: self._await_member(),
-            OpenCopy: lambda _: self._open(),
-            TakeRecords: lambda effect: self._take(effect.timeout / 1e6),
-            CloseCopy: lambda _: self._hold(None),
+            OpenCopy: lambda _: self._open_copy(),
+            AppendRecords: lambda effect: self._append_records(effect.timeout / 1e6),
+            CloseCopy: lambda _: self._replace_copy(None),
             MayAcknowledge: lambda _: self._news.set(),
             Sleep: lambda effect: self._stopping.wait(effect.time / 1e6),
         }
@@ -104,7 +104,7 @@ class MemberCopy(CopySide):
         except Stopped:
             pass
         finally:
-            self._hold(None)
+            self._replace_copy(None)
 
     def _await_member(self) -> None:
         while not self._stopping.is_set():
@@ -112,28 +112,28 @@ class MemberCopy(CopySide):
                 self._replica.wait_for(self.is_member, POLL_INTERVAL_S, "the node to be a member")
                 return
 
-    def _open(self) -> bool:
+    def _open_copy(self) -> bool:
         try:
-            copy = opened(self._path, self._replica.log, self._beginning)
+            copy = open_copy(self._path, self._replica.log, self._beginning)
             # Replace the copy before opening the tail: peers are served from it even if the broker does not answer.
-            self._hold(copy)
-            self._tail, self._poll_pauses = self._replica.log.tail(copy.held.next), PollBudget()
+            self._replace_copy(copy)
+            self._tail, self._poll_pauses = self._replica.log.tail(copy.state.next), PollBudget()
         except (LogUnavailable, TopicMissing):
             return False
         return True
 
-    def _take(self, timeout_s: float) -> Epoch | None:
+    def _append_records(self, timeout_s: float) -> Epoch | None:
         assert self._copy is not None, "a copy is open"
         assert self._tail is not None, "a copy is open"
         try:
             records = self._tail.poll(timeout_s)
-            epoch = self._copy.take(records)
+            epoch = self._copy.append(records)
         except (LogTruncated, LogUnavailable, TopicMissing):
             return None
         self._replica.poll_policy.pause(self._poll_pauses, records)
         return epoch
 
-    def _hold(self, copy: CopyFile | None) -> None:
+    def _replace_copy(self, copy: CopyFile | None) -> None:
         before, self._copy = self._copy, copy
         tail, self._tail = self._tail, None
         if tail is not None:
@@ -142,14 +142,14 @@ class MemberCopy(CopySide):
             before.close()
 
 
-class CopiedSide:
+class CopyGatedRegisters:
     """A ``RegisterSide`` that also delays acknowledgements until the copy of the log contains the epoch.
 
     Args:
         state: Returns the state that the node serves.
     """
 
-    def __init__(self, registers: RegisterSide, copy: CopySide, state: Callable[[], ClusterState]) -> None:
+    def __init__(self, registers: RegisterSide, copy: CopyProgress, state: Callable[[], ClusterState]) -> None:
         self._registers = registers
         self._copy = copy
         self._state = state
@@ -161,7 +161,7 @@ class CopiedSide:
         return self._registers.received(operation)
 
 
-def opened(path: Path, metadata: MetadataLog, beginning: StartPointFinder) -> CopyFile:
+def open_copy(path: Path, metadata: MetadataLog, beginning: StartPointFinder) -> CopyFile:
     """Open the copy and check that this log continues it; otherwise start a new copy.
 
     Raises:
@@ -170,8 +170,10 @@ def opened(path: Path, metadata: MetadataLog, beginning: StartPointFinder) -> Co
         OSError: The file cannot be read or written.
     """
     kept = _intact_copy(path)
-    before = None if kept is None else kept.held
-    held = goes_on(before, metadata, lambda: beginning.start(metadata, metadata.identity(), lambda _: ()), str(path))
+    before = None if kept is None else kept.state
+    held = continue_or_restart(
+        before, metadata, lambda: beginning.start(metadata, metadata.identity(), lambda _: ()), str(path)
+    )
     if kept is not None and held is before:
         return kept
     if kept is not None:
@@ -179,8 +181,10 @@ def opened(path: Path, metadata: MetadataLog, beginning: StartPointFinder) -> Co
     return CopyFile(path, held, ())
 
 
-def goes_on(kept: HeldLog | None, metadata: MetadataLog, start: Callable[[], Start], where: str) -> HeldLog:
-    """Return ``kept`` if this log continues it, otherwise the beginning of a new copy. Raises as ``opened``."""
+def continue_or_restart(
+    kept: CopyState | None, metadata: MetadataLog, start: Callable[[], Start], where: str
+) -> CopyState:
+    """Return ``kept`` if this log continues it, otherwise the beginning of a new copy. Raises as ``open_copy``."""
     identity, begin, end = metadata.identity(), metadata.begin_offset(), metadata.end_offset()
     # The last record of the copy must still be in the log, so that the first read can compare it.
     if kept is not None and begin <= kept.next < end:
@@ -195,13 +199,13 @@ def goes_on(kept: HeldLog | None, metadata: MetadataLog, start: Callable[[], Sta
                 f"{metadata.name} does not have epoch {before.epoch}, which {where} holds",
                 "the log lost entries: `ringlog recover` can rebuild it from that file",
             )
-    return HeldLog(identity, found)
+    return CopyState(identity, found)
 
 
 def _intact_copy(path: Path) -> CopyFile | None:
     """Open the existing file. A damaged file is renamed, and None is returned."""
     try:
-        return reopened(path)
+        return reopen_copy(path)
     except CopyDamaged as damaged:
         aside = path.with_suffix(EVIDENCE)
         path.replace(aside)

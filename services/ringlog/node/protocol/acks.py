@@ -25,7 +25,7 @@ from ringlog.kernel.model.settings import setting
 from ringlog.kernel.values import Epoch, Micros, OperationId, StreamReport
 from ringlog.node.errors import RowsDamaged
 from ringlog.node.protocol.ack_schedule import AckContent, AckSchedule
-from ringlog.node.protocol.followers import Followers
+from ringlog.node.protocol.followers import RowGroupReplicas
 from ringlog.node.protocol.groups import REPORTS_MAX, Member
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.stream_attempts import StreamAttempts, newsworthy_counts
@@ -95,7 +95,11 @@ class AcknowledgementDraft:
 
 
 def acknowledge(
-    row_replica: RowReplica, registers: RegisterSide, tries: StreamAttempts, incarnation: str, replicas: Followers
+    row_replica: RowReplica,
+    registers: RegisterSide,
+    tries: StreamAttempts,
+    incarnation: str,
+    replicas: RowGroupReplicas,
 ) -> Steps[None]:
     """Acknowledge epochs on schedule, until the node's replicas fail.
 
@@ -108,12 +112,12 @@ def acknowledge(
         while row_replica.caught_up and replicas.failure() is None:
             now = yield Now()
             draft = _drafted(row_replica, registers, tries, member, schedule, now)
-            if steps := replicas.asked():
+            if steps := replicas.steps_without_start():
                 # A zone step begins at the topic's current end, so that the replica has all writes from before the
                 # step. The draft is built again, because the steps may follow at once.
                 ends: Mapping[int, int] | None = yield TopicEnds()
                 if ends is not None:
-                    replicas.begin(steps, ends)
+                    replicas.set_start(steps, ends)
                     continue
             if draft is None:
                 break

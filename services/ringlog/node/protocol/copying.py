@@ -28,7 +28,7 @@ POLL_INTERVAL: Final[Micros] = 200_000
 """The longest wait for records, and the pause after a failure, in microseconds."""
 
 
-class CopySide:
+class CopyProgress:
     """The progress of the copy of one node.
 
     Args:
@@ -37,7 +37,7 @@ class CopySide:
 
     def __init__(self, node: NodeId, acknowledged: Epoch) -> None:
         self._node = node
-        self._held = acknowledged
+        self._copied_epoch = acknowledged
 
     def is_member(self, state: ClusterState) -> bool:
         """Return True while the node belongs to a group of the metadata service."""
@@ -45,11 +45,11 @@ class CopySide:
 
     def acknowledgeable(self, state: ClusterState) -> Epoch:
         """Return the newest epoch that the copy allows the node to acknowledge under ``state``."""
-        return self._held if self.is_member(state) else EPOCH_MAX
+        return self._copied_epoch if self.is_member(state) else EPOCH_MAX
 
-    def holds(self, epoch: Epoch) -> bool:
+    def record_copied(self, epoch: Epoch) -> bool:
         """Record that the copy on disk contains ``epoch``. Return True if that is progress."""
-        is_news, self._held = epoch > self._held, max(epoch, self._held)
+        is_news, self._copied_epoch = epoch > self._copied_epoch, max(epoch, self._copied_epoch)
         return is_news
 
 
@@ -68,7 +68,7 @@ class OpenCopy:
 
 
 @dataclass(frozen=True, slots=True)
-class TakeRecords:
+class AppendRecords:
     """Write new log records to the copy on disk, and wait at most ``timeout`` for them.
 
     Outcome: the newest epoch of the copy, or None if the log does not continue it now.
@@ -82,7 +82,7 @@ class CloseCopy:
     """Close the copy. It is no longer extended and no longer serves peers."""
 
 
-def keep_copy(side: CopySide, own: Callable[[], ClusterState]) -> Steps[None]:
+def keep_copy(side: CopyProgress, own: Callable[[], ClusterState]) -> Steps[None]:
     """Maintain the copy, without end.
 
     Args:
@@ -92,10 +92,10 @@ def keep_copy(side: CopySide, own: Callable[[], ClusterState]) -> Steps[None]:
         yield AwaitMember()
         if (yield OpenCopy()):
             while side.is_member(own()):
-                epoch: Epoch | None = yield TakeRecords(POLL_INTERVAL)
+                epoch: Epoch | None = yield AppendRecords(POLL_INTERVAL)
                 if epoch is None:
                     break
-                if side.holds(epoch):
+                if side.record_copied(epoch):
                     yield MayAcknowledge()
         if side.is_member(own()):
             yield Sleep(POLL_INTERVAL)

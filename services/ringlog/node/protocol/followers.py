@@ -1,4 +1,4 @@
-"""Replicas of zone partitions on a node: followers of the mutations topic, which is the log of every partition.
+"""Replicas of zone partitions on a node: consumers of the mutations topic, which is the log of every partition.
 
 The topic is already ordered, replicated and durable, so a group needs neither a second log nor an election (decision
 94). A replica contains the node's rows: everything below the position that is committed with them
@@ -27,7 +27,7 @@ Step = tuple[str, int]
 """The key of a partition, and the revision of its pending step."""
 
 
-class Followers:
+class RowGroupReplicas:
     """The port ``node.protocol.groups.GroupReplicas`` on the rows of a node, from one start to the next.
 
     Thread-safe: uses the lock of ``row_replica``.
@@ -39,7 +39,7 @@ class Followers:
         self._asked: set[Step] = set()
         self._failure: int | None = None
 
-    def follows(self, partition: ZonePartition) -> bool:
+    def has_caught_up(self, partition: ZonePartition) -> bool:
         """Return True once the rows have passed the point where the step began."""
         step = step_of(partition)
         with self._row_replica.lock:
@@ -53,27 +53,27 @@ class Followers:
         """Return the number of the cause after a disk failure, otherwise None."""
         return self._failure
 
-    def log(self, partition: ZonePartition) -> int:  # noqa: ARG002
+    def log_length(self, partition: ZonePartition) -> int:  # noqa: ARG002
         """Return the sum of the validated positions. All partitions share one log."""
         with self._row_replica.lock:
             return sum(self._row_replica.positions.values())
 
-    def only(self, steps: Collection[Step]) -> None:
+    def retain_steps(self, steps: Collection[Step]) -> None:
         """Forget the beginnings of all other steps."""
         with self._row_replica.lock:
             self._begun = {step: self._begun[step] for step in steps if step in self._begun}
             self._asked.intersection_update(steps)
 
-    def asked(self) -> tuple[Step, ...]:
-        """Return the steps that still lack a beginning. The caller reads the topic's end and passes it to ``begin``."""
+    def steps_without_start(self) -> tuple[Step, ...]:
+        """Return the steps that still lack a beginning. The caller reads the topic's end and calls ``set_start``."""
         with self._row_replica.lock:
             return tuple(sorted(self._asked))
 
-    def begin(self, steps: Collection[Step], ends: Mapping[int, int]) -> None:
+    def set_start(self, steps: Collection[Step], ends: Mapping[int, int]) -> None:
         """Set the beginning of these steps.
 
         Args:
-            ends: End offsets of the topic's partitions, read after ``asked`` returned the steps.
+            ends: End offsets of the topic's partitions, read after ``steps_without_start`` returned the steps.
         """
         with self._row_replica.lock:
             self._begun.update({step: ends for step in steps if step in self._asked})

@@ -38,7 +38,7 @@ REPORTS_MAX: Final = 5_000
 class GroupReplicas(Protocol):
     """The replicas of partitions on one node: a port."""
 
-    def follows(self, partition: ZonePartition) -> bool:
+    def has_caught_up(self, partition: ZonePartition) -> bool:
         """Return True once the replica has everything that its group had when the pending step began.
 
         Starts the replica if necessary. The caller is woken periodically.
@@ -50,10 +50,10 @@ class GroupReplicas(Protocol):
         The caller is woken when the replicas fail.
         """
 
-    def log(self, partition: ZonePartition) -> int:
+    def log_length(self, partition: ZonePartition) -> int:
         """Return the length of this node's log of a partition. It never decreases."""
 
-    def only(self, steps: Collection[Step]) -> None:
+    def retain_steps(self, steps: Collection[Step]) -> None:
         """Limit the work to these steps. Anything started for other steps may stop."""
 
 
@@ -80,7 +80,7 @@ class Member:
             if len(concerned) > REPORTS_MAX:
                 concerned.sort(key=lambda own: _waits_for_dead_nodes(state, own[1]))
             self._of, self._own = (state.zone_partitions, state.nodes), tuple(concerned)
-            self._replicas.only([step_of(one) for _, one in self._own if one.pending])
+            self._replicas.retain_steps([step_of(one) for _, one in self._own if one.pending])
         return tuple(islice(self._step_reports(state, epoch), REPORTS_MAX))
 
     def _concerned(self, state: ClusterState) -> Iterator[tuple[Zone, ZonePartition]]:
@@ -101,11 +101,11 @@ class Member:
                 continue
             kind = self._report_kind(one, epoch) if one.pending else ""
             if kind:
-                length = self._replicas.log(one) if kind == HAS else 0
+                length = self._replicas.log_length(one) if kind == HAS else 0
                 yield StreamReport(self._node, session(one, kind), length, NOTHING)
             lost = mode_of(zone).resets_itself and one.reached is not None and not can_go_on(state, zone, one)
             if lost and self._node in members(one):
-                yield StreamReport(self._node, session(one, COPY), self._replicas.log(one), NOTHING)
+                yield StreamReport(self._node, session(one, COPY), self._replicas.log_length(one), NOTHING)
 
     def _report_kind(self, one: ZonePartition, epoch: Epoch) -> str:
         """Return the kind of the report on the pending step, or an empty string."""
@@ -113,7 +113,7 @@ class Member:
             return ""
         if one.cancel is not None:
             return RETURNED
-        return HAS if one.revisions.pending <= epoch and self._replicas.follows(one) else ""
+        return HAS if one.revisions.pending <= epoch and self._replicas.has_caught_up(one) else ""
 
 
 def _waits_for_dead_nodes(state: ClusterState, one: ZonePartition) -> bool:

@@ -34,7 +34,7 @@ JOIN_RETRIED = (
 
 
 @dataclass(frozen=True, slots=True)
-class Answered:
+class ReportAnswer:
     """Report the answer to a request of the node."""
 
     command: Command
@@ -42,7 +42,7 @@ class Answered:
 
 
 @dataclass(frozen=True, slots=True)
-class After:
+class AwaitEpochAfter:
     """Wait for an epoch after this one. The driver may end the wait earlier."""
 
     epoch: Epoch
@@ -70,16 +70,19 @@ def register(me: RegisterNode, draw: Draw) -> Steps[None]:
         # checks for features that the cluster has come to require.
         if found is not None and (lacks := missing_feature(state, me.name, me.features)) is not None:
             raise NodeFailed(f"{lacks.code}: {lacks.detail}")
-        command = _news(me, found)
+        command = _registration_command(me, found)
         if command is None:
             return
         answer = yield from _answered(command, draw)
         # A rejection does not matter if another change has made the request unnecessary.
-        if isinstance(answer, RejectedResult) and _news(me, (yield Newest()).nodes.get(me.id)) == command:
+        if (
+            isinstance(answer, RejectedResult)
+            and _registration_command(me, (yield Newest()).nodes.get(me.id)) == command
+        ):
             yield from _wait(command, answer)
 
 
-def _news(me: RegisterNode, found: Node | None) -> RegisterNode | UpdateNode | None:
+def _registration_command(me: RegisterNode, found: Node | None) -> RegisterNode | UpdateNode | None:
     """Return the command that publishes this node or its current release, or None if the cluster knows both."""
     if found is None:
         return me
@@ -108,7 +111,7 @@ def join(node: NodeId, wish: Callable[[ClusterState], Steps[Command]], draw: Dra
 
 def _answered(command: Command, draw: Draw) -> Steps[Submitted]:
     answer: Submitted = yield from submit_until_answered(command, draw)
-    yield Answered(command, answer)
+    yield ReportAnswer(command, answer)
     return answer
 
 
@@ -118,4 +121,4 @@ def _wait(command: Command, answer: RejectedResult) -> Steps[None]:
         return  # The validator has forgotten the request and decided nothing. The next attempt is a new request.
     if answer.code not in JOIN_RETRIED:
         raise NodeFailed(f"{type(command).__name__}: {describe(answer)}")
-    yield After(answer.epoch)
+    yield AwaitEpochAfter(answer.epoch)

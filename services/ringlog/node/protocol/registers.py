@@ -28,7 +28,7 @@ from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node.errors import NodeFailed
 from ringlog.node.registers import registers
 from ringlog.node.registers.image import Image, StreamName
-from ringlog.node.registers.registers import Durable, RegisterFetch, RegisterReplica, Reply, Taken
+from ringlog.node.registers.registers import Admission, Durable, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.registers.spans import Span, Spans
 from ringlog.node.stream_work import works_of
 from ringlog.wire.data import Cells, JournalRecord, Key, ReadRequest, RegisterCell, StreamMark, WriteRequest
@@ -82,7 +82,7 @@ class DurableRegisters:
         one.
         """
         value = self.value
-        if not registers.is_news(value, state):
+        if not registers.is_newer(value, state):
             return None
         if registers.is_of_another_log(value, state):
             raise NodeFailed(_other_log(value.durable, state))
@@ -120,7 +120,7 @@ class DurableRegisters:
 
     # ------------------------------------------------------------------------------------- reads and writes
 
-    def take(self, request: WriteRequest | ReadRequest) -> Taken:
+    def admit(self, request: WriteRequest | ReadRequest) -> Admission:
         """Admit a request. Return the number of a write, the result of a read, or a refusal.
 
         Must not be called while an epoch is being adopted. The journal would otherwise have the epoch and the requests
@@ -160,7 +160,7 @@ class DurableRegisters:
         Return False if the stream is not wanted, or if cells do not belong to it under the adopted epoch. The source
         may then be behind or ahead.
         """
-        if fetch not in self.value.fetching or not registers.belongs(self.value.state, fetch, page):
+        if fetch not in self.value.fetching or not registers.page_matches_fetch(self.value.state, fetch, page):
             return False
         last = page.cells[-1][0]
         mark = StreamMark(fetch.operation, fetch.source, fetch.replication, last)

@@ -16,7 +16,7 @@ from typing import Final
 
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.protocol.registers import DurableRegisters
-from ringlog.node.registers.registers import Taken
+from ringlog.node.registers.registers import Admission
 from ringlog.node.rows import row_reads
 from ringlog.node.rows.replica import RowReplica
 from ringlog.protocol.effects import FOREVER, Steps
@@ -34,27 +34,31 @@ def is_within_reach(own: Epoch, named: Epoch) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Hold:
+class WaitUntil:
     """Wait until ``over`` returns True, at most ``timeout``. No outcome."""
 
     over: Callable[[], bool]
     timeout: Micros
 
 
-def take(registers: DurableRegisters, request: WriteRequest | ReadRequest, may_wait: bool = True) -> Steps[Taken]:
+def admit_register_request(
+    registers: DurableRegisters, request: WriteRequest | ReadRequest, may_wait: bool = True
+) -> Steps[Admission]:
     """Admit a request for a register, after a wait if the node is behind.
 
     Args:
         may_wait: False if too many other requests wait already.
     """
     if may_wait and is_within_reach(registers.value.state.epoch, request.epoch):
-        yield Hold(lambda: registers.value.state.epoch >= request.epoch, CATCH_UP)
+        yield WaitUntil(lambda: registers.value.state.epoch >= request.epoch, CATCH_UP)
     if registers.is_adopting:
-        yield Hold(lambda: not registers.is_adopting, FOREVER)
-    return registers.take(request)
+        yield WaitUntil(lambda: not registers.is_adopting, FOREVER)
+    return registers.admit(request)
 
 
-def answer(row_replica: RowReplica, request: ReadRowsRequest, may_wait: bool = True) -> Steps[ReadRowsReply]:
+def answer_row_request(
+    row_replica: RowReplica, request: ReadRowsRequest, may_wait: bool = True
+) -> Steps[ReadRowsReply]:
     """Return the answer to a well-formed request for rows, after a wait if the node is behind.
 
     Args:
@@ -62,5 +66,5 @@ def answer(row_replica: RowReplica, request: ReadRowsRequest, may_wait: bool = T
     """
     is_near = request.epoch <= row_replica.state.epoch + AHEAD_MAX
     if may_wait and is_near and row_reads.is_behind(row_replica, request):
-        yield Hold(lambda: not row_reads.is_behind(row_replica, request), CATCH_UP)
+        yield WaitUntil(lambda: not row_reads.is_behind(row_replica, request), CATCH_UP)
     return row_reads.answered(row_replica, request)

@@ -21,7 +21,7 @@ from ringlog.wire.data import Rows, RowVersion
 
 
 @dataclass(frozen=True, slots=True)
-class AskAgain:
+class StreamInterrupted:
     """The reason why a stream must be requested again.
 
     Attributes:
@@ -36,7 +36,7 @@ class AskAgain:
 class NextPage:
     """Fetch the next page. If ``is_first``, begin a new call after the last kept page.
 
-    Outcome: the page, an empty page at the end of the stream, or AskAgain.
+    Outcome: the page, an empty page at the end of the stream, or StreamInterrupted.
     """
 
     is_first: bool
@@ -55,7 +55,7 @@ class EndPages:
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class AwaitRetry:
     """Wait before the next attempt.
 
     Attributes:
@@ -82,35 +82,35 @@ def stream(
     while wanted():
         yield FaultPoint("streaming")
         if not tries.may_try(fetch, fetch.operation, state()):
-            yield Again(None)
+            yield AwaitRetry(None)
             continue
-        broken: AskAgain | None = yield from _called()
+        broken: StreamInterrupted | None = yield from _called()
         if broken is None:
             break
         # A call that reached its deadline after some progress is not a failed attempt: large streams need many calls.
         if not broken.is_late and wanted():
             now = yield WallClock()
-            again = tries.failed(fetch, fetch.operation, fetch.source, state(), broken.why, now)
-            yield Again(again, broken.why)
-    tries.over(fetch)
+            again = tries.record_failure(fetch, fetch.operation, fetch.source, state(), broken.why, now)
+            yield AwaitRetry(again, broken.why)
+    tries.forget(fetch)
 
 
-def _called() -> Steps[AskAgain | None]:
+def _called() -> Steps[StreamInterrupted | None]:
     """Perform one call. Return None if it completed the stream. A late call without progress counts as failed."""
     has_kept = False
     page = yield NextPage(is_first=True)
-    while not isinstance(page, AskAgain):
+    while not isinstance(page, StreamInterrupted):
         if not page:
             yield EndPages()
             return None
         if not (yield KeepPage(page)):
-            return AskAgain("nobody wants it any more, or what came was not asked for")
+            return StreamInterrupted("nobody wants it any more, or what came was not asked for")
         has_kept = True
         page = yield NextPage(is_first=False)
     return replace(page, is_late=page.is_late and has_kept)
 
 
-class GainedRows:
+class RowStreamProgress:
     """The progress of a stream of rows: the number of rows so far and the last one."""
 
     def __init__(self, rows: row_replica.RowReplica, fetch: row_replica.RowFetch) -> None:

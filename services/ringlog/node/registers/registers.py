@@ -166,7 +166,7 @@ PLACED_BY = ("placements", "keyspaces", "tablets", "tables")
 Newest = tuple[Epoch, str]
 """The newest epoch that the sender of a request knows, and the id of its state."""
 UNNAMED: Newest = (0, "")
-Taken = int | Reply | Behind
+Admission = int | Reply | Behind
 """The result of a request: the number of a write that is answered later, or an immediate answer."""
 Step = tuple[RegisterReplica, tuple[Reply, ...]]
 """The replica after a step, and its answers."""
@@ -190,7 +190,7 @@ def is_of_another_log(replica: RegisterReplica, state: ClusterState) -> bool:
     return contradicts(state, replica.durable.epoch, replica.durable.state_id)
 
 
-def is_news(replica: RegisterReplica, state: ClusterState) -> bool:
+def is_newer(replica: RegisterReplica, state: ClusterState) -> bool:
     """Return True if ``state`` is newer than the present state and not below the durable epoch."""
     return state.epoch >= replica.durable.epoch and state.epoch > replica.state.epoch
 
@@ -204,7 +204,7 @@ def adopt(replica: RegisterReplica, state: ClusterState, lost: Spans | None = No
     Args:
         lost: The result of ``lost_under``, if it is known.
     """
-    if not is_news(replica, state):
+    if not is_newer(replica, state):
         return replica, ()
     lost = lost_under(replica, state) if lost is None else lost
     # Admitted reads of lost registers are answered now, from the cells that the node still has.
@@ -224,7 +224,7 @@ def adopt(replica: RegisterReplica, state: ClusterState, lost: Spans | None = No
         tuple(fetch for fetch in replica.fetched if fetch.operation in wanted),
     )
     for work in wanted.values():
-        after = _begun(after, work)
+        after = _with_fetches(after, work)
     return after, (*answered, *refused)
 
 
@@ -277,10 +277,10 @@ def _lost_ranges(
     if now is was:
         return ()
     changed = changed_ranges(was, now)
-    return tuple(one for one, group in changed if not _stays(group, node, before))
+    return tuple(one for one, group in changed if not _replicated_since(group, node, before))
 
 
-def _stays(group: RangeGroup, node: NodeId, before: Epoch) -> bool:
+def _replicated_since(group: RangeGroup, node: NodeId, before: Epoch) -> bool:
     """Return True if the node has been a write replica since ``before``."""
     member = _member(group.write, node)
     return member is not None and member.since <= before
@@ -437,7 +437,7 @@ def receive_page(
     return _with(replica, cells) if fetch in replica.fetching else None
 
 
-def belongs(state: ClusterState, fetch: RegisterFetch, page: Cells) -> bool:
+def page_matches_fetch(state: ClusterState, fetch: RegisterFetch, page: Cells) -> bool:
     """Return True if all cells of a page belong to the fetch under ``state``.
 
     Cells of a dropped keyspace or table do not belong to it, even if a new one has the same name.
@@ -453,7 +453,7 @@ def spans_of(state: ClusterState, fetch: RegisterFetch) -> Spans:
     return Spans(dict.fromkeys(spaces_under(state, fetch.replication), fetch.ranges))
 
 
-def _begun(replica: RegisterReplica, work: StreamingWork) -> RegisterReplica:
+def _with_fetches(replica: RegisterReplica, work: StreamingWork) -> RegisterReplica:
     """Return the replica that also waits for the incomplete streams of ``work``, from its present sources."""
     if work.name in replica.received:
         return replica

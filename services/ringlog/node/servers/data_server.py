@@ -28,7 +28,7 @@ from ringlog.kernel.history import contradicts
 from ringlog.kernel.values import Epoch, NodeId
 from ringlog.node import checks
 from ringlog.node.errors import NodeFailed
-from ringlog.node.hosts.register_host import RegisterHost, hold
+from ringlog.node.hosts.register_host import RegisterHost, run_request_steps
 from ringlog.node.protocol import requests
 from ringlog.node.registers.cells import Excerpt
 from ringlog.node.registers.registers import Behind, RegisterFetch, Reply, read_reply, write_reply
@@ -239,7 +239,9 @@ class DataServer:
             return pack(ReadRowsReply(self._host.node, self._epoch(), refused))
         is_behind = self._epoch() < request.epoch or row_reads.is_behind(self._row_replica, request)
         with self._may_wait(request.epoch, is_behind) as may_wait:
-            reply = hold(self._row_replica.changed, requests.answer(self._row_replica, request, may_wait))
+            reply = run_request_steps(
+                self._row_replica.changed, requests.answer_row_request(self._row_replica, request, may_wait)
+            )
         if requests.is_within_reach(reply.epoch, request.epoch):
             self._named(request.epoch)
         return pack(reply)

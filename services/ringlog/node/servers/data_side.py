@@ -28,7 +28,7 @@ from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.identity import NodeFolder, NodeOptions
 from ringlog.node.log.entries import EntriesSide, LogOnDisk
 from ringlog.node.log.peer_requests import PeerAsking
-from ringlog.node.protocol.stream import GainedRows
+from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.registers.cells import CellMap
 from ringlog.node.registers.frames import JournalDamaged
 from ringlog.node.rows.replica import RowFetch, RowReplica
@@ -171,7 +171,7 @@ class DataSide:
     def pull_rows(self, fetch: RowFetch) -> None:
         """Fetch a stream of rows in the calling thread, until it is complete or no longer wanted."""
         row_replica, state = self._row_replica, self._row_replica.state
-        pull = RowPull(self._peers, self._host.node, state, GainedRows(row_replica, fetch))
+        pull = RowPull(self._peers, self._host.node, state, RowStreamProgress(row_replica, fetch))
         source = state.nodes[fetch.source].name
         self._puller.run_stream(fetch, pull, lambda: row_replica.wants(fetch), lambda: row_replica.state, source)
 

@@ -22,7 +22,7 @@ from ringlog.kernel.values import Epoch
 from ringlog.node.checks import cell_refusal, key_refusal
 from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost
-from ringlog.node.protocol.stream import Again, AskAgain, EndPages, KeepPage, NextPage, stream
+from ringlog.node.protocol.stream import AwaitRetry, EndPages, KeepPage, NextPage, StreamInterrupted, stream
 from ringlog.node.registers.registers import RegisterFetch
 from ringlog.node.rows.pages import Body, StreamBroken, received
 from ringlog.node.rows.replica import RowFetch
@@ -116,7 +116,7 @@ class Puller:
         reported = ""
         pages: Iterator[Sized] = iter(())
 
-        def next_page(effect: NextPage) -> AskAgain | Sized:
+        def next_page(effect: NextPage) -> StreamInterrupted | Sized:
             nonlocal pages
             if effect.is_first:
                 pages = pull.pages()
@@ -127,9 +127,9 @@ class Puller:
                     # Another node answers at this address: the connection is stale.
                     self._peers.forget(fetch.source)
                 is_late = isinstance(error, grpc.Call) and error.code() is grpc.StatusCode.DEADLINE_EXCEEDED
-                return AskAgain(str(error.details() if isinstance(error, grpc.Call) else error), is_late)
+                return StreamInterrupted(str(error.details() if isinstance(error, grpc.Call) else error), is_late)
 
-        def again(effect: Again) -> None:
+        def again(effect: AwaitRetry) -> None:
             nonlocal reported
             if effect.why not in ("", reported):
                 reported = effect.why
@@ -146,7 +146,7 @@ class Puller:
             NextPage: next_page,
             KeepPage: lambda effect: pull.keep(effect.page),
             EndPages: lambda _: ended(),
-            Again: again,
+            AwaitRetry: again,
         }
         steps = stream(fetch, self._tries, lambda: not stopping.is_set() and wanted(), state)
         run_steps(steps, lambda effect: handlers[type(effect)](effect))

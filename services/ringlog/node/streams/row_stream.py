@@ -16,7 +16,7 @@ from ringlog.kernel.history import state_id_at
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import NodeId
 from ringlog.node.checks import token_of_partition
-from ringlog.node.protocol.stream import GainedRows
+from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.rows.pages import Body, StreamBroken, received
 from ringlog.node.rows.replica import RowFetch
 from ringlog.node.rows.store import inside, order
@@ -57,7 +57,7 @@ def rows_of(body: Body, after: RowVersion | None, fetch: RowFetch) -> Rows:
 class RowPull:
     """A ``Pull`` of rows into ``gained``, requested under ``state``."""
 
-    def __init__(self, peers: Peers, node: NodeId, state: ClusterState, gained: GainedRows) -> None:
+    def __init__(self, peers: Peers, node: NodeId, state: ClusterState, gained: RowStreamProgress) -> None:
         self._peers = peers
         self._node = node
         self._cluster_id = state.cluster_id

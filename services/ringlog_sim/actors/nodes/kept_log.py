@@ -14,9 +14,9 @@ from ringlog.kernel.values import Micros, NodeId
 from ringlog.log.errors import LogUnavailable
 from ringlog.log.folding import Start
 from ringlog.log.port import LogRecord
-from ringlog.node.log.log_copy import HeldLog
-from ringlog.node.log.member_copy import goes_on
-from ringlog.node.protocol.copying import AwaitMember, CloseCopy, CopySide, OpenCopy, TakeRecords, keep_copy
+from ringlog.node.log.log_copy import CopyState
+from ringlog.node.log.member_copy import continue_or_restart
+from ringlog.node.protocol.copying import AppendRecords, AwaitMember, CloseCopy, CopyProgress, OpenCopy, keep_copy
 from ringlog.node.protocol.mutation_loop import MayAcknowledge, Sleep
 from ringlog_sim.devices.at_once import IDENTITY, TopicAtOnce
 from ringlog_sim.devices.broker import METADATA, SimRecord, SimTail
@@ -37,7 +37,7 @@ class KeptLog:
     records: tuple[LogRecord, ...] = ()
 
 
-class SimLogCopy(CopySide):
+class SimLogCopy(CopyProgress):
     """The copy of a node between two restarts. ``news`` fires when there may be more to acknowledge."""
 
     def __init__(self, sim: Simulation, host: SimHost, node: NodeId, replica: SimReplica, news: Signal) -> None:
@@ -48,7 +48,7 @@ class SimLogCopy(CopySide):
         self._news = news
         self._chance = Chance(sim.world.seed, f"copy/{host.name}/{host.incarnation}")
         self._slowness: Micros = Chance(sim.world.seed, f"copy/{host.name}").pick([1, 20, 200, 900]) * MS
-        self._log: HeldLog | None = None
+        self._log: CopyState | None = None
         self._tail: SimTail | None = None
         self._inbox: list[SimRecord] = []
         self._arrived = Signal()
@@ -62,7 +62,7 @@ class SimLogCopy(CopySide):
         }
         in_time: Performers = {
             AwaitMember: lambda _: self._await_member(),
-            TakeRecords: self._take,
+            AppendRecords: self._take,
             Sleep: lambda effect: self._rest(effect.time),
         }
         return perform(keep_copy(self, lambda: self._replica.state), at_once, in_time)
@@ -80,12 +80,12 @@ class SimLogCopy(CopySide):
         kept: KeptLog | None = host.disk.get(DISK)
         before = None
         if kept is not None:
-            before = HeldLog(IDENTITY, kept.base)
+            before = CopyState(IDENTITY, kept.base)
             for record in kept.records:
-                before.take(record)
+                before.append(record)
         topic = TopicAtOnce(sim.broker, METADATA, sim.log_ends.deaths, host)
         try:
-            held = goes_on(before, topic, lambda: sim.begin(f"{host.name}'s copy"), host.name)
+            held = continue_or_restart(before, topic, lambda: sim.begin(f"{host.name}'s copy"), host.name)
         except LogUnavailable:
             return False
         if held is not before:
@@ -98,7 +98,7 @@ class SimLogCopy(CopySide):
         self._inbox += records
         self._arrived.fire()
 
-    def _take(self, effect: TakeRecords) -> Step:
+    def _take(self, effect: AppendRecords) -> Step:
         held = self._log
         assert held is not None, "a copy is open"
         if not self._inbox:
@@ -107,7 +107,7 @@ class SimLogCopy(CopySide):
             yield self._chance.below(self._slowness) + 1
             taken = [LogRecord(one.offset, one.value, one.time) for one in self._inbox]
             self._inbox.clear()
-            self._keep(held, [record for record in taken if held.take(record)])
+            self._keep(held, [record for record in taken if held.append(record)])
         return held.at.state.epoch
 
     def _close(self) -> None:
@@ -116,7 +116,7 @@ class SimLogCopy(CopySide):
         self._log = self._tail = None
         self._inbox.clear()
 
-    def _keep(self, held: HeldLog, more: list[LogRecord]) -> None:
+    def _keep(self, held: CopyState, more: list[LogRecord]) -> None:
         """Store the new records on the disk."""
         kept: KeptLog = self._host.disk[DISK]
         kept = replace(kept, records=(*kept.records, *more))

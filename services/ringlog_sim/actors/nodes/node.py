@@ -16,7 +16,7 @@ from ringlog.kernel.commands.topology.nodes import DeclareDown, RegisterNode
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros
 from ringlog.node.errors import NodeFailed, RowsDamaged
-from ringlog.node.log.member_copy import CopiedSide
+from ringlog.node.log.member_copy import CopyGatedRegisters
 from ringlog.node.protocol.acks import (
     DiskFailed,
     Keep,
@@ -26,8 +26,8 @@ from ringlog.node.protocol.acks import (
     TopicEnds,
     acknowledge,
 )
-from ringlog.node.protocol.followers import Followers
-from ringlog.node.protocol.joining import After, Answered
+from ringlog.node.protocol.followers import RowGroupReplicas
+from ringlog.node.protocol.joining import AwaitEpochAfter, ReportAnswer
 from ringlog.node.protocol.lifecycle import (
     PEERS,
     AwaitLoads,
@@ -52,7 +52,7 @@ from ringlog.node.protocol.mutation_loop import (
     TailItem,
     WatermarkRequestFailed,
 )
-from ringlog.node.protocol.stream import AskAgain, EndPages, GainedRows, KeepPage, NextPage, stream
+from ringlog.node.protocol.stream import EndPages, KeepPage, NextPage, RowStreamProgress, StreamInterrupted, stream
 from ringlog.node.rows.partial_decode import Head
 from ringlog.node.rows.replica import NotReady, NotServed, RowFetch, RowReplica
 from ringlog.node.rows.store import RowStore, reads_from
@@ -198,7 +198,7 @@ class SimNode:
         for check in self.sim.on_began:
             check.began(self.registration.id)
         self._failure: RowsDamaged | None = None
-        replicas = self._replicas = Followers(self.row_replica)
+        replicas = self._replicas = RowGroupReplicas(self.row_replica)
         side = self.side = self._side()
         acks = acknowledge(self.row_replica, side, self.tries, incarnation(self.starts, self.name), replicas)
         wish = self._wish if self.tokens else None
@@ -214,7 +214,7 @@ class SimNode:
             return self.registers
         copy = SimLogCopy(self.sim, self.host, self.registration.id, self._replica, self._ack_signal)
         self.sim.world.spawn(self.host, f"{self.name}.copy", copy.run())
-        return CopiedSide(self.registers, copy, lambda: self.row_replica.state)
+        return CopyGatedRegisters(self.registers, copy, lambda: self.row_replica.state)
 
     @property
     def own_epoch(self) -> Epoch:
@@ -313,7 +313,7 @@ class SimNode:
             CaughtUp: lambda _: sim.world.tell(self.name, f"has caught up at epoch {self.row_replica.state.epoch}"),
             MayAcknowledge: lambda _: self._ack_signal.fire(),
             WatermarkRequestFailed: lambda _: None,
-            Answered: lambda _: None,
+            ReportAnswer: lambda _: None,
             MeasureTablets: _sizes,
         }
         in_time: Performers = {
@@ -327,7 +327,7 @@ class SimNode:
             TopicEnds: lambda _: sim.broker.ends(self.host, MUTATIONS),
             Sleep: _rest,
             SubmitCommand: self._submit_command,
-            After: lambda _: _rest(LATER),
+            AwaitEpochAfter: lambda _: _rest(LATER),
             AwaitLoads: self._await_loads,
             PublishLoad: self._publish_load,
         }
@@ -430,7 +430,12 @@ class SimNode:
     # ----------------------------------------------------------------------------------------- streaming
 
     def _fetch(self, fetch: RowFetch) -> Step:
-        sim, row_replica, gained, is_whole = self.sim, self.row_replica, GainedRows(self.row_replica, fetch), False
+        sim, row_replica, gained, is_whole = (
+            self.sim,
+            self.row_replica,
+            RowStreamProgress(self.row_replica, fetch),
+            False,
+        )
         source: SimNode = sim.shared["nodes"][fetch.source]
         newest = row_replica.state.epoch
         calls = StreamCalls(sim.world, self.host, source.host)
@@ -443,7 +448,7 @@ class SimNode:
             if is_whole and not effect.is_first:
                 return ()
             found = yield from calls.ask(effect, ask)
-            if isinstance(found, AskAgain):
+            if isinstance(found, StreamInterrupted):
                 sim.did["stream", found.why] += 1
                 return found
             page, is_whole = found

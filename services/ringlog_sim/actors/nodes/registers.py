@@ -17,12 +17,12 @@ from typing import TYPE_CHECKING, Any
 from ringlog.kernel.model.state import ClusterState
 from ringlog.kernel.values import Epoch, Micros, NodeId, OperationId
 from ringlog.node.protocol.registers import Done, DurableRegisters
-from ringlog.node.protocol.requests import Hold, take
-from ringlog.node.protocol.stream import Again, AskAgain, EndPages, KeepPage, NextPage, stream
+from ringlog.node.protocol.requests import WaitUntil, admit_register_request
+from ringlog.node.protocol.stream import AwaitRetry, EndPages, KeepPage, NextPage, StreamInterrupted, stream
 from ringlog.node.registers import registers
 from ringlog.node.registers.cells import Excerpt
 from ringlog.node.registers.image import Image, fold
-from ringlog.node.registers.registers import Behind, RegisterFetch, RegisterReplica, Reply, Taken
+from ringlog.node.registers.registers import Admission, Behind, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.rows.replica import NotReady, NotServed
 from ringlog.node.stream_attempts import StreamAttempts
 from ringlog.protocol.effects import FaultPoint, Steps, WallClock
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 def hold(world: SimWorld, changed: Signal, steps: Steps[Any]) -> Step:
     """Perform steps to their end. ``changed`` fires when a wait may be over."""
-    return perform(steps, {}, {Hold: lambda effect: wait_for(effect.over, changed, world, effect.timeout)})
+    return perform(steps, {}, {WaitUntil: lambda effect: wait_for(effect.over, changed, world, effect.timeout)})
 
 
 DISK = "registers"
@@ -213,7 +213,7 @@ class SimRegisters:
 
     def _answer(self, kept: DurableRegisters, message: Message) -> Step:
         request, came = message.request, self.sim.world.now
-        found: Taken = yield from hold(self.sim.world, self._adopted, take(kept, request))
+        found: Admission = yield from hold(self.sim.world, self._adopted, admit_register_request(kept, request))
         self.sim.did["register", "waits for the epoch"] += self.sim.world.now > came
         is_write = isinstance(request, WriteRequest)
         for check in self.sim.on_came:
@@ -310,16 +310,16 @@ class StreamCalls:
         self._until: Micros = 0
 
     def ask(self, effect: NextPage, ask: Callable[[Callable[[Any], None]], None]) -> Step:
-        """Return the answer to ``ask``, or AskAgain."""
+        """Return the answer to ``ask``, or StreamInterrupted."""
         world = self._world
         if effect.is_first:
             self._until = world.now + CALL_US
         try:
             return (yield from world.call(self._host, self._source, ask, max(self._until - world.now, 1)))
         except Unanswered as late:
-            return AskAgain(type(late).__name__, is_late=True)
+            return StreamInterrupted(type(late).__name__, is_late=True)
         except (NotYet, NotReady, NotServed) as waiting:
-            return AskAgain(type(waiting).__name__)
+            return StreamInterrupted(type(waiting).__name__)
 
 
 def streaming(
@@ -332,7 +332,7 @@ def streaming(
 ) -> tuple[dict[type, Callable[[Any], Any]], Performers]:
     """Return the performers of a stream to ``host``. ``news`` fires after the last attempt."""
 
-    def again(effect: Again) -> Step:
+    def again(effect: AwaitRetry) -> Step:
         if effect.seconds is None:
             news.fire()
         yield retry
@@ -340,4 +340,4 @@ def streaming(
     def turn(_: FaultPoint) -> Step:
         yield chance.below(slowness) + 1
 
-    return {WallClock: lambda _: world.clock(host)}, {FaultPoint: turn, Again: again}
+    return {WallClock: lambda _: world.clock(host)}, {FaultPoint: turn, AwaitRetry: again}

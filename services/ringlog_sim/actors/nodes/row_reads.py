@@ -73,7 +73,9 @@ def take(message: RowsMessage) -> None:
 def _answer(message: RowsMessage) -> Step:
     node, request = message.node, message.request
     sim, came = node.sim, node.sim.world.now
-    reply: ReadRowsReply = yield from hold(sim.world, node.turned, requests.answer(node.row_replica, request))
+    reply: ReadRowsReply = yield from hold(
+        sim.world, node.turned, requests.answer_row_request(node.row_replica, request)
+    )
     sim.did["rows", "waits"] += sim.world.now > came
     if reply.epoch < request.epoch:
         node.named(request.epoch)

@@ -25,7 +25,7 @@ from ringlog.kernel.model.state import ClusterState, RangeGroup
 from ringlog.kernel.model.zones import HIGH_AVAILABILITY
 from ringlog.kernel.tablets.groups import group_of, is_dead
 from ringlog.kernel.values import Epoch
-from ringlog.node.registers.registers import PLACED_BY, Behind, Reply, Taken
+from ringlog.node.registers.registers import PLACED_BY, Admission, Behind, Reply
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult, Submitted
 from ringlog.protocol.submission.submission import RequestKey
 from ringlog.wire.data import NOT_READY, Key
@@ -151,7 +151,7 @@ class RegistersCheck(Check):
         key: Key,
         is_write: bool,
         planned: ClusterState,
-        found: Taken,
+        found: Admission,
     ) -> None:
         """Check that a replica that is behind waits only for relevant changes, and otherwise answers like a current
         one.
