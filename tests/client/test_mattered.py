@@ -106,7 +106,7 @@ def group(state: ClusterState, key: Key) -> RangeGroup | None:
 def identity(state: ClusterState, key: Key) -> tuple[Epoch, str]:
     """What a register is of: the keyspace, and the table if it is of one."""
     found = state.tables.get(key.keyspace)
-    return registers.made_at(state, key.keyspace), "" if found is None else found.id
+    return registers.creation_epoch(state, key.keyspace), "" if found is None else found.id
 
 
 def faults(name: str) -> set[str]:

@@ -27,7 +27,7 @@ from ringlog.node.errors import NodeFailed
 from ringlog.node.identity import ACKNOWLEDGED, IDENTITY, NodeFolder, seen_in
 from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer
 from ringlog.node.registers.journal import recover
-from ringlog.node.registers.packed import packed
+from ringlog.node.registers.packed import encode_record
 from ringlog.node.rows.memory_rows import MemoryRows
 from ringlog.node.rows.pages import StreamBroken
 from ringlog.node.rows.replica import RowFetch, RowReplica
@@ -343,7 +343,7 @@ def _journals() -> tuple[bytes, ...]:
     sealer = Sealer(bytes(16))
     whole = sealer.head()
     for record in records:
-        whole += sealer.frame(packed(record), HEAD_BYTES, len(whole))
+        whole += sealer.frame(encode_record(record), HEAD_BYTES, len(whole))
     return (whole, sealer.head(), sealer.head()[:4])
 
 

@@ -15,7 +15,7 @@ from ringlog.node.registers import btree as tree
 from ringlog.node.registers.btree import Inner, Leaf, Node
 from ringlog.node.registers.cells import (
     CellMap,
-    Excerpt,
+    CellSnapshot,
     are_wellformed,
     bytes_of,
     bytes_of_cell,
@@ -23,8 +23,8 @@ from ringlog.node.registers.cells import (
     key_of,
     newest_of,
 )
-from ringlog.node.registers.packed import joined, packed, unpacked
-from ringlog.node.registers.spans import LOWEST, NOWHERE, WHOLE, Spans
+from ringlog.node.registers.packed import decode_record, encode_parts, encode_record
+from ringlog.node.registers.spans import LOWEST, NO_SPANS, WHOLE, Spans
 from ringlog.wire.data import JournalRecord, Key, RegisterCell, newest, pack, rank
 from ringlog.wire.errors import WireError
 
@@ -116,7 +116,7 @@ def test_spans_hold_the_tokens_of_their_ranges(parts: dict[str, list[Range]], ke
         assert one != other or last + 1 < first, "a gap between any two"
     assert bool(spans) == bool(found)
     assert key in Spans({key.keyspace: [WHOLE]})
-    assert key not in NOWHERE
+    assert key not in NO_SPANS
 
 
 @settings(max_examples=80)
@@ -128,7 +128,7 @@ def test_a_list_in_pages_goes_on_after_any_break(
     got: dict[Key, RegisterCell] = {}
     last: Key | None = None
     for number in range(40):
-        source: Iterator[tuple[Key, RegisterCell]] = Excerpt(cells, spans, {}).after(last)
+        source: Iterator[tuple[Key, RegisterCell]] = CellSnapshot(cells, spans, {}).after(last)
         page = [one for one, _ in zip(source, range(pages[number % len(pages)]), strict=False)]
         if not page:
             break
@@ -139,7 +139,7 @@ def test_a_list_in_pages_goes_on_after_any_break(
     wanted = {key: cell for key, cell in first.items() if plain_parts(parts, key)}
     assert wanted.keys() <= got.keys()
     assert all(plain_parts(parts, key) and key in cells for key in got)
-    whole = Excerpt(cells, spans, {})
+    whole = CellSnapshot(cells, spans, {})
     assert all(key in whole for key in got)
 
 
@@ -154,15 +154,15 @@ def test_byte_strings_ascend_as_keys_do_and_come_back(keys: list[Key], cells: li
 @given(WRITES, st.data())
 def test_packed_cells_come_back_anything_else_is_told(written: dict[Key, RegisterCell], data: st.DataObject) -> None:
     record = JournalRecord(epoch=3, cells=tuple(written.items()), gone=(("a", -5, 7),), ended=("join-1",))
-    payload = packed(record)
-    found, keys, cells = unpacked(payload)
+    payload = encode_record(record)
+    found, keys, cells = decode_record(payload)
     assert (found.epoch, found.gone, found.ended, found.cells) == (3, record.gone, record.ended, ())
     assert {key_of(key): cell_of(cell) for key, cell in zip(keys, cells, strict=True)} == written
-    assert len(packed(JournalRecord(cells=record.cells))) < len(payload), "cells alone have no record beside them"
+    assert len(encode_record(JournalRecord(cells=record.cells))) < len(payload), "cells alone have no record"
     cut = data.draw(st.integers(0, len(payload) - 1))
     for damaged in (payload[:cut], payload + b"x", pack(record)):
         with pytest.raises(WireError):
-            unpacked(damaged)
+            decode_record(damaged)
 
 
 @pytest.mark.parametrize(
@@ -172,7 +172,7 @@ def test_packed_cells_come_back_anything_else_is_told(written: dict[Key, Registe
 def test_what_no_tree_has_is_refused(key: bytes, cell: bytes) -> None:
     assert not are_wellformed([key], [cell])
     with pytest.raises(WireError, match="not_decodable"):
-        unpacked(joined(JournalRecord(), [key], [cell]))
+        decode_record(encode_parts(JournalRecord(), [key], [cell]))
 
 
 def test_a_cut_costs_its_edges_and_shares_the_rest() -> None:

@@ -25,7 +25,7 @@ from ringlog.kernel.commands.topology.operations import CancelOperation, RetryOp
 from ringlog.kernel.operations.gates import stopped_by
 from ringlog.kernel.operations.stages import FINISHED, PUBLISH_CDC_GENERATION, WRITE_BOTH_READ_NEW, WRITE_BOTH_READ_OLD
 from ringlog.kernel.values import CdcOptions, Column, Command, DatacenterReplication, Replication
-from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.journal import recover
 from ringlog.node.registers.registers import RegisterFetch
 from ringlog.node.rows.replica import KEPT
@@ -191,13 +191,13 @@ def test_a_stream_continues_after_either_side_is_killed(tmp_path: Path, monkeypa
         joiner.stop()
         mark = recover(joiner.folder)[0].marks[operation, world.nodes[1].id, "simple:1"]
         asked: list[Key | None] = []
-        listed = Excerpt.after
+        listed = CellSnapshot.after
 
-        def noted(cells: Excerpt, after: Key | None = None) -> Iterator[tuple[Key, RegisterCell]]:
+        def noted(cells: CellSnapshot, after: Key | None = None) -> Iterator[tuple[Key, RegisterCell]]:
             asked.append(after)
             return listed(cells, after)
 
-        monkeypatch.setattr(Excerpt, "after", noted)
+        monkeypatch.setattr(CellSnapshot, "after", noted)
         world.nodes[1].begin()
         joiner.begin()
         assert len(joiner.host.value.durable.cells) >= some

@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ringlog.node.registers.frames import HEAD_BYTES, JournalDamaged, Sealer, scan
-from ringlog.node.registers.image import Folding, Image, fold, records_of
+from ringlog.node.registers.image import Image, ImageBuilder, fold, records_of
 from ringlog.node.registers.journal import COMPACT_BYTES, IMAGE, JOURNAL, Journal, Pause, recover, write_image
-from ringlog.node.registers.packed import packed
+from ringlog.node.registers.packed import encode_record
 from ringlog.wire.data import JournalRecord, Key, RegisterCell, StreamMark, key_of
 
 KEYS = [Key("ks", token, b"k%d" % token) for token in range(4)]
@@ -98,7 +98,7 @@ def batches(records: list[JournalRecord], sizes: list[int]) -> tuple[bytes, list
         synced = len(data)
         some, rest = rest[:size], rest[size:]
         for record in some:
-            data += SEALER.frame(packed(record), synced, len(data))
+            data += SEALER.frame(encode_record(record), synced, len(data))
         ends.append(len(data))
     return data, ends
 
@@ -108,7 +108,7 @@ def batches(records: list[JournalRecord], sizes: list[int]) -> tuple[bytes, list
 def test_the_image_is_the_fold_of_the_records(records: list[JournalRecord]) -> None:
     image = folded(records)
     assert dict(image.cells) == plain(records)
-    again = Folding(Image())
+    again = ImageBuilder(Image())
     for record in records_of(image):
         again.add(record)
     assert again.image() == image
@@ -118,7 +118,7 @@ def test_the_image_is_the_fold_of_the_records(records: list[JournalRecord]) -> N
 @given(st.lists(RECORDS, min_size=1, max_size=6), st.lists(st.integers(1, 3), max_size=3))
 def test_a_crash_at_every_byte_keeps_what_was_synced(records: list[JournalRecord], sizes: list[int]) -> None:
     data, ends = batches(records, sizes)
-    whole = [packed(record) for record in records]
+    whole = [encode_record(record) for record in records]
     for cut in range(HEAD_BYTES, len(data) + 1):
         found = scan(data[:cut], "j", may_be_torn=True)
         assert list(found.payloads) == whole[: len(found.payloads)], "a beginning of what was written"
@@ -315,7 +315,7 @@ def test_images_are_a_small_multiple_of_what_was_appended(tmp_path: Path, monkey
     appended(kept, records)
     kept.close()
     assert len(sizes) > 2
-    assert sum(sizes) < 4 * sum(len(packed(record)) for record in records)
+    assert sum(sizes) < 4 * sum(len(encode_record(record)) for record in records)
     assert len(recover(tmp_path)[0].cells) == 600
 
 

@@ -18,7 +18,7 @@ from ringlog.kernel.model.state import ClusterState, Placement, RangeGroup, Repl
 from ringlog.kernel.ownership.placements import placement_of_keyspace
 from ringlog.node.rows import ownership as owners
 from ringlog.node.rows import replica as holders
-from ringlog.node.rows.ownership import NOTHING, Owned, Served, lost, owned_by
+from ringlog.node.rows.ownership import NOTHING, Owned, Served, lost_ranges, owned_by
 from ringlog.node.rows.replica import RowReplica
 from ringlog.node.rows.store import inside
 from tests.kernel.entries import applied
@@ -56,9 +56,9 @@ def test_from_what_was_served_before_as_from_nothing(number: int, kind: str) -> 
             owned = owned_by(now, node, served)
             assert owned == owned_by(now, node)
             for before, after in ((served[1], owned), (served[1], NOTHING), (None, owned), (None, NOTHING)):
-                gone, took = lost(before, after), NOTHING if before is None else before
+                gone, took = lost_ranges(before, after), NOTHING if before is None else before
                 for token in tokens:
-                    wanted = (before is None or took.takes(token)) and not after.takes(token)
+                    wanted = (before is None or took.accepts_writes(token)) and not after.accepts_writes(token)
                     assert inside(token, gone) == wanted
     assert owned_by(placed(LOG[0]), node, (placed(LOG[0]), NOTHING)) is NOTHING, "nothing has changed"
     assert LOGS["blocks"] == LOG

@@ -27,10 +27,10 @@ from ringlog.log.replicas.recent import RecentEntries
 from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.log import entries
-from ringlog.node.log.entries import PEERS_AT_ONCE, EntriesSide, LogOnDisk
+from ringlog.node.log.entries import PEERS_AT_ONCE, EntryServer, LogOnDisk
 from ringlog.node.log.log_copy import COPY
 from ringlog.node.log.member_copy import open_copy
-from ringlog.node.log.peer_requests import NamedEpochs, PeerAsking
+from ringlog.node.log.peer_requests import ClaimedEpochs, PeerRequests
 from ringlog.node.protocol import peers as protocol
 from ringlog.node.protocol.mutation_loop import Sleep
 from ringlog.node.protocol.peer_log_claims import PeerLogClaims
@@ -88,8 +88,8 @@ class History:
     def at(self, epoch: Epoch) -> bytes | None:
         return self.data[epoch]
 
-    def side(self, node: str = TWO, copy: LogOnDisk | None = None, page_bytes: int = PAGE) -> EntriesSide:
-        return EntriesSide(node, lambda: self.states[-1], lambda: self.recent, lambda: copy, page_bytes)
+    def side(self, node: str = TWO, copy: LogOnDisk | None = None, page_bytes: int = PAGE) -> EntryServer:
+        return EntryServer(node, lambda: self.states[-1], lambda: self.recent, lambda: copy, page_bytes)
 
 
 def fold_on(state: ClusterState, data: bytes) -> Folded:
@@ -111,18 +111,18 @@ def history(cluster: Cluster) -> History:
 def asked(
     claims: PeerLogClaims,
     own: ClusterState,
-    side: EntriesSide,
+    side: EntryServer,
     change: Callable[[EntriesReply], EntriesReply] = lambda one: one,
 ) -> tuple[str, EntriesReply]:
     """One page of a peer, changed on its way."""
-    reply = change(side.answered(claims.request(TWO, own)))
+    reply = change(side.answer(claims.request(TWO, own)))
     return claims.take(TWO, reply), reply
 
 
-def learned(claims: PeerLogClaims, own: ClusterState, side: EntriesSide) -> int:
+def learned(claims: PeerLogClaims, own: ClusterState, side: EntryServer) -> int:
     """All that the peer has; the number of pages."""
     pages, code = 0, ""
-    while not code and claims.newest(own).epoch < side.answered(claims.request(TWO, own)).epoch:
+    while not code and claims.newest(own).epoch < side.answer(claims.request(TWO, own)).epoch:
         code, _ = asked(claims, own, side)
         pages += 1
     assert code == ""
@@ -182,10 +182,10 @@ def test_questions_that_cannot_be_answered_are_refused_with_a_code(history: Hist
         (EntriesRequest(*whose, 10**6, state.state_id), BEHIND),
         (EntriesRequest(*whose, 5, uuid(99)), OTHER_HISTORY),
     ):
-        assert side.answered(request).refused == code
+        assert side.answer(request).refused == code
     for _ in range(PEERS_AT_ONCE):
-        assert side._free.acquire(blocking=False)
-    assert side.answered(EntriesRequest(*whose, 5, state.state_id)).refused == BUSY
+        assert side._slots.acquire(blocking=False)
+    assert side.answer(EntriesRequest(*whose, 5, state.state_id)).refused == BUSY
 
 
 @pytest.mark.parametrize("chunk_bytes", [700, 1_000_000])
@@ -224,7 +224,7 @@ def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Clu
         head = confirmed(cluster)
         filled(copy, cluster)
         side, own = History(cluster, 0).side(copy=copy), History(cluster).states[2]
-        (first, chunk) = side.answered(EntriesRequest(own.cluster_id, TWO, 2, own.state_id)).snapshot
+        (first, chunk) = side.answer(EntriesRequest(own.cluster_id, TWO, 2, own.state_id)).snapshot
         snapshot: Any = decode_snapshot_record(first)
         for changes, code in (
             ({"digest": "00"}, BAD_ENTRIES),
@@ -252,7 +252,7 @@ def test_what_is_not_right_in_a_snapshot_is_refused(tmp_path: Path, cluster: Clu
 @pytest.mark.parametrize("lie", [one for one in LIES if one not in ("copied", "ahead")])
 def test_a_page_that_is_no_part_of_the_chain_is_refused_whole(history: History, lie: str) -> None:
     own, claims = history.states[3], PeerLogClaims(fold_on)
-    honest = history.side().answered(claims.request(TWO, own))
+    honest = history.side().answer(claims.request(TWO, own))
     for seed in range(20):
         code, reply = asked(claims, own, history.side(), lambda one, s=seed: bent(one, lie, own, Chance(s, "")))
         last_was_cut = lie == "gap" and reply.entries == honest.entries[:-1]
@@ -328,7 +328,7 @@ class Driver:
         self.own = own
         self.waits = waits
         self.log = log
-        self.sides: dict[str, EntriesSide] = {}
+        self.sides: dict[str, EntryServer] = {}
         self.done: list[Any] = []
 
     def run(self, claims: PeerLogClaims, at: Callable[[Epoch], bytes | None]) -> list[Any]:
@@ -346,7 +346,7 @@ class Driver:
             case AskPeer(request):
                 self.done.append(request.node)
                 side = self.sides.get(request.node)
-                return None if side is None else side.answered(request)
+                return None if side is None else side.answer(request)
             case Sleep(time):
                 self.done.append(time)
             case PeerAnswered() as answered:
@@ -439,7 +439,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
     host, stopping = RegisterHost(TWO, tmp_path / "n2"), threading.Event()
     side = history.side(TWO)
     server = DataServer(
-        host, RowReplica(TWO), lambda: start.state.cluster_id, "127.0.0.1", entries=side.answered, named=lambda _: None
+        host, RowReplica(TWO), lambda: start.state.cluster_id, "127.0.0.1", entries=side.answer, named=lambda _: None
     )
     server.start()
 
@@ -453,7 +453,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
         with LogReplica(log, start=start) as replica:
             log.is_away = True
             replica.recent = RecentEntries()
-            asking = PeerAsking(ONE, replica, peers, stopping)
+            asking = PeerRequests(ONE, replica, peers, stopping)
             handlers = {Sleep: lambda effect: stopping.wait(effect.time / 1e6), **asking.handlers}
             thread = threading.Thread(target=_performed, args=(asking, handlers))
             thread.start()
@@ -478,7 +478,7 @@ def test_nodes_whose_broker_is_away_learn_from_each_other_and_serve_nothing_of_i
         host.close()
 
 
-def _performed(asking: PeerAsking, handlers: dict[type, Callable[[Any], Any]]) -> None:
+def _performed(asking: PeerRequests, handlers: dict[type, Callable[[Any], Any]]) -> None:
     try:
         run_steps(asking.steps(SystemDraw()), lambda effect: handlers[type(effect)](effect))
     except Stopped:
@@ -493,8 +493,8 @@ def _asked_raw(port: int, request: EntriesRequest) -> EntriesReply:
 
 
 def test_the_greatest_named_epoch_is_taken_once() -> None:
-    named = NamedEpochs()
+    named = ClaimedEpochs()
     named.report_epoch(4)
     named.report_epoch(9)
     named.report_epoch(5)
-    assert (named.taken(0), named.taken(0)) == (9, 0)
+    assert (named.take_greatest(0), named.take_greatest(0)) == (9, 0)

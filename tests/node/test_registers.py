@@ -16,7 +16,7 @@ from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_NEW, WRIT
 from ringlog.kernel.ownership.placements import group_at, placement_of_keyspace
 from ringlog.node.registers import cells as cells_module
 from ringlog.node.registers import registers
-from ringlog.node.registers.cells import CellMap, Excerpt
+from ringlog.node.registers.cells import CellMap, CellSnapshot
 from ringlog.node.registers.registers import Behind, Durable, RegisterReplica, Reply
 from ringlog.wire.data import Key, RegisterCell, key_of, newest
 from tests.kernel.entries import applied
@@ -117,7 +117,7 @@ def test_a_source_gives_its_cells_when_it_has_drained() -> None:
     assert registers.snapshot(source, fetch) == Behind(BOTH_OLD.epoch)
     source, _ = registers.apply(source, 1)
     found = registers.snapshot(source, fetch)
-    assert isinstance(found, Excerpt)
+    assert isinstance(found, CellSnapshot)
     cells = dict(found.after())
     assert cells == {KEY: RegisterCell(1, b"v")}
     after = registers.receive(written(joiner, 2, 2), fetch, cells)
@@ -221,7 +221,7 @@ def test_an_epoch_looks_at_no_cell_and_a_page_at_its_own(monkeypatch: pytest.Mon
     monkeypatch.setattr(cells_module, "key_of", noted)
     replica, _ = registers.adopt(replica, BOTH_OLD)
     found = registers.snapshot(replica, at(JOINER, BEFORE, BOTH_OLD).fetching[0])
-    assert isinstance(found, Excerpt)
+    assert isinstance(found, CellSnapshot)
     assert len(list(islice(found.after(), 10))) == 10
     assert len(looked_at) == 10
     looked_at.clear()

@@ -13,7 +13,7 @@ from ringlog.kernel.operations.stages import FINISHED, WRITE_BOTH_READ_OLD
 from ringlog.kernel.values import CdcOptions, Column, Replication, TabletOptions
 from ringlog.node.protocol.registers import DurableRegisters
 from ringlog.node.registers import registers
-from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.image import Image
 from ringlog.node.registers.registers import NOT_MEMBER, Behind, Reply
 from ringlog.node.rows.replica import RowReplica, SourceBehind
@@ -183,7 +183,7 @@ def test_registers_of_a_dropped_keyspace_do_not_come_into_the_next_one() -> None
 
 def page_of(source: DurableRegisters, fetch: registers.RegisterFetch, newest: int = 0) -> Cells:
     excerpt = registers.snapshot(source.value, fetch, newest)
-    assert isinstance(excerpt, Excerpt)
+    assert isinstance(excerpt, CellSnapshot)
     return excerpt.page(excerpt.after())
 
 

@@ -36,7 +36,7 @@ from ringlog.kernel.tablets.stages import (
 )
 from ringlog.kernel.values import CdcOptions, Column, Command, Replication, TabletOptions
 from ringlog.node.registers.registers import RegisterFetch
-from ringlog.node.stream_work import made_at
+from ringlog.node.stream_work import creation_epoch
 from ringlog.wire.data import BAD_STREAM, Cells, RegisterCell, key_of
 from tests.kernel.entries import uuid
 from tests.node.data_world import DataWorld, until
@@ -158,7 +158,9 @@ def test_a_session_that_turned_back_keeps_nothing_and_takes_nothing(world: DataW
     drive(world, CLEANUP_TARGET)
     assert held(world, target.id, found) == {}
     assert source.host.snapshot(fetch, 0) == BAD_STREAM
-    late = Cells(((key_of(TABLE, min(of(found))), RegisterCell(9, b"late")),), ((TABLE, made_at(world.state, TABLE)),))
+    late = Cells(
+        ((key_of(TABLE, min(of(found))), RegisterCell(9, b"late")),), ((TABLE, creation_epoch(world.state, TABLE)),)
+    )
     assert not target.host.receive_page(fetch, late)
     drive(world)
     assert held(world, target.id, found) == {}

@@ -53,11 +53,11 @@ class StreamingWork:
     epoch: Epoch
     sources: tuple[Source, ...]
 
-    def given(self, source: NodeId, replication: str) -> set[Range]:
+    def ranges_from(self, source: NodeId, replication: str) -> set[Range]:
         """Return the ranges of a replication that ``source`` sends."""
         return {(one.start, one.end) for one in self.sources if (one.source, one.replication) == (source, replication)}
 
-    def taken(self, target: NodeId) -> dict[tuple[NodeId, str], tuple[Range, ...]]:
+    def ranges_to(self, target: NodeId) -> dict[tuple[NodeId, str], tuple[Range, ...]]:
         """Return the ranges that ``target`` receives, in order, by (source, replication)."""
         wanted: dict[tuple[NodeId, str], list[Range]] = {}
         for one in self.sources:
@@ -66,14 +66,14 @@ class StreamingWork:
         return {where: tuple(sorted(ranges)) for where, ranges in sorted(wanted.items())}
 
 
-def works_of(state: ClusterState, node: NodeId) -> dict[str, StreamingWork]:
+def works_for_node(state: ClusterState, node: NodeId) -> dict[str, StreamingWork]:
     """Return the work that ``node`` has to report on, by name. Excludes tablets without a known source."""
     streaming = (one for one in state.operations.values() if one.stage in REPORTED_STAGES)
     found = [*(_of_operation(one) for one in streaming if node in gaining_nodes(one)), *_of_tablets(state, node)]
     return {work.name: work for work in sorted(found, key=lambda work: work.name)}
 
 
-def work_of(state: ClusterState, name: str) -> StreamingWork | None:
+def work_by_name(state: ClusterState, name: str) -> StreamingWork | None:
     """Return the open work of that name, for one of its sources, or None."""
     operation = state.operations.get(name)
     if operation is not None:
@@ -127,7 +127,7 @@ def _of_session(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> Stre
 # -------------------------------------------------------------------------------------------------------- spaces
 
 
-def placed(state: ClusterState, space: str) -> Placement | TabletMap | None:
+def placement_of_space(state: ClusterState, space: str) -> Placement | TabletMap | None:
     """Return the placement of a space, or None if the space does not exist."""
     keyspace, _, table = space.partition(".")
     if not table:
@@ -136,7 +136,7 @@ def placed(state: ClusterState, space: str) -> Placement | TabletMap | None:
     return None if found is None else map_of(state, found)
 
 
-def made_at(state: ClusterState, space: str) -> Epoch:
+def creation_epoch(state: ClusterState, space: str) -> Epoch:
     """Return the epoch that created a space: its keyspace or, with tablets, its table. 0: it does not exist.
 
     A dropped space of the same name has an earlier epoch.
@@ -145,7 +145,7 @@ def made_at(state: ClusterState, space: str) -> Epoch:
     return max(0 if keyspace is None else keyspace.made, 0 if table is None else table.made)
 
 
-def joined_at(state: ClusterState, space: str) -> Epoch:
+def merge_epoch(state: ClusterState, space: str) -> Epoch:
     """Return the epoch that last merged the placement of a space's keyspace with another, or 0.
 
     Members had the data before that epoch, regardless of their ``since``.
@@ -154,7 +154,7 @@ def joined_at(state: ClusterState, space: str) -> Epoch:
     return 0 if found is None else found.joined
 
 
-def group_in(found: Placement | TabletMap | None, token: Token) -> RangeGroup | None:
+def replicas_of_token(found: Placement | TabletMap | None, token: Token) -> RangeGroup | None:
     """Return the replicas of a token, or None if it has none. O(log n)."""
     if isinstance(found, TabletMap):
         return group_of(found.tablet(found.index_of(token)))

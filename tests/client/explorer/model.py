@@ -29,7 +29,7 @@ from typing import Any
 from ringlog.client.data.plans import RequestPlan
 from ringlog.kernel.values import Epoch
 from ringlog.node.registers import registers
-from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.registers import Behind, RegisterReplica, Reply
 from ringlog.wire.data import RegisterCell
 from tests.client.explorer.coordinators import FIRST_READ, READ, WRITE, Coordinators, Scenario
@@ -190,7 +190,7 @@ class Explorer:
         since = next((one.since for one in group.write if one.node == self.nodes[place]), None)
         if since is None:
             return False
-        since = max(since, registers.made_at(replica.state, self.key.keyspace))
+        since = max(since, registers.creation_epoch(replica.state, self.key.keyspace))
         if what != "written":
             since = max(since, group.changed)
         return not any(told == what and self.log[index].epoch >= since for index, told in local.answers)
@@ -225,7 +225,7 @@ class Explorer:
     def _rows(self, place: int, shape: int, fetch: registers.RegisterFetch) -> bool | None:
         """Whether a source's snapshot has the value; None if it gives none now."""
         found = registers.snapshot(self.registers_of(place, shape), fetch)
-        return self.key in found if isinstance(found, Excerpt) else None
+        return self.key in found if isinstance(found, CellSnapshot) else None
 
     def _received(self, place: int, number: int, fetch: registers.RegisterFetch, has: bool) -> int | None:
         local: Local = self.locals.values[number]

@@ -19,7 +19,7 @@ from ringlog.kernel.tablets.gates import must_report
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere
 from ringlog.kernel.tablets.stages import session
 from ringlog.kernel.values import StreamReport, Witness
-from ringlog.node.stream_work import group_in, placed, works_of
+from ringlog.node.stream_work import placement_of_space, replicas_of_token, works_for_node
 from tests.client.explorer.coordinators import Scenario
 
 GateRule = Callable[[Gate, tuple[Witness, ...]], bool]
@@ -63,13 +63,13 @@ class Way:
 
     def group(self, state: ClusterState) -> RangeGroup:
         """Who serves the key."""
-        group = group_in(placed(state, self.key.keyspace), self.key.token)
+        group = replicas_of_token(placement_of_space(state, self.key.keyspace), self.key.token)
         assert group is not None
         return group
 
     def tablet(self, state: ClusterState) -> tuple[TabletMap, Tablet] | None:
         """The tablet of the key, if it is in one that is in transition."""
-        tablets = placed(state, self.key.keyspace)
+        tablets = placement_of_space(state, self.key.keyspace)
         if not isinstance(tablets, TabletMap):
             return None
         tablet = tablets.tablet(tablets.index_of(self.key.token))
@@ -191,7 +191,7 @@ class Way:
             for state in self.log
             if self.tablet(state) is not None
             for other in self.nodes  # a source has no part in the work of its target
-            for work in works_of(state, other).values()
+            for work in works_for_node(state, other).values()
             for one in work.sources
             if node in (one.source, one.target)
         }

@@ -19,7 +19,7 @@ from ringlog.kernel.tablets.groups import group_of, streams_of
 from ringlog.kernel.zones.data import goal_of, holders
 from ringlog.kernel.zones.resets import can_go_on
 from ringlog.kernel.zones.salvage import having, may_lose, unsaved
-from ringlog.node.stream_work import works_of
+from ringlog.node.stream_work import works_for_node
 from ringlog.operator.views.zone_explanations import explain
 from ringlog.protocol.rebalancer.zone_waits import OPERATION, VOTERS, waits_of
 from tests.kernel.entries import entry
@@ -100,9 +100,9 @@ def test_nobody_reads_the_survivor_before_he_has_what_the_others_have_who_are_al
     (survivor, other) = ids("DA")
     assert [one.node for one in tablet.transition.next] == [survivor]  # type: ignore[union-attr]
     assert streams_of(tablet, state.nodes, anywhere=True) == ((other, survivor),)
-    assert {one.source for work in works_of(state, survivor).values() for one in work.sources} == {other}
+    assert {one.source for work in works_for_node(state, survivor).values() for one in work.sources} == {other}
     assert [one.node for one in group_of(tablet).read] == [one.node for one in tablet.replicas], "nobody new reads"
-    assert works_of(state, other) == {}, "only the survivor reports"
+    assert works_for_node(state, other) == {}, "only the survivor reports"
     state = steps(state, 1)
     group = group_of(state.tablets[TABLE].tablet(0))
     assert ([one.node for one in group.read], len(group.write)) == ([survivor], 5)
@@ -130,10 +130,10 @@ def test_who_comes_back_between_the_report_and_the_step_gives_too() -> None:
     state = done(state, DeclareDown(gone, ""))
     step = next(one for one in of_coordinator(state) if isinstance(one, AdvanceTablets))
     assert tried(state, step)[1] == ""
-    (early,) = works_of(state, survivor)
+    (early,) = works_for_node(state, survivor)
     state = done(state, DeclareUp(gone, ""))
     assert tried(state, step)[1] in ("bad_field", "gate_not_met"), "it was reported without who is back"
-    ((late, work),) = works_of(state, survivor).items()
+    ((late, work),) = works_for_node(state, survivor).items()
     assert late != early
     assert {one.source for one in work.sources} == {gone, stays}
     state, _ = led(state)

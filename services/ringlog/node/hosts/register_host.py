@@ -24,7 +24,7 @@ from ringlog.node.errors import COPY, NodeFailed, RegistersForeign
 from ringlog.node.protocol.registers import Done, DurableRegisters
 from ringlog.node.protocol.requests import WaitUntil, admit_register_request
 from ringlog.node.registers import registers
-from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.image import Image
 from ringlog.node.registers.journal import COMPACT_BYTES, Journal
 from ringlog.node.registers.registers import Behind, RegisterFetch, RegisterReplica, Reply
@@ -159,7 +159,7 @@ class RegisterHost:
 
     # ------------------------------------------------------------------------------------------- streaming
 
-    def snapshot(self, fetch: RegisterFetch, newest: Epoch) -> Excerpt | Behind | str:
+    def snapshot(self, fetch: RegisterFetch, newest: Epoch) -> CellSnapshot | Behind | str:
         """Return the cells of a stream as a source, Behind until they are available, or the code of a refusal."""
         return registers.snapshot(self.value, fetch, newest)
 

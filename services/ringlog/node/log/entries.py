@@ -44,7 +44,7 @@ class LogOnDisk(Protocol):
         ...
 
 
-class EntriesSide:
+class EntryServer:
     """The server side of log requests for one node. Thread-safe.
 
     Args:
@@ -67,19 +67,19 @@ class EntriesSide:
         self._recent = recent
         self._copy = copy
         self._page_bytes = page_bytes
-        self._free = threading.BoundedSemaphore(PEERS_AT_ONCE)
-        self._cut: tuple[Start, tuple[bytes, ...]] | None = None
+        self._slots = threading.BoundedSemaphore(PEERS_AT_ONCE)
+        self._chunk_cache: tuple[Start, tuple[bytes, ...]] | None = None
 
-    def answered(self, request: EntriesRequest) -> EntriesReply:
+    def answer(self, request: EntriesRequest) -> EntriesReply:
         """Return the reply to a request that is addressed to this node and cluster."""
-        if not self._free.acquire(blocking=False):
+        if not self._slots.acquire(blocking=False):
             return EntriesReply(self._node, self._state().epoch, BUSY)
         try:
-            return self._answered(request)
+            return self._answer(request)
         finally:
-            self._free.release()
+            self._slots.release()
 
-    def _answered(self, request: EntriesRequest) -> EntriesReply:
+    def _answer(self, request: EntriesRequest) -> EntriesReply:
         copy, state = self._copy(), self._state()
         head = self._node, state.epoch
         if refused := entries_refusal(request):
@@ -104,10 +104,10 @@ class EntriesSide:
 
     def _chunk(self, base: Start, number: int) -> tuple[bytes, ...]:
         """Return the head of the snapshot, and the chunk with this number if it exists."""
-        chunk_cache = self._cut
+        chunk_cache = self._chunk_cache
         # Splitting the state is expensive and a peer asks once per chunk, so keep the chunks of the current snapshot.
         if chunk_cache is None or chunk_cache[0] is not base:
             head, chunks = encode_snapshot(base, "", self._node, 0, base.state.state_id)
             records = encode_snapshot_record(head), *map(encode_snapshot_record, chunks)
-            chunk_cache = self._cut = base, records
+            chunk_cache = self._chunk_cache = base, records
         return chunk_cache[1][:1] + chunk_cache[1][number + 1 : number + 2]

@@ -37,8 +37,8 @@ POLL_INTERVAL_S: Final = 0.5
 log = get_logger("ringlog.node")
 
 
-class NamedEpochs:
-    """The greatest epoch that messages have named since the last call of ``taken``. Thread-safe."""
+class ClaimedEpochs:
+    """The greatest epoch that messages have named since the last call of ``take_greatest``. Thread-safe."""
 
     def __init__(self) -> None:
         self._changed = threading.Condition()
@@ -51,7 +51,7 @@ class NamedEpochs:
                 self._greatest = epoch
                 self._changed.notify_all()
 
-    def taken(self, timeout_s: float) -> Epoch:
+    def take_greatest(self, timeout_s: float) -> Epoch:
         """Wait for a named epoch, return the greatest one and reset it. Return 0 after the timeout."""
         with self._changed:
             self._changed.wait_for(lambda: self._greatest, timeout_s)
@@ -59,7 +59,7 @@ class NamedEpochs:
             return found
 
 
-class PeerAsking:
+class PeerRequests:
     """The client side of log requests for one node. ``newest_epoch`` is thread-safe.
 
     Args:
@@ -67,17 +67,17 @@ class PeerAsking:
     """
 
     def __init__(self, node: NodeId, own: LogReplica, peers: Peers, stopping: threading.Event) -> None:
-        self.named = NamedEpochs()
+        self.named = ClaimedEpochs()
         self._node = node
         self._own = own
         self._peers = peers
         self._stopping = stopping
-        self._claims = PeerLogClaims(self._fold_on)
+        self._claims = PeerLogClaims(self._fold_entry)
         self._seldom = RateLimitedWarnings(log)
         self.handlers: dict[type, Callable[[Any], Any]] = {
-            AwaitBehind: lambda effect: self._await(effect.timeout / 1e6),
+            AwaitBehind: lambda effect: self._await_claimed_epoch(effect.timeout / 1e6),
             AskLog: lambda effect: self._ask_log(effect.timeout / 1e6),
-            AskPeer: lambda effect: self._ask(effect.request),
+            AskPeer: lambda effect: self._ask_peer(effect.request),
             PeerAnswered: self._report_peer,
             PeerRefuted: lambda effect: log.error("peer_refuted", peer=effect.peer, epoch=self._own.state.epoch),
         }
@@ -91,18 +91,18 @@ class PeerAsking:
         """Return the steps to perform with ``handlers`` in a dedicated thread."""
         return ask_peers(self._node, lambda: self._own.state, self._claims, self._own.recent.at, draw)
 
-    def _fold_on(self, state: ClusterState, data: bytes) -> Folded:
+    def _fold_entry(self, state: ClusterState, data: bytes) -> Folded:
         """Fold an entry of a peer. The replica reuses the result if the log delivers the same bytes."""
         item = decode_entry(data)
         if isinstance(item, UnreadableEntry):
             return fold(state, item)
         return self._own.read_ahead.fold(state, EncodedEntry(item, data))
 
-    def _await(self, timeout_s: float) -> Epoch:
+    def _await_claimed_epoch(self, timeout_s: float) -> Epoch:
         until = time.monotonic() + timeout_s
         while not self._stopping.is_set():
             left = until - time.monotonic()
-            found = self.named.taken(max(min(left, POLL_INTERVAL_S), 0))
+            found = self.named.take_greatest(max(min(left, POLL_INTERVAL_S), 0))
             if found or left <= POLL_INTERVAL_S:
                 return found
         raise Stopped
@@ -113,7 +113,7 @@ class PeerAsking:
         except (LogUnavailable, TopicMissing, WaitTimedOut):
             return None
 
-    def _ask(self, request: EntriesRequest) -> EntriesReply | None:
+    def _ask_peer(self, request: EntriesRequest) -> EntriesReply | None:
         answer = Future[bytes | None]()
         self._peers.call(request.node, "Entries", pack(request), ANSWER_TIMEOUT / 1e6, answer.set_result)
         while not answer.done():  # The call has a deadline of its own.

@@ -30,7 +30,7 @@ from ringlog.node.registers import registers
 from ringlog.node.registers.image import Image, StreamName
 from ringlog.node.registers.registers import Admission, Durable, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.registers.spans import Span, Spans
-from ringlog.node.stream_work import works_of
+from ringlog.node.stream_work import works_for_node
 from ringlog.wire.data import Cells, JournalRecord, Key, ReadRequest, RegisterCell, StreamMark, WriteRequest
 
 Done = Callable[[], None]
@@ -97,7 +97,7 @@ class DurableRegisters:
         self.is_adopting = True
         # List only spans with cells or pending writes: a node may lose many ranges that contain nothing.
         gone = tuple(span for span in lost if _is_in_use(self.value, span))
-        wanted = works_of(state, self.node)
+        wanted = works_for_node(state, self.node)
         ended = tuple(sorted({name[0] for name in self._marks}.difference(wanted)))
         record = JournalRecord(epoch=state.epoch, ended=ended, state_id=state.state_id, gone=gone)
         self._journal.append(record, partial(self._adopted, state, lost, ended, done))

@@ -152,7 +152,7 @@ class CellMap:
         return self if root is self.root else CellMap(root)
 
 
-class Excerpt:
+class CellSnapshot:
     """A snapshot of the cells in some spans.
 
     Args:

@@ -15,7 +15,7 @@ from immutables import Map
 from ringlog.kernel.values import Epoch, NodeId, OperationId
 from ringlog.node.registers import btree as tree
 from ringlog.node.registers.cells import CellMap, newest_of
-from ringlog.node.registers.packed import NOTHING, Unpacked, packed, unpacked
+from ringlog.node.registers.packed import NOTHING, Unpacked, decode_record, encode_record
 from ringlog.wire.data import JournalRecord, Key, StreamMark
 
 RECORD_CELLS = 1_000
@@ -45,7 +45,7 @@ class Image:
     node: NodeId = ""
 
 
-class Folding:
+class ImageBuilder:
     """The fold of many records. Added cells are collected and merged into the tree together, which is faster."""
 
     def __init__(self, image: Image) -> None:
@@ -79,8 +79,8 @@ class Folding:
 
 def fold(image: Image, record: JournalRecord) -> Image:
     """Return the image after one more record."""
-    folding = Folding(image)
-    folding.add(unpacked(packed(record)))
+    folding = ImageBuilder(image)
+    folding.add(decode_record(encode_record(record)))
     return folding.image()
 
 

@@ -45,8 +45,8 @@ from ringlog.node.registers.frames import (
     write_frames,
     write_whole,
 )
-from ringlog.node.registers.image import Folding, Image, records_of
-from ringlog.node.registers.packed import Unpacked, joined, packed, unpacked
+from ringlog.node.registers.image import Image, ImageBuilder, records_of
+from ringlog.node.registers.packed import Unpacked, decode_record, encode_parts, encode_record
 from ringlog.runtime.logs import get_logger
 from ringlog.wire.data import JournalRecord
 from ringlog.wire.errors import WireError
@@ -109,7 +109,7 @@ class Journal:
         Args:
             done: Called in the journal's thread when the record is on disk; never after a failure. Must not block.
         """
-        data = packed(record)
+        data = encode_record(record)
         with self._changed:
             self._waiting.append((data, done))
             self._changed.notify()
@@ -209,7 +209,7 @@ def recover(folder: Path) -> tuple[Image, int, int]:
         left.unlink()
     images, journals = _numbered(folder, IMAGE), _numbered(folder, JOURNAL)
     covered = max(images, default=0)
-    folding = Folding(_read_image(images[covered]) if covered else Image())
+    folding = ImageBuilder(_read_image(images[covered]) if covered else Image())
     later = sorted(number for number in journals if number > covered)
     if later != list(range(covered + 1, covered + 1 + len(later))):
         raise JournalDamaged(f"{folder} has the journals {later} after image {covered}: one is missing")
@@ -243,12 +243,12 @@ def write_image(folder: Path, image: Image, covered: int, pause: Pause = lambda 
 
 def _write(path: Path, records: Iterable[Unpacked], pause: Pause = lambda _: None) -> int:
     """Write a complete file before it gets its name. Return its size. Raises OSError."""
-    return write_frames(path, (joined(record, keys, cells) for record, keys, cells in records), pause)
+    return write_frames(path, (encode_parts(record, keys, cells) for record, keys, cells in records), pause)
 
 
 def _read_image(path: Path) -> Image:
     scanned = scan(path.read_bytes(), path.name, may_be_torn=False)
-    folding, total = Folding(Image()), -1
+    folding, total = ImageBuilder(Image()), -1
     for found in _records(scanned, path.name):
         folding.add(found)
         total = found[0].total
@@ -260,7 +260,7 @@ def _read_image(path: Path) -> Image:
 
 def _records(scanned: Scanned, name: str) -> tuple[Unpacked, ...]:
     try:
-        return tuple(unpacked(payload) for payload in scanned.payloads)
+        return tuple(decode_record(payload) for payload in scanned.payloads)
     except WireError as error:
         raise JournalDamaged(f"{name} holds what is no record of this release: {error}") from error
 

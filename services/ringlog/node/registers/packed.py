@@ -29,13 +29,13 @@ Unpacked = tuple[JournalRecord, Sequence[bytes], Sequence[bytes]]
 """A record without cells, the encoded registers, and their encoded cells."""
 
 
-def packed(record: JournalRecord) -> bytes:
+def encode_record(record: JournalRecord) -> bytes:
     """Encode a record with its cells. Raises WireError if a field does not fit."""
     keys, values = _cells_of(record)
-    return joined(replace(record, cells=()) if keys else record, keys, values)
+    return encode_parts(replace(record, cells=()) if keys else record, keys, values)
 
 
-def joined(record: JournalRecord, keys: Sequence[bytes], values: Sequence[bytes]) -> bytes:
+def encode_parts(record: JournalRecord, keys: Sequence[bytes], values: Sequence[bytes]) -> bytes:
     """Encode a record without cells, and cells that are already encoded. Raises WireError if a field does not fit."""
     head = b"" if record == NOTHING else pack(record)
     count = len(keys)
@@ -43,7 +43,7 @@ def joined(record: JournalRecord, keys: Sequence[bytes], values: Sequence[bytes]
     return b"".join((_HEAD.pack(_TAG, len(head)), head, lengths, *keys, *values))
 
 
-def unpacked(payload: bytes) -> Unpacked:
+def decode_record(payload: bytes) -> Unpacked:
     """Decode a payload. Raises WireError."""
     if payload[:1] != _TAG:
         raise WireError("not_decodable", f"{len(payload)} bytes of cells", "no tag")

@@ -37,19 +37,19 @@ from ringlog.kernel.model.state import EMPTY_STATE, ClusterState, Placement, Ran
 from ringlog.kernel.model.tablet_map import TabletMap
 from ringlog.kernel.ring.ranges import Range
 from ringlog.kernel.values import Epoch, NodeId
-from ringlog.node.registers.cells import CellMap, Excerpt
-from ringlog.node.registers.spans import NOWHERE, WHOLE, Spans
+from ringlog.node.registers.cells import CellMap, CellSnapshot
+from ringlog.node.registers.spans import NO_SPANS, WHOLE, Spans
 from ringlog.node.stream_work import (
     StreamingWork,
     changed_ranges,
-    group_in,
-    joined_at,
-    made_at,
-    placed,
+    creation_epoch,
+    merge_epoch,
+    placement_of_space,
+    replicas_of_token,
     spaces,
     spaces_under,
-    work_of,
-    works_of,
+    work_by_name,
+    works_for_node,
 )
 from ringlog.wire.data import (
     BAD_STREAM,
@@ -212,7 +212,7 @@ def adopt(replica: RegisterReplica, state: ClusterState, lost: Spans | None = No
     refused = tuple(
         Reply(write.number, state.epoch, refused=NOT_MEMBER) for write in replica.pending if write.key in lost
     )
-    wanted = works_of(state, replica.node)
+    wanted = works_for_node(state, replica.node)
     after = RegisterReplica(
         replica.node,
         Durable(state.epoch, replica.durable.cells.without(lost), state.state_id),
@@ -246,18 +246,18 @@ def lost_under(replica: RegisterReplica, state: ClusterState) -> Spans:
     """
     old = replica.state if is_ready(replica) else None
     if old is not None and all(getattr(state, part) is getattr(old, part) for part in PLACED_BY):
-        return NOWHERE
+        return NO_SPANS
     names = replica.durable.cells.keyspaces() if old is None else spaces(old)
     ranges_lost: dict[tuple[int, int, Epoch], tuple[Range, ...]] = {}
     lost: dict[str, tuple[Range, ...]] = {}
     for name in names:
         # The space was created again under the same name, so any stored cells belong to the dropped one.
-        if made_at(state, name) > replica.durable.epoch:
+        if creation_epoch(state, name) > replica.durable.epoch:
             lost[name] = (WHOLE,)
             continue
-        now = placed(state, name)
-        was = None if old is None else placed(old, name)
-        before = max(replica.durable.epoch, joined_at(state, name))
+        now = placement_of_space(state, name)
+        was = None if old is None else placement_of_space(old, name)
+        before = max(replica.durable.epoch, merge_epoch(state, name))
         if (id(was), id(now), before) not in ranges_lost:  # Most keyspaces share a placement.
             ranges_lost[id(was), id(now), before] = _lost_ranges(was, now, replica.node, before)
         lost[name] = ranges_lost[id(was), id(now), before]
@@ -377,9 +377,9 @@ def _admitted(
     state_id, newest = ids
     if contradicts(replica.state, epoch, state_id) or contradicts(replica.state, *newest):
         return Reply(number, replica.state.epoch, refused=OTHER_HISTORY)
-    group = group_in(placed(replica.state, key.keyspace), key.token)
+    group = replicas_of_token(placement_of_space(replica.state, key.keyspace), key.token)
     members = () if group is None else group.read if is_read else group.write
-    if _member(members, replica.node) is None or made_at(replica.state, key.keyspace) > epoch:
+    if _member(members, replica.node) is None or creation_epoch(replica.state, key.keyspace) > epoch:
         return Reply(number, replica.state.epoch, refused=NOT_MEMBER)
     return None
 
@@ -397,7 +397,7 @@ def _with(replica: RegisterReplica, cells: dict[Key, RegisterCell]) -> RegisterR
 # -------------------------------------------------------------------------------------------------- streaming
 
 
-def snapshot(replica: RegisterReplica, fetch: RegisterFetch, newest: Epoch = 0) -> Excerpt | Behind | str:
+def snapshot(replica: RegisterReplica, fetch: RegisterFetch, newest: Epoch = 0) -> CellSnapshot | Behind | str:
     """Return the cells of a stream as a source, Behind until they are available, or the code of a refusal.
 
     Args:
@@ -406,14 +406,14 @@ def snapshot(replica: RegisterReplica, fetch: RegisterFetch, newest: Epoch = 0) 
     needed = max(fetch.epoch, newest)
     if not is_ready(replica) or replica.state.epoch < needed:
         return Behind(needed)
-    work = work_of(replica.state, fetch.operation)
-    if work is None or not work.given(replica.node, fetch.replication).issuperset(fetch.ranges):
+    work = work_by_name(replica.state, fetch.operation)
+    if work is None or not work.ranges_from(replica.node, fetch.replication).issuperset(fetch.ranges):
         return BAD_STREAM
     # Writes admitted before the stage may not go to the gaining node, so the snapshot must contain them.
     if acknowledgeable(replica) < work.epoch:
         return Behind(fetch.epoch)
-    made = {space: made_at(replica.state, space) for space in spaces_under(replica.state, fetch.replication)}
-    return Excerpt(replica.durable.cells, spans_of(replica.state, fetch), made)
+    made = {space: creation_epoch(replica.state, space) for space in spaces_under(replica.state, fetch.replication)}
+    return CellSnapshot(replica.durable.cells, spans_of(replica.state, fetch), made)
 
 
 def receive(replica: RegisterReplica, fetch: RegisterFetch, cells: dict[Key, RegisterCell]) -> RegisterReplica | None:
@@ -444,7 +444,7 @@ def page_matches_fetch(state: ClusterState, fetch: RegisterFetch, page: Cells) -
     """
     wanted, made = spans_of(state, fetch), dict(page.made)
     return all(key in wanted for key, _ in page.cells) and all(
-        made.get(space) == made_at(state, space) for space in {key.keyspace for key, _ in page.cells}
+        made.get(space) == creation_epoch(state, space) for space in {key.keyspace for key, _ in page.cells}
     )
 
 
@@ -459,7 +459,7 @@ def _with_fetches(replica: RegisterReplica, work: StreamingWork) -> RegisterRepl
         return replica
     wanted = (
         RegisterFetch(work.name, work.epoch, source, replication, ranges)
-        for (source, replication), ranges in work.taken(replica.node).items()
+        for (source, replication), ranges in work.ranges_to(replica.node).items()
     )
     fetches = tuple(fetch for fetch in wanted if fetch not in replica.fetched)
     if not fetches:

@@ -53,7 +53,7 @@ class Spans:
         return at < len(lasts) and self._firsts[key.keyspace][at] <= key.token
 
 
-NOWHERE = Spans({})
+NO_SPANS = Spans({})
 
 
 def _joined(ranges: Iterable[Range]) -> list[tuple[Token, Token]]:

@@ -27,15 +27,15 @@ class Owned:
     writes: tuple[bool, ...] = ()
     reads: tuple[bool, ...] = ()
 
-    def takes(self, token: Token) -> bool:
+    def accepts_writes(self, token: Token) -> bool:
         """Return True if the node is a write replica of ``token``."""
         return bool(self.ends) and self.writes[index_at(self.ends, token)]
 
-    def answers(self, token: Token) -> bool:
+    def serves_reads(self, token: Token) -> bool:
         """Return True if the node is a read replica of ``token``."""
         return bool(self.ends) and self.reads[index_at(self.ends, token)]
 
-    def some(self) -> bool:
+    def is_replica(self) -> bool:
         """Return True if the node replicates anything."""
         return any(self.writes) or any(self.reads)
 
@@ -50,15 +50,15 @@ class OwnedTablets:
     tablets: TabletMap
     node: NodeId
 
-    def takes(self, token: Token) -> bool:
+    def accepts_writes(self, token: Token) -> bool:
         """Return True if the node is a write replica of ``token``."""
         return self.has(self.tablets.index_of(token))
 
-    def answers(self, token: Token) -> bool:
+    def serves_reads(self, token: Token) -> bool:
         """Return True if the node is a read replica of ``token``."""
         return self.node in nodes_of(readers(self.tablets.tablet(self.tablets.index_of(token))))
 
-    def some(self) -> bool:
+    def is_replica(self) -> bool:
         """Return True if the node replicates anything."""
         return is_on(self.tablets, self.node)
 
@@ -96,7 +96,7 @@ def owned_by(placement: Placement | None, node: str, before: Served | None = Non
     return Owned(placement.ends, tuple(writes), tuple(reads))
 
 
-def lost(before: Owned | OwnedTablets | None, after: Owned | OwnedTablets) -> list[Range]:
+def lost_ranges(before: Owned | OwnedTablets | None, after: Owned | OwnedTablets) -> list[Range]:
     """Return the ranges with writes that the node took before and no longer takes.
 
     Args:
@@ -112,11 +112,13 @@ def lost(before: Owned | OwnedTablets | None, after: Owned | OwnedTablets) -> li
             return [(ends[index - 1], ends[index]) for index in gone]
     elif isinstance(before, Owned) and isinstance(after, Owned):
         taken = [(before.ends[at - 1], before.ends[at]) for at, did in enumerate(before.writes) if did]
-        return [one for start, end in taken for one in _cut(start, end, after.ends) if not after.takes(one[1])]
+        return [one for start, end in taken for one in _cut(start, end, after.ends) if not after.accepts_writes(one[1])]
     # Ownership is constant between neighbouring ends of either kind, so each end represents the range before it.
     every = tuple(sorted({*(() if before is None else _ends(before)), *_ends(after)})) or (TOKEN_MAX,)
     return [
-        one for one in ranges_between(every) if (before is None or before.takes(one[1])) and not after.takes(one[1])
+        one
+        for one in ranges_between(every)
+        if (before is None or before.accepts_writes(one[1])) and not after.accepts_writes(one[1])
     ]
 
 

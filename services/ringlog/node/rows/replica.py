@@ -45,11 +45,11 @@ from ringlog.node.registers.registers import PLACED_BY
 from ringlog.node.registers.served import ServedRequests
 from ringlog.node.rows.compaction import COMPACTED_AFTER, Compactor, PartitionScan, partition_read
 from ringlog.node.rows.memory_rows import MemoryRows
-from ringlog.node.rows.ownership import NOTHING, Owned, OwnedTablets, Served, lost, owned_by
+from ringlog.node.rows.ownership import NOTHING, Owned, OwnedTablets, Served, lost_ranges, owned_by
 from ringlog.node.rows.pages import grouped
 from ringlog.node.rows.partial_decode import Head, head_of, partition_of, plain
 from ringlog.node.rows.store import RowsMark, RowStore, checksum
-from ringlog.node.stream_work import StreamingWork, tables_under, work_of, works_of
+from ringlog.node.stream_work import StreamingWork, tables_under, work_by_name, works_for_node
 from ringlog.wire.data import Rows, RowVersion
 from ringlog.wire.errors import WireError
 from ringlog.wire.records import Mutation, decode_mutation, encode_mutation
@@ -151,7 +151,7 @@ class RowReplica:
                 # epoch.
                 self._forget(before)
             self.changed.notify_all()
-            current = works_of(state, self.node)
+            current = works_for_node(state, self.node)
             self.reports = {name: report for name, report in self.reports.items() if name in current}
             self._fetching = {name: fetches for name, fetches in self._fetching.items() if name in current}
             self._received = {name: parts for name, parts in self._received.items() if name in current}
@@ -196,7 +196,7 @@ class RowReplica:
                 owned, owner = NOTHING, None
             pair = id(owner), id(owned)
             if pair not in found:
-                found[pair] = lost(owner, owned)
+                found[pair] = lost_ranges(owner, owned)
             if gone := found[pair]:
                 self.store.drop(table, gone)
                 self.drops += 1
@@ -205,7 +205,7 @@ class RowReplica:
     def serves(self) -> bool:
         """Return True if the node replicates any range of any table."""
         with self.lock:
-            return any(owned.some() for owned in self._owned.values())
+            return any(owned.is_replica() for owned in self._owned.values())
 
     def _begin(self, work: StreamingWork) -> list[RowFetch]:
         """Return the streams of new work. If a source was replaced, return all streams of the work again."""
@@ -216,7 +216,7 @@ class RowReplica:
         positions = tuple(sorted(self.positions.items()))
         fetches = [
             RowFetch(work.name, work.epoch, source, replication, ranges, positions)
-            for (source, replication), ranges in work.taken(self.node).items()
+            for (source, replication), ranges in work.ranges_to(self.node).items()
         ]
         self._fetching[work.name] = list(fetches)
         self._received.pop(work.name, None)
@@ -228,7 +228,7 @@ class RowReplica:
 
     def _is_of_others(self, table: str, place: Place) -> bool:
         owned = self._owned.get(table)
-        return owned is not None and not owned.takes(place[1])
+        return owned is not None and not owned.accepts_writes(place[1])
 
     def validate_record(self, value: bytes, append_time_us: int) -> str:
         """Validate one record of the mutations topic. Return a verdict of ``admit``, or ``unreadable``."""
@@ -285,7 +285,7 @@ class RowReplica:
                 return DROPPED
             key, token = place or _place([part for part in mutation.partition_key if part is not None])
             owned = self._owned[name]
-            if not owned.takes(token):
+            if not owned.accepts_writes(token):
                 return NOT_OWNED
             if stored := found.version.shape.stored:
                 value = encode_mutation(as_stored(decode_mutation(value), stored))
@@ -366,13 +366,13 @@ class RowReplica:
         owned = self._owned.get(table)
         if owned is None:
             raise NotServed(f"epoch {self.state.epoch} has no table {table}")
-        if not owned.answers(token_of_partition(partition_key)):
+        if not owned.serves_reads(token_of_partition(partition_key)):
             raise NotServed(f"not a read replica of this key of {table} at epoch {self.state.epoch}")
 
     def has(self, table: str, token: Token, is_write: bool) -> bool:
         """Return True if the node is a write replica (``is_write``) or a read replica of a key."""
         owned = self._owned.get(table, NOTHING)
-        return owned.takes(token) if is_write else owned.answers(token)
+        return owned.accepts_writes(token) if is_write else owned.serves_reads(token)
 
     def partition(self, table: str, partition_key: bytes, bytes_max: int | None = None) -> list[RowVersion] | None:
         """Return the versions of a partition, or None if they exceed ``bytes_max`` bytes."""
@@ -407,10 +407,10 @@ class RowReplica:
         with self.lock:
             if self.state.epoch < newest:
                 raise SourceBehind(f"epoch {newest} is not adopted yet")
-            work, positions = work_of(self.state, fetch.operation), dict(fetch.positions)
+            work, positions = work_by_name(self.state, fetch.operation), dict(fetch.positions)
             if work is None:
                 raise NotReady(f"epoch {self.state.epoch} does not have {fetch.operation} in a stage that streams")
-            if not work.given(self.node, fetch.replication).issuperset(fetch.ranges):
+            if not work.ranges_from(self.node, fetch.replication).issuperset(fetch.ranges):
                 raise NotServed(f"{fetch.operation} does not have this node as the source of these ranges")
             behind = [p for p, offset in sorted(positions.items()) if self.positions.get(p, -1) < offset]
             if behind:
@@ -433,7 +433,7 @@ class RowReplica:
             tables = self.state.tables
             same = {name for name, table_id in page.tables if name in tables and tables[name].id == table_id}
             for version in page.rows:
-                if version.table in same and self._owned[version.table].takes(version.token):
+                if version.table in same and self._owned[version.table].accepts_writes(version.token):
                     self._put(version, tables[version.table].id)
             self._is_dirty = True
             return True
@@ -476,5 +476,5 @@ def _place(components: Sequence[bytes]) -> Place:
 
 def _serve(work: StreamingWork, node: str, waiting: Sequence[RowFetch]) -> bool:
     """Return True if the streams in progress still match those of the work."""
-    wanted = work.taken(node)
+    wanted = work.ranges_to(node)
     return all(wanted.get((fetch.source, fetch.replication)) == fetch.ranges for fetch in waiting)

@@ -30,7 +30,7 @@ from ringlog.node import checks
 from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost, run_request_steps
 from ringlog.node.protocol import requests
-from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.registers import Behind, RegisterFetch, Reply, read_reply, write_reply
 from ringlog.node.rows import row_reads
 from ringlog.node.rows.pages import Body, grouped, sent
@@ -350,7 +350,7 @@ class DataServer:
         node = self._host.node
         fetch = RegisterFetch(request.operation, request.epoch, node, request.replication, request.ranges)
         found = self._host.snapshot(fetch, request.newest)
-        if isinstance(found, Excerpt):
+        if isinstance(found, CellSnapshot):
             yield from sent(node, self._epoch(), bodies(found, request.after, self._page_bytes))
         else:
             yield StreamPage(node, self._epoch(), BEHIND if isinstance(found, Behind) else found)
@@ -372,7 +372,7 @@ class DataServer:
             yield StreamPage(node, self._epoch(), BAD_STREAM, str(elsewhere))
 
 
-def bodies(found: Excerpt, after: Key | None, page_bytes: int) -> Iterator[Body]:
+def bodies(found: CellSnapshot, after: Key | None, page_bytes: int) -> Iterator[Body]:
     """Yield page bodies of the cells that follow ``after``."""
     sizes = ((one, len(one[0].name) + len(one[1].value)) for one in found.after(after))
     for group in grouped(sizes, page_bytes):

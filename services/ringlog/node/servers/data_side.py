@@ -26,8 +26,8 @@ from ringlog.log.replicas.replica import LogReplica
 from ringlog.node.errors import NodeFailed
 from ringlog.node.hosts.register_host import RegisterHost
 from ringlog.node.identity import NodeFolder, NodeOptions
-from ringlog.node.log.entries import EntriesSide, LogOnDisk
-from ringlog.node.log.peer_requests import PeerAsking
+from ringlog.node.log.entries import EntryServer, LogOnDisk
+from ringlog.node.log.peer_requests import PeerRequests
 from ringlog.node.protocol.stream import RowStreamProgress
 from ringlog.node.registers.cells import CellMap
 from ringlog.node.registers.frames import JournalDamaged
@@ -95,15 +95,15 @@ class DataSide:
         self._stopping = threading.Event()
         self._goes_on = threading.Event()
         self._peers = Peers(StatusPages(lambda: self._state))
-        self.asking = PeerAsking(folder.node, replica, self._peers, self._stopping)
-        entries = EntriesSide(folder.node, lambda: replica.state, lambda: replica.recent, copy)
+        self.asking = PeerRequests(folder.node, replica, self._peers, self._stopping)
+        entries = EntryServer(folder.node, lambda: replica.state, lambda: replica.recent, copy)
         self._server = DataServer(
             self._host,
             row_replica,
             lambda: self._state.cluster_id,
             options.host,
             options.data_port or folder.data_port,
-            entries=entries.answered,
+            entries=entries.answer,
             named=self.asking.named.report_epoch,
             urgent=self._poll_urgently,
         )

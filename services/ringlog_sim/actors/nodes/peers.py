@@ -16,7 +16,7 @@ from ringlog.kernel.values import Epoch, NodeId
 from ringlog.log.errors import WaitTimedOut
 from ringlog.log.folding import Start
 from ringlog.log.replicas.recent import RecentEntries
-from ringlog.node.log.entries import EntriesSide
+from ringlog.node.log.entries import EntryServer
 from ringlog.node.protocol.peer_log_claims import PeerLogClaims
 from ringlog.node.protocol.peers import (
     ANSWER_TIMEOUT,
@@ -75,7 +75,7 @@ class SimPeers:
         self._chance = Chance(sim.world.seed, f"peers/{replica.name}")
         recent = replica.recent = RecentEntries(self._chance.pick([1_000, 4_000, 1_000_000]))
         copy = SimLogOnDisk(sim, recent) if self._chance.happens(0.5) else None
-        self._side = EntriesSide(node, lambda: replica.state, lambda: recent, lambda: copy, PAGE_BYTES)
+        self._side = EntryServer(node, lambda: replica.state, lambda: recent, lambda: copy, PAGE_BYTES)
         self.at_once: dict[type, Callable[[Any], Any]] = {PeerAnswered: self._heard, PeerRefuted: self._refuted}
         self.in_time: Performers = {AwaitBehind: self._await, AskLog: self._ask_log, AskPeer: self._ask}
 
@@ -95,7 +95,7 @@ class SimPeers:
 
     def answered(self, request: EntriesRequest) -> EntriesReply:
         """Answer a request as a peer."""
-        reply = self._side.answered(request)
+        reply = self._side.answer(request)
         for check in self.sim.on_gave:
             check.gave(self.node, request, reply)
         lie = self._lie()

@@ -20,7 +20,7 @@ from ringlog.node.protocol.registers import Done, DurableRegisters
 from ringlog.node.protocol.requests import WaitUntil, admit_register_request
 from ringlog.node.protocol.stream import AwaitRetry, EndPages, KeepPage, NextPage, StreamInterrupted, stream
 from ringlog.node.registers import registers
-from ringlog.node.registers.cells import Excerpt
+from ringlog.node.registers.cells import CellSnapshot
 from ringlog.node.registers.image import Image, fold
 from ringlog.node.registers.registers import Admission, Behind, RegisterFetch, RegisterReplica, Reply
 from ringlog.node.rows.replica import NotReady, NotServed
@@ -74,7 +74,7 @@ class CellsCall:
     fetch: RegisterFetch
     after: Key | None
     newest: Epoch
-    found: Excerpt | None = None
+    found: CellSnapshot | None = None
     cells: Iterator[tuple[Key, RegisterCell]] = field(default_factory=lambda: iter(()))
     incarnation: int = -1
 
@@ -292,7 +292,7 @@ class SimRegisters:
             return
         if call.found is None:
             found = registers.snapshot(self.value, call.fetch, call.newest)
-            if not isinstance(found, Excerpt):
+            if not isinstance(found, CellSnapshot):
                 self.sim.did["register", "stream waits" if isinstance(found, Behind) else "stream not served"] += 1
                 answer(NotYet())
                 return
