@@ -289,11 +289,13 @@ def _base_of(path: Path, data: list[bytes]) -> tuple[StoredSnapshot | None, Star
     return head, Start(state, head.position)
 
 
-def _whole(copy_state: CopyState, records: Iterable[LogRecord]) -> Iterator[bytes]:
+def _whole(copied: CopyState, records: Iterable[LogRecord]) -> Iterator[bytes]:
     """Yield the payloads of a complete file."""
-    yield TOPIC + copy_state.topic_id.encode()
-    if copy_state.base.position:
-        head, chunks = encode_snapshot(copy_state.base, copy_state.topic_id, "member", NO_WRITER_CLOCK, copy_state.base.state.state_id)
+    yield TOPIC + copied.topic_id.encode()
+    if copied.base.position:
+        head, chunks = encode_snapshot(
+            copied.base, copied.topic_id, "member", NO_WRITER_CLOCK, copied.base.state.state_id
+        )
         yield SNAPSHOT + encode_snapshot_record(head)
         yield from (SNAPSHOT + encode_snapshot_record(one) for one in chunks)
     yield from map(_framed, records)
