@@ -55,6 +55,7 @@ GAINING_MUST_STAGES = (PREPARED, STREAMING, WRITE_BOTH_READ_OLD)
 
 REPORTED_STAGES = (STREAMING, WRITE_BOTH_READ_OLD)
 """Stages that end when every gaining node has reported that it has all rows."""
+assert set(REPORTED_STAGES) <= set(GAINING_MUST_STAGES), "a node reports a stage that it has acknowledged"
 
 _NEEDS_DESCRIBED_MAX = 4
 _unseen: Final = IdentityCache[frozenset[NodeId], tuple[Map[NodeId, Node], frozenset[NodeId]]](2)

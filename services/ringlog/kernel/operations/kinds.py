@@ -152,6 +152,9 @@ def check_row(kind: OperationKind) -> None:
     assert not kind.reorders or not (kind.brings_node or kind.parts), "who is reordered is there before and after"
     assert not kind.admits_loss or kind.is_at_once, "an operation that waits for others waits until every row is known"
     for standing in (kind.node, kind.replaced):
+        assert standing is None or standing.during not in (standing.finished, standing.cancelled), (
+            "a node shows that it moves"
+        )
         assert standing is None or {standing.during, standing.finished, standing.cancelled} <= set(NODE_STATES)
 
 

@@ -16,7 +16,7 @@ from typing import Final
 from immutables import Map
 
 from ringlog.kernel.model.state import NODE_STATES, ClusterState, Node
-from ringlog.kernel.operations.kinds import KINDS, kind_of
+from ringlog.kernel.operations.kinds import KINDS, LEAVING, kind_of
 from ringlog.kernel.operations.stages import REQUESTED, in_flight
 from ringlog.kernel.values import NodeId
 
@@ -36,7 +36,12 @@ GIVES_WAY: Final = "removing"
 """The state of a node whose tokens another node takes over."""
 
 assert set(KEPT_AS.values()) == set(NODE_STATES), "each word of the log has a state"
-assert {kind.shown for kind in KINDS.values() if kind.shown} <= KEPT_AS.keys(), "each kind shows one of the states"
+assert KEPT_AS[GIVES_WAY] == LEAVING.during, "a replaced node leaves"
+assert all(
+    KEPT_AS[kind.shown] == ("normal" if kind.node is None else kind.node.during)
+    for kind in KINDS.values()
+    if kind.shown
+), "an operation renames the state of its node, and does not change it"
 
 
 @dataclass(frozen=True, slots=True)

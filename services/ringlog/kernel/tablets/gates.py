@@ -34,6 +34,7 @@ from ringlog.kernel.tablets.groups import is_dead, streams_of
 from ringlog.kernel.tablets.mutual_exclusion import is_anywhere, knows_every_row
 from ringlog.kernel.tablets.stages import (
     ALLOW,
+    KINDS,
     REBUILD_REPAIR,
     SALVAGED,
     STAGES,
@@ -41,6 +42,7 @@ from ringlog.kernel.tablets.stages import (
     TURNED_BACK,
     USE_NEW,
     WRITE_BOTH_READ_OLD,
+    Giver,
     Side,
     StageWork,
     is_salvage,
@@ -54,6 +56,13 @@ from ringlog.kernel.values import Epoch, NodeId, Token
 
 _PENDING_MUST: Final = (ALLOW, WRITE_BOTH_READ_OLD, REBUILD_REPAIR, STREAMING)
 _GROUPS: Final = {Side.PREV: "old", Side.NEXT: "new"}
+
+assert set(_PENDING_MUST) == {
+    stage
+    for kind in KINDS.values()
+    for stage in kind.stages
+    if kind.exchanges and kind.giver is not Giver.SURVIVORS and STAGES[stage].reads is Side.PREV
+}, "the pending replica acknowledges every stage until it is read"
 
 
 def gate(state: ClusterState, tablets: TabletMap, tablet: Tablet) -> Gate:

@@ -109,6 +109,7 @@ def undrainable(state: ClusterState, node: NodeId, instead: NodeId = "") -> Reje
 
     ``instead``: the node that replaces it.
     """
+    assert instead != node, "another node replaces it"
     left = {name: found for name, found in targets(state).items() if name != node}
     if instead:
         left[instead] = state.nodes[instead]

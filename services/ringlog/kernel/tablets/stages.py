@@ -280,12 +280,19 @@ def _check() -> None:
         assert kind.weight >= 1, "each transition counts in the limits"
         assert len(set(kind.stages)) == len(kind.stages), "a stage is entered once"
         assert set(kind.stages).isdisjoint(TURNED_BACK), "the stage alone says that a transition is being reverted"
+        is_salvaging = kind.giver is Giver.SURVIVORS
+        assert is_salvaging == (not set(kind.stages).isdisjoint(SALVAGE.stages)), (
+            "the stage alone says that it is a salvage"
+        )
         rows = [STAGES[name] for name in kind.stages]
         assert all((row.settles is not None) == (row is rows[-1]) for row in rows), "the last stage settles, no other"
         sides, works = [row.reads for row in rows], [row.work for row in rows]
         assert _NEXT not in sides or StageWork.STREAM in works[: sides.index(_NEXT)], (
             "rows are streamed before they are read"
         )
+        streamed = max(place for place, work in enumerate(works) if work in (StageWork.STREAM, StageWork.REPAIR)) + 1
+        counted = tuple(name for name in kind.stages if name in STREAMING_STAGES)
+        assert counted == (() if is_salvaging else kind.stages[:streamed]), "a transition counts until it has streamed"
         for row in rows:
             assert not row.back or STAGES[row.back].reads is _PREV, (
                 "a transition that turns back reads what was there before"

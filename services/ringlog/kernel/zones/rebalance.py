@@ -39,7 +39,7 @@ A planned target exists only while steps are pending: otherwise no switch would 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import Any, Final
 
 from ringlog.kernel.model.zones import ZoneCancel, ZoneLink, ZonePartition, ZoneRevisions, ZoneStep
@@ -70,6 +70,8 @@ CHAIN_MAX: Final = 16
 KEYS: Final = ("stable", "pending", "planned", "reduce", "append")
 _GIVEN_UP: Final[Mapping[str, Any]] = {"cancel": None, "reduce": (), "append": ()}
 """The fields that an answered cancel, and a reset, clear."""
+
+assert set(KEYS) == {one.name for one in fields(ZoneRevisions)}, "each key has its revision"
 
 
 def written(before: ZonePartition, epoch: Epoch, **keys: Any) -> ZonePartition:
