@@ -270,6 +270,7 @@ PLANTED: dict[str, Planted] = {
     "canonical": ("quiet", _swapped),
     "rows": ("prepared", lambda s: _operation(s, tokens=())),
     "stages": ("prepared", lambda s: _operation(s, stage="write_both_read_old")),
+    "named": ("prepared", _two_about_one),
     "standings": ("prepared", lambda s: _node(s, JOINING, state="none")),
     "apart": ("prepared", _two_about_one),
     "locks": ("prepared", _locked_twice),

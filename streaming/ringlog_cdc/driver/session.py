@@ -35,6 +35,7 @@ LOCAL_SETTINGS = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.ui.enabled": "false",
+    "spark.authenticate": "true",  # other users of the machine reach 127.0.0.1, too; Spark draws the secret
 }
 SQL_SETTINGS = {
     "spark.sql.adaptive.enabled": "false",  # the job partitions its data, and batches are small

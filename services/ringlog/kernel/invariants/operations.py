@@ -74,6 +74,14 @@ def stages(state: ClusterState, known: ClusterState) -> Details:
             yield f"{name} has another past than at epoch {known.epoch}"
 
 
+@invariant("an operation is named after its kind and its first epoch, so no later one has its name", "operations")
+def named(state: ClusterState, known: ClusterState) -> Details:
+    """Check the names. ``ForceState`` may add operations, and admission requires that a new name is unused."""
+    for name, operation in news(state.operations, known.operations):
+        if operation.marks and name != f"{operation.kind}-{operation.marks[0].epoch}":
+            yield f"{name} began at epoch {operation.marks[0].epoch}"
+
+
 @invariant(
     "nodes on their way are those of operations in flight, as the rows of their kinds say", "nodes", "operations"
 )
@@ -238,4 +246,4 @@ def preparing(state: ClusterState, known: ClusterState) -> Details:
             yield f"{state.prepared.id} is prepared for {state.prepared.operation}, which does not wait for it"
 
 
-INVARIANTS = (rows, stages, standings, apart, locks, held, ignored, served, preparing)
+INVARIANTS = (rows, stages, named, standings, apart, locks, held, ignored, served, preparing)
