@@ -228,7 +228,8 @@ class Naive:
         else:
             pair = self.bundle(min(units), source)
             gone = source[1] >= giver.shards or row.why in ("drain", "rebuild_lost")
-            divided = gone and pair is not None and not (self._has_place(pair, source) and self._may_stream(pair))
+            both = units | {(table, tablet ^ 1) for table, tablet in units}
+            divided = gone and (not self._may_stream(both) or (pair is not None and not self._has_place(pair, source)))
             assert units == pair or divided, "siblings that have met move together"
         if row.kind == "intranode_migration":
             assert giver.id == getter.id

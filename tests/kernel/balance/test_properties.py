@@ -85,6 +85,7 @@ def judge_the_end(seed: int) -> None:
 @example(115829895)
 @example(4281997665)
 @example(215137)
+@example(84287305)
 def test_plans_end_where_no_legal_step_is_left(seed: int) -> None:
     judge_the_end(seed)
 
