@@ -184,7 +184,7 @@ def _rounded(wanted: Fraction, options: SizeOptions) -> int:
 
 def _most(options: SizeOptions) -> int:
     """Return the greatest count that the hints allow, a power of two."""
-    most = power_of_two(options.most + 1) // 2 if options.most else COUNT_MAX
+    most = power_of_two(max(1, options.most + 1)) // 2 if options.most else COUNT_MAX
     return max(most, power_of_two(max(1, options.least)))
 
 

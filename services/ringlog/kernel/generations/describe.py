@@ -184,8 +184,10 @@ def with_new_table(state: ClusterState, table: Table, tablets: Mapping[str, Tabl
     )
 
 
-def _with(tables: Sequence[DescribedTable], one: DescribedTable) -> tuple[DescribedTable, ...]:
-    assert described_as(tables, one.table) is None, "the table is new"
+def _with(tables: tuple[DescribedTable, ...], one: DescribedTable) -> tuple[DescribedTable, ...]:
+    # A forced state may describe a table before it exists. The description stays: streams of it may be in use.
+    if described_as(tables, one.table) is not None:
+        return tables
     return tuple(sorted((*tables, one), key=lambda described: described.table))
 
 

@@ -44,7 +44,6 @@ def asked(state: ClusterState, requester: str, generation: GenerationId | None, 
     if not requester:
         return state
     epoch, name = context.epoch, f"repair-{context.epoch}"
-    assert name not in state.requests, "an epoch asks once"
     new = GlobalRequest(name, CHECK_AND_REPAIR, requester, epoch, context.time, generation, IN_PROGRESS)
     if generation is None:
         new = _ended(new, NOTHING_TO_DO, context)

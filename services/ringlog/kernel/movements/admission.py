@@ -60,7 +60,6 @@ def admit(state: ClusterState, operation: Operation, plan: Plan, context: EntryC
     if refused is not None:
         return refused
     assert not kind_of(operation).is_at_once, "an operation that is done at once is never in flight"
-    assert admitted.id not in state.operations, "an id is used once"
     nodes = standing(state.nodes, admitted, "during")
     return Accepted(advance(state, context.epoch, nodes=nodes, operations=record(state, admitted)))
 

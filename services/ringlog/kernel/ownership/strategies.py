@@ -213,7 +213,6 @@ def first_met(replication: Replication, ring: Ring, end: Token, ends: Iterable[T
     rest is the group of the next end clockwise.
     """
     by_rack = strategy_of(replication).has_datacenters
-    assert len(replication.datacenters) == by_rack, "the group is of one datacenter, or of any nodes"
     here = replication.datacenters[0].datacenter if by_rack else ""
     place, owners, most = ring.place, ring.owners, replication.factor
     slots, group = _first_at(ring, end, here, most)
@@ -258,8 +257,10 @@ def _first_at(ring: Ring, end: Token, datacenter: str, most: int) -> tuple[list[
 
 def is_first_met(replication: Replication, ring: Ring) -> bool:
     """Return True if a group is the first ``factor`` nodes that a walk meets; in one datacenter, one of each rack."""
-    if not replication.datacenters:
-        return strategy_of(replication).is_anywhere
+    strategy = strategy_of(replication)
+    # A forced keyspace may name datacenters although its strategy ignores them.
+    if not (strategy.has_datacenters and replication.datacenters):
+        return strategy.is_anywhere
     local, *others = replication.datacenters
     return not others and not local.racks and ring.has_racks(local.datacenter, local.factor)
 

@@ -1,0 +1,108 @@
+"""Commands on forced states that hold every invariant and that no command makes. No later command may stop the fold."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from immutables import Map
+
+from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
+from ringlog.kernel.commands.control.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
+from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
+from ringlog.kernel.commands.topology.movements import Join
+from ringlog.kernel.commands.topology.operations import CancelOperation
+from ringlog.kernel.encoding.encoder import encode
+from ringlog.kernel.generations.requests import CHECK_AND_REPAIR, NOTHING_TO_DO
+from ringlog.kernel.invariants.check import violations
+from ringlog.kernel.model.state import ClusterState, GlobalRequest
+from ringlog.kernel.model.tablet_streams import DescribedTable
+from ringlog.kernel.operations.stages import PREPARED, in_flight
+from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, Replication, TabletOptions
+from ringlog.operator.rehearsal.rehearsal import acknowledgements
+from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from tests.kernel.commands.test_service import coordinated, joined
+from tests.kernel.entries import NODES, SEED, applied
+from tests.kernel.generations.test_tablet_streams import LOGGED, begun
+from tests.kernel.tablets import lives
+from tests.kernel.zones import scenes
+
+ENTER = EnterRecovery("repair", "ann")
+LEAVE = LeaveRecovery("repaired", "ann")
+JOIN = Join(NODES[4], (7,), SEED)
+
+
+def forced(state: ClusterState, **parts: Any) -> ClusterState:
+    """The state after a recovery that replaces these sections."""
+    command = ForceState("repair", "ann", tuple(ForcedPart(name, encode(part)) for name, part in parts.items()))
+    return applied(state, ENTER, command, LEAVE)
+
+
+def test_a_request_may_have_the_name_of_a_later_epoch() -> None:
+    state = joined(2)
+    name = f"repair-{state.epoch + 4}"
+    made = GlobalRequest(name, CHECK_AND_REPAIR, "ann", 1, 1, None, NOTHING_TO_DO, ended=1, ended_at=1)
+    state = applied(forced(state, requests=Map({name: made})), RequestCdcGeneration(SEED, "bob"))
+    assert state.requests[name].requester == "bob"
+    assert violations(state) == ()
+
+
+def test_an_operation_may_have_the_id_of_a_later_epoch() -> None:
+    state = joined(2)
+    name, ended = f"join-{state.epoch + 4}", next(iter(state.operations.values()))
+    state = forced(state, operations=state.operations.set(name, replace(ended, id=name)))
+    state = applied(state, JOIN)
+    assert in_flight(state) == (state.operations[name],)
+    assert violations(state) == ()
+
+
+def test_a_lock_may_have_any_epoch() -> None:
+    state = applied(joined(3), CreateKeyspace("ks", Replication("simple", 1)), JOIN)
+    while in_flight(state)[0].stage != PREPARED:
+        view = CoordinatorView(state, acknowledgements(state, state.time), state.epoch, state.time)
+        state = applied(state, propose(view)[0].command)
+    (operation,) = in_flight(state)
+    locks = tuple(replace(lock, changed=10**6) for lock in operation.locks)
+    state = forced(state, operations=state.operations.set(operation.id, replace(operation, locks=locks)))
+    state = applied(state, CancelOperation(operation.id, "why not"))
+    assert violations(state) == ()
+    assert coordinated(applied(state, JOIN)).nodes[NODES[4]].state == "normal"
+
+
+def test_a_generation_may_describe_a_table_before_it_exists() -> None:
+    state = begun()
+    described = DescribedTable(LOGGED.id, (TOKEN_MAX,))
+    (generation,) = state.generations
+    state = applied(forced(state, generations=(replace(generation, tables=(described,)),)), LOGGED)
+    assert state.generations[0].tables == (described,)
+    assert violations(state) == ()
+
+
+@pytest.mark.parametrize(("strategy", "factor"), [("simple", 1), ("entire", 0)])
+def test_a_keyspace_may_name_datacenters_that_its_strategy_ignores(strategy: str, factor: int) -> None:
+    state = applied(joined(3), CreateKeyspace("ks", Replication(strategy, factor)))
+    named = Replication(strategy, factor, (DatacenterReplication("dc1", 1),))
+    keyspaces = state.keyspaces.set("ks", replace(state.keyspaces["ks"], replication=named))
+    state = coordinated(applied(forced(state, keyspaces=keyspaces), JOIN))
+    assert state.nodes[NODES[4]].state == "normal"
+    assert violations(state) == ()
+
+
+@pytest.mark.parametrize("capacity", [-(10**30), -1, 0, 10**30])
+def test_a_node_may_have_any_capacity(capacity: int) -> None:
+    state = lives.with_table(lives.three_racks(), lives.factor(2), 4)
+    name = lives.node_id(1)
+    state = forced(state, nodes=state.nodes.set(name, replace(state.nodes[name], capacity=capacity)))
+    advise(state, {})
+    state = scenes.with_zone("ABC", replicas=2)
+    (name,) = scenes.ids("A")
+    state = forced(state, nodes=state.nodes.set(name, replace(state.nodes[name], capacity=capacity)))
+    applied(state, scenes.trigger(state))
+
+
+def test_a_table_may_have_any_hints() -> None:
+    state = lives.with_table(lives.three_racks(), lives.factor(2), 4)
+    hinted = replace(state.tables[lives.TABLE], tablets=TabletOptions(4, min_count=-5, max_count=-5))
+    advise(forced(state, tables=state.tables.set(lives.TABLE, hinted)), {})
