@@ -246,6 +246,12 @@ def test_a_part_that_differs_starts_the_data_anew() -> None:
     assert (state.prepared.parts, state.prepared.received) == (1, ((0, whole.ranges),))
 
 
+def test_a_request_is_rejected_if_its_generation_id_is_taken(one: ClusterState) -> None:
+    (last,) = one.generations
+    taken = replace(last, id=f"generation-{one.epoch + 1}", ranges=last.ranges[1:])
+    assert code(replace(one, generations=(taken,)), RequestCdcGeneration(SEED)) == "generation_exists"
+
+
 def test_who_may_put_data(one: ClusterState) -> None:
     waiting = joining(founded(), 1, -1000, 1000)
     (data,) = parts(waiting, 100)

@@ -15,6 +15,7 @@ from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
 from ringlog.kernel.commands.topology.movements import Join
 from ringlog.kernel.commands.topology.operations import CancelOperation
 from ringlog.kernel.encoding.encoder import encode
+from ringlog.kernel.fold import fold
 from ringlog.kernel.generations.requests import CHECK_AND_REPAIR, NOTHING_TO_DO
 from ringlog.kernel.invariants.check import violations
 from ringlog.kernel.model.state import ClusterState, GlobalRequest
@@ -24,7 +25,7 @@ from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, Replication,
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from tests.kernel.commands.test_service import coordinated, joined
-from tests.kernel.entries import NODES, SEED, applied
+from tests.kernel.entries import NODES, SEED, applied, entry
 from tests.kernel.generations.test_tablet_streams import LOGGED, begun
 from tests.kernel.tablets import lives
 from tests.kernel.zones import scenes
@@ -49,13 +50,12 @@ def test_a_request_may_have_the_name_of_a_later_epoch() -> None:
     assert violations(state) == ()
 
 
-def test_an_operation_may_have_the_id_of_a_later_epoch() -> None:
-    state = joined(2)
+def test_no_operation_is_forced_that_a_later_one_is_named_like() -> None:
+    state = applied(joined(2), ENTER)
     name, ended = f"join-{state.epoch + 4}", next(iter(state.operations.values()))
-    state = forced(state, operations=state.operations.set(name, replace(ended, id=name)))
-    state = applied(state, JOIN)
-    assert in_flight(state) == (state.operations[name],)
-    assert violations(state) == ()
+    part = ForcedPart("operations", encode(state.operations.set(name, replace(ended, id=name))))
+    outcome = fold(state, entry(state, ForceState("repair", "ann", (part,)))).outcome
+    assert (outcome.code, name in outcome.detail) == ("state_unsound", True)
 
 
 def test_a_lock_may_have_any_epoch() -> None:

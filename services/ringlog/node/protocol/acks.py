@@ -101,11 +101,7 @@ def acknowledge(
     incarnation: str,
     replicas: RowGroupReplicas,
 ) -> Steps[None]:
-    """Acknowledge epochs on schedule, until the node's replicas fail.
-
-    Args:
-        incarnation: Identifies this start of the node.
-    """
+    """Acknowledge epochs on schedule, until the node's replicas fail. ``incarnation``: identifies this start."""
     schedule, member, last = AckSchedule(row_replica.node), Member(row_replica.node, replicas), None
     while True:
         yield News()

@@ -122,7 +122,10 @@ def decide_request_cdc_generation(
         refused = _last_unpublished(state)
         if refused is not None:
             return refused
-        begun = PreparedGeneration(f"generation-{context.epoch}", None, command.seed, 0, ())
+        name = f"generation-{context.epoch}"
+        if generation_of(state, name) is not None:  # the author of an earlier one chose this id
+            return Rejected("generation_exists", f"the id {name} of this epoch is in use, try again")
+        begun = PreparedGeneration(name, None, command.seed, 0, ())
         state = advance(state, context.epoch, prepared=begun)
     assert state.prepared is not None, "one is begun, or was"
     return Accepted(requests.asked(state, command.requester, state.prepared.id, context))
