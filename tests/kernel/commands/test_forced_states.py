@@ -106,3 +106,10 @@ def test_a_table_may_have_any_hints() -> None:
     state = lives.with_table(lives.three_racks(), lives.factor(2), 4)
     hinted = replace(state.tables[lives.TABLE], tablets=TabletOptions(4, min_count=-5, max_count=-5))
     advise(forced(state, tables=state.tables.set(lives.TABLE, hinted)), {})
+
+
+def test_a_keyspace_in_tablets_may_have_no_factor() -> None:
+    state = lives.with_table(lives.three_racks(), lives.factor(2), 4)
+    none = replace(state.keyspaces["ks"], replication=lives.factor(0))
+    state = applied(forced(state, keyspaces=state.keyspaces.set("ks", none)), lives.create_table("u", number=2))
+    assert state.tablets["ks.u"].count >= 1

@@ -104,7 +104,7 @@ def default_count(state: ClusterState, options: TabletOptions, replication: Repl
         1,
         options.min_count or 0,
         -(-(options.expected_bytes or 0) // TARGET_BYTES),
-        -(-setting(state, "tablets_initial_scale") * shards // replication.factor),
+        -(-setting(state, "tablets_initial_scale") * shards // max(1, replication.factor)),
     )
     most = min(options.max_count or TARGET_BYTES, setting(state, "tablets_per_table_max"))
     count = min(_power_at_least(wanted), _power_at_least(most + 1) // 2)
