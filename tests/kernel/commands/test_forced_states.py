@@ -28,7 +28,6 @@ from tests.kernel.commands.test_service import coordinated, joined
 from tests.kernel.entries import NODES, SEED, applied, entry
 from tests.kernel.generations.test_tablet_streams import LOGGED, begun
 from tests.kernel.tablets import lives
-from tests.kernel.zones import scenes
 
 ENTER = EnterRecovery("repair", "ann")
 LEAVE = LeaveRecovery("repaired", "ann")
@@ -90,16 +89,14 @@ def test_a_keyspace_may_name_datacenters_that_its_strategy_ignores(strategy: str
     assert violations(state) == ()
 
 
-@pytest.mark.parametrize("capacity", [-(10**30), -1, 0, 10**30])
-def test_a_node_may_have_any_capacity(capacity: int) -> None:
-    state = lives.with_table(lives.three_racks(), lives.factor(2), 4)
-    name = lives.node_id(1)
-    state = forced(state, nodes=state.nodes.set(name, replace(state.nodes[name], capacity=capacity)))
-    advise(state, {})
-    state = scenes.with_zone("ABC", replicas=2)
-    (name,) = scenes.ids("A")
-    state = forced(state, nodes=state.nodes.set(name, replace(state.nodes[name], capacity=capacity)))
-    applied(state, scenes.trigger(state))
+@pytest.mark.parametrize(
+    "wrong", [{"capacity": 0}, {"capacity": -(10**30)}, {"shards": 0}, {"shards": 10**9}, {"ignore_msb": 64}]
+)
+def test_no_node_is_forced_that_could_not_register(wrong: dict[str, int]) -> None:
+    state = applied(joined(2), ENTER)
+    node = next(iter(state.nodes.values()))
+    part = ForcedPart("nodes", encode(state.nodes.set(node.id, replace(node, **wrong))))
+    assert fold(state, entry(state, ForceState("repair", "ann", (part,)))).outcome.code == "state_unsound"
 
 
 def test_a_table_may_have_any_hints() -> None:

@@ -14,6 +14,7 @@ from ringlog.kernel.model.modes import SCOPES, Feature, pause_key
 from ringlog.kernel.model.settings import SETTINGS, broken_setting, setting
 from ringlog.kernel.model.state import EMPTY_STATE, NO_MEMBER, NODE_STATES, OWNING, PARTS, ClusterState, Node, in_order
 from ringlog.kernel.model.tables import TableIndex, View
+from ringlog.kernel.ring.shards import IGNORE_MSB_MAX, SHARDS_MAX
 from ringlog.kernel.schema.dependents import types_of
 from ringlog.kernel.schema.stored import stored_names
 from ringlog.kernel.service import EXCLUDED_MAX, MEMBER, SIZE_MAX, STAGES, read_group
@@ -152,6 +153,8 @@ def nodes(state: ClusterState, known: ClusterState) -> Details:
             yield f"{node.name} is {node.state} and has {len(node.tokens)} tokens"
         if any(low >= high for low, high in pairwise(node.tokens)) or not all(map(is_token, node.tokens)):
             yield f"the tokens of {node.name} are not in order, or none"
+        if not 1 <= node.shards <= SHARDS_MAX or not 0 <= node.ignore_msb <= IGNORE_MSB_MAX or node.capacity < 1:
+            yield f"{node.name} has {node.shards} shards, {node.ignore_msb} ignored bits, weight {node.capacity}"
         if node.down_reason and not node.down:
             yield f"{node.name} is up because {node.down_reason}"
 
