@@ -434,9 +434,9 @@ def prepared_in(state: ClusterState) -> ClusterState:
     """The state with a generation prepared, all its data there; the ring has grown by one token if it must."""
     owners = {**TOKENS, **{10 * number: "a" for number in range(2, len(state.generations) + 1)}}
     state = replace(state, token_owners=Map(owners))
-    decision = decide_request_cdc_generation(
-        state, RequestCdcGeneration(SEED, ""), NOW
-    )  # no record, which would tell states apart
+    # No record, which would tell states apart; the epoch names the generation.
+    now = replace(NOW, epoch=NOW.epoch + len(state.generations))
+    decision = decide_request_cdc_generation(state, RequestCdcGeneration(SEED, ""), now)
     assert isinstance(decision, Accepted)
     return _with_data(decision.state)
 

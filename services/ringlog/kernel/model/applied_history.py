@@ -59,7 +59,6 @@ class History:
             return iter(())
         kept = chain.from_iterable((*self.blocks, self.tail))
         begins = (self.blocks or (self.tail,))[0][0].epoch
-        assert begins <= self.first, "each epoch from the first remembered one on is there"
         for _ in range(self.first - begins):
             next(kept)
         return kept
