@@ -85,7 +85,9 @@ STORIES: dict[str, Story] = {
         streams.test_registers_of_a_dropped_table_are_not_those_of_the_next_one_in_the_same_tablets
     ),
     "grown_value_removed": _stayed,
-    "rows_called_lost": _told(reads.test_replicas_that_removed_redundant_writes_at_different_times_agree),
+    "rows_called_lost": lambda _: reads.test_replicas_that_removed_redundant_writes_at_different_times_agree(
+        reads.Replicas()
+    ),
     "zone_restart_swallows_a_change": _told(zones.test_a_change_before_a_restart_is_acted_on_after_it),
     "zone_reset_swallows_a_change": _told(zones.test_a_change_before_an_automatic_reset_is_acted_on_after_it),
     "zone_mode_is_no_change": _told(zones.test_another_capacity_and_another_mode_are_changes_of_a_zone),
