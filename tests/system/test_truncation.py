@@ -148,7 +148,7 @@ def test_a_broker_deletes_and_states_agree(world: World, asleep: Callable[[], tu
     with pytest.raises(ReplicaHalted) as passed:
         follows.wait_for(lambda state: state.epoch or None, DEADLINE_S, "it to follow")
     assert passed.value.code == "log_passed"
-    assert alone.read_barrier(DEADLINE_S).epoch > alone.began.epoch == head.epoch
+    assert alone.read_barrier(DEADLINE_S).epoch > alone.started_from.epoch == head.epoch
 
     world.begin()
     world.node.restart()
@@ -214,7 +214,7 @@ def _deleted_by_another(world: World, later: StoredSnapshot) -> None:
             delete_entries(*world.place, later.position - 1)
             halts(running)
         with begun() as another:
-            assert another.began.epoch == later.epoch
+            assert another.started_from.epoch == later.epoch
             halts(another)
         assert {process.exit_code() for process in world.processes} == {HALTED}
         delete_entries(*world.place, later.position)
