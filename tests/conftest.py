@@ -21,7 +21,7 @@ settings.register_profile("ringlog", deadline=None, suppress_health_check=[Healt
 settings.load_profile("ringlog")
 
 os.environ.pop("COLUMNS", None)
-"""Whoever starts the tests may have set it: then tables would be as narrow as that terminal."""
+"""The caller may have set it, and tables would be as narrow as its terminal."""
 
 setup_logs()
 """Before a test looks at logs, and puts back what was there."""

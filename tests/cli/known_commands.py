@@ -22,7 +22,7 @@ def options_of(command: Any) -> dict[str, bool]:
 
 
 def unknown(words: list[str]) -> str | None:
-    """What a shown command line has that the program has not."""
+    """Return the first word of a command line that the program does not know; None if it knows all."""
     command: Any = typer.main.get_command(app)
     is_value = False
     for word in words[1:]:

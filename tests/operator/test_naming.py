@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.balance.reports import REPORT_CODES
 from ringlog.kernel.commands.placement.tablets import Shard
 from ringlog.kernel.commands.topology.movements import Assassinate, Leave, Remove, Replace
 from ringlog.kernel.commands.topology.nodes import DeclareDown
@@ -21,6 +22,7 @@ from ringlog.operator.views import tablets, views
 from ringlog.operator.views.tablets import explanation, loads_view
 from ringlog.operator.views.waiting import waiting
 from ringlog.operator.views.words import with_names
+from ringlog.protocol.balancer.load_book import REJECTED, UNREADABLE
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
 from ringlog.protocol.submission.results import AppliedResult, RejectedResult
 from ringlog.runtime.draw import SeededDraw
@@ -71,6 +73,8 @@ def test_codes_of_the_balancer_stand_behind_a_sentence() -> None:
     assert tablets.stop_text("streaming_limit") == "nothing is to move: as much is streamed as may be (streaming_limit)"
     row = {"node": None, "code": "unknown_node"}
     assert tablets.ignored_text(row).endswith("not registered is ignored: no such node was registered (unknown_node)")
+    for code in (UNREADABLE, REJECTED, *REPORT_CODES):
+        assert f"({code})" in tablets.ignored_text(row | {"code": code})
     view = explanation(STATE, advise(STATE, {}), STATE.tablets[lives.TABLE], 0, {})
     *_, stop = view["stays"]
     assert list(tablets.explained(view))[-1].startswith(f"it stays: {stop['why']} ({stop['code']}, {stop['what']})")

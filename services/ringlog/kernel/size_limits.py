@@ -56,7 +56,7 @@ NAMED_NODES_MAX: Final = 1_000_000
 """The maximum number of data nodes that all zones name together."""
 
 DESCRIBED_RANGES_MAX: Final = 1 << 22
-"""The maximum number of ranges of tables in tablets to which a new table is added in a generation."""
+"""The maximum number of ranges of tables in tablets in a generation, including a new table."""
 
 _RECORD, _MEMBER, _POSITION = sizes.RECORD, 128, 24
 """Bytes for the small fields of a record; for a node in the read and in the write group of a range; for a position."""

@@ -70,8 +70,8 @@ class RoundPlan:
 class Wait(Enum):
     """The event that ends the wait between two rounds.
 
-    ``NEWS``: a record or an epoch. ``PUBLICATION``: a published epoch; it wakes nobody, so the driver polls. ``PAUSE``:
-    a fixed time after a rejection, which no news shortens.
+    ``NEWS``: a record or an epoch. ``PUBLICATION``: a published epoch; no record announces it, so the driver polls.
+    ``PAUSE``: a fixed time after a rejection, which no news shortens.
     """
 
     NOTHING = "nothing"
@@ -119,7 +119,7 @@ class Controller(ABC):
         """Forget the inputs of the previous plan, so that equal inputs are planned again."""
 
     def next_wait(self, plan: RoundPlan, /) -> Steps[Wait]:
-        """Return the wait after a plan of which nothing was rejected: none, as long as there is something to do."""
+        """Return the wait after a plan without rejections: none if the plan had proposals, because more may follow."""
         yield from ()
         return Wait.NOTHING if plan.proposals else Wait.NEWS
 

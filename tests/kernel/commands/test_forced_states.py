@@ -9,6 +9,7 @@ import pytest
 from immutables import Map
 
 from ringlog.kernel.balance.advice import advise
+from ringlog.kernel.changes import diff
 from ringlog.kernel.commands.cdc.generations import RequestCdcGeneration
 from ringlog.kernel.commands.control.recovery import EnterRecovery, ForcedPart, ForceState, LeaveRecovery
 from ringlog.kernel.commands.schema.keyspaces import CreateKeyspace
@@ -24,6 +25,7 @@ from ringlog.kernel.operations.stages import PREPARED, in_flight
 from ringlog.kernel.values import TOKEN_MAX, DatacenterReplication, Replication, TabletOptions
 from ringlog.operator.rehearsal.rehearsal import acknowledgements
 from ringlog.protocol.coordinator.core import CoordinatorView, propose
+from ringlog.wire.changes import encode_change
 from tests.kernel.commands.test_service import coordinated, joined
 from tests.kernel.entries import NODES, SEED, applied, entry
 from tests.kernel.generations.test_tablet_streams import LOGGED, begun
@@ -90,13 +92,25 @@ def test_a_keyspace_may_name_datacenters_that_its_strategy_ignores(strategy: str
 
 
 @pytest.mark.parametrize(
-    "wrong", [{"capacity": 0}, {"capacity": -(10**30)}, {"shards": 0}, {"shards": 10**9}, {"ignore_msb": 64}]
+    "wrong", [{"capacity": 0}, {"capacity": -(2**60)}, {"shards": 0}, {"shards": 10**9}, {"ignore_msb": 64}]
 )
 def test_no_node_is_forced_that_could_not_register(wrong: dict[str, int]) -> None:
     state = applied(joined(2), ENTER)
     node = next(iter(state.nodes.values()))
     part = ForcedPart("nodes", encode(state.nodes.set(node.id, replace(node, **wrong))))
     assert fold(state, entry(state, ForceState("repair", "ann", (part,)))).outcome.code == "state_unsound"
+
+
+def test_no_number_is_forced_that_change_records_cannot_contain() -> None:
+    """The publisher could not encode it, and would stop at that epoch for ever."""
+    state = applied(joined(2), ENTER)
+    node = next(iter(state.nodes.values()))
+    for capacity, code in ((2**63 - 1, ""), (2**63, "state_undecodable"), (10**30, "state_undecodable")):
+        part = ForcedPart("nodes", encode(state.nodes.set(node.id, replace(node, capacity=capacity))))
+        folded = fold(state, entry(state, ForceState("repair", "ann", (part,))))
+        assert folded.outcome.code == code
+        for record in diff(state, folded.state):
+            assert record.value is None or encode_change(record.value)
 
 
 def test_a_table_may_have_any_hints() -> None:

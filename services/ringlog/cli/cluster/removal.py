@@ -100,9 +100,8 @@ def delete(
         left = delete_topics(*_place(context), found.topics, _silent if as_json else _print_topic)
         if left:
             fail("cluster_in_use", f"running processes made topics again: {', '.join(left)}. Stop them, then repeat")
-        keys = max(
-            keys, _delete_cache(context, cluster_id)
-        )  # a cache writer that still ran may have written them again
+        # Again: with --force, a running cache writer may have written keys while the topics were deleted.
+        keys = max(keys, _delete_cache(context, cluster_id))
         _delete_files(paths)
     remove_clusters(lambda one: one in here)
     facts = {"topics": [*found.topics], "redis_keys": keys, "deleted": [*map(str, paths)]}

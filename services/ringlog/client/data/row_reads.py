@@ -50,7 +50,7 @@ from ringlog.wire.data import ReadRequest, ReadRowsReply, ReadRowsRequest, Write
 from ringlog.wire.records import decode_mutation
 
 Positions = Mapping[int, int]
-"""Partition of the mutations topic to the offset below which every record is processed."""
+"""For each partition of the mutations topic, the offset of the first record that is not processed."""
 
 
 @dataclass(frozen=True, slots=True)

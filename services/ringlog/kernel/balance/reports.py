@@ -46,6 +46,8 @@ REPORT_CODES: Final[Mapping[str, str]] = {
     "older": "the node has sent a newer report",
     "unknown_node": "no such node was registered",
     "unknown_table": "no table has or had that id",
+    "unreadable": "the record cannot be decoded",
+    "load_not_believed": "its MAC is missing or wrong",
 }
 """Why a report is ignored. A tablet's number is checked with the number of tablets in the report; amounts are limited
 so that sums stay exact."""

@@ -78,17 +78,16 @@ def _counts(node: Node, named: set[NodeId]) -> bool:
 
 def _host(node: Node) -> BalancedHost:
     has_left = node.state == "left"
-    weight = max(1, node.capacity)  # a forced node may have any number
     return BalancedHost(
         node.id,
         node.datacenter,
         node.rack,
         node.shards,
-        max(1, node.shards * weight),
+        node.shards * node.capacity,
         draining=has_left or node.state == "leaving",
         alive=not has_left and not node.down,
         gone=has_left,
-        weight=weight,
+        weight=node.capacity,
     )
 
 

@@ -38,8 +38,8 @@ from ringlog.kernel.values import GenerationRange
 Read = Callable[["_Reader", int], Any]
 """A function that reads the value that ends at an offset."""
 
-INTEGER_DIGITS_MAX: Final = 40
-"""Maximum number of digits of an integer: they are epochs, counters, tokens and microseconds."""
+INTEGER_DIGITS_MAX: Final = 20
+"""Maximum number of characters of an integer. Each fits into 64 signed bits, because change records have no more."""
 
 _MARK: Final = 5
 """Bytes that hold tag and length of a short value. For a long value they match no cached mark."""
@@ -163,7 +163,7 @@ def _integer(reader: _Reader, end: int) -> int:
             found = int(body)
         except ValueError:
             found = None
-        if found is None or b"%d" % found != body:  # there are other spellings
+        if found is None or found.bit_length() > 63 or b"%d" % found != body:  # there are other spellings
             raise StateUndecodable(f"offset {end}: {body!r} is no integer")
         reader.integers[body] = found
     reader.at = end

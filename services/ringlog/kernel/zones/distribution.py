@@ -185,8 +185,7 @@ def scores(zone: str, nodes: Sequence[Node], numbers: Sequence[int]) -> np.ndarr
     hashed = _mixed(_mixed(places)[:, None] ^ seeds[None, :]) >> np.uint64(64 - _HASH_BITS)
     waits = (_HASH_BITS << _FRACTION_BITS) - _log2(hashed + np.uint64(1)) + 1
     assert (waits > 0).all(), "a logarithm is of a positive number"
-    # A forced node may have any capacity. Below 1 it has no logarithm.
-    weights = np.array([_log2_of(max(1, node.capacity)) for node in nodes], np.int64)
+    weights = np.array([_log2_of(node.capacity) for node in nodes], np.int64)
     found: np.ndarray[Any, np.dtype[np.int64]] = _log2(waits.astype(np.uint64)) - weights[None, :]
     return found
 

@@ -1,8 +1,8 @@
 """The balancer's controller: its sources are the nodes' load reports, its planner is ``ringlog.kernel.balance.advice``.
 
 After the take-over it reads the compacted topic ``load`` from the beginning, then new records. It writes to no topic,
-so its term in the log is a sufficient fence: migrations name the term in which they were planned, and the fold rejects
-them once another instance is active.
+so its term in the log is a sufficient fence. Migrations name the planner's term, and the fold rejects them once another
+instance is active.
 
 It plans when a section of ``_PARTS`` changes, which includes each stage of a tablet, when reports differ, and after
 each plan that was not empty. For reports alone it plans at most once in ``nodes / PLANS_PER_ROUND`` of them, so the

@@ -1,7 +1,7 @@
 """The zone rebalancer's controller: its sources are acknowledgements and the zones' timers, its planner is ``core``.
 
 After the take-over it reads the compacted acks topic from the beginning, then new records, as the coordinator does. It
-writes to no topic, and each request names the cause or the revision on which it was decided, so its term in the log is
+writes to no topic, and each request names its cause or revision, so its term in the log is
 a sufficient fence.
 
 No record announces the end of a timer. The driver's longest wait (``Wait.NEWS``) bounds the delay.
@@ -48,7 +48,7 @@ class RebalancerController(Controller):
         self._acks = yield from update_acks(self._acks, wait)
 
     def plan(self) -> Steps[RoundPlan | None]:
-        """Return the next steps of zone partitions, and the data nodes whose timers are due."""
+        """Return the next steps of zone partitions, and data nodes with an expired timer."""
         state: ClusterState = yield Newest()
         now: Micros = yield WallClock()
         self._timers = updated_timers(self._timers, state)

@@ -68,9 +68,7 @@ def _named(operator: str, reason: str) -> tuple[Check, ...]:
 
 @dataclass(frozen=True, slots=True)
 class EnterRecovery(Command):
-    """Enter recovery mode, in which operators may override decisions of the log. Every status shows it until
-    LeaveRecovery.
-    """
+    """Enter recovery mode: operators may override decisions of the log. Every status shows it until LeaveRecovery."""
 
     PAUSED_BY = UNPAUSED
 
